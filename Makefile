@@ -1,0 +1,86 @@
+# One line per target: `make help` prints these comments. Everything runs in .venv, made by `make setup`.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+BIN := .venv/bin
+# What is typed strictly; the module at the top is named once it is there.
+TYPED := ledger connector offload $(wildcard pyspark_ledger.py)
+FORMATTED := ledger connector offload benchmarks streaming_examples tests tools $(wildcard pyspark_ledger.py)
+
+# help: this list
+.PHONY: help
+help:
+	@awk -F': ' '/^# [a-z-]+: / { sub(/^# /, ""); printf "  %-12s %s\n", $$1, $$2 }' Makefile
+
+# setup: make .venv from the locks (Python 3.11, Java 17); instant when nothing changed
+.PHONY: setup
+setup:
+	@tools/setup.sh
+
+# lock: compile requirements/*.lock anew, newest versions that pyproject.toml allows
+.PHONY: lock
+lock:
+	@tools/lock.sh
+
+# demo: flights through a ledger, from writing to a restarted query
+.PHONY: demo
+demo: setup
+	@$(BIN)/python -m streaming_examples.demo
+
+# check: format, lint, types, import directions, sizes; no test of behaviour
+.PHONY: check
+check: setup
+	$(BIN)/ruff format --check $(FORMATTED)
+	$(BIN)/ruff check $(FORMATTED)
+	$(BIN)/mypy $(TYPED)
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+# test: everything but the long tests; those without a JVM first (T=tests/path or -k… narrows it)
+.PHONY: test
+test: setup
+	$(BIN)/python -m pytest -m "not slow and not fault" $(T)
+
+# test-faults: kills processes, damages files, compares what is left
+.PHONY: test-faults
+test-faults: setup
+	$(BIN)/python -m pytest -m "fault" $(T)
+
+# test-long: the tests marked slow, such as long random histories, and a thousand rounds of kills
+.PHONY: test-long
+test-long: setup
+	LEDGER_FAULT_ROUNDS=1000 $(BIN)/python -m pytest -m "slow or fault" $(T)
+
+# bench: run the benchmark NAME=…, or all; ends with lines `ratio <name> <value>`
+.PHONY: bench
+bench: setup
+	@$(BIN)/python -m benchmarks $(NAME)
+
+# notebooks: execute every notebook of streaming_examples/ from the first cell to the last
+.PHONY: notebooks
+notebooks: setup
+	@$(BIN)/python tools/run_notebooks.py
+
+# wheel: build the wheel into dist/
+.PHONY: wheel
+wheel: setup
+	@rm -rf dist
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist
+
+# smoke: install the wheel into a clean environment and use it there, with Spark
+.PHONY: smoke
+smoke: wheel
+	@tools/smoke_wheel.sh requirements/wheel.lock
+
+# smoke-lowest: the same with the lowest versions that pyproject.toml allows
+.PHONY: smoke-lowest
+smoke-lowest: wheel
+	@tools/smoke_wheel.sh requirements/lowest.lock
+
+# clean: remove what builds and runs leave behind; .venv stays
+.PHONY: clean
+clean:
+	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf ledger-store spark-warehouse metastore_db derby.log
+	find $(wildcard ledger connector offload benchmarks streaming_examples tests tools) -name __pycache__ -type d -prune -exec rm -rf {} +

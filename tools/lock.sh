@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Recompiles requirements/*.lock from pyproject.toml, the newest versions that its bounds allow.
+#
+# Rule: no host name stands in a lock (--no-emit-index-url, and not uv.lock, which stores addresses), so the
+# locks install from whatever index pip is configured for, and the hashes say whether the files are the same.
+#
+# Use: tools/lock.sh        (after make setup, or with UV=/path/to/uv)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+compile=("${UV:-.venv/bin/uv}" pip compile --quiet --upgrade --python-version 3.11
+    --generate-hashes --no-emit-index-url --no-header)
+"${compile[@]}" requirements/bootstrap.in --output-file requirements/bootstrap.lock
+"${compile[@]}" pyproject.toml --extra spark --extra delta --extra demo --group dev \
+    --override requirements/overrides.txt --constraint requirements/bootstrap.lock \
+    --output-file requirements/dev.lock
+# What a user of the wheel gets with Spark: the newest allowed, and the lowest allowed.
+"${compile[@]}" pyproject.toml --extra spark --constraint requirements/dev.lock \
+    --output-file requirements/wheel.lock
+"${compile[@]}" pyproject.toml --extra spark --resolution lowest-direct --output-file requirements/lowest.lock

@@ -1,0 +1,66 @@
+"""Make a Jupyter notebook of every script `streaming_examples/NN_*.py` that is written as a Databricks notebook.
+
+    python tools/make_notebooks.py            writes NN_*.ipynb beside each script
+
+The script is the source: cells are what stands between lines `# COMMAND ----------`, a cell of `# MAGIC %md` lines is
+text. A notebook made twice is the same to the byte, and has no outputs; a test holds that the committed one is current.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = "# Databricks notebook source\n"
+SEPARATOR = re.compile(r"^# COMMAND -{10}$", re.MULTILINE)
+MAGIC = "# MAGIC"
+
+
+def scripts() -> list[Path]:
+    """The scripts that have a notebook."""
+    return sorted((ROOT / "streaming_examples").glob("[0-9][0-9]_*.py"))
+
+
+def notebook_text(source: str) -> str:
+    """The notebook of a script, as the text of its file."""
+    if not source.startswith(HEADER):
+        message = f"the script begins with {source[:40]!r} instead of {HEADER!r}"
+        raise ValueError(message)
+    notebook = nbformat.v4.new_notebook(cells=[])
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    for number, text in enumerate(SEPARATOR.split(source.removeprefix(HEADER))):
+        cell = _cell(text.strip("\n"))
+        cell["id"] = f"cell-{number}"
+        notebook.cells.append(cell)
+    nbformat.validate(notebook)
+    written: str = nbformat.writes(notebook, indent=1)
+    return written + "\n"
+
+
+def _cell(text: str) -> nbformat.NotebookNode:
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith(f"{MAGIC} %md"):
+        return nbformat.v4.new_code_cell(text)
+    lines[0] = lines[0].replace(" %md", "", 1)
+    return nbformat.v4.new_markdown_cell(
+        "\n".join(line.removeprefix(MAGIC).removeprefix(" ") for line in lines).strip()
+    )
+
+
+def main() -> int:
+    """Write them all."""
+    for script in scripts():
+        script.with_suffix(".ipynb").write_text(notebook_text(script.read_text(encoding="utf-8")), encoding="utf-8")
+        print(script.with_suffix(".ipynb").relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
