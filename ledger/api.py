@@ -1,0 +1,324 @@
+"""The ledger without Spark: append rows, read them, follow them, keep a place among them.
+
+    store = connect("./ledger-store")
+    orders = store.ledger("orders")
+    orders.append([{"id": 1, "total": 9.5}])
+    orders.read()                               # a pyarrow.Table of everything
+    for table in orders.tail(): ...             # what is there, then what comes
+    billing = orders.cursor("billing")
+    table, position = billing.read()
+    billing.acknowledge(position)
+
+Rules: the first append of rows registers their columns, later ones must have the same; a ledger first given bytes holds
+Pulsar messages and nothing else. An append returns when it is durable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ledger.arrow_payload import arrow_metadata, decode_rows, encode_rows
+from ledger.clock import new_id, system_clock_ms
+from ledger.columns import ColumnFit, require_columns, schema_bytes, schema_from_bytes
+from ledger.entry import Buffer, ParsedEntry, encode_entry, is_arrow, is_marker, parse_entry
+from ledger.errors import Refused
+from ledger.names import canonical_name
+from ledger.position import EARLIEST, Position, PositionRange
+from ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from ledger.protocol import (
+    AskEnd,
+    CreateLedger,
+    Empty,
+    GetSchema,
+    MarkDelete,
+    NameCursor,
+    NameLedger,
+    OpenCursor,
+    ReadRequest,
+    RegisterSchema,
+)
+from ledger.segment_reader import iter_frames
+
+if TYPE_CHECKING:
+    from ledger.broker.client import Client
+    from ledger.protocol import CursorState, LedgerDescription, LedgerEnd
+
+_RAW = pa.schema([pa.field("value", pa.binary())])
+_ENTRY_BYTES = 4 * 1024 * 1024
+_BLOCK_BYTES = 4 * 1024 * 1024
+_ALIGNMENT = 64
+_SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "grpc+unix://")
+
+
+def store_location(given: str | os.PathLike[str] | None = None) -> str:
+    """Where the store is: what is given, else `LEDGER_STORE`, else `./ledger-store`. Directories become absolute."""
+    text = os.fspath(given) if given else os.environ.get("LEDGER_STORE") or "ledger-store"
+    text = text.removeprefix("file://")
+    if text.startswith(_SCHEMES):
+        return text
+    if "://" in text:
+        raise Refused(
+            f"store {text!r} is neither a directory of this host nor a broker's address",
+            hint=f"An address begins with {', '.join(_SCHEMES)}",
+        )
+    return str(Path(text).expanduser().absolute())
+
+
+def connect(store: str | os.PathLike[str] | None = None, *, create: bool = True) -> LedgerStore:
+    """A store: a directory (its broker started if need be, itself made if `create`) or a broker's address."""
+    from ledger.broker.embedded import connect_store
+
+    return LedgerStore(connect_store(store_location(store), create=create, start=True))
+
+
+class LedgerStore:
+    """A store and the ledgers in it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def __repr__(self) -> str:
+        return f"LedgerStore({self.client.address})"
+
+    def names(self) -> list[str]:
+        """The canonical names of all ledgers, sorted."""
+        names: list[str] = self.client.call("list", Empty()).names
+        return names
+
+    def ledger(self, name: str) -> Ledger:
+        """A ledger. Nothing is created before its first append."""
+        return Ledger(self.client, canonical_name(name))
+
+    def delete(self, name: str) -> None:
+        """Delete a ledger with its cursors, for good."""
+        self.client.call("delete", NameLedger(canonical_name(name)))
+
+
+class Ledger:
+    """One managed ledger."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client = client
+        self.name = name
+        self._producer = f"ledger-api-{new_id()}"
+        self._sequence = 0
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.name})"
+
+    def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
+        """Append rows, or one message as bytes; the position after it. Returns when it is durable."""
+        if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
+            rows = _listed(rows)
+        self.client.call("create", CreateLedger(self.name, exist_ok=True))
+        if isinstance(rows, bytes):
+            return self._append_entries([self._message(rows)])
+        if isinstance(rows, list) and not rows:
+            return self.end().end
+        given = _table(rows, self.schema())
+        registered, version = self._registered(given.schema)
+        fit = ColumnFit(registered)
+        where = f"what is appended to {self.name}"
+        entries = []
+        for batch in given.combine_chunks().to_batches():
+            for piece in _pieces(fit.fit(batch, where)):
+                metadata = arrow_metadata(
+                    self._producer, self._next(), system_clock_ms(), piece.num_rows, version, None
+                )
+                entries.append(encode_entry(metadata, encode_rows([piece], compression=None)))
+        return self._append_entries(entries) if entries else self.end().end
+
+    def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
+        """The rows of `[start, end)` as one table; messages as a column `value`."""
+        return pa.Table.from_batches(self.batches(start, end), self.schema() or _RAW)
+
+    def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of `[start, end)`, entry by entry; `end` defaults to the end as it is now."""
+        log = self.end()
+        schema = self.schema()
+        request = ReadRequest(
+            self.name,
+            PositionRange(start, log.end if end is None else end),
+            incarnation=log.incarnation,
+            max_block_bytes=_BLOCK_BYTES,
+        )
+        fit = None if schema is None else ColumnFit(schema)
+        if not request.range:
+            return
+        for block in self.client.read_blocks(request):
+            for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
+                where = f"entry {block.ledger_id}:{entry_id} of {self.name}"
+                yield from _rows(parse_entry(frame, where), fit, where)
+
+    def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
+        """What is there from `start`, then what comes, as tables; ends after `wait_ms` of silence, if given."""
+        at = start
+        while True:
+            log: LedgerEnd = self.client.call("end", AskEnd(self.name, at, 10_000 if wait_ms is None else wait_ms))
+            if log.end > at and log.rows_since:
+                yield self.read(at, log.end)
+            elif wait_ms is not None and log.end <= at:
+                return
+            at = max(at, log.end)
+
+    def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
+        """A durable cursor, created at `start` when there is none of that name."""
+        state: CursorState = self.client.call("cursor.open", OpenCursor(self.name, name, start))
+        return Cursor(self, state.cursor)
+
+    def end(self) -> LedgerEnd:
+        """Where the log begins and ends."""
+        found: LedgerEnd = self.client.call("end", AskEnd(self.name))
+        return found
+
+    def describe(self) -> LedgerDescription:
+        """All there is to know about it."""
+        found: LedgerDescription = self.client.call("describe", NameLedger(self.name))
+        return found
+
+    def schema(self) -> pa.Schema | None:
+        """Its registered columns; None for a ledger of messages, or one without a first append."""
+        found = self.client.call("schema.get", GetSchema(self.name))
+        return None if found.version < 0 else schema_from_bytes(found.arrow_schema)
+
+    def _registered(self, given: pa.Schema) -> tuple[pa.Schema, int]:
+        if not given.names:
+            raise Refused(f"rows without columns cannot be appended to {self.name}", hint="Give at least one column")
+        found = self.client.call("schema.get", GetSchema(self.name))
+        if found.version < 0:
+            held = self.describe().entries
+            if held:
+                raise Refused(f"ledger {self.name} holds {held} messages, rows of {len(given)} columns were given")
+            columns = pa.schema([field.with_nullable(True) for field in given])
+            found = self.client.call("schema.register", RegisterSchema(self.name, schema_bytes(columns)))
+        registered = schema_from_bytes(found.arrow_schema)
+        require_columns(given, registered, self.name)
+        return registered, found.version
+
+    def _message(self, value: bytes) -> list[Buffer]:
+        columns = self.schema()
+        if columns is not None:
+            raise Refused(
+                f"ledger {self.name} has the columns {', '.join(columns.names)}, {len(value)} bytes were given",
+                hint="Append rows, or messages to a ledger of their own",
+            )
+        metadata = MessageMetadata(
+            producer_name=self._producer, sequence_id=self._next(), publish_time=system_clock_ms()
+        )
+        metadata.uncompressed_size = len(value)
+        return encode_entry(metadata, value)
+
+    def _append_entries(self, entries: Sequence[Sequence[Buffer]]) -> Position:
+        with self.client.producer(self.name) as producer:
+            last = [producer.append(*entry) for entry in entries][-1]
+            position: Position = last.result()
+        return position.next()
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence - 1
+
+
+class Cursor:
+    """A durable place in a ledger. Acknowledging is monotone; what is not acknowledged is kept."""
+
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self.ledger = ledger
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Cursor({self.ledger.name}, {self.name})"
+
+    def state(self) -> CursorState:
+        """Where it stands, and what it has left."""
+        found: CursorState = self.ledger.client.call("cursor.describe", NameCursor(self.ledger.name, self.name))
+        return found
+
+    def read(self) -> tuple[pa.Table, Position]:
+        """Everything not acknowledged, and the position to acknowledge when it is done with."""
+        end = self.ledger.end().end
+        return self.ledger.read(self.state().next_position, end), end
+
+    def acknowledge(self, position: Position) -> None:
+        """Everything before `position` is done with."""
+        self.ledger.client.call("cursor.mark_delete", MarkDelete(self.ledger.name, self.name, position))
+
+    def delete(self) -> None:
+        """Forget it: it holds nothing back any more."""
+        self.ledger.client.call("cursor.delete", NameCursor(self.ledger.name, self.name))
+
+
+def _table(rows: pa.Table | pa.RecordBatch | list[Mapping[str, object]], schema: pa.Schema | None) -> pa.Table:
+    """The rows as a table whose columns are all keys of all rows; a row without a key has null there."""
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    names = dict.fromkeys(name for row in rows for name in row)
+    typed = {} if schema is None else {field.name: field for field in schema}
+    if typed.keys() == names.keys():
+        names = dict.fromkeys(typed)
+    return pa.table({name: _column([row.get(name) for row in rows], name, typed.get(name)) for name in names})
+
+
+def _listed(rows: Iterable[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    """The rows, walked once: an iterator has them only once. Refused, by number, is what is no row."""
+    if isinstance(rows, (str, Mapping)) or not isinstance(rows, Iterable):
+        raise Refused(f"rows are {type(rows).__name__}, expected mappings", hint='Give a list, as [{"id": 1}]')
+    listed = list(rows)
+    for number, row in enumerate(listed):
+        if not isinstance(row, Mapping):
+            raise Refused(f"row {number} is {type(row).__name__}, expected a mapping", hint='Give rows as {"id": 1}')
+    return listed
+
+
+def _column(values: list[object], name: str, field: pa.Field | None) -> pa.Array:
+    """The values of a column, as the ledger's type where it has one; refused where one does not fit or is cut."""
+    wanted = None if field is None else field.type
+    try:
+        if wanted is not None and pa.types.is_integer(wanted) and any(isinstance(value, float) for value in values):
+            pa.array(values).cast(wanted)  # which refuses 1.5; the conversion below makes it 1
+        return pa.array(values, wanted)
+    except (pa.ArrowException, OverflowError) as wrong:
+        text = f"column {name!r} of what is appended cannot be {wanted or 'of one type'}: {wrong}"
+        raise Refused(text, hint="Correct the value; nothing was appended") from wrong
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slices of about one entry's bytes."""
+    rows = max(1, batch.num_rows * _ENTRY_BYTES // max(batch.nbytes, 1))
+    for at in range(0, batch.num_rows, rows):
+        yield batch.slice(at, rows)
+
+
+def _aligned(payload: memoryview) -> pa.Buffer:
+    """The payload where Arrow's own joins and sums want it; in a segment it begins at any byte."""
+    buffer = pa.py_buffer(payload)
+    if buffer.address % _ALIGNMENT == 0:
+        return buffer
+    copy = pa.allocate_buffer(buffer.size)
+    np.frombuffer(copy, dtype=np.uint8)[:] = np.frombuffer(buffer, dtype=np.uint8)
+    return copy
+
+
+def _rows(entry: ParsedEntry, fit: ColumnFit | None, where: str) -> Iterator[pa.RecordBatch]:
+    if is_marker(entry.metadata):
+        return
+    if is_arrow(entry.metadata) != (fit is not None):
+        kinds = ("Arrow columns", "Pulsar messages")
+        held, wanted = kinds if is_arrow(entry.metadata) else kinds[::-1]
+        raise Refused(f"{where} holds {held}, the ledger is one of {wanted}")
+    if fit is not None:
+        for batch in decode_rows(_aligned(entry.payload), where):
+            yield fit.fit(batch, where)
+        return
+    from ledger.pulsar_payload import decode_messages
+
+    values = [message.value for message in decode_messages(entry, where)]
+    yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=_RAW)

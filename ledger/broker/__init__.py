@@ -1,0 +1,1 @@
+"""The broker of a store and its clients, over Arrow Flight."""

@@ -1,0 +1,252 @@
+"""Finding the broker of a store, and starting a private one where there is none.
+
+Rules
+- A directory is enough: whoever names one finds its broker by `<store>/broker.json`, or starts one under `spawn.lock`,
+  so that many processes that begin at once start exactly one.
+- The broker is started in a session of its own, under a supervisor, with its output in `<store>/broker.log`: it
+  outlives whoever started it. It finds the packages that its starter uses, and nothing else on its starter's path: a
+  script's own `queue.py` must not become the broker's.
+- A store has one supervisor: it holds a lock that its children do not inherit. While it brings a broker back, a start
+  waits for that one.
+- A start that finds a broker holding the store waits for that one to answer. A start that fails leaves a directory that
+  is no store as it was.
+- A client of a directory that may start a broker starts it again when it has left: brokers leave when they are idle.
+- Only callers that say so start a broker or create a store. Everybody else connects, or fails with the store's path.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import site
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ledger.broker.client import Client
+from ledger.broker.discovery import BrokerRecord
+from ledger.clock import monotonic_ms, pause
+from ledger.errors import LedgerError, NotFound, Refused, Unavailable
+from ledger.host import is_gone, process_identity
+
+_SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
+_LOG_BYTES_MAX = 16 * 1024 * 1024
+_PROBE_MS = 2_000
+# SQLite opens no path of more than 512 bytes; the names of a store's own files are part of it.
+_PATH_BYTES_MAX = 448
+_PATH_HINT = "Correct the path, or choose a directory of yours"
+_START_HINT = "Start one, or let the driver start it"
+_PACKAGES = ("ledger", "pyarrow", "msgspec", "numpy", "google_crc32c", "google.protobuf")
+
+
+def connect_store(
+    location: str | os.PathLike[str], *, create: bool = False, start: bool = True, deadline_ms: int = 30_000
+) -> Client:
+    """A client of the broker at an address, or of the store in a directory.
+
+    Raises NotFound when the directory holds no store (and `create` is false), Unavailable when no broker answers in
+    time, Refused when the store cannot be served from here.
+    """
+    text = os.fspath(location)
+    if text.startswith(_SCHEMES):
+        client = Client(text, deadline_ms=deadline_ms)
+        client.hello()
+        return client
+    if "://" in text:
+        raise Refused(f"store {text!r} is neither a directory nor one of {', '.join(_SCHEMES)}")
+    store = Path(text).absolute()
+    _require_directory(store)
+    client_found = _answering(store, deadline_ms)
+    if not start:
+        return client_found or _awaited(store, deadline_ms)
+    if client_found is None:
+        if not create and not (store / "metadata.sqlite").exists():
+            raise NotFound(f"there is no ledger store at {store}", hint="Write to it once, or correct the path")
+        client_found = _started(store, create, deadline_ms)
+    client_found.revive = lambda: connect_store(store, deadline_ms=deadline_ms).address
+    return client_found
+
+
+def _require_directory(store: Path) -> None:
+    """Refuse a path that cannot be a store: a file, one below a file, one that the system or SQLite does not take."""
+    size = len(os.fsencode(store))
+    if size > _PATH_BYTES_MAX:
+        raise Refused(f"the path of store {store} has {size} bytes, at most {_PATH_BYTES_MAX} work", hint=_PATH_HINT)
+    try:
+        found = store.stat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Refused(f"the store {store} cannot be opened: {error.strerror}", hint=_PATH_HINT) from error
+    if not stat.S_ISDIR(found):
+        raise Refused(f"the store {store} is a file, expected a directory", hint=_PATH_HINT)
+
+
+def _awaited(store: Path, deadline_ms: int) -> Client:
+    """The broker that was known last, which its supervisor brings back; Unavailable past the deadline, naming both."""
+    record = BrokerRecord.read(store)
+    if record is None:
+        raise Unavailable(f"no broker was ever started for the store at {store}", hint=_START_HINT)
+    client = Client(record.address, record.store_id, deadline_ms=deadline_ms)
+    try:
+        client.hello()
+    except (Unavailable, Refused) as error:
+        raise Unavailable(
+            f"no broker of store {record.store_id} at {store} answers at {record.address}: {error.message}",
+            hint=_START_HINT,
+        ) from None
+    return client
+
+
+def _answering(store: Path, deadline_ms: int) -> Client | None:
+    record = BrokerRecord.read(store)
+    if record is None:
+        return None
+    client = Client(record.address, record.store_id, deadline_ms=deadline_ms)
+    try:
+        client.hello(deadline_ms=_PROBE_MS if _alive(record.pid) else 0)
+    except (Unavailable, Refused):
+        return None  # a broker that is gone, or the socket of another store's
+    return client
+
+
+def _started(store: Path, create: bool, deadline_ms: int) -> Client:
+    before = {entry.name for entry in store.iterdir()} if store.is_dir() else None
+    try:
+        store.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(
+            f"the store {store} cannot be made: {error.strerror}", hint="Choose a directory of yours"
+        ) from error
+    with _spawning(store):
+        client = _answering(store, deadline_ms)
+        if client is not None:
+            return client
+        log = store / "broker.log"
+        offset = _trimmed(log)
+        child: subprocess.Popen[bytes] | None = None
+        until = monotonic_ms() + deadline_ms
+        while monotonic_ms() < until:
+            child = child or _spawn(store, log, create)
+            status = child.poll() if child else None
+            client = _answering(store, deadline_ms)
+            if client is not None:
+                return client
+            if status is not None and not _held(store):
+                raise _start_error(store, log, offset, status, before)
+            pause(20)
+        raise Unavailable(
+            f"the broker of {store} did not answer within {deadline_ms} ms",
+            hint=f"See {log}: {_tail(log, offset)}",
+        )
+
+
+def _held(store: Path) -> bool:
+    """Whether another broker lives and has the store: brought back by its supervisor just now, or not answering."""
+    try:
+        holder = (store / "lock").read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(holder) and not is_gone(holder)
+
+
+def _spawn(store: Path, log: Path, create: bool) -> subprocess.Popen[bytes] | None:
+    """Start a supervisor, which holds its lock for as long as it lives; None when the store has one already."""
+    lock = os.open(store / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _supervisor(store, log, create, lock)
+    except BlockingIOError:
+        return None
+    finally:
+        os.close(lock)
+
+
+def _supervisor(store: Path, log: Path, create: bool, lock: int) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_package_paths()), "PYTHONSAFEPATH": "1"}
+    for name in [name for name in environment if name.startswith(("SPARK_", "PYSPARK_")) or "SECRET" in name]:
+        del environment[name]
+    command = [
+        sys.executable,
+        "-m",
+        "ledger.broker.supervisor",
+        "-m",
+        "ledger.broker.main",
+        "--store",
+        str(store),
+    ]
+    with log.open("ab") as output:
+        return subprocess.Popen(  # noqa: S603 — our own module
+            [*command, "--create"] if create else command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+
+
+@contextmanager
+def _spawning(store: Path) -> Iterator[None]:
+    fd = os.open(store / "spawn.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.pwrite(fd, process_identity().encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _package_paths() -> list[str]:
+    """Where the packages that a broker imports lie, but for what its interpreter looks through anyway."""
+    usual = {os.path.realpath(path) for path in site.getsitepackages()}
+    found: dict[str, None] = {}
+    for name in _PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        depth = name.count(".") + (spec.submodule_search_locations is not None)
+        root = str(Path(spec.origin).absolute().parents[depth])
+        if os.path.realpath(root) not in usual:
+            found[root] = None
+    return list(found)
+
+
+def _start_error(store: Path, log: Path, offset: int, status: int, before: set[str] | None) -> LedgerError:
+    """What to raise; `before` are the names in the directory before the start, None when there was no directory."""
+    said = _tail(log, offset)
+    hint = f"All it said is in {log}"
+    if not (store / "metadata.sqlite").exists():
+        hint = ""
+        for name in {log.name, "spawn.lock", "supervisor.lock"} - (before or set()):
+            (store / name).unlink(missing_ok=True)
+        if before is None:
+            with suppress(OSError):  # not empty: the broker got further than that
+                store.rmdir()
+    return Refused(f"the broker of {store} ended with status {status}: {said}", hint=hint)
+
+
+def _tail(log: Path, offset: int) -> str:
+    with log.open("rb") as file:
+        file.seek(offset)
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def _trimmed(log: Path) -> int:
+    """Where new output begins; a log that has grown too large is begun anew."""
+    size = log.stat().st_size if log.exists() else 0
+    if size > _LOG_BYTES_MAX:
+        log.replace(log.with_suffix(".log.old"))
+        return 0
+    return size
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

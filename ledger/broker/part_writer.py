@@ -1,0 +1,90 @@
+"""A staged part at its writer's end: on the broker's host a file that it named, elsewhere a DoPut stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from ledger.broker.client import Client
+from ledger.broker.entry_batches import entry_batch
+from ledger.broker.wire_errors import from_flight
+from ledger.checksum import crc32c
+from ledger.entry import Buffer
+from ledger.errors import Refused
+from ledger.protocol import ENTRY_SCHEMA, OpenStaging, StageCommand, StagedPart, StagingPlace
+from ledger.staging import PartFile, frame_header
+
+
+class PartWriter:
+    """Writes one part; what `close` returns goes into the task's commit message."""
+
+    def __init__(self, client: Client, query: str, batch: int) -> None:
+        token = client.same_host_token()
+        self._sink: PartFile | _RemotePart
+        if token:
+            self._sink = PartFile(_place(client, query, batch, token))
+        else:
+            self._sink = _RemotePart(client, query, batch)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sink.__exit__()
+
+    def write(self, entry: Sequence[Buffer], rows: int) -> None:
+        """Write one entry, given in its buffers, that delivers `rows` rows."""
+        self._sink.write(entry, rows)
+
+    def close(self) -> StagedPart:
+        """End the part; nothing can be written after it."""
+        return self._sink.close()
+
+
+def _place(client: Client, query: str, batch: int, token: str) -> StagingPlace:
+    """The file to write; a token of the broker's predecessor is read anew, once."""
+    try:
+        place: StagingPlace = client.call("stage.open", OpenStaging(query, batch, token))
+    except Refused:
+        fresh = client.same_host_token(stale=token)
+        if fresh == token:
+            raise
+        place = client.call("stage.open", OpenStaging(query, batch, fresh))
+    return place
+
+
+class _RemotePart:
+    """A part that is sent; what the broker says of it in the end must be what was sent."""
+
+    def __init__(self, client: Client, query: str, batch: int) -> None:
+        self._address = client.address
+        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(StageCommand(query, batch)))
+        self._writer, self._reader = client.connection().do_put(descriptor, ENTRY_SCHEMA, client.options())
+        self._crc = self._entries = 0
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def write(self, entry: Sequence[Buffer], _rows: int) -> None:
+        data = entry[0] if len(entry) == 1 else b"".join(memoryview(buffer) for buffer in entry)
+        for buffer in (frame_header(memoryview(data).nbytes, self._entries), data):
+            self._crc = crc32c(buffer, self._crc)
+        self._entries += 1
+        try:
+            self._writer.write_batch(entry_batch([data]))
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            raise from_flight(error, self._address) from None
+
+    def close(self) -> StagedPart:
+        try:
+            self._writer.done_writing()
+            reply = self._reader.read()
+            self._writer.close()
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            raise from_flight(error, self._address) from None
+        part = msgspec.msgpack.decode(reply.to_pybytes(), type=StagedPart)
+        return msgspec.structs.replace(part, entries=self._entries, crc32c=self._crc)

@@ -1,0 +1,215 @@
+"""A pipelined producer: entries out, positions back, many in flight, in order.
+
+One thread sends: what gathers while it sends goes into the next batch, so that small entries travel together. One
+thread takes the acknowledgements, which come in the order of sending.
+
+Invariants
+- The bytes between `append` and acknowledgement never exceed the limit; `append` waits for room (one entry always
+  fits).
+- One thread at a time touches the writing end, and none after it was closed: gRPC aborts the whole process otherwise.
+- After an error nothing more is sent. The entry that the broker refused fails as the broker said, all behind it as
+  `Unavailable`: whether they are in the log is not known, and the producer never sends an entry twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Self
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from ledger.broker.client import Client
+from ledger.broker.entry_batches import entry_batch
+from ledger.broker.wire_errors import from_flight
+from ledger.clock import new_id
+from ledger.entry import Buffer
+from ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unavailable, Unsupported, error_for
+from ledger.position import Position
+from ledger.protocol import ENTRY_SCHEMA, AppendCommand, Appended
+
+# While one batch is written and synced the next one gathers: small enough that many small entries make several.
+_BATCH_BYTES_MAX = 2 * 1024 * 1024
+_BATCH_ENTRIES_MAX = 1024
+# What the broker says of one entry, after it has acknowledged all before it.
+_REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
+_ENTRY_BYTES_MAX = 2**31 - 2**20  # gRPC counts a message in 31 bits, Arrow's frame around it included
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    data: Buffer
+    size: int
+    future: Future[Position] = field(default_factory=Future)
+
+    def __post_init__(self) -> None:
+        # An entry on its way cannot be called back: `cancel` of the future says so.
+        self.future.set_running_or_notify_cancel()
+
+
+class Producer:
+    """Appends to one ledger through one stream. Any thread may append; order is the order of the calls."""
+
+    def __init__(
+        self, client: Client, ledger: str, name: str | None = None, *, max_in_flight_bytes: int = 64 << 20
+    ) -> None:
+        self.ledger = ledger
+        self.name = name or f"producer-{new_id()}"
+        self._address = client.address
+        self._max = max_in_flight_bytes
+        self._changed = threading.Condition()
+        self._queued: deque[_Sent] = deque()
+        self._in_flight: deque[_Sent] = deque()
+        self._bytes = 0
+        self._closing = False
+        self._error: LedgerError | None = None
+        self._send_error: LedgerError | None = None
+        self._writing = threading.Lock()
+        self._over = False
+        command = msgspec.json.encode(AppendCommand(ledger, self.name))
+        client.hello()  # waits for a broker that is coming back; a stream cannot be begun again
+        try:
+            descriptor = flight.FlightDescriptor.for_command(command)
+            self._writer, self._reader = client.connection().do_put(descriptor, ENTRY_SCHEMA, client.options())
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            raise from_flight(error, self._address) from None
+        self._sender = threading.Thread(target=self._send, name=f"send {ledger}", daemon=True)
+        self._receiver = threading.Thread(target=self._receive, name=f"receive {ledger}", daemon=True)
+        self._sender.start()
+        self._receiver.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
+
+    def append(self, *entry: Buffer) -> Future[Position]:
+        """Send one entry, given in its buffers; the future has its position once it is durable."""
+        data = entry[0] if len(entry) == 1 else b"".join(memoryview(buffer) for buffer in entry)
+        sent = _Sent(data, memoryview(data).nbytes)
+        if sent.size > _ENTRY_BYTES_MAX:
+            raise Refused(f"an entry of {sent.size} bytes is too large to be sent, at most {_ENTRY_BYTES_MAX} are")
+        with self._changed:
+            self._changed.wait_for(lambda: not self._bytes or self._bytes + sent.size <= self._max or self._error)
+            if self._error is not None:
+                raise self._error
+            if self._closing:
+                raise Unavailable(f"the producer {self.name!r} of {self.ledger!r} is closed")
+            self._bytes += sent.size
+            self._queued.append(sent)
+            self._changed.notify_all()
+        return sent.future
+
+    def flush(self) -> None:
+        """Wait until everything appended so far is durable; raises what failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._bytes or self._error)
+            if self._error is not None:
+                raise self._error
+
+    def close(self) -> None:
+        """Wait for what is in flight and end the stream; raises what failed."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._sender.join()
+        self._receiver.join()
+        if self._error is not None:
+            raise self._error
+
+    def _send(self) -> None:
+        try:
+            while batch := self._next_batch():
+                data = self._batch_of(batch)
+                if data is None:
+                    break
+                with self._writing:
+                    if not self._over:
+                        self._writer.write_batch(data)
+            with self._writing:
+                if not self._over:
+                    self._writer.done_writing()
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            # The reason, if the broker gave one, comes by the reader; it is the better one.
+            self._send_error = from_flight(error, self._address)
+
+    def _batch_of(self, batch: list[_Sent]) -> pa.RecordBatch | None:
+        """What is sent; None when a caller's buffers cannot be: the stream ends, the receiver tells who waits."""
+        try:
+            return entry_batch([sent.data for sent in batch])
+        except Exception as error:  # noqa: BLE001 — whatever it is, it must not leave anybody waiting
+            self._send_error = Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}")
+            return None
+
+    def _next_batch(self) -> list[_Sent]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._queued or self._closing or self._error)
+            batch: list[_Sent] = []
+            size = 0
+            while self._queued and self._error is None and len(batch) < _BATCH_ENTRIES_MAX:
+                size += self._queued[0].size
+                if batch and size > _BATCH_BYTES_MAX:
+                    break
+                batch.append(self._queued.popleft())
+            self._in_flight.extend(batch)
+            return batch
+
+    def _receive(self) -> None:
+        error: LedgerError | None = None
+        try:
+            while (reply := self._reader.read()) is not None:
+                appended = msgspec.msgpack.decode(reply.to_pybytes(), type=Appended)
+                if appended.error is not None:
+                    error = error_for(appended.error.code, appended.error.message, appended.error.hint)
+                    self._settle(error)
+                    break
+                self._acknowledge(appended)
+            with self._writing:
+                self._over = True
+                self._writer.close()
+        except StopIteration:
+            pass
+        except Exception as raised:  # noqa: BLE001 — whatever it is, nobody may wait for ever
+            error = error or from_flight(raised, self._address)
+        self._settle(error)
+
+    def _acknowledge(self, appended: Appended) -> None:
+        with self._changed:
+            if appended.entries > len(self._in_flight):
+                raise LedgerError(f"{appended.entries} entries were acknowledged, {len(self._in_flight)} are in flight")
+            done = [self._in_flight.popleft() for _ in range(appended.entries)]
+            self._bytes -= sum(sent.size for sent in done)
+            self._changed.notify_all()
+        first = appended.first
+        for i, sent in enumerate(done):
+            sent.future.set_result(Position(first.ledger_id, first.entry_id + i))
+
+    def _settle(self, error: LedgerError | None) -> None:
+        """The stream is over: whoever still waits must not wait for ever."""
+        with self._changed:
+            left = [*self._in_flight, *self._queued]
+            if error is None:
+                error = self._send_error
+            if error is None and (left or not self._closing):
+                error = Unavailable(f"the broker at {self._address} ended the stream", hint="Make a new producer")
+            self._error = error
+            self._in_flight.clear()
+            self._queued.clear()
+            self._bytes = 0
+            self._changed.notify_all()
+        if error is None:
+            return
+        if left and isinstance(error, _REFUSALS):
+            left.pop(0).future.set_exception(error)
+            error = Unavailable(
+                f"an entry before it failed: {error.message}",
+                hint="Make a new producer; look at the end of the log before appending these again",
+            )
+        unknown = f"{error.message}; whether {len(left)} entries in flight are in the log is not known"
+        for sent in left:
+            sent.future.set_exception(type(error)(unknown, hint=error.hint))

@@ -1,0 +1,272 @@
+"""The broker's Flight service over one store: each call in, one method of the store, its answer or error out.
+
+Rules
+- An action is looked up in the protocol's table, its body decoded to that table's type, and handed to one function.
+- Whatever the store raises crosses as that error; anything else is logged with its traceback and crosses as its text.
+- Places are answered only to a client that sent the token, which it can only have read on this host as this user.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from ledger.broker.activity import Activity
+from ledger.broker.append_stream import AppendStream, entries_of
+from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
+from ledger.broker.wire_errors import to_flight
+from ledger.cache.block_cache import BlockSource
+from ledger.entry import entry_rows, parse_entry
+from ledger.errors import LedgerError, Refused, Unsupported
+from ledger.protocol import (
+    ACTIONS,
+    BLOCK_SCHEMA,
+    PROTOCOL_VERSION,
+    AppendCommand,
+    AskEnd,
+    BlockPlace,
+    CreateLedger,
+    Empty,
+    Hello,
+    LedgerDescription,
+    LedgerEnd,
+    LedgerNames,
+    NameLedger,
+    OpenStaging,
+    Places,
+    PositionReply,
+    PutCommand,
+    ReadRequest,
+    SeekTime,
+    SplitParts,
+    SplitRequest,
+    StageCommand,
+    StagedPart,
+    StagingPlace,
+    Welcome,
+)
+from ledger.segment_reader import SegmentBlock
+from ledger.staging import PartFile
+from ledger.store import Store
+
+_log = logging.getLogger(__name__)
+
+
+class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves one store at one location until `shutdown`."""
+
+    def __init__(
+        self,
+        store: Store,
+        source: BlockSource,
+        location: str,
+        *,
+        token: str,
+        token_path: str,
+        in_flight_max: int,
+        activity: Activity,
+    ) -> None:
+        super().__init__(location, middleware={MIDDLEWARE: WantedStoreFactory()})
+        self.stopping = threading.Event()
+        self._store = store
+        self._source = source
+        self._token = token
+        self.token_path = token_path
+        self._in_flight_max = in_flight_max
+        self._activity = activity
+        self._handlers = self._table()
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+        """One action of the protocol."""
+        with self._activity.call(), _errors_crossing():
+            require_store(context, self._store.store_id)
+            if action.type not in self._handlers:
+                raise Unsupported(f"this broker knows no action {action.type!r}", hint="Upgrade the broker")
+            request = _decoded(action.body.to_pybytes(), ACTIONS[action.type][0])
+            return [flight.Result(msgspec.json.encode(self._handlers[action.type](request)))]
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
+        """The blocks of a range."""
+        with _errors_crossing():
+            require_store(context, self._store.store_id)
+            request = _decoded(ticket.ticket, ReadRequest)
+            return flight.GeneratorStream(BLOCK_SCHEMA, self._blocks(self._located(request)))
+
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        """An append stream, or a part to be staged."""
+        with self._activity.call(), _errors_crossing():
+            require_store(context, self._store.store_id)
+            command = _decoded(descriptor.command, PutCommand)
+            if isinstance(command, AppendCommand):
+                ledger = self._store.ledger(command.ledger)
+                AppendStream(ledger, writer, self._in_flight_max).serve(_batches(reader))
+            else:
+                writer.write(msgspec.msgpack.encode(self._stage(command, _batches(reader))))
+
+    def _blocks(self, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
+        with self._activity.call(), _errors_crossing():
+            for block in blocks:
+                yield _block_batch(block, self._source.read(block))
+
+    def _stage(self, command: StageCommand, batches: Iterator[pa.RecordBatch]) -> StagedPart:
+        place = self._store.open_part(command.query, command.batch)
+        with PartFile(place) as part:
+            for batch in batches:
+                for entry in entries_of(batch):
+                    part.write([entry], entry_rows(parse_entry(entry, f"an entry of {place.part}").metadata))
+            return part.close()
+
+    def _located(self, request: ReadRequest) -> list[SegmentBlock]:
+        ledger = self._store.ledger(request.name)
+        if request.incarnation and request.incarnation != ledger.incarnation:
+            raise Refused(
+                f"ledger {ledger.name!r} is incarnation {ledger.incarnation}, {request.incarnation} was asked for",
+                hint="It was deleted and made again: start a new checkpoint",
+            )
+        return ledger.blocks(request.range, request.max_block_bytes)
+
+    def _on_this_host(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self._token.encode())
+
+    def _hello(self, request: Hello) -> Welcome:
+        if request.version != PROTOCOL_VERSION:
+            raise Unsupported(f"the client speaks protocol {request.version}, this broker {PROTOCOL_VERSION}")
+        if request.store_id and request.store_id != self._store.store_id:
+            raise Refused(
+                f"this broker serves store {self._store.store_id}, the client wants {request.store_id}",
+                hint="Another store's broker answers at this address: correct the address",
+            )
+        store = self._store
+        return Welcome(PROTOCOL_VERSION, store.store_id, str(store.path), store.epoch, os.getpid(), self.token_path)
+
+    def _create(self, request: CreateLedger) -> LedgerDescription:
+        return self._store.describe(self._store.create_ledger(request).name)
+
+    def _delete(self, request: NameLedger) -> Empty:
+        self._store.delete_ledger(request.name)
+        return Empty()
+
+    def _end(self, request: AskEnd) -> LedgerEnd:
+        ledger = self._store.ledger(request.name)
+        if request.incarnation and request.incarnation != ledger.incarnation:
+            return ledger.end()
+        if request.since is not None and request.wait_ms:
+            ledger.wait_past(request.since, request.wait_ms)
+        return ledger.end(request.since)
+
+    def _locate(self, request: ReadRequest) -> Places:
+        if not self._on_this_host(request.token):
+            return Places(mapped=False)
+        blocks = self._located(request)
+        self._source.hand_out(blocks)
+        return Places(True, [_place(block) for block in blocks])
+
+    def _split(self, request: SplitRequest) -> SplitParts:
+        ledger = self._store.ledger(request.name)
+        return SplitParts(ledger.split(request.range, request.target_bytes, request.max_parts))
+
+    def _seek(self, request: SeekTime) -> PositionReply:
+        return PositionReply(self._store.ledger(request.name).seek_time(request.timestamp_ms))
+
+    def _open_staging(self, request: OpenStaging) -> StagingPlace:
+        if not self._on_this_host(request.token):
+            raise Refused("a staging file was asked for from another host", hint="Stage by DoPut instead")
+        return self._store.open_part(request.query, request.batch)
+
+    def _shutdown(self, _: Empty) -> Empty:
+        self.stopping.set()
+        return Empty()
+
+    def _table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
+        store, cursors = self._store, self._store.cursors
+        return {
+            "hello": self._hello,
+            "create": self._create,
+            "describe": lambda request: store.describe(request.name),
+            "delete": self._delete,
+            "list": lambda _: LedgerNames(store.names()),
+            "end": self._end,
+            "schema.get": store.get_schema,
+            "schema.register": store.register_schema,
+            "locate": self._locate,
+            "split": self._split,
+            "seek": self._seek,
+            "cursor.open": cursors.open,
+            "cursor.describe": cursors.describe,
+            "cursor.mark_delete": cursors.mark_delete,
+            "cursor.reset": cursors.reset,
+            "cursor.delete": _acknowledging(cursors.delete),
+            "lease.acquire": cursors.acquire_lease,
+            "lease.release": _acknowledging(cursors.release_lease),
+            "stage.open": self._open_staging,
+            "run.commit": store.commit,
+            "run.abort": _acknowledging(store.abort),
+            "cache": lambda _: self._source.metrics(),
+            "shutdown": self._shutdown,
+        }
+
+
+class _errors_crossing:  # noqa: N801 — reads as a statement where it is used
+    """Lets nothing but Flight errors out of a call."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if error is None or isinstance(error, (flight.FlightError, GeneratorExit)):
+            return
+        if isinstance(error, LedgerError):
+            raise to_flight(error) from error
+        _log.error("a call failed in a way that nobody foresaw", exc_info=error)
+        raise to_flight(LedgerError(f"the broker failed: {error!r}", hint="See broker.log in the store")) from error
+
+
+def _acknowledging(method: Callable[[Any], None]) -> Callable[[Any], Empty]:
+    """A method without a result as an action, whose reply is empty."""
+
+    def handle(request: Any) -> Empty:
+        method(request)
+        return Empty()
+
+    return handle
+
+
+def _decoded(body: bytes | None, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except msgspec.DecodeError as wrong:
+        raise Refused(f"the request is no {getattr(kind, '__name__', kind)}: {wrong}") from wrong
+
+
+def _batches(reader: flight.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
+    while True:
+        try:
+            yield reader.read_chunk().data
+        except StopIteration:
+            return
+
+
+def _place(block: SegmentBlock) -> BlockPlace:
+    return BlockPlace(block.ledger_id, block.first_entry, block.entries, str(block.path), block.offset, block.length)
+
+
+def _block_batch(block: SegmentBlock, frames: pa.Buffer) -> pa.RecordBatch:
+    offsets = pa.py_buffer(np.array([0, block.length], dtype=np.int64))
+    column = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, frames])
+    numbers = [pa.array([value], pa.int64()) for value in (block.ledger_id, block.first_entry, block.entries)]
+    return pa.RecordBatch.from_arrays([*numbers, column], schema=BLOCK_SCHEMA)

@@ -1,0 +1,1 @@
+"""The seam through which every block goes to a reader."""

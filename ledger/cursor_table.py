@@ -1,0 +1,137 @@
+"""The durable cursors of a store: pure changes of `ledger.cursor`, kept by compare-and-set in the metadata.
+
+Invariants: a change is durable before it is answered; two changes of one cursor never both win on the same version; a
+cursor never points beyond the log that is readable at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ledger.clock import Clock
+from ledger.cursor import Cursor
+from ledger.errors import NotFound, Refused
+from ledger.host import is_gone
+from ledger.log_snapshot import LogSnapshot
+from ledger.metadata import CursorRecord, Metadata
+from ledger.names import nearest
+from ledger.position import Position, PositionRange
+from ledger.protocol import (
+    AcquireLease,
+    CursorState,
+    LeaseReply,
+    MarkDelete,
+    NameCursor,
+    OpenCursor,
+    ReleaseLease,
+    ResetCursor,
+)
+
+Change = Callable[[Cursor], Cursor]
+
+
+class CursorTable:
+    """All durable cursors of a store."""
+
+    def __init__(self, metadata: Metadata, clock: Clock, snapshot_of: Callable[[str], LogSnapshot]) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._snapshot_of = snapshot_of
+
+    def names(self, ledger: str) -> list[str]:
+        """The cursors of a managed ledger, sorted."""
+        return self._metadata.cursor_names(ledger)
+
+    def open(self, request: OpenCursor) -> CursorState:
+        """The cursor as it stands; made at `start` when there is none and `create` says so."""
+        snapshot = self._snapshot_of(request.ledger)
+        if not request.cursor:
+            raise Refused(f"a cursor of {request.ledger!r} has an empty name", hint="Name the subscription")
+        found = self._metadata.cursor(snapshot.name, request.cursor)
+        if found is not None:
+            return self._state(found.cursor, snapshot, created=False)
+        if not request.create:
+            raise self._missing(snapshot.name, request.cursor)
+        start = min(max(request.start, Position(-1, 0)), snapshot.end)
+        made = self._metadata.put_cursor(Cursor(snapshot.name, request.cursor, start), None)
+        if made is None:
+            return self.open(request)
+        return self._state(made.cursor, snapshot, created=True)
+
+    def describe(self, request: NameCursor) -> CursorState:
+        """The cursor and what it has left."""
+        snapshot = self._snapshot_of(request.ledger)
+        return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
+
+    def mark_delete(self, request: MarkDelete) -> CursorState:
+        """Acknowledge everything before a position."""
+        snapshot = self._snapshot_of(request.ledger)
+        return self._change(
+            snapshot,
+            request.cursor,
+            lambda cursor: cursor.advance(request.next_position, snapshot.end, request.replay_floor),
+        )
+
+    def reset(self, request: ResetCursor) -> CursorState:
+        """Move a cursor anywhere within the log."""
+        snapshot = self._snapshot_of(request.ledger)
+        return self._change(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
+
+    def delete(self, request: NameCursor) -> None:
+        """Delete a cursor; NotFound when there is none."""
+        snapshot = self._snapshot_of(request.ledger)
+        if not self._metadata.delete_cursor(snapshot.name, request.cursor):
+            raise self._missing(snapshot.name, request.cursor)
+
+    def acquire_lease(self, request: AcquireLease) -> LeaseReply:
+        """Take or renew a lease; the reply says who has it now."""
+        if not request.holder or request.ttl_ms <= 0:
+            raise Refused(f"a lease of {request.ttl_ms} ms for holder {request.holder!r} is none")
+        ledger = self._snapshot_of(request.ledger).name
+        while True:
+            found = self._get(ledger, request.cursor)
+            changed, granted = found.cursor.with_lease(request.holder, request.ttl_ms, self._clock(), is_gone)
+            if not granted or self._metadata.put_cursor(changed, found.version) is not None:
+                return LeaseReply(granted, changed.lease.holder, changed.lease.until_ms)
+
+    def release_lease(self, request: ReleaseLease) -> None:
+        """Give a lease back; ignored unless `holder` has it."""
+        ledger = self._snapshot_of(request.ledger).name
+        while True:
+            found = self._get(ledger, request.cursor)
+            changed = found.cursor.without_lease(request.holder)
+            if changed == found.cursor or self._metadata.put_cursor(changed, found.version) is not None:
+                return
+
+    def _change(self, snapshot: LogSnapshot, name: str, change: Change) -> CursorState:
+        while True:
+            found = self._get(snapshot.name, name)
+            changed = change(found.cursor)
+            if changed == found.cursor or self._metadata.put_cursor(changed, found.version) is not None:
+                return self._state(changed, snapshot)
+
+    def _get(self, ledger: str, name: str) -> CursorRecord:
+        found = self._metadata.cursor(ledger, name)
+        if found is None:
+            raise self._missing(ledger, name)
+        return found
+
+    def _missing(self, ledger: str, name: str) -> NotFound:
+        near = nearest(name, self._metadata.cursor_names(ledger))
+        return NotFound(f"ledger {ledger!r} has no cursor {name!r}", hint=f"Did you mean {near!r}?" if near else "")
+
+    def _state(self, cursor: Cursor, snapshot: LogSnapshot, *, created: bool = False) -> CursorState:
+        left = PositionRange(max(cursor.next_position, snapshot.start), snapshot.end)
+        entries, rows, size = snapshot.measure(left) if left else (0, 0, 0)
+        return CursorState(
+            ledger=cursor.ledger,
+            cursor=cursor.name,
+            next_position=cursor.next_position,
+            created=created,
+            backlog_entries=entries,
+            backlog_rows=rows,
+            backlog_bytes=size,
+            lease_holder=cursor.lease.holder,
+            lease_until_ms=cursor.lease.until_ms,
+            replay_floor=cursor.replay_floor,
+        )

@@ -1,0 +1,262 @@
+"""The file system: the one place that asks the operating system for files, space and durability.
+
+Rules
+- A file is created once (`O_EXCL`), never through a symbolic link (`O_NOFOLLOW`), readable by its owner only
+  (0600); directories are 0700.
+- Whoever returned from `sync_data` may acknowledge what it wrote; a name is durable after `sync_directory` of
+  its folder.
+- A full disk is `Unavailable` with the path and the sizes; every other failure of the device stays the
+  `OSError` that it was, so that a caller can tell a bad file from a full disk. `write_all` returns after the
+  last byte or raises.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ledger.errors import AlreadyExists, NotFound, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+_COPY_BYTES = 1024 * 1024
+IOV_MAX = os.sysconf("SC_IOV_MAX")
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# fmt: off
+_NETWORK_TYPES = frozenset((
+    "afs", "ceph", "cifs", "davfs", "dbfs", "gcsfuse", "glusterfs", "goofys", "gpfs", "lustre", "ncpfs",
+    "nfs", "nfs4", "s3fs", "smb2", "smb3", "smbfs", "sshfs",
+    "fuse.blobfuse", "fuse.blobfuse2", "fuse.ceph", "fuse.cephfs", "fuse.curlftpfs", "fuse.dbfs",
+    "fuse.gcsfuse", "fuse.glusterfs", "fuse.goofys", "fuse.juicefs", "fuse.mount-s3", "fuse.mountpoint-s3",
+    "fuse.rclone", "fuse.s3fs", "fuse.s3ql", "fuse.sshfs",
+))
+# fmt: on
+_LOCAL_HINT = (
+    "Keep the store on a local disk (ext4, xfs, btrfs, overlay) of the broker's host and reach it from "
+    "elsewhere through `ledger serve`"
+)
+
+
+def create_file(path: Path) -> int:
+    """A new, empty file opened for reading and writing; raises AlreadyExists when the name is taken."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, FILE_MODE)
+    except FileExistsError:
+        raise AlreadyExists(f"{path} exists already", hint="A segment's name is never reused") from None
+    except OSError as error:
+        raise_if_full(error, f"{path} cannot be created")
+        raise
+
+
+def open_file(path: Path, *, writable: bool = False) -> int:
+    """An existing file; raises NotFound naming it. A symbolic link is refused by the kernel (ELOOP)."""
+    try:
+        return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | _FLAGS)
+    except FileNotFoundError:
+        raise NotFound(f"{path} is not there", hint="Restore it, or look whether the store was moved") from None
+
+
+@contextmanager
+def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
+    """`open_file` that closes."""
+    fd = open_file(path, writable=writable)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def hold(fd: int) -> None:
+    """Mark a file as being written by this process, for as long as `fd` is open; the kernel forgets with the process.
+
+    Raises BlockingIOError when somebody else writes it.
+    """
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def take_from_writer(path: Path) -> bool:
+    """See to it that nobody else writes to the file of this name any more; whether somebody could have.
+
+    A writer that lives still, stopped or slow, keeps its file, which then has no name. The name goes to a copy, which
+    is durable on return.
+    """
+    scratch = path.with_name(path.name + ".new")
+    scratch.unlink(missing_ok=True)
+    with opened(path) as source:
+        try:
+            hold(source)
+        except BlockingIOError:
+            _copy(source, scratch)
+        else:
+            return False
+    scratch.rename(path)
+    sync_directory(path.parent)
+    return True
+
+
+def make_directory(path: Path) -> None:
+    """A private directory; one that exists is left as it is."""
+    path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+
+
+def preallocate(fd: int, offset: int, length: int, path: Path | None = None) -> None:
+    """Reserve space, which reads as zeros; raises Unavailable when there is none. The file grows."""
+    if length <= 0:
+        return
+    try:
+        os.posix_fallocate(fd, offset, length)
+    except OSError as error:
+        raise_if_full(error, f"{path or f'file {fd}'} cannot grow to {offset + length} bytes")
+        raise
+
+
+def sync_data(fd: int) -> None:
+    """Return when all written data, and the metadata to find it, are on the device."""
+    os.fdatasync(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Make names that were created, renamed or deleted in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, buffers: Sequence[ReadableBuffer], offset: int, path: Path | None = None) -> int:
+    """Write buffers one after another from `offset`; returns the bytes written, which are all of them."""
+    start = offset
+    try:
+        for first in range(0, len(buffers), IOV_MAX):
+            offset = _write_batch(fd, buffers[first : first + IOV_MAX], offset)
+    except OSError as error:
+        raise_if_full(error, f"{path or f'file {fd}'} cannot be written at {offset}")
+        raise
+    return offset - start
+
+
+def read_exact(fd: int, length: int, offset: int) -> bytes:
+    """Up to `length` bytes from `offset`; shorter only at the end of the file."""
+    target = bytearray(length)
+    return bytes(memoryview(target)[: read_into(fd, memoryview(target), offset)])
+
+
+def read_into(fd: int, target: memoryview, offset: int) -> int:
+    """Fill `target` from `offset`; returns the bytes read, fewer than asked only at the end of the file."""
+    done = 0
+    while done < len(target):
+        got = os.preadv(fd, [target[done:]], offset + done)
+        if not got:
+            break
+        done += got
+    return done
+
+
+def raise_if_full(error: OSError, what: str) -> None:
+    """Turn "no space left" into Unavailable; returns for any other error."""
+    if error.errno in _FULL:
+        raise Unavailable(f"{what}: {error.strerror}", hint="Free space on the store's disk; retry") from error
+
+
+def require_suitable(directory: Path, *, mounts: str | None = None) -> None:
+    """Refuse a directory whose file system cannot keep a store's promises.
+
+    By type: network file systems, whose locks and syncs are another machine's word. By trial: space can be
+    reserved, data synced, a lock excludes, a directory can be synced. `mounts` stands in for the text of
+    /proc/mounts.
+    """
+    text = Path("/proc/mounts").read_text(encoding="utf-8") if mounts is None else mounts
+    point, kind = _mount_of(directory.resolve(), text)
+    if kind in _NETWORK_TYPES:
+        raise Refused(f"{directory} lies on {point}, a network file system ({kind})", hint=_LOCAL_HINT)
+    try:
+        _probe(directory)
+    except OSError as error:
+        raise_if_full(error, f"{directory} cannot take a store")
+        raise Refused(f"{directory} on {point} ({kind}) cannot keep a store: {error}", hint=_LOCAL_HINT) from error
+
+
+def _copy(source: int, scratch: Path) -> None:
+    target = create_file(scratch)
+    try:
+        offset = 0
+        while piece := os.pread(source, _COPY_BYTES, offset):
+            offset += write_all(target, [piece], offset, scratch)
+        os.fsync(target)
+    finally:
+        os.close(target)
+
+
+def _write_batch(fd: int, batch: Sequence[ReadableBuffer], offset: int) -> int:
+    written = os.pwritev(fd, batch, offset)
+    wanted = sum(memoryview(buffer).nbytes for buffer in batch)
+    offset += written
+    while written < wanted:
+        batch = _after(batch, written)
+        wanted -= written
+        written = os.pwritev(fd, batch, offset)
+        if not written:
+            raise OSError(errno.EIO, f"wrote nothing of {wanted} bytes at {offset}")
+        offset += written
+    return offset
+
+
+def _after(buffers: Sequence[ReadableBuffer], skip: int) -> list[memoryview]:
+    """What is left of `buffers` after their first `skip` bytes."""
+    left: list[memoryview] = []
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")
+        if skip < view.nbytes:
+            left.append(view[skip:])
+        skip = max(0, skip - view.nbytes)
+    return left
+
+
+def _mount_of(path: Path, mounts: str) -> tuple[str, str]:
+    """The deepest mount point that holds `path`, and its type. A later mount covers an earlier one."""
+    found, kind = "/", "unknown"
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].encode().decode("unicode_escape")  # a space is written \040
+        if path.is_relative_to(point) and len(point) >= len(found):
+            found, kind = point, fields[2]
+    return found, kind
+
+
+def _probe(directory: Path) -> None:
+    path = directory / f".probe-{os.getpid()}-{id(directory):x}"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, FILE_MODE)
+    try:
+        os.posix_fallocate(fd, 0, 4096)
+        os.pwrite(fd, b"probe", 0)
+        os.fdatasync(fd)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_locked(path):
+            raise OSError(errno.ENOLCK, "a second lock was granted beside an exclusive one")
+        sync_directory(directory)
+    finally:
+        path.unlink()
+        os.close(fd)
+
+
+def _is_locked(path: Path) -> bool:
+    second = os.open(path, os.O_RDWR | _FLAGS)
+    try:
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(second)
+    return False

@@ -1,0 +1,358 @@
+"""The records of a store: which ledgers there are, what each consists of, who has read how far.
+
+    store         id, host, epoch, next ledger id                            one row
+    ledger        name, folded name, incarnation, version, ManagedLedgerInfo
+    segment       what `LedgerInfo` has no field for: block size, rows, file size, by ledger id
+    run           the newest committed batch of each query, as far as it is sealed
+    manifest      batches over several ledgers, from their commit point until they are rolled forward
+    schema        Arrow schemas of a ledger, versions from 0
+    cursor        ManagedCursorInfo, replay floor, lease
+
+Rules: every change compares the record's version (and the file the broker's epoch) and is durable when it returns.
+Ledger ids rise through the whole store and are never given twice. Names that differ only in case are refused.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from ledger.clock import Clock
+from ledger.cursor import Cursor, Lease, cursor_info, next_position_of
+from ledger.errors import AlreadyExists, NotFound, Refused
+from ledger.metadata_file import MetadataFile
+from ledger.position import Position
+from ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from ledger.run import CommittedBatch
+
+_SCHEMA = """
+CREATE TABLE store (id TEXT NOT NULL, host TEXT NOT NULL, created_ms INTEGER NOT NULL,
+  epoch INTEGER NOT NULL, next_ledger_id INTEGER NOT NULL);
+CREATE TABLE ledger (name TEXT PRIMARY KEY, folded TEXT NOT NULL UNIQUE, incarnation TEXT NOT NULL,
+  version INTEGER NOT NULL, info BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE segment (ledger_id INTEGER PRIMARY KEY, ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE,
+  block_bytes INTEGER NOT NULL, first_row INTEGER NOT NULL, rows INTEGER NOT NULL, file_bytes INTEGER NOT NULL,
+  created_ms INTEGER NOT NULL);
+CREATE INDEX segment_of_ledger ON segment (ledger);
+CREATE TABLE run (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, query TEXT NOT NULL,
+  batch INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (ledger, query)) WITHOUT ROWID;
+CREATE TABLE manifest (query TEXT NOT NULL, batch INTEGER NOT NULL, body BLOB NOT NULL,
+  PRIMARY KEY (query, batch)) WITHOUT ROWID;
+CREATE TABLE schema (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, version INTEGER NOT NULL,
+  body BLOB NOT NULL, PRIMARY KEY (ledger, version)) WITHOUT ROWID;
+CREATE TABLE cursor (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, name TEXT NOT NULL,
+  version INTEGER NOT NULL, info BLOB NOT NULL, floor_ledger INTEGER, floor_entry INTEGER,
+  holder TEXT NOT NULL, lease_until_ms INTEGER NOT NULL, PRIMARY KEY (ledger, name)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecord:
+    """What was written when the store was made."""
+
+    store_id: str
+    host: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """The record of one managed ledger at one version."""
+
+    name: str
+    incarnation: str
+    version: int
+    info: ManagedLedgerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """What `LedgerInfo` has no field for. `rows` and `file_bytes` are 0 while the ledger is open."""
+
+    ledger_id: int
+    block_bytes: int
+    first_row: int
+    rows: int
+    file_bytes: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRecord:
+    """A cursor and the version that a change of it must name."""
+
+    cursor: Cursor
+    version: int
+
+
+class Metadata:
+    """All records of a store. Any thread may call any method."""
+
+    def __init__(self, file: MetadataFile, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+
+    @classmethod
+    def create(cls, path: Path, store_id: str, host: str, clock: Clock) -> Self:
+        """The metadata of a new store."""
+        row = (store_id, host, clock())
+        file = MetadataFile.create(path, _SCHEMA, lambda c: c.execute("INSERT INTO store VALUES (?, ?, ?, 0, 0)", row))
+        return cls(file, clock)
+
+    @classmethod
+    def open(cls, path: Path, clock: Clock) -> Self:
+        """The metadata of an existing store."""
+        return cls(MetadataFile.open(path), clock)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def store_record(self) -> StoreRecord:
+        """Who this store is."""
+        row = self._file.read(lambda c: c.execute("SELECT id, host, created_ms FROM store").fetchone())
+        return StoreRecord(*row)
+
+    def adopt(self, host: str) -> None:
+        """The store has moved here for good."""
+        self._file.change(lambda c: c.execute("UPDATE store SET host = ?", (host,)))
+
+    def bump_epoch(self) -> int:
+        """Take the store: durable before it returns."""
+        return self._file.bump_epoch()
+
+    def require_epoch(self, mine: int) -> None:
+        """Raise Fenced unless the store is still ours."""
+        self._file.require_epoch(mine)
+
+    def allocate_ledger_id(self) -> int:
+        """A ledger id that nobody had and nobody will have again."""
+
+        def allocate(c: sqlite3.Connection) -> int:
+            c.execute("UPDATE store SET next_ledger_id = next_ledger_id + 1")
+            return int(c.execute("SELECT next_ledger_id - 1 FROM store").fetchone()[0])
+
+        return self._file.change(allocate)
+
+    def ledger_ids(self) -> set[int]:
+        """The ids of all ledgers that any record lists."""
+        return {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
+
+    def next_ledger_id(self) -> int:
+        """The id that the next ledger gets: all that were ever given are below."""
+        return int(self._file.read(lambda c: c.execute("SELECT next_ledger_id FROM store").fetchone()[0]))
+
+    def names(self) -> list[str]:
+        """The names of all managed ledgers, sorted."""
+        return [
+            row[0] for row in self._file.read(lambda c: c.execute("SELECT name FROM ledger ORDER BY name").fetchall())
+        ]
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a managed ledger of that name."""
+        return (
+            self._file.read(lambda c: c.execute("SELECT 1 FROM ledger WHERE name = ?", (name,)).fetchone()) is not None
+        )
+
+    def ledger(self, name: str) -> LedgerRecord:
+        """The record of a managed ledger."""
+        row = self._file.read(
+            lambda c: c.execute(
+                "SELECT name, incarnation, version, info FROM ledger WHERE name = ?", (name,)
+            ).fetchone()
+        )
+        if row is None:
+            raise NotFound(f"there is no ledger {name!r}")
+        return LedgerRecord(row[0], row[1], row[2], ManagedLedgerInfo.FromString(row[3]))
+
+    def create_ledger(self, name: str, incarnation: str, properties: dict[str, str], *, exist_ok: bool) -> None:
+        """A managed ledger without ledgers. One that exists is left as it is when `exist_ok`, else refused."""
+        info = ManagedLedgerInfo()
+        for key, value in sorted(properties.items()):
+            info.properties.add(key=key, value=value)
+
+        def create(c: sqlite3.Connection) -> None:
+            there = c.execute("SELECT name FROM ledger WHERE folded = ?", (name.casefold(),)).fetchone()
+            if there is None:
+                c.execute(
+                    "INSERT INTO ledger VALUES (?, ?, ?, 0, ?)",
+                    (name, name.casefold(), incarnation, info.SerializeToString()),
+                )
+            elif there[0] != name:
+                raise Refused(
+                    f"ledger {name!r} differs from {there[0]!r} only in case",
+                    hint="Use that one or another name",
+                )
+            elif not exist_ok:
+                raise AlreadyExists(f"ledger {name!r} exists already")
+
+        self._file.change(create)
+
+    def update_ledger(
+        self,
+        record: LedgerRecord,
+        info: ManagedLedgerInfo,
+        *,
+        segment: SegmentRecord | None,
+        committed: list[CommittedBatch],
+    ) -> LedgerRecord:
+        """Replace the list of ledgers, if the record is still at the version and incarnation that `record` has.
+
+        `segment` is written beside it; side rows of ledgers that the new list does not have go. The newest committed
+        batches become as durable as the record.
+        """
+        name, listed = record.name, {listed.ledgerId for listed in info.ledgerInfo}
+
+        def update(c: sqlite3.Connection) -> LedgerRecord:
+            done = c.execute(
+                "UPDATE ledger SET version = version + 1, info = ? WHERE name = ? AND version = ? AND incarnation = ?",
+                (info.SerializeToString(), name, record.version, record.incarnation),
+            )
+            if done.rowcount != 1:
+                raise _lost(c, record)
+            if segment is not None:
+                c.execute(
+                    "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (segment.ledger_id, name, *_columns(segment)),
+                )
+            kept = c.execute("SELECT ledger_id FROM segment WHERE ledger = ?", (name,)).fetchall()
+            c.executemany("DELETE FROM segment WHERE ledger_id = ?", [row for row in kept if row[0] not in listed])
+            c.executemany(
+                "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
+                [(name, batch.query, batch.batch, msgspec.json.encode(batch)) for batch in committed],
+            )
+            return LedgerRecord(name, record.incarnation, record.version + 1, info)
+
+        return self._file.change(update)
+
+    def delete_ledger(self, name: str) -> None:
+        """Delete a record and all that belongs to it, in one step."""
+        self._file.change(lambda c: c.execute("DELETE FROM ledger WHERE name = ?", (name,)))
+
+    def segments(self, name: str) -> list[SegmentRecord]:
+        """The side rows of a managed ledger's ledgers, in order."""
+        rows = self._file.read(
+            lambda c: c.execute(
+                "SELECT ledger_id, block_bytes, first_row, rows, file_bytes, created_ms FROM segment "
+                "WHERE ledger = ? ORDER BY ledger_id",
+                (name,),
+            ).fetchall()
+        )
+        return [SegmentRecord(*row) for row in rows]
+
+    def committed_batches(self, name: str) -> list[CommittedBatch]:
+        """The newest batch of each query that a sealed ledger holds."""
+        rows = self._file.read(lambda c: c.execute("SELECT body FROM run WHERE ledger = ?", (name,)).fetchall())
+        return [msgspec.json.decode(row[0], type=CommittedBatch) for row in rows]
+
+    def schema(self, name: str, version: int) -> tuple[int, bytes]:
+        """A registered schema, the newest for version -1; `(-1, b"")` when none is registered."""
+        row = self._file.read(
+            lambda c: c.execute(
+                "SELECT version, body FROM schema WHERE ledger = ? AND (version = ? OR ? = -1) "
+                "ORDER BY version DESC LIMIT 1",
+                (name, version, version),
+            ).fetchone()
+        )
+        if row is None and version != -1:
+            raise NotFound(f"ledger {name!r} has no schema of version {version}")
+        return (-1, b"") if row is None else (row[0], row[1])
+
+    def register_schema(self, name: str, body: bytes, after: int) -> tuple[int, bytes]:
+        """Register a schema as the version that follows `after`; the newest, as it is, when that is another one."""
+
+        def register(c: sqlite3.Connection) -> tuple[int, bytes]:
+            _require_ledger(c, name)
+            newest = c.execute(
+                "SELECT version, body FROM schema WHERE ledger = ? ORDER BY version DESC LIMIT 1", (name,)
+            ).fetchone()
+            found = -1 if newest is None else int(newest[0])
+            if newest is not None and (newest[1] == body or found != after):
+                return found, newest[1]
+            if found != after:
+                raise Refused(f"ledger {name!r} has no schema yet, one was to follow version {after}")
+            c.execute("INSERT INTO schema VALUES (?, ?, ?)", (name, found + 1, body))
+            return found + 1, body
+
+        return self._file.change(register)
+
+    def cursor_names(self, ledger: str) -> list[str]:
+        """The durable cursors of a managed ledger, sorted."""
+        rows = self._file.read(
+            lambda c: c.execute("SELECT name FROM cursor WHERE ledger = ? ORDER BY name", (ledger,)).fetchall()
+        )
+        return [row[0] for row in rows]
+
+    def cursor(self, ledger: str, name: str) -> CursorRecord | None:
+        """A cursor's record, or None."""
+        row = self._file.read(
+            lambda c: c.execute(
+                "SELECT version, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor "
+                "WHERE ledger = ? AND name = ?",
+                (ledger, name),
+            ).fetchone()
+        )
+        if row is None:
+            return None
+        floor = None if row[2] is None else Position(row[2], row[3])
+        position = next_position_of(ManagedCursorInfo.FromString(row[1]))
+        return CursorRecord(Cursor(ledger, name, position, floor, Lease(row[4], row[5])), row[0])
+
+    def put_cursor(self, cursor: Cursor, expected: int | None) -> CursorRecord | None:
+        """Write a cursor over the version `expected` (None: there is none yet). None when somebody was faster."""
+        floor = cursor.replay_floor
+        values = (
+            cursor_info(cursor).SerializeToString(),
+            None if floor is None else floor.ledger_id,
+            None if floor is None else floor.entry_id,
+            cursor.lease.holder,
+            cursor.lease.until_ms,
+            cursor.ledger,
+            cursor.name,
+        )
+
+        def put(c: sqlite3.Connection) -> int:
+            if expected is None:
+                _require_ledger(c, cursor.ledger)
+                return c.execute(
+                    "INSERT OR IGNORE INTO cursor (info, floor_ledger, floor_entry, holder, lease_until_ms, ledger, "
+                    "name, version) VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+                    values,
+                ).rowcount
+            return c.execute(
+                "UPDATE cursor SET info = ?, floor_ledger = ?, floor_entry = ?, holder = ?, lease_until_ms = ?, "
+                "version = version + 1 WHERE ledger = ? AND name = ? AND version = ?",
+                (*values, expected),
+            ).rowcount
+
+        done = self._file.change(put)
+        return CursorRecord(cursor, 0 if expected is None else expected + 1) if done == 1 else None
+
+    def delete_cursor(self, ledger: str, name: str) -> bool:
+        """Delete a cursor; False when there was none."""
+        done = self._file.change(
+            lambda c: c.execute("DELETE FROM cursor WHERE ledger = ? AND name = ?", (ledger, name)).rowcount
+        )
+        return done == 1
+
+
+def _columns(segment: SegmentRecord) -> tuple[int, int, int, int, int]:
+    return segment.block_bytes, segment.first_row, segment.rows, segment.file_bytes, segment.created_ms
+
+
+def _require_ledger(c: sqlite3.Connection, name: str) -> None:
+    if c.execute("SELECT 1 FROM ledger WHERE name = ?", (name,)).fetchone() is None:
+        raise NotFound(f"there is no ledger {name!r}")
+
+
+def _lost(c: sqlite3.Connection, record: LedgerRecord) -> Refused:
+    row = c.execute("SELECT version, incarnation FROM ledger WHERE name = ?", (record.name,)).fetchone()
+    found = "gone" if row is None else f"at version {row[0]} of incarnation {row[1]}"
+    return Refused(
+        f"the record of ledger {record.name!r} is {found}, "
+        f"the change was made from version {record.version} of {record.incarnation}"
+    )

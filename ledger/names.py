@@ -1,0 +1,74 @@
+"""Names of managed ledgers, as Pulsar writes them: `tenant/namespace/persistent/topic`.
+
+Rules: short names (`orders`), `tenant/namespace/topic` and `persistent://…` are understood and mean the same ledger;
+every part is kept as the user wrote it. A name is never part of a path on disk, and is refused here if it could not be
+one in somebody else's store: empty parts, `.` and `..`, control characters, more than 255 bytes in a part.
+"""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Iterable
+from urllib.parse import quote_plus
+
+from ledger.errors import Refused
+
+_TENANT, _NAMESPACE, _DOMAIN = "public", "default", "persistent"
+_PART_BYTES_MAX = 255
+_HINT = "Use a name such as orders, or tenant/namespace/orders"
+
+
+def canonical_name(text: str) -> str:
+    """The full name that a user's spelling means; raises Refused with the bad value."""
+    local = text.removeprefix("persistent://")
+    parts = local.split("/")
+    if "://" in local:
+        raise Refused(f"ledger name {text!r} is of another domain than persistent://", hint=_HINT)
+    if text.startswith("persistent://") and len(parts) != 3:
+        raise Refused(f"ledger name {text!r} has {len(parts)} parts after persistent://, expected 3", hint=_HINT)
+    for part in parts:
+        _require_part(part, text)
+    if len(parts) == 1:
+        return f"{_TENANT}/{_NAMESPACE}/{_DOMAIN}/{parts[0]}"
+    if len(parts) == 3:
+        return f"{parts[0]}/{parts[1]}/{_DOMAIN}/{parts[2]}"
+    if len(parts) == 4 and parts[2] == _DOMAIN:
+        return text
+    raise Refused(
+        f"ledger name {text!r} has {len(parts)} parts, expected 1, 3, or 4 with {_DOMAIN!r} third", hint=_HINT
+    )
+
+
+def short_name(canonical: str) -> str:
+    """The shortest spelling of a canonical name."""
+    return canonical.removeprefix(f"{_TENANT}/{_NAMESPACE}/{_DOMAIN}/").replace(f"/{_DOMAIN}/", "/", 1)
+
+
+def pulsar_path(canonical: str) -> str:
+    """The name as Pulsar's metadata and offloaded objects spell it: the last part is encoded as Java's URLEncoder does.
+
+    Java encodes the tilde and leaves the asterisk; Python never encodes the tilde.
+    """
+    prefix, _, topic = canonical.rpartition("/")
+    return f"{prefix}/{quote_plus(topic, safe='*').replace('~', '%7E')}"
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that somebody who typed `name` most likely meant."""
+    by_folded = {candidate.casefold(): candidate for candidate in candidates}
+    found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else None
+
+
+def _require_part(part: str, text: str) -> None:
+    if part in ("", ".", ".."):
+        raise Refused(f"ledger name {text!r} has the part {part!r}", hint=_HINT)
+    if any(unicodedata.category(char) == "Cc" for char in part) or "\\" in part:
+        raise Refused(f"ledger name {text!r} has a control character or backslash in {part!r}", hint=_HINT)
+    try:
+        size = len(part.encode())
+    except UnicodeEncodeError:
+        raise Refused(f"ledger name {text!r} is not valid Unicode in {part!r}", hint=_HINT) from None
+    if size > _PART_BYTES_MAX:
+        raise Refused(f"ledger name has a part of {size} bytes, at most {_PART_BYTES_MAX} are allowed", hint=_HINT)

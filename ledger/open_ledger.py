@@ -1,0 +1,84 @@
+"""The ledger of a managed ledger that is being written: its segment's writer, and how full it is.
+
+Invariants: only the thread that drains the append queue calls it; what readers see of it is its acknowledged entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledger.ledger_policy import LedgerPolicy
+from ledger.log_snapshot import LogSegment
+from ledger.segment_index import EntryIndex
+from ledger.segment_writer import SealedSegment, SegmentWriter, StampedEntry
+
+
+class OpenLedger:
+    """The ledger that is being written."""
+
+    def __init__(self, writer: SegmentWriter, created_ms: int) -> None:
+        self._writer = writer
+        self.ledger_id = writer.ledger_id
+        self.created_ms = created_ms
+        self.size = 0
+        self._acknowledged_size = 0
+
+    @property
+    def index(self) -> EntryIndex:
+        """Where its acknowledged entries are."""
+        return self._writer.index
+
+    @property
+    def written(self) -> int:
+        """Entries written, acknowledged or not."""
+        return self._writer.entries
+
+    def write(self, entries: Sequence[StampedEntry]) -> None:
+        """Write entries after the last one. Nobody sees them before `acknowledge`."""
+        self._writer.write(entries)
+        self.size += sum(memoryview(buffer).nbytes for entry in entries for buffer in entry.buffers)
+
+    def make_room(self, length: int) -> None:
+        """Reserve space for a run, as far as the open block reaches."""
+        self._writer.preallocate(length)
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        self._writer.sync()
+
+    def acknowledge(self) -> None:
+        """Let readers see what was synced."""
+        before = self.index.count
+        self._writer.acknowledge()
+        self._acknowledged_size += int(self.index.lengths[before:].sum())
+
+    def forget_unacknowledged(self) -> None:
+        """Remove what was written and not acknowledged."""
+        self._writer.truncate_to(self._writer.acknowledged)
+
+    def seal(self) -> SealedSegment:
+        """Close the file for good."""
+        return self._writer.seal()
+
+    def let_go(self) -> None:
+        """Leave the file as it is: somebody else owns it now, or the device has failed."""
+        self._writer.close()
+
+    def is_full(self, policy: LedgerPolicy) -> bool:
+        """Whether the next entry belongs into a new ledger."""
+        return self.written >= policy.entries_max or self.size >= policy.size_max
+
+    def segment(self) -> LogSegment:
+        """What readers see of it."""
+        index = self.index
+        entries, row_end = index.count, index.row_end
+        return LogSegment(
+            self.ledger_id,
+            entries,
+            index.first_row,
+            row_end - index.first_row,
+            self._acknowledged_size,
+            0,
+            self._writer.path,
+            lambda: index,
+        )

@@ -1,0 +1,51 @@
+"""Where an entry is: `(ledger_id, entry_id)`, ordered as the log is.
+
+Invariants: ledger ids rise along a managed ledger and are never reused in a store; entry ids count from 0 in each
+ledger. A range is half-open, `[start, end)`. An offset of a reader is the position *after* the last entry it has,
+`last.next()`; the end of a log that holds nothing is `Position(-1, 0)`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+_MAX = 2**63 - 1
+
+
+class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """An entry of a managed ledger. Compares lexicographically."""
+
+    ledger_id: int
+    entry_id: int
+
+    def next(self) -> Position:
+        """The position one entry further in the same ledger (it need not exist)."""
+        return Position(self.ledger_id, self.entry_id + 1)
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """The inverse of `str`; raises ValueError naming the text."""
+        ledger, separator, entry = text.partition(":")
+        if not separator:
+            raise ValueError(f"position {text!r} is not of the form LEDGER:ENTRY")
+        return cls(int(ledger), int(entry))
+
+
+EARLIEST = Position(-1, -1)
+LATEST = Position(_MAX, _MAX)
+
+
+class PositionRange(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """The entries from `start` up to, and not including, `end`."""
+
+    start: Position
+    end: Position
+
+    def __bool__(self) -> bool:
+        return self.start < self.end
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end})"

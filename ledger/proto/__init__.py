@@ -1,0 +1,1 @@
+"""Protobuf messages in Apache Pulsar's field numbers; generated, see the `.proto` files."""

@@ -1,0 +1,439 @@
+"""What a client and the broker say to each other over Arrow Flight.
+
+    DoAction(type, body)     body and reply are JSON of the structs below; `ACTIONS` lists them all
+    DoPut(append, producer)  record batches of one binary column `entry`; for each batch one metadata reply, `Appended`,
+                             sent when all its entries are durable, in the order in which they were sent
+    DoPut(stage, part)       the same batches, written to a staged part; one `StagedPart` reply at the end
+    DoGet(ticket)            `ReadRequest`; record batches of the columns of `BLOCK_SCHEMA`, each row one block: frames
+                             (length, entry id, entry) exactly as they stand in the segment
+
+Rules: every reply is small; entries travel only in DoPut and DoGet. A position on the wire is `[ledger, entry]`.
+An error crosses as JSON of `WireError` in the Flight error's extra info. Fields are only ever added, with defaults.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+from ledger.position import Position, PositionRange
+
+PROTOCOL_VERSION = 1
+
+ENTRY_SCHEMA = pa.schema([pa.field("entry", pa.binary(), nullable=False)])
+BLOCK_SCHEMA = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("first_entry", pa.int64(), nullable=False),
+        pa.field("entries", pa.int64(), nullable=False),
+        pa.field("frames", pa.large_binary(), nullable=False),
+    ]
+)
+
+
+class WireError(msgspec.Struct, frozen=True):
+    """An error as it crosses the wire; `ledger.errors.error_for` makes it one again."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class Empty(msgspec.Struct, frozen=True):
+    """Nothing to say."""
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """The first call of every client. `store_id`, when given, must be the broker's."""
+
+    version: int = PROTOCOL_VERSION
+    store_id: str = ""
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """Who answers. Reading `token_path` proves that the client is on the same host (send the token with reads)."""
+
+    version: int
+    store_id: str
+    store_path: str
+    epoch: int
+    pid: int
+    token_path: str
+
+
+class CreateLedger(msgspec.Struct, frozen=True):
+    """Create a managed ledger. With `exist_ok` an existing one is answered as it is."""
+
+    name: str
+    exist_ok: bool = False
+    properties: dict[str, str] = {}
+    block_bytes: int = 0
+    max_entries_per_ledger: int = 0
+    max_size_per_ledger_bytes: int = 0
+
+
+class NameLedger(msgspec.Struct, frozen=True):
+    """A request about one managed ledger."""
+
+    name: str
+
+
+class LedgerSegment(msgspec.Struct, frozen=True):
+    """One ledger (segment) of a managed ledger. `close_ms` is 0 while it is open."""
+
+    ledger_id: int
+    entries: int
+    size_bytes: int
+    rows: int
+    close_ms: int
+
+
+class LedgerDescription(msgspec.Struct, frozen=True):
+    """A managed ledger as it stands. `end` is the position after the last entry; `rows` counts all rows ever."""
+
+    name: str
+    incarnation: str
+    start: Position
+    end: Position
+    entries: int
+    size_bytes: int
+    rows: int
+    last_publish_ms: int
+    schema_version: int
+    segments: list[LedgerSegment]
+    cursors: list[str]
+    properties: dict[str, str] = {}
+
+
+class LedgerNames(msgspec.Struct, frozen=True):
+    """Canonical names, sorted."""
+
+    names: list[str]
+
+
+class LedgerEnd(msgspec.Struct, frozen=True):
+    """The cheap question of a tailing reader: where the log ends and how much lies after `since`."""
+
+    name: str
+    incarnation: str
+    start: Position
+    end: Position
+    rows_since: int = 0
+    bytes_since: int = 0
+    entries_since: int = 0
+    last_publish_ms: int = 0
+
+
+class AskEnd(msgspec.Struct, frozen=True):
+    """Where does the log end? With `wait_ms` the answer waits until the end has passed `since`.
+
+    `since` means something in one log only: with another `incarnation` than the ledger's it is not looked at, and the
+    answer says which one it is.
+    """
+
+    name: str
+    since: Position | None = None
+    wait_ms: int = 0
+    incarnation: str = ""
+
+
+class SchemaVersion(msgspec.Struct, frozen=True):
+    """A registered schema: the bytes of an Arrow IPC schema message. Version -1: none is registered."""
+
+    name: str
+    version: int
+    arrow_schema: bytes = b""
+
+
+class RegisterSchema(msgspec.Struct, frozen=True):
+    """Register the columns of a ledger as the version after `after`; -1 at its first write.
+
+    When another version is the newest, that one is answered and nothing is registered: of two first writers one wins,
+    and the other has to compare.
+    """
+
+    name: str
+    arrow_schema: bytes
+    after: int = -1
+
+
+class GetSchema(msgspec.Struct, frozen=True):
+    """The schema of a version, or the newest (-1)."""
+
+    name: str
+    version: int = -1
+
+
+class ReadRequest(msgspec.Struct, frozen=True):
+    """Read the committed entries of a range. `max_block_bytes` bounds one block (one entry is always whole).
+
+    `token` is what the client read from `Welcome.token_path`: with the right one, `locate` answers places.
+    `incarnation`, when given, must be the ledger's: a ledger deleted and made again is an error, not other rows.
+    """
+
+    name: str
+    range: PositionRange
+    incarnation: str = ""
+    subscription: str = ""
+    token: str = ""
+    max_block_bytes: int = 4 * 1024 * 1024
+
+
+class BlockPlace(msgspec.Struct, frozen=True):
+    """Where a block of frames is on the broker's host. Map it, check the first frame, read no byte beyond."""
+
+    ledger_id: int
+    first_entry: int
+    entries: int
+    path: str
+    offset: int
+    length: int
+
+
+class Places(msgspec.Struct, frozen=True):
+    """The blocks of a range, in order, without gap. `mapped` is false when the range must be read by DoGet."""
+
+    mapped: bool
+    blocks: list[BlockPlace] = []
+
+
+class SplitRequest(msgspec.Struct, frozen=True):
+    """Cut a range at entry boundaries into parts of about `target_bytes`, at most `max_parts`."""
+
+    name: str
+    range: PositionRange
+    target_bytes: int
+    max_parts: int = 1024
+
+
+class SplitPart(msgspec.Struct, frozen=True):
+    """One part of a split, with what it holds."""
+
+    range: PositionRange
+    entries: int
+    rows: int
+    size_bytes: int
+
+
+class SplitParts(msgspec.Struct, frozen=True):
+    """The parts, in order; together exactly the range asked for, as far as it is committed."""
+
+    parts: list[SplitPart]
+
+
+class SeekTime(msgspec.Struct, frozen=True):
+    """The first position whose broker timestamp is at or after `timestamp_ms` (the end, if there is none)."""
+
+    name: str
+    timestamp_ms: int
+
+
+class PositionReply(msgspec.Struct, frozen=True):
+    """One position."""
+
+    position: Position
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """`entries` consecutive entries from `first` are durable. Metadata reply of an append stream.
+
+    With `error`, nothing that comes later is: it is the last reply, sent at once because the stream itself can end with
+    an error only when the producer sends something or hangs up.
+    """
+
+    first: Position
+    entries: int
+    error: WireError | None = None
+
+
+class OpenCursor(msgspec.Struct, frozen=True):
+    """Open a durable cursor, creating it with `start` as its next position to read if it does not exist."""
+
+    ledger: str
+    cursor: str
+    start: Position
+    create: bool = True
+
+
+class CursorState(msgspec.Struct, frozen=True):
+    """A durable cursor. `next_position` is the first position not acknowledged; the rest is what it has left."""
+
+    ledger: str
+    cursor: str
+    next_position: Position
+    created: bool
+    backlog_entries: int
+    backlog_rows: int
+    backlog_bytes: int
+    lease_holder: str = ""
+    lease_until_ms: int = 0
+    replay_floor: Position | None = None
+
+
+class NameCursor(msgspec.Struct, frozen=True):
+    """A request about one cursor."""
+
+    ledger: str
+    cursor: str
+
+
+class MarkDelete(msgspec.Struct, frozen=True):
+    """Everything before `next_position` is acknowledged. Going back is ignored: acknowledgement is monotone.
+
+    `replay_floor`: the end of the last batch known to be in the reader's commit log; never moves back either.
+    """
+
+    ledger: str
+    cursor: str
+    next_position: Position
+    replay_floor: Position | None = None
+
+
+class ResetCursor(msgspec.Struct, frozen=True):
+    """Move a cursor to any position, backwards too."""
+
+    ledger: str
+    cursor: str
+    next_position: Position
+
+
+class AcquireLease(msgspec.Struct, frozen=True):
+    """Take or renew the lease of a subscription. `holder` is `host/pid/start/id`; `ttl_ms` from now.
+
+    A lease is granted when it is free, run out, the holder's own, or held by a process of the broker's host that is
+    gone. Otherwise `LeaseReply.granted` is false and the reply names the holder and the end of its lease.
+    """
+
+    ledger: str
+    cursor: str
+    holder: str
+    ttl_ms: int
+
+
+class LeaseReply(msgspec.Struct, frozen=True):
+    """The lease as it stands after the call."""
+
+    granted: bool
+    holder: str
+    until_ms: int
+
+
+class ReleaseLease(msgspec.Struct, frozen=True):
+    """Give a lease back; ignored unless `holder` holds it."""
+
+    ledger: str
+    cursor: str
+    holder: str
+
+
+class OpenStaging(msgspec.Struct, frozen=True):
+    """Where a task may stage a part of a run: a new file in the store, for a client that proved the same host."""
+
+    query: str
+    batch: int
+    token: str
+
+
+class StagingPlace(msgspec.Struct, frozen=True):
+    """The file to write frames to (created empty by the broker), and the part's name in the store."""
+
+    part: str
+    path: str
+
+
+class StagedPart(msgspec.Struct, frozen=True):
+    """A staged part as its writer describes it: frames numbered from 0; `crc32c` is over all bytes of the file."""
+
+    part: str
+    entries: int
+    rows: int
+    length: int
+    crc32c: int
+
+
+class CommitRun(msgspec.Struct, frozen=True):
+    """Append the staged parts as one run, closed by a marker, exactly once per (ledger, query, batch).
+
+    `txn_most` and `txn_least` are the run's id, as its entries carry it.
+    """
+
+    ledger: str
+    query: str
+    batch: int
+    txn_most: int
+    txn_least: int
+    parts: list[StagedPart]
+
+
+class CommittedRun(msgspec.Struct, frozen=True):
+    """A run that is in the log. `repeated` when this call found it there already."""
+
+    repeated: bool
+    first: Position
+    end: Position
+    entries: int
+    rows: int
+
+
+class AbortRun(msgspec.Struct, frozen=True):
+    """Throw staged parts away. Parts that are gone already are ignored."""
+
+    query: str
+    batch: int
+    parts: list[str]
+
+
+class CacheMetrics(msgspec.Struct, frozen=True):
+    """What the cache did since the broker started. Bytes and counts of entries."""
+
+    hits: int
+    misses: int
+    hit_bytes: int
+    miss_bytes: int
+    size_bytes: int
+    mapped_entries: int
+    mapped_bytes: int
+
+
+ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
+    "hello": (Hello, Welcome),
+    "create": (CreateLedger, LedgerDescription),
+    "describe": (NameLedger, LedgerDescription),
+    "delete": (NameLedger, Empty),
+    "list": (Empty, LedgerNames),
+    "end": (AskEnd, LedgerEnd),
+    "schema.get": (GetSchema, SchemaVersion),
+    "schema.register": (RegisterSchema, SchemaVersion),
+    "locate": (ReadRequest, Places),
+    "split": (SplitRequest, SplitParts),
+    "seek": (SeekTime, PositionReply),
+    "cursor.open": (OpenCursor, CursorState),
+    "cursor.describe": (NameCursor, CursorState),
+    "cursor.mark_delete": (MarkDelete, CursorState),
+    "cursor.reset": (ResetCursor, CursorState),
+    "cursor.delete": (NameCursor, Empty),
+    "lease.acquire": (AcquireLease, LeaseReply),
+    "lease.release": (ReleaseLease, Empty),
+    "stage.open": (OpenStaging, StagingPlace),
+    "run.commit": (CommitRun, CommittedRun),
+    "run.abort": (AbortRun, Empty),
+    "cache": (Empty, CacheMetrics),
+    "shutdown": (Empty, Empty),
+}
+
+
+class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
+    """Descriptor of DoPut: append to a ledger. A stream is one producer; its order is the order in the log."""
+
+    ledger: str
+    producer: str
+
+
+class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
+    """Descriptor of DoPut: stage a part of a run from another host."""
+
+    query: str
+    batch: int
+
+
+PutCommand = AppendCommand | StageCommand

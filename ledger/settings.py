@@ -1,0 +1,143 @@
+"""The broker's settings: numbers and switches from a file, each with its default, unit, range and reason.
+
+Rules: names are those of Pulsar's broker.conf where the meaning is the same. An unknown name is refused with the
+nearest one, a value out of range with both values. `conf/broker.toml` is printed from this table, so the two cannot
+differ.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ledger.errors import NotFound, Refused
+from ledger.names import nearest
+
+_MB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as it is documented: what it counts, what is allowed, and why it is what it is."""
+
+    unit: str
+    least: int
+    most: int
+    reason: str
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All settings of a broker. See `SETTINGS` for units and reasons."""
+
+    ledgerBlockSizeBytes: int = 64 * _MB
+    managedLedgerMaxEntriesPerLedger: int = 50_000
+    managedLedgerMaxSizePerLedgerMbytes: int = 2_048
+    defaultRetentionTimeInMinutes: int = -1
+    defaultRetentionSizeInMB: int = -1
+    managedLedgerCacheSizeMB: int = 64
+    maxInFlightAppendBytes: int = 64 * _MB
+    stagingRetentionSeconds: int = 7 * 24 * 3600
+    brokerIdleTimeoutSeconds: int = 300
+
+    @classmethod
+    def load(cls, path: Path) -> Settings:
+        """The settings of a TOML file; what it does not name has its default."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise NotFound(f"there is no settings file {path}", hint="Start without one for the defaults") from None
+        except UnicodeDecodeError as wrong:
+            raise Refused(f"{path} is not TOML: {wrong}", hint="Save it as UTF-8") from wrong
+        try:
+            return cls.of(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as wrong:
+            raise Refused(f"{path} is not TOML: {wrong}") from wrong
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Settings:
+        """Settings from names and values; raises Refused for the first that is unknown or out of range."""
+        for name, value in values.items():
+            if name not in SETTINGS:
+                near = nearest(name, SETTINGS)
+                raise Refused(
+                    f"there is no setting {name!r}",
+                    hint=f"Did you mean {near!r}?" if near else "See conf/broker.toml",
+                )
+            _require_in_range(name, value)
+        return cls(**values)
+
+
+SETTINGS: dict[str, Setting] = {
+    "ledgerBlockSizeBytes": Setting(
+        "bytes",
+        5 * _MB,
+        1024 * _MB,
+        "Block of a new managed ledger: the part size of its offload and the limit of one entry. S3 takes no "
+        "part below 5 MiB. Fixed for a ledger when it is created.",
+    ),
+    "managedLedgerMaxEntriesPerLedger": Setting(
+        "entries", 1, 2**31 - 1, "A ledger with so many entries is sealed and the log goes on in a new one."
+    ),
+    "managedLedgerMaxSizePerLedgerMbytes": Setting(
+        "MiB", 1, 1024 * 1024, "A ledger of this size is sealed and the log goes on in a new one."
+    ),
+    "defaultRetentionTimeInMinutes": Setting(
+        "minutes",
+        -1,
+        -1,
+        "-1 keeps everything. Pulsar's default, 0, deletes what every cursor has read: here a notebook's table would "
+        "vanish. No other value is taken by this release.",
+    ),
+    "defaultRetentionSizeInMB": Setting(
+        "MiB", -1, -1, "-1 keeps everything, as above. No other value is taken by this release."
+    ),
+    "managedLedgerCacheSizeMB": Setting(
+        "MiB",
+        0,
+        1024 * 1024,
+        "Blocks kept in memory for readers of other hosts; those on this host map the files.",
+    ),
+    "maxInFlightAppendBytes": Setting(
+        "bytes",
+        _MB,
+        16 * 1024 * _MB,
+        "Bytes of one producer that wait for the disk; beyond it the broker stops reading.",
+    ),
+    "stagingRetentionSeconds": Setting(
+        "seconds",
+        60,
+        10 * 365 * 24 * 3600,
+        "How long what failed task attempts staged may wait for a batch's re-run.",
+    ),
+    "brokerIdleTimeoutSeconds": Setting(
+        "seconds",
+        0,
+        10 * 365 * 24 * 3600,
+        "A broker that the library started leaves after so long without a call; 0: never.",
+    ),
+}
+
+
+def broker_toml() -> str:
+    """The text of `conf/broker.toml`: every setting with its default, unit, range and reason."""
+    lines = [
+        "# Every setting of the broker, at its default. Uncomment to change; unknown names are refused.",
+        "",
+    ]
+    defaults = Settings()
+    for name, setting in SETTINGS.items():
+        lines += [f"# {setting.reason}", f"# Unit: {setting.unit}; {setting.least} to {setting.most}."]
+        lines += [f"# {name} = {getattr(defaults, name)}", ""]
+    return "\n".join(lines)
+
+
+def _require_in_range(name: str, value: Any) -> None:
+    setting = SETTINGS[name]
+    if type(value) is not int or not setting.least <= value <= setting.most:
+        raise Refused(
+            f"setting {name!r} is {value!r}, expected an integer from {setting.least} to {setting.most} {setting.unit}"
+        )

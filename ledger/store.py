@@ -1,0 +1,270 @@
+"""A store: one directory, one broker, many managed ledgers.
+
+    <store>/metadata.sqlite     the records (ledger.metadata); the commit point of every change
+    <store>/ledgers/            <ledger id>.ledger and .index, flat: ids are unique in the store, names never are paths
+    <store>/staging/            parts that no batch has committed yet (ledger.staging)
+    <store>/lock                held for as long as the broker lives (ledger.host)
+
+Invariants
+- Whoever opens a store holds its lock, and has bumped its epoch durably before it reads any open segment.
+- Ledgers are opened when they are first asked for; opening one that a dead broker left recovers it.
+- A name is checked, and refused with the bad value, before anything is looked up or made.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from ledger import disk
+from ledger.clock import Clock, new_id
+from ledger.cursor_table import CursorTable
+from ledger.errors import Corrupt, NotFound, Refused, Unavailable
+from ledger.host import StoreLock, host_identity
+from ledger.ledger_list import LogContext, files_of
+from ledger.ledger_policy import LedgerPolicy
+from ledger.managed_ledger import ManagedLedger
+from ledger.metadata import Metadata
+from ledger.names import canonical_name, nearest, short_name
+from ledger.protocol import (
+    AbortRun,
+    CommitRun,
+    CommittedRun,
+    CreateLedger,
+    GetSchema,
+    LedgerDescription,
+    RegisterSchema,
+    SchemaVersion,
+    StagingPlace,
+)
+from ledger.segment_format import require_block_bytes
+from ledger.settings import Settings
+from ledger.staging import StagingArea
+
+_DRAINING_THREADS = 16
+_log = logging.getLogger(__name__)
+
+
+class Store:
+    """An opened store. All methods may be called from any thread."""
+
+    def __init__(self, path: Path, lock: StoreLock, metadata: Metadata, settings: Settings, clock: Clock) -> None:
+        self.path = path
+        self.store_id = metadata.store_record().store_id
+        self.epoch = metadata.bump_epoch()
+        self.cursors = CursorTable(metadata, clock, lambda name: self.ledger(name).snapshot)
+        self._lock_held = lock
+        self._metadata = metadata
+        self._settings = settings
+        self._clock = clock
+        self._executor = ThreadPoolExecutor(_DRAINING_THREADS, thread_name_prefix="drain")
+        self._staging = StagingArea(path / "staging", new_id)
+        self._context = LogContext(
+            self.store_id, self.epoch, path / "ledgers", metadata, settings, clock, self._executor
+        )
+        self._opened: dict[str, ManagedLedger] = {}
+        self._opening = threading.Lock()
+        self._leaving = False
+        self._sweep()
+
+    @classmethod
+    def open(
+        cls, path: Path, *, settings: Settings, clock: Clock, create: bool = False, take_over: bool = False
+    ) -> Self:
+        """Open a store as its only broker; with `create`, make it if the directory is not one yet.
+
+        Raises NotFound when there is none, Refused when another broker has it (unless `take_over`) or when it
+        belongs to another host or lies on a file system without locks, preallocation or sync.
+        """
+        path = path.absolute()
+        known = (path / "metadata.sqlite").exists()
+        if not known and not create:
+            raise NotFound(f"there is no ledger store at {path}", hint="Write to it once, or correct the path")
+        if not known and path.is_dir() and any(path.iterdir()) and not _left_by_create(path):
+            raise Refused(f"{path} is neither empty nor a ledger store", hint="Choose an empty or new directory")
+        disk.make_directory(path)
+        disk.require_suitable(path)
+        lock = StoreLock.acquire(path, take_over=take_over)
+        try:
+            for name in ("ledgers", "staging"):
+                disk.make_directory(path / name)
+            metadata = cls._metadata_of(path, known, clock, adopt=take_over)
+        except BaseException:
+            lock.release()
+            raise
+        try:
+            return cls(path, lock, metadata, settings, clock)
+        except BaseException:
+            metadata.close()
+            lock.release()
+            raise
+
+    @staticmethod
+    def _metadata_of(path: Path, known: bool, clock: Clock, *, adopt: bool) -> Metadata:
+        host = host_identity(path)
+        if not known:
+            return Metadata.create(path / "metadata.sqlite", new_id(), host, clock)
+        metadata = Metadata.open(path / "metadata.sqlite", clock)
+        recorded = metadata.store_record().host
+        if recorded != host and not adopt:
+            metadata.close()
+            raise Refused(
+                f"the store at {path} belongs to host and directory {recorded}, this is {host}",
+                hint="Serve it there; if it was moved here for good, run once: ledger serve --take-over --store "
+                f"{path}",
+            )
+        if recorded != host:
+            _log.warning("the store at %s, of %s so far, belongs to %s from now on", path, recorded, host)
+            metadata.adopt(host)
+        return metadata
+
+    def names(self) -> list[str]:
+        """The canonical names of all managed ledgers, sorted."""
+        return self._metadata.names()
+
+    def ledger(self, name: str) -> ManagedLedger:
+        """A managed ledger, opened and recovered if need be. NotFound names the nearest one that exists."""
+        name = canonical_name(name)
+        opened = self._opened.get(name)
+        if opened is not None:
+            return opened
+        with self._opening:
+            if self._leaving:
+                raise Unavailable(f"the broker of {self.path} is leaving", hint="Connect again")
+            if name not in self._opened:
+                self._require_exists(name)
+                self._opened[name] = ManagedLedger(name, self._context)
+            return self._opened[name]
+
+    def create_ledger(self, request: CreateLedger) -> ManagedLedger:
+        """Create a managed ledger; an existing one is answered when `exist_ok`, else refused."""
+        name = canonical_name(request.name)
+        policy = LedgerPolicy.properties(request, self._settings)
+        if request.block_bytes:
+            require_block_bytes(request.block_bytes)
+        self._metadata.create_ledger(name, new_id(), {**request.properties, **policy}, exist_ok=request.exist_ok)
+        return self.ledger(name)
+
+    def delete_ledger(self, name: str) -> None:
+        """Delete a managed ledger with its cursors, schemas and files, a damaged one too.
+
+        The record goes first, files after it.
+        """
+        name = canonical_name(name)
+        with self._opening:
+            self._require_exists(name)
+            self.require_ours()
+            opened = self._opened.pop(name, None)
+            if opened is not None:
+                opened.close()
+            files = files_of(self._metadata.ledger(name).info, self._context.directory)
+            self._metadata.delete_ledger(name)
+        for path in files:
+            path.unlink(missing_ok=True)
+
+    def describe(self, name: str) -> LedgerDescription:
+        """A managed ledger with its cursors and the version of its schema."""
+        ledger = self.ledger(name)
+        return msgspec.structs.replace(
+            ledger.describe(),
+            cursors=self.cursors.names(ledger.name),
+            schema_version=self._metadata.schema(ledger.name, -1)[0],
+        )
+
+    def get_schema(self, request: GetSchema) -> SchemaVersion:
+        """The registered schema of a version, or the newest; version -1 when none is registered."""
+        name = self._require_exists(canonical_name(request.name))
+        version, arrow_schema = self._metadata.schema(name, request.version)
+        return SchemaVersion(name, version, arrow_schema)
+
+    def register_schema(self, request: RegisterSchema) -> SchemaVersion:
+        """Register a schema after a version; the newest one as it stands when that is another."""
+        name = self._require_exists(canonical_name(request.name))
+        return SchemaVersion(name, *self._metadata.register_schema(name, request.arrow_schema, request.after))
+
+    def open_part(self, query: str, batch: int) -> StagingPlace:
+        """A new staged part for one task attempt."""
+        return self._staging.place(query, batch)
+
+    def commit(self, request: CommitRun) -> CommittedRun:
+        """Append staged parts as one run, exactly once per ledger, query and batch. Blocks until it is durable."""
+        ledger = self.ledger(request.ledger)
+        earlier = ledger.committed_batch(request.query)
+        if earlier is not None and request.batch <= earlier.batch:
+            return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
+        try:
+            parts = [self._staging.open(part) for part in request.parts]
+        except NotFound:
+            if ledger.committed_batch(request.query) == earlier:
+                raise
+            return self.commit(request)  # the same commit, sent twice, has just finished and removed them
+        committed = ledger.commit_run(request, parts).result()
+        self._staging.remove([part.part for part in request.parts])
+        self._staging.sweep_before(request.query, request.batch)
+        return committed
+
+    def abort(self, request: AbortRun) -> None:
+        """Throw staged parts away."""
+        self._staging.remove(request.parts)
+
+    def require_ours(self) -> None:
+        """Raise Fenced when another broker has taken the store over."""
+        self._metadata.require_epoch(self.epoch)
+
+    def settle(self) -> None:
+        """Take nothing more, settle what was queued and seal what is open. The store stays ours and readable."""
+        with self._opening:
+            self._leaving = True
+            for ledger in self._opened.values():
+                ledger.close()
+
+    def close(self) -> None:
+        """Settle everything and let the store go."""
+        self.settle()
+        self._executor.shutdown()
+        self._opened.clear()
+        self._metadata.close()
+        self._lock_held.release()
+
+    def _require_exists(self, name: str) -> str:
+        if self._metadata.exists(name):
+            return name
+        near = nearest(name, self.names())
+        hint = f"Did you mean {short_name(near)!r}?" if near else "The store holds no ledger of a similar name"
+        raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.path}", hint=hint)
+
+    def _sweep(self) -> None:
+        """Delete files of ledgers that no record lists: a crash came between making and listing, or after unlisting."""
+        listed, unused = self._metadata.ledger_ids(), self._metadata.next_ledger_id()
+        for path in (self.path / "ledgers").iterdir():
+            stem = path.name.partition(".")[0]
+            if not stem.isdecimal() or int(stem) in listed or path.suffix == ".torn":
+                continue
+            if int(stem) >= unused:
+                raise Corrupt(
+                    f"{path} is of a ledger that the metadata never gave an id: its next is {unused}",
+                    hint="The metadata is older than the ledgers. Restore both from the same copy; nothing was deleted",
+                )
+            path.unlink()
+        retention_ms = self._settings.stagingRetentionSeconds * 1000
+        self._staging.sweep_older(self._clock() - retention_ms)
+
+
+def _left_by_create(path: Path) -> bool:
+    """Whether all there is was made by a broker that died while it created this store."""
+    names = {entry.name for entry in path.iterdir() if not entry.name.startswith((".probe-", "lock."))}
+    return names <= {
+        "lock",
+        "spawn.lock",
+        "supervisor.lock",
+        "ledgers",
+        "staging",
+        "broker.log",
+        "metadata.sqlite.new",
+        "metadata.sqlite.new-journal",
+    }
