@@ -1,0 +1,1 @@
+"""Sealed ledgers in object storage, in the format of Pulsar's tiered storage."""

@@ -1,0 +1,58 @@
+"""Names of offloaded objects, as Pulsar's tiered storage gives them.
+
+    <uuid>-ledger-<ledger id>            the data object: the bytes of a sealed segment
+    <uuid>-ledger-<ledger id>-index      its index, written last; where it is, the data is whole
+
+The UUID is of one attempt. Its halves stand in the metadata record as signed 64-bit numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import NamedTuple
+
+_NAME = re.compile(
+    r"(?P<uuid>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-ledger-(?P<ledger>\d{1,19})(?P<index>-index)?"
+)
+_HALF = 1 << 64
+_SIGN = 1 << 63
+
+
+class ObjectKey(NamedTuple):
+    """One attempt to offload one ledger."""
+
+    attempt: uuid.UUID
+    ledger_id: int
+
+    @property
+    def data_name(self) -> str:
+        """The key of the data object."""
+        return f"{self.attempt}-ledger-{self.ledger_id}"
+
+    @property
+    def index_name(self) -> str:
+        """The key of the index object."""
+        return f"{self.data_name}-index"
+
+    @classmethod
+    def of_halves(cls, most: int, least: int, ledger_id: int) -> ObjectKey:
+        """The key that an offload context with these signed halves names."""
+        return cls(uuid.UUID(int=(most % _HALF) << 64 | least % _HALF), ledger_id)
+
+    def halves(self) -> tuple[int, int]:
+        """The attempt's UUID as two signed 64-bit numbers, most significant first."""
+        most, least = divmod(self.attempt.int, _HALF)
+        return _signed(most), _signed(least)
+
+    @classmethod
+    def parse(cls, name: str) -> tuple[ObjectKey, bool] | None:
+        """The key that an object's name is of, and whether it is an index; None for other objects."""
+        found = _NAME.fullmatch(name)
+        if found is None:
+            return None
+        return cls(uuid.UUID(found["uuid"]), int(found["ledger"])), found["index"] is not None
+
+
+def _signed(half: int) -> int:
+    return half - _HALF if half & _SIGN else half
