@@ -1,0 +1,274 @@
+"""The command `ledger`: look at a store, write to it, follow it, check its bytes, serve it.
+
+Rules: text for people, one JSON document (or one per line, where rows come one by one) with `--output json`. An error
+is one line on standard error and status 1; nothing prints a traceback. A store is named by `--store`, else
+`LEDGER_STORE`, else `./ledger-store`, as everywhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ledger.api import LedgerStore, connect
+from ledger.errors import LedgerError
+from ledger.names import canonical_name, short_name
+from ledger.position import EARLIEST, LATEST, Position
+from ledger.protocol import CreateLedger, LedgerDescription, NameCursor, OpenCursor, ResetCursor, SeekTime
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__.split("\n", 1)[0])
+cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
+app.add_typer(cursors, name="cursor")
+
+P = ParamSpec("P")
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    text = "text"
+    json = "json"
+
+
+StoreOption = Annotated[str | None, typer.Option("--store", "-s", help="Directory or broker address.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people, or for scripts.")]
+Name = Annotated[str, typer.Argument(help="A ledger: orders, or tenant/namespace/orders.")]
+
+
+def reporting(command: Callable[P, None]) -> Callable[P, None]:
+    """Our errors become one line and status 1."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except LedgerError as error:
+            Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False)
+            raise typer.Exit(1) from None
+
+    return run
+
+
+def show(output: Output, value: Any, text: Callable[[Console], None]) -> None:
+    """Print a result."""
+    if output is Output.json:
+        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    else:
+        text(Console(soft_wrap=True, highlight=False))
+
+
+def opened(store: str | None) -> LedgerStore:
+    """The store that the options name. Looking at one never creates it."""
+    return connect(store, create=False)
+
+
+@app.command("list")
+@reporting
+def list_ledgers(store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """The ledgers of a store."""
+    found = opened(store)
+    described = [found.client.describe(name) for name in found.names()]
+    show(output, described, lambda console: console.print(_ledger_table(described)))
+
+
+@app.command()
+@reporting
+def create(
+    name: Name,
+    block_bytes: Annotated[int, typer.Option(help="Bytes of a block; 0: the broker's default.")] = 0,
+    max_entries: Annotated[int, typer.Option(help="Roll over after so many entries; 0: the default.")] = 0,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Create a ledger, and the store if need be."""
+    request = CreateLedger(canonical_name(name), block_bytes=block_bytes, max_entries_per_ledger=max_entries)
+    described = connect(store).client.create(request)
+    show(output, described, lambda console: console.print(f"created {described.name}"))
+
+
+@app.command()
+@reporting
+def describe(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """A ledger: its end, its segments, its cursors."""
+    described = opened(store).client.describe(canonical_name(name))
+    show(output, described, lambda console: _describe(console, described))
+
+
+@app.command()
+@reporting
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Delete a ledger with its cursors and files, for good."""
+    found = opened(store)
+    described = found.client.describe(canonical_name(name))
+    if not yes:
+        typer.confirm(
+            f"Delete {described.name} with {described.rows} rows and {len(described.cursors)} cursors?", abort=True
+        )
+    found.delete(described.name)
+
+
+@app.command()
+@reporting
+def append(
+    name: Name,
+    messages: Annotated[
+        list[str] | None, typer.Argument(help="Messages; without any, the lines of standard input.")
+    ] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Append messages to a ledger of messages; the position after the last."""
+    ledger = connect(store).ledger(name)
+    end: Position | None = None
+    for line in messages or (line.rstrip("\n") for line in sys.stdin):
+        end = ledger.append(line.encode())
+    show(output, {"end": end}, lambda console: console.print(f"appended up to {end}"))
+
+
+@app.command()
+@reporting
+def tail(
+    name: Name,
+    start: Annotated[str, typer.Option(help="earliest, latest or LEDGER:ENTRY.")] = "latest",
+    wait_ms: Annotated[int | None, typer.Option(help="End after so much silence; default: never.")] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Print rows as they come."""
+    ledger = opened(store).ledger(name)
+    begin = ledger.end().end if start == "latest" else _position(start)
+    for table in ledger.tail(begin, wait_ms):
+        for row in table.to_pylist():
+            if output is Output.json:
+                sys.stdout.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
+            else:
+                Console(soft_wrap=True).print(row)
+        sys.stdout.flush()
+
+
+@app.command()
+@reporting
+def seek(
+    name: Name,
+    timestamp_ms: Annotated[int, typer.Argument(help="Milliseconds since 1970, by the broker's clock.")],
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """The first position at or after a time."""
+    found = opened(store).client.call("seek", SeekTime(canonical_name(name), timestamp_ms))
+    show(output, found, lambda console: console.print(str(found.position)))
+
+
+@app.command()
+def serve(
+    store: Annotated[Path, typer.Option("--store", "-s", help="Directory of the store.")],
+    address: Annotated[str | None, typer.Option(help="grpc+unix:///path or grpc://127.0.0.1:PORT.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings, see conf/broker.toml.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the store if there is none.")] = False,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Fence off a broker that holds it.")] = False,
+) -> None:
+    """Serve a store until it is told to stop."""
+    from ledger.broker.main import main
+
+    arguments = ["--store", str(store), "--idle", "0"]
+    arguments += ["--address", address] if address else []
+    arguments += ["--config", str(config)] if config else []
+    arguments += ["--create"] * create + ["--take-over"] * take_over
+    raise typer.Exit(main(arguments))
+
+
+@cursors.command("list")
+@reporting
+def list_cursors(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """The cursors of a ledger, and what each has left."""
+    client = opened(store).client
+    described = client.describe(canonical_name(name))
+    states = [client.call("cursor.describe", NameCursor(described.name, cursor)) for cursor in described.cursors]
+    table = Table("cursor", "next position", "backlog rows", "backlog bytes", "held by")
+    for state in states:
+        row = (state.cursor, str(state.next_position), f"{state.backlog_rows:,}", f"{state.backlog_bytes:,}")
+        table.add_row(*row, state.lease_holder)
+    show(output, states, lambda console: console.print(table))
+
+
+@cursors.command("create")
+@reporting
+def create_cursor(
+    name: Name,
+    cursor: str,
+    start: Annotated[str, typer.Option(help="earliest, latest or LEDGER:ENTRY.")] = "earliest",
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Create a cursor; one that exists stays where it is."""
+    state = opened(store).client.open_cursor(OpenCursor(canonical_name(name), cursor, _position(start)))
+    show(output, state, lambda console: console.print(f"{state.cursor} is at {state.next_position}"))
+
+
+@cursors.command("reset")
+@reporting
+def reset_cursor(
+    name: Name, cursor: str, position: str, store: StoreOption = None, output: OutputOption = Output.text
+) -> None:
+    """Move a cursor anywhere, backwards too. Stop the query that reads in its name first."""
+    client = opened(store).client
+    log = client.end(canonical_name(name))
+    wanted = (
+        min(max(_position(position), log.start), log.end) if position in ("earliest", "latest") else _position(position)
+    )
+    state = client.call("cursor.reset", ResetCursor(canonical_name(name), cursor, wanted))
+    show(output, state, lambda console: console.print(f"{state.cursor} is at {state.next_position}"))
+
+
+@cursors.command("delete")
+@reporting
+def delete_cursor(name: Name, cursor: str, store: StoreOption = None) -> None:
+    """Forget a cursor: it holds nothing back any more."""
+    opened(store).client.call("cursor.delete", NameCursor(canonical_name(name), cursor))
+
+
+def _position(text: str) -> Position:
+    named = {"earliest": EARLIEST, "latest": LATEST}
+    if text in named:
+        return named[text]
+    try:
+        return Position.parse(text)
+    except ValueError as wrong:
+        raise typer.BadParameter(f"{text!r} is neither earliest, latest nor LEDGER:ENTRY") from wrong
+
+
+def _ledger_table(described: list[LedgerDescription]) -> Table:
+    table = Table("ledger", "rows", "entries", "bytes", "segments", "cursors", "end")
+    for ledger in described:
+        numbers = (ledger.rows, ledger.entries, ledger.size_bytes, len(ledger.segments), len(ledger.cursors))
+        table.add_row(short_name(ledger.name), *(f"{number:,}" for number in numbers), str(ledger.end))
+    return table
+
+
+def _describe(console: Console, described: LedgerDescription) -> None:
+    console.print(f"{described.name}  ({described.incarnation})")
+    console.print(f"  {described.rows:,} rows in {described.entries:,} entries, [{described.start}, {described.end})")
+    console.print(
+        f"  columns: {'version ' + str(described.schema_version) if described.schema_version >= 0 else 'none'}"
+    )
+    console.print(f"  cursors: {', '.join(described.cursors) or 'none'}")
+    table = Table("segment", "entries", "rows", "bytes", "state")
+    for segment in described.segments:
+        state = "sealed" if segment.close_ms else "open"
+        table.add_row(
+            str(segment.ledger_id), f"{segment.entries:,}", f"{segment.rows:,}", f"{segment.size_bytes:,}", state
+        )
+    console.print(table)

@@ -1,0 +1,174 @@
+"""`ledger dump` and `ledger verify`: what stands in files, ours or a real Pulsar's, and whether all of it holds.
+
+Rules: files are only read. `verify` compares every byte of every sealed segment with the metadata, and every committed
+entry of the open one with its checksum; the first that disagrees ends it with the error that names both values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from google.protobuf.json_format import MessageToDict
+from rich.console import Console
+from rich.progress import Progress
+
+from connector.cli import Output, OutputOption, StoreOption, opened, reporting, show
+from ledger.api import LedgerStore
+from ledger.clock import system_clock_ms
+from ledger.entry import ParsedEntry, entry_rows, is_arrow, is_marker, parse_entry
+from ledger.errors import NotFound, Refused
+from ledger.ledger_list import entry_traits
+from ledger.metadata import Metadata
+from ledger.metadata_value import parse_cursor_info, parse_ledger_info
+from ledger.names import canonical_name
+from ledger.position import Position, PositionRange
+from ledger.protocol import LedgerDescription, ReadRequest
+from ledger.segment_reader import iter_frames, walk_segment
+from ledger.segment_verification import verify_segment
+from ledger.segment_writer import data_path
+from offload.block_index import parse_index
+
+dump = typer.Typer(no_args_is_help=True, help="What stands in a file, ours or Pulsar's.")
+File = Annotated[Path, typer.Argument(help="The file.")]
+
+
+@dump.command()
+@reporting
+def segment(file: File, output: OutputOption = Output.text) -> None:
+    """Every entry of a sealed segment, or of a data object that Pulsar offloaded."""
+    rows = list(_entries(file))
+
+    def text(console: Console) -> None:
+        for row in rows:
+            console.print("  ".join(f"{key}={value}" for key, value in row.items()), markup=False)
+
+    show(output, rows, text)
+
+
+@dump.command()
+@reporting
+def entry(file: File, entry_id: int, output: OutputOption = Output.text) -> None:
+    """One entry in full: the broker's stamp, all of its metadata, the beginning of its payload."""
+    for frame in walk_segment(_bytes(file), 0, where=str(file)):
+        if frame.entry_id == entry_id:
+            parsed = parse_entry(frame.entry, f"{file} entry {entry_id}", require_checksum=False)
+            stamp = None if parsed.stamp is None else parsed.stamp._asdict()
+            payload = {"bytes": len(parsed.payload), "begins": bytes(parsed.payload[:64]).hex()}
+            _show(output, {"stamp": stamp, "metadata": MessageToDict(parsed.metadata), "payload": payload})
+            return
+    raise NotFound(f"{file} holds no entry {entry_id}")
+
+
+@dump.command()
+@reporting
+def index(file: File, output: OutputOption = Output.text) -> None:
+    """The index object of an offloaded ledger."""
+    found = parse_index(_bytes(file), str(file))
+    shown = {
+        "managedLedger": found.managed_ledger,
+        "entries": found.entries,
+        "dataBytes": found.data_bytes,
+        "metadata": MessageToDict(found.metadata),
+        "blocks": [(block.first_entry, block.part_id, block.offset) for block in found.blocks],
+    }
+    _show(output, shown)
+
+
+@dump.command()
+@reporting
+def metadata(
+    file: File,
+    cursor: Annotated[bool, typer.Option("--cursor", help="A cursor's record instead of a ledger's.")] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """A record of Pulsar's metadata store, plain or compressed."""
+    parse = parse_cursor_info if cursor else parse_ledger_info
+    _show(output, MessageToDict(parse(_bytes(file), str(file))))
+
+
+@reporting
+def verify(
+    name: Annotated[str | None, typer.Argument(help="A ledger; all of the store when it is left out.")] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Check every byte of a ledger, or of all ledgers of a store on this host."""
+    found = opened(store)
+    directory = Path(found.client.hello().store_path)
+    if not (directory / "metadata.sqlite").exists():
+        raise Refused(f"the store {directory} is not on this host", hint="Run ledger verify where its broker runs")
+    checked: dict[str, int] = {}
+    with Progress(console=Console(stderr=True), disable=output is Output.json) as progress:
+        for canonical in [canonical_name(name)] if name else found.names():
+            described = found.client.describe(canonical)
+            task = progress.add_task(canonical, total=described.entries)
+            for done in _verified(found, directory, described):
+                progress.advance(task, done)
+                checked[canonical] = checked.get(canonical, 0) + done
+    show(output, checked, lambda console: console.print(f"{sum(checked.values()):,} entries hold"))
+
+
+def _verified(store: LedgerStore, directory: Path, described: LedgerDescription) -> Iterator[int]:
+    records = Metadata.open(directory / "metadata.sqlite", system_clock_ms)
+    kept = {record.ledger_id: record for record in records.segments(described.name)}
+    records.close()
+    for part in described.segments:
+        if not part.close_ms:
+            yield from _read_open(store, described, part.ledger_id, part.entries)
+            continue
+        record = kept[part.ledger_id]
+        verify_segment(
+            data_path(directory / "ledgers", part.ledger_id),
+            part.ledger_id,
+            entries=part.entries,
+            file_bytes=record.file_bytes,
+            first_row=record.first_row,
+            describe=entry_traits,
+        )
+        yield part.entries
+
+
+def _read_open(store: LedgerStore, described: LedgerDescription, ledger_id: int, entries: int) -> Iterator[int]:
+    range_ = PositionRange(Position(ledger_id, 0), Position(ledger_id, entries))
+    for block in store.client.read_blocks(ReadRequest(described.name, range_)) if entries else ():
+        for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
+            parse_entry(frame, f"entry {ledger_id}:{entry_id} of {described.name}")
+        yield block.entries
+
+
+def _entries(file: Path) -> Iterator[dict[str, Any]]:
+    for frame in walk_segment(_bytes(file), 0, where=str(file)):
+        parsed = parse_entry(frame.entry, f"{file} entry {frame.entry_id}", require_checksum=False)
+        yield {
+            "entry": frame.entry_id,
+            "offset": frame.offset,
+            "bytes": len(frame.entry),
+            "kind": _kind(parsed),
+            "rows": entry_rows(parsed.metadata),
+            "publishTime": parsed.metadata.publish_time,
+            "brokerTime": None if parsed.stamp is None else parsed.stamp.timestamp_ms,
+            "producer": parsed.metadata.producer_name,
+            "sequenceId": parsed.metadata.sequence_id,
+        }
+
+
+def _show(output: Output, found: dict[str, Any]) -> None:
+    show(output, found, lambda console: console.print(found))
+
+
+def _kind(parsed: ParsedEntry) -> str:
+    if is_marker(parsed.metadata):
+        return "marker"
+    if is_arrow(parsed.metadata):
+        return "arrow"
+    return "batch" if parsed.metadata.HasField("num_messages_in_batch") else "message"
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise NotFound(f"{file} cannot be read: {error.strerror}") from error

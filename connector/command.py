@@ -1,0 +1,11 @@
+"""The whole command `ledger`: what `pyproject.toml` names as its entry point."""
+
+from __future__ import annotations
+
+from connector.cli import app
+from connector.cli_bytes import dump, verify
+
+app.add_typer(dump, name="dump")
+app.command()(verify)
+
+__all__ = ["app"]

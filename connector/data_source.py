@@ -1,0 +1,102 @@
+"""What the data source does, once Spark has found it: options are read, and the right reader or writer is made.
+
+`pyspark_ledger.DefaultSource` is the class that Spark knows; it comes here for everything, so that finding the source
+imports nothing heavy.
+
+Rules: every option is checked when the source is made and again for its use; a relative store becomes absolute on the
+driver, before anything is pickled; user-given schemas are compared with the ledger's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from connector.options import LedgerOptions, Use, read_options, require_ledger
+from ledger.api import store_location
+from ledger.errors import Refused
+from ledger.names import canonical_name
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from connector.batch_reader import LedgerBatchReader
+    from connector.batch_writer import LedgerBatchWriter
+    from connector.stream_reader import LedgerStreamReader
+    from connector.stream_writer import LedgerStreamWriter
+
+
+@lru_cache(maxsize=1)
+def _announce(store: str) -> None:
+    """Say once where rows go when nobody said it: Spark shows the standard error of its Python processes."""
+    print(f"pyspark-ledger: the store is {store}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+class LedgerSource:
+    """One `format("ledger")` with its options."""
+
+    def __init__(self, given: Mapping[str, str], version: str, default_store: str | None = None) -> None:
+        self._given = dict(given)
+        self._version = version
+        options = read_options(self._given)
+        canonical_name(require_ledger(options))
+        self._store = store_location(options.store or default_store)
+        if not options.store and not default_store:
+            _announce(self._store)
+
+    def schema(self) -> StructType:
+        """The columns that a reader gets."""
+        from connector.ledger_read import LedgerRead
+
+        return LedgerRead(self._located(read_options(self._given))).schema()
+
+    def batch_reader(self, schema: StructType) -> LedgerBatchReader:
+        """A bounded read."""
+        from connector.batch_reader import LedgerBatchReader
+
+        options = self._options("batch read")
+        self._require_schema(options, schema)
+        return LedgerBatchReader(options)
+
+    def stream_reader(self, schema: StructType) -> LedgerStreamReader:
+        """A stream."""
+        from connector.stream_reader import LedgerStreamReader
+
+        options = self._options("stream read")
+        self._require_schema(options, schema)
+        return LedgerStreamReader(options)
+
+    def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter:
+        """An append. Overwriting is refused."""
+        from connector.batch_writer import LedgerBatchWriter
+        from connector.sink_run import prepare_target
+
+        options = self._options("batch write")
+        if overwrite:
+            raise Refused(
+                f"mode overwrite is not supported: ledger {options.ledger!r} is a log, rows are only appended",
+                hint='Write with mode("append"), or delete the ledger first',
+            )
+        return LedgerBatchWriter(prepare_target(options, schema), self._version)
+
+    def stream_writer(self, schema: StructType) -> LedgerStreamWriter:
+        """A streaming sink. Complete mode appends the whole result at every batch."""
+        from connector.sink_run import prepare_target
+        from connector.stream_writer import stream_writer
+
+        return stream_writer(prepare_target(self._options("stream write"), schema), self._version)
+
+    def _options(self, use: Use) -> LedgerOptions:
+        return self._located(read_options(self._given, use))
+
+    def _located(self, options: LedgerOptions) -> LedgerOptions:
+        return replace(options, store=self._store)
+
+    @staticmethod
+    def _require_schema(options: LedgerOptions, schema: StructType) -> None:
+        from connector.ledger_read import LedgerRead
+
+        LedgerRead(options).require_schema(schema)

@@ -1,0 +1,151 @@
+"""The columns beside the rows: where a row is, when it was published, what its producer said of it.
+
+A message id is Pulsar's `MessageIdData`, in protobuf:
+
+    08 ledger-id  10 entry-id  [18 partition]  [20 batch-index]        varints; partition from the ledger's name
+
+Rules: everything is built for many rows at once. In an Arrow entry the batch index is the row number; a message that
+was not batched has none, which `__position` states as -1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from connector.schema import METADATA
+from ledger.entry import ARROW_PROPERTY
+from ledger.position import Position
+
+if TYPE_CHECKING:
+    from ledger.proto.pulsar_messages_pb2 import MessageMetadata
+    from ledger.pulsar_payload import Message
+
+Integers = npt.NDArray[np.int64]
+_TIMESTAMP, _PROPERTIES = METADATA.field("__publishTime").type, METADATA.field("__messageProperties").type
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What every row of a ledger shares: the topic as Pulsar writes it, and its partition (-1: none)."""
+
+    text: str
+    partition: int
+
+    @classmethod
+    def of(cls, canonical: str) -> Topic:
+        """From a canonical ledger name, `tenant/namespace/persistent/topic`."""
+        tenant, namespace, domain, local = canonical.split("/", 3)
+        numbered = re.search(r"-partition-(\d{1,9})$", local)
+        return cls(f"{domain}://{tenant}/{namespace}/{local}", int(numbered[1]) if numbered else -1)
+
+
+def columns_of_entry(
+    topic: Topic, position: Position, metadata: MessageMetadata, first_row: int, rows: int
+) -> list[pa.Array]:
+    """The metadata columns of rows `[first_row, first_row + rows)` of one Arrow entry."""
+    numbers = np.arange(first_row, first_row + rows, dtype=np.int64)
+    ledgers, entries = np.full(rows, position.ledger_id), np.full(rows, position.entry_id)
+    key = metadata.partition_key if metadata.HasField("partition_key") else None
+    said = [(pair.key, pair.value) for pair in metadata.properties if pair.key != ARROW_PROPERTY]
+    return [
+        pa.repeat(pa.scalar(key, pa.string()), rows),
+        pa.repeat(pa.scalar(topic.text, pa.string()), rows),
+        message_ids(topic.partition, [position], np.zeros(rows, dtype=np.int64), numbers),
+        _times(np.full(rows, metadata.publish_time, dtype=np.int64)),
+        _times(np.full(rows, metadata.event_time, dtype=np.int64)),
+        pa.repeat(pa.scalar(said, _PROPERTIES), rows),
+        _positions(ledgers, entries, numbers),
+    ]
+
+
+def columns_of_messages(
+    topic: Topic, positions: Sequence[Position], owner: Integers, messages: Sequence[Message]
+) -> list[pa.Array]:
+    """The metadata columns of messages; message `i` is of the entry at `positions[owner[i]]`."""
+    count = len(messages)
+    index = np.fromiter((message.batch_index for message in messages), np.int64, count)
+    ledger_ids = np.fromiter((position.ledger_id for position in positions), np.int64, len(positions))
+    entry_ids = np.fromiter((position.entry_id for position in positions), np.int64, len(positions))
+    return [
+        pa.array([message.key for message in messages], pa.string()),
+        pa.repeat(pa.scalar(topic.text, pa.string()), count),
+        message_ids(topic.partition, positions, owner, index),
+        _times(np.fromiter((message.publish_time for message in messages), np.int64, count)),
+        _times(np.fromiter((message.event_time for message in messages), np.int64, count)),
+        pa.array([list(message.properties.items()) for message in messages], _PROPERTIES),
+        _positions(ledger_ids[owner], entry_ids[owner], index),
+    ]
+
+
+def message_ids(partition: int, positions: Sequence[Position], owner: Integers, index: Integers) -> pa.Array:
+    """The ids of rows as a binary column; row `i` is `index[i]` (-1: not batched) of entry `positions[owner[i]]`."""
+    heads = [_head(position, partition) for position in positions]
+    head_lengths = np.fromiter((len(head) for head in heads), np.int64, len(heads))
+    tail_lengths = np.where(index < 0, 0, 1 + _varint_lengths(np.maximum(index, 0)))
+    lengths = head_lengths[owner] + tail_lengths
+    offsets = np.zeros(len(index) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    data = np.zeros(int(offsets[-1]), dtype=np.uint8)
+    for number in np.unique(owner):
+        starts = offsets[:-1][owner == number].astype(np.int64)
+        head = np.frombuffer(heads[number], dtype=np.uint8)
+        data[starts[:, None] + np.arange(len(head))] = head
+    _put_tails(data, offsets[1:].astype(np.int64) - tail_lengths, tail_lengths, index)
+    return pa.Array.from_buffers(pa.binary(), len(index), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _put_tails(data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers, index: Integers) -> None:
+    """Write field 4, the batch index, where there is one: rows whose varints are equally long at once."""
+    for length in np.unique(lengths):
+        if length == 0:
+            continue
+        rows = lengths == length
+        at, left = starts[rows], index[rows].copy()
+        data[at] = 0x20
+        for digit in range(1, int(length)):
+            more = 0x80 if digit < length - 1 else 0
+            data[at + digit] = (left & 0x7F) | more
+            left >>= 7
+
+
+def _varint_lengths(values: Integers) -> Integers:
+    lengths = np.ones(len(values), dtype=np.int64)
+    for bits in (7, 14, 21, 28, 35):
+        lengths += values >= 1 << bits
+    return lengths
+
+
+def _head(position: Position, partition: int) -> bytes:
+    head = b"\x08" + _varint(position.ledger_id) + b"\x10" + _varint(position.entry_id)
+    return head if partition < 0 else head + b"\x18" + _varint(partition)
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
+
+def _times(milliseconds: Integers) -> pa.Array:
+    """Timestamps; 0 is what Pulsar writes for none."""
+    return pa.array(milliseconds * 1000, pa.int64(), mask=milliseconds == 0).cast(_TIMESTAMP)
+
+
+def _positions(ledgers: Integers, entries: Integers, index: Integers) -> pa.Array:
+    fields = list(METADATA.field("__position").type)
+    columns = [
+        pa.array(ledgers.astype(np.int64)),
+        pa.array(entries.astype(np.int64)),
+        pa.array(index.astype(np.int32)),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=fields)

@@ -1,0 +1,333 @@
+"""The options of the data source, in one table: what each is called, means, defaults to, and how its text is read.
+
+Rules: names are case-insensitive; a name that is not in the table, a value that cannot be read and an option without
+meaning for what is being done are refused, naming both. `docs/options.md` is generated from this table. Values are
+never put into a log.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ledger.errors import Refused
+from ledger.position import EARLIEST, LATEST, Position
+
+Use = Literal["batch read", "stream read", "batch write", "stream write"]
+READS: tuple[Use, ...] = ("batch read", "stream read")
+WRITES: tuple[Use, ...] = ("batch write", "stream write")
+EVERYWHERE: tuple[Use, ...] = READS + WRITES
+
+MIB = 1024 * 1024
+# Spark hands these over with ours; they are its own business.
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+_REFUSED = {
+    "paths": "one load reads one ledger: load each and use union()",
+    "mergeschema": "the columns of a ledger are fixed by its first write",
+    "overwriteschema": "the columns of a ledger are fixed by its first write",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `parse` raises ValueError saying what it expects."""
+
+    name: str
+    default: str
+    uses: tuple[Use, ...]
+    meaning: str
+    parse: Callable[[str], object]
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("text that is not empty")
+    return value.strip()
+
+
+def _flag(value: str) -> bool:
+    known = {"true": True, "false": False}
+    if value.strip().lower() not in known:
+        raise ValueError("true or false")
+    return known[value.strip().lower()]
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        expected = f"a whole number from {least} to {most}"
+        try:
+            number = int(value.strip())
+        except ValueError:
+            raise ValueError(expected) from None
+        if not least <= number <= most:
+            raise ValueError(expected)
+        return number
+
+    return parse
+
+
+def _size(least: int, most: int) -> Callable[[str], int]:
+    units = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": MIB, "mb": MIB, "g": 1024 * MIB, "gb": 1024 * MIB}
+
+    def parse(value: str) -> int:
+        expected = f"a size from {least} to {most} bytes, such as 1048576, 64m or 1g"
+        text = value.strip().lower()
+        digits = text.rstrip("bkmg")
+        unit = text[len(digits) :]
+        if not digits.isdecimal() or unit not in units or not least <= int(digits) * units[unit] <= most:
+            raise ValueError(expected)
+        return int(digits) * units[unit]
+
+    return parse
+
+
+def _one_of(*known: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.strip().lower() not in known:
+            raise ValueError(" or ".join(known))
+        return value.strip().lower()
+
+    return parse
+
+
+def _position(value: str) -> Position:
+    named = {"earliest": EARLIEST, "latest": LATEST}
+    if value.strip().lower() in named:
+        return named[value.strip().lower()]
+    try:
+        position = Position.parse(value.strip())
+    except ValueError:
+        position = EARLIEST
+    if position.ledger_id < 0 or position.entry_id < 0:
+        raise ValueError("earliest, latest or LEDGER:ENTRY, such as 3:17")
+    return position
+
+
+_DAY_MS = 24 * 3600 * 1000
+_BYTES_MOST = 2**50
+
+OPTIONS: tuple[Option, ...] = (
+    Option("path", "", EVERYWHERE, "The ledger: what `load()`, `start()` and `save()` are given.", _text),
+    Option("ledger", "", EVERYWHERE, "The ledger, where there is no argument to name it.", _text),
+    Option(
+        "store",
+        "$LEDGER_STORE, else ./ledger-store",
+        EVERYWHERE,
+        "A directory of this host, whose broker is started when none runs, or a broker's address: "
+        "`grpc://host:port`, `grpc+tls://host:port`, `grpc+unix:///path`.",
+        _text,
+    ),
+    Option(
+        "subscription",
+        "",
+        ("stream read",),
+        "A durable cursor of the ledger to read with: it keeps its place over lost checkpoints, and holds back "
+        "whatever it has not acknowledged. One live query at a time.",
+        _text,
+    ),
+    Option(
+        "startingPosition",
+        "earliest (batch), latest (stream)",
+        READS,
+        "Where to begin: `earliest`, `latest` or `LEDGER:ENTRY`, inclusive. A checkpoint, and a subscription that "
+        "exists, go before it.",
+        _position,
+    ),
+    Option(
+        "startingTimestamp",
+        "",
+        READS,
+        "Begin with the first entry that the broker stored at or after this time, in milliseconds since 1970. "
+        "Excludes `startingPosition`.",
+        _number(0, 2**62),
+    ),
+    Option(
+        "endingPosition",
+        "latest",
+        ("batch read",),
+        "Where to end: `latest` when the read is planned, or `LEDGER:ENTRY`, exclusive.",
+        _position,
+    ),
+    Option(
+        "waitForLedger",
+        "false",
+        READS,
+        "Wait for a ledger that does not exist yet, or has no columns yet, instead of failing.",
+        _flag,
+    ),
+    Option("waitTimeoutMs", "300000", READS, "How long `waitForLedger` waits.", _number(1, _DAY_MS)),
+    Option(
+        "includeMetadata",
+        "false",
+        READS,
+        "Add the columns `__key`, `__topic`, `__messageId`, `__publishTime`, `__eventTime`, `__messageProperties` "
+        "and `__position`.",
+        _flag,
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        "",
+        ("stream read",),
+        "Most bytes of entries in one micro-batch; at least one entry is always read. Ignored by `Trigger.Once`.",
+        _size(1, _BYTES_MOST),
+    ),
+    Option(
+        "maxRowsPerTrigger",
+        "",
+        ("stream read",),
+        "Most rows in one micro-batch; at least one entry is always read. Ignored by `Trigger.Once`.",
+        _number(1, 2**62),
+    ),
+    Option(
+        "minPartitionBytes",
+        "8m",
+        READS,
+        "A batch up to this size is one partition, and none is planned smaller: a task costs tens of milliseconds.",
+        _size(1, _BYTES_MOST),
+    ),
+    Option(
+        "targetPartitionBytes", "64m", READS, "About how much one partition of a catch-up reads.", _size(1, _BYTES_MOST)
+    ),
+    Option(
+        "mapping",
+        "auto",
+        READS,
+        "`auto` maps the store's files when reader and broker share a host; `off` always reads over Flight.",
+        _one_of("auto", "off"),
+    ),
+    Option(
+        "entryBytes",
+        "4m",
+        WRITES,
+        "About how many bytes of rows make one entry. An entry must fit a block of the ledger.",
+        _size(1024, 64 * MIB),
+    ),
+    Option(
+        "compression",
+        "none",
+        WRITES,
+        "How the columns of an entry are compressed: `none` (mapped reads copy nothing), `lz4` or `zstd`.",
+        _one_of("none", "lz4", "zstd"),
+    ),
+    Option(
+        "commitTimeoutMs",
+        "60000",
+        WRITES,
+        "How long a commit is retried while the broker cannot be reached. Repeating is safe: a batch is appended once.",
+        _number(1, _DAY_MS),
+    ),
+)
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOptions:
+    """The options of one use, read. None: not given, and the default depends on something else."""
+
+    ledger: str = ""
+    store: str | None = None
+    subscription: str | None = None
+    starting_position: Position | None = None
+    starting_timestamp: int | None = None
+    ending_position: Position = LATEST
+    wait_for_ledger: bool = False
+    wait_timeout_ms: int = 300_000
+    include_metadata: bool = False
+    max_bytes_per_trigger: int | None = None
+    max_rows_per_trigger: int | None = None
+    min_partition_bytes: int = 8 * MIB
+    target_partition_bytes: int = 64 * MIB
+    mapping: str = "auto"
+    entry_bytes: int = 4 * MIB
+    compression: Literal["lz4", "zstd"] | None = None
+    commit_timeout_ms: int = 60_000
+
+
+def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOptions:
+    """Read and check options; with `use`, also that each has a meaning there. Raises Refused naming the option."""
+    values: dict[str, object] = {}
+    for key, text in given.items():
+        option = _known(key)
+        if option is None:
+            continue
+        if use is not None and use not in option.uses:
+            raise Refused(
+                f"option {option.name!r} has no meaning for a {use}", hint=f"It belongs to a {' or '.join(option.uses)}"
+            )
+        try:
+            values[_field(option.name)] = option.parse(text)
+        except ValueError as expected:
+            raise Refused(f"option {option.name!r} is {text!r}, expected {expected}") from None
+    return _consistent(values)
+
+
+def _known(key: str) -> Option | None:
+    lowered = key.lower()
+    if lowered in SPARKS_OWN:
+        return None
+    if lowered in _REFUSED:
+        raise Refused(f"option {key!r} is not supported: {_REFUSED[lowered]}")
+    if lowered not in _BY_NAME:
+        near = difflib.get_close_matches(lowered, _BY_NAME, n=1, cutoff=0.5)
+        names = ", ".join(sorted(option.name for option in OPTIONS))
+        hint = f"Did you mean {_BY_NAME[near[0]].name!r}?" if near else f"The options are {names}"
+        raise Refused(f"unknown option {key!r}", hint=hint)
+    return _BY_NAME[lowered]
+
+
+def _field(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _consistent(values: dict[str, object]) -> LedgerOptions:
+    path = values.pop("path", None)
+    if path is not None and values.get("ledger", path) != path:
+        raise Refused(f"the ledger is named twice: {path!r} as the path and {values['ledger']!r} by option 'ledger'")
+    if path is not None:
+        values["ledger"] = path
+    if "starting_timestamp" in values and "starting_position" in values:
+        raise Refused("options 'startingPosition' and 'startingTimestamp' exclude each other", hint="Give one of them")
+    if values.get("ending_position") == EARLIEST:
+        raise Refused("option 'endingPosition' is 'earliest', expected latest or LEDGER:ENTRY")
+    if values.get("compression") == "none":
+        del values["compression"]
+    options = LedgerOptions(**values)  # type: ignore[arg-type]  # each parser answers its field's type
+    if options.min_partition_bytes > options.target_partition_bytes:
+        raise Refused(
+            f"option 'minPartitionBytes' ({options.min_partition_bytes}) exceeds "
+            f"'targetPartitionBytes' ({options.target_partition_bytes})"
+        )
+    return options
+
+
+def require_ledger(options: LedgerOptions) -> str:
+    """The ledger's name as it was given; refused when it was not."""
+    if not options.ledger:
+        raise Refused("no ledger is named", hint="Name it in load(), start() or save(), or by option 'ledger'")
+    return options.ledger
+
+
+def options_reference() -> str:
+    """`docs/options.md`: regenerate it with `python -m connector.options > docs/options.md`."""
+    lines = [
+        "# Options",
+        "",
+        "Generated from `connector/options.py` by `python -m connector.options > docs/options.md`.",
+        "",
+        "Names are case-insensitive. Sizes take `k`, `m` and `g`. Spark's `checkpointLocation` and `queryName` pass.",
+        "An unknown option, a value that cannot be read and an option without meaning for the use are refused.",
+        "",
+        "| Option | Default | For | Meaning |",
+        "|---|---|---|---|",
+    ]
+    for option in OPTIONS:
+        uses = "all" if option.uses == EVERYWHERE else ", ".join(option.uses)
+        uses = {", ".join(READS): "reads", ", ".join(WRITES): "writes"}.get(uses, uses)
+        lines.append(f"| `{option.name}` | {option.default or '-'} | {uses} | {option.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(options_reference(), end="")  # noqa: T201  # its purpose

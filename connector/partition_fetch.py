@@ -1,0 +1,107 @@
+"""What one task reads: a range of one ledger, from the broker that the partition names, as record batches.
+
+Rules
+- A partition carries all that a task needs and nothing that lives in one process: it is pickled.
+- A task connects to the broker of the partition's address and store, and never starts one.
+- Blocks are taken as they come: mapped where reader and broker share a host, sent over Flight elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from connector.arrow_rows import ArrowRows
+from connector.metadata_columns import Topic
+from connector.schema import METADATA
+from ledger.columns import schema_bytes, schema_from_bytes
+from ledger.entry import ParsedEntry, parse_entry
+from ledger.position import Position, PositionRange
+from ledger.protocol import ReadRequest
+from ledger.segment_reader import iter_frames
+
+if TYPE_CHECKING:
+    from ledger.broker.client import Client
+
+_BLOCK_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSource:
+    """The part of a read that all its partitions share. `target` is the schema of the batches, metadata included."""
+
+    address: str
+    store_id: str
+    ledger: str
+    incarnation: str
+    target: bytes
+    raw: bool
+    include_metadata: bool
+    subscription: str
+    mapping: bool
+
+    @classmethod
+    def of(
+        cls,
+        client: Client,
+        ledger: str,
+        incarnation: str,
+        target: pa.Schema,
+        *,
+        raw: bool,
+        include_metadata: bool,
+        subscription: str = "",
+        mapping: bool = True,
+    ) -> ReadSource:
+        """The source as `client` sees it."""
+        return cls(
+            client.address, client.store_id, ledger, incarnation, schema_bytes(target),
+            raw, include_metadata, subscription, mapping,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRange:
+    """One partition: a range of the source."""
+
+    source: ReadSource
+    range: PositionRange
+
+
+def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition. Raises what the broker raises; Unavailable after its retries."""
+    from ledger.broker.client import client_for
+
+    source = wanted.source
+    return rows_of(client_for(source.address, source.store_id), wanted)
+
+
+def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, read through `client`."""
+    source = wanted.source
+    target = schema_from_bytes(source.target)
+    topic, metadata_columns = Topic.of(source.ledger), len(METADATA) if source.include_metadata else 0
+    if source.raw:
+        from connector.pulsar_rows import PulsarRows
+
+        return PulsarRows(topic, target, metadata_columns).batches(_entries(client, wanted))
+    return ArrowRows(topic, target, metadata_columns).batches(_entries(client, wanted))
+
+
+def _entries(client: Client, wanted: FetchRange) -> Iterator[tuple[Position, ParsedEntry]]:
+    source = wanted.source
+    request = ReadRequest(
+        source.ledger,
+        wanted.range,
+        incarnation=source.incarnation,
+        subscription=source.subscription,
+        max_block_bytes=_BLOCK_BYTES,
+    )
+    for block in client.read_blocks(request, mapping=source.mapping):
+        ledger_id = block.ledger_id
+        for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
+            where = f"entry {ledger_id}:{entry_id} of {source.ledger}"
+            yield Position(ledger_id, entry_id), parse_entry(frame, where)

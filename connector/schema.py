@@ -1,0 +1,184 @@
+"""Columns: Spark's types and Arrow's, and what a reader gets beside the rows.
+
+Rules
+- A ledger's columns are registered as an Arrow schema, all nullable, by the first write; they do not change.
+- What Spark is handed must equal `to_arrow_schema(schema, timezone="UTC")` exactly: it is made in one place.
+- A ledger without registered columns holds messages as a Pulsar client wrote them: one column, `value binary`.
+- A type that Arrow, Spark or the log cannot carry is refused naming the column.
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ledger.columns import require_columns
+from ledger.errors import Refused, Unsupported
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+RAW = pa.schema([pa.field("value", pa.binary())])
+METADATA = pa.schema(
+    [
+        pa.field("__key", pa.string()),
+        pa.field("__topic", pa.string()),
+        pa.field("__messageId", pa.binary()),
+        pa.field("__publishTime", pa.timestamp("us", tz="UTC")),
+        pa.field("__eventTime", pa.timestamp("us", tz="UTC")),
+        pa.field("__messageProperties", pa.map_(pa.string(), pa.string())),
+        pa.field(
+            "__position",
+            pa.struct(
+                [
+                    pa.field("ledgerId", pa.int64()),
+                    pa.field("entryId", pa.int64()),
+                    pa.field("batchIndex", pa.int32()),
+                ]
+            ),
+        ),
+    ]
+)
+# Arrow could carry some of these; a reader other than this Spark could not tell what they are.
+_NOT_CARRIED = frozenset({"NullType", "VariantType", "CalendarIntervalType", "YearMonthIntervalType", "GeometryType"})
+
+
+def spark_schema(columns: pa.Schema, ledger: str) -> StructType:
+    """The Spark schema of Arrow columns, all nullable; Unsupported names the column that has none."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField, StructType
+
+    fields = []
+    for field in columns:
+        try:
+            kind = from_arrow_type(field.type, prefer_timestamp_ntz=True)
+        except (PySparkException, TypeError, ValueError) as wrong:
+            raise Unsupported(
+                f"column {field.name!r} of ledger {ledger!r} is {field.type}, which Spark has no type for",
+                hint="Read it without Spark, through pyspark_ledger.connect()",
+            ) from wrong
+        fields.append(StructField(field.name, _nullable(kind), nullable=True))
+    return StructType(fields)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects of a reader of these columns, to the letter."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Spark 4.0 and 4.1 have no argument for it: there a timestamp is in UTC by default.
+    named: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **named)
+
+
+def reader_schema(columns: pa.Schema | None, ledger: str, *, include_metadata: bool) -> StructType:
+    """What a reader of a ledger gets; `columns` are those registered, None for raw messages."""
+    rows = spark_schema(RAW if columns is None else columns, ledger)
+    if not include_metadata:
+        return rows
+    clash = sorted(set(rows.names) & set(METADATA.names))
+    if clash:
+        raise Refused(
+            f"column {clash[0]!r} of ledger {ledger!r} has the name of a metadata column",
+            hint="Read without option 'includeMetadata'",
+        )
+    for field in spark_schema(METADATA, ledger):
+        rows = rows.add(field)
+    return rows
+
+
+def require_same_schema(given: StructType, own: StructType, ledger: str) -> None:
+    """Refuse a schema handed to `.schema()` that is not the ledger's own; the first difference is named."""
+    for position, field in enumerate(own):
+        if position >= len(given) or given[position].name != field.name:
+            found = f"{given[position].name!r}" if position < len(given) else "nothing"
+            raise Refused(
+                f"the schema given for ledger {ledger!r} has {found} where the ledger has column {field.name!r}",
+                hint="Leave .schema() out: the ledger knows its columns",
+            )
+        if _nullable(given[position].dataType) != field.dataType:
+            raise Refused(
+                f"the schema given for ledger {ledger!r} says column {field.name!r} is "
+                f"{given[position].dataType.simpleString()}, the ledger says {field.dataType.simpleString()}",
+                hint="Leave .schema() out and cast afterwards",
+            )
+    if len(given) > len(own):
+        raise Refused(
+            f"the schema given for ledger {ledger!r} has column {given[len(own)].name!r}, which the ledger has not",
+            hint="Leave .schema() out: the ledger knows its columns",
+        )
+
+
+def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
+    """The columns to register for rows of this Spark schema; a type that cannot be kept is refused by column."""
+    if not len(schema):
+        raise Refused(f"rows without columns cannot be written to ledger {ledger!r}", hint="Select at least one column")
+    seen: dict[str, str] = {}
+    for field in schema:
+        if field.name in METADATA.names:
+            raise Refused(
+                f"column {field.name!r} of what is written to ledger {ledger!r} has the name of a metadata column",
+                hint=f"Rename it or drop it: no reader could tell it from the {field.name} of 'includeMetadata'",
+            )
+        if seen.setdefault(field.name.lower(), field.name) != field.name or schema.names.count(field.name) > 1:
+            raise Refused(
+                f"columns {seen[field.name.lower()]!r} and {field.name!r} of ledger {ledger!r} cannot be told apart",
+                hint="Give each column its own name; Spark ignores case",
+            )
+        _require_carried(field.name, field.dataType, ledger)
+    return arrow_schema(_nullable(schema))
+
+
+def require_writable(given: StructType, registered: pa.Schema, ledger: str) -> None:
+    """Refuse to write columns that are not those of the ledger, by name; types must be the same to Spark."""
+    columns = columns_to_write(given, ledger)
+    require_columns(columns, registered, ledger)
+    own = spark_schema(registered, ledger)
+    for field in given:
+        wanted, found = own[field.name].dataType, _nullable(field.dataType)
+        if found != wanted:
+            raise Refused(
+                f"column {field.name!r} of ledger {ledger!r} is {wanted.simpleString()}, "
+                f"what is written is {found.simpleString()}",
+                hint=f"Cast it: col({field.name!r}).cast({wanted.simpleString()!r})",
+            )
+
+
+def _require_carried(column: str, kind: DataType, ledger: str) -> None:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if type(kind).__name__ in _NOT_CARRIED:
+        raise Refused(
+            f"column {column!r} is {kind.simpleString()}, which ledger {ledger!r} cannot keep",
+            hint="Cast it to a type with values of its own, such as string",
+        )
+    inner = {ArrayType: ("elementType",), MapType: ("keyType", "valueType")}.get(type(kind), ())
+    for name in inner:
+        _require_carried(column, getattr(kind, name), ledger)
+    if isinstance(kind, StructType):
+        for field in kind:
+            _require_carried(f"{column}.{field.name}", field.dataType, ledger)
+        return
+    try:
+        arrow_schema(StructType().add("c", _nullable(kind)))
+    except (PySparkException, TypeError) as wrong:
+        raise Refused(
+            f"column {column!r} is {kind.simpleString()}, which Arrow cannot carry into ledger {ledger!r}",
+            hint="Cast it, for example to string",
+        ) from wrong
+
+
+def _nullable(kind: Any) -> Any:
+    """The same type with null allowed everywhere inside: what a log keeps is not bound by one query's plan."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _nullable(field.dataType), nullable=True) for field in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType), containsNull=True)
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType), valueContainsNull=True)
+    return kind

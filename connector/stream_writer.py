@@ -1,0 +1,70 @@
+"""The streaming sink. Spark makes a new writer for the tasks and another for the commit of every batch.
+
+Rules: nothing is kept in `self` between batches; which query and batch a task writes for comes from Spark's task
+context and travels in its message. See `connector.sink_run` for what makes it exactly-once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from connector.sink_run import PartMessage, SinkTarget, abort_parts, commit_parts, stage_rows
+from ledger.errors import Unsupported
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # Spark 4.0 hands its writers rows, one by one
+    DataSourceStreamArrowWriter = None  # type: ignore[assignment,misc]
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import WriterCommitMessage
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+class LedgerStreamWriter(DataSourceStreamArrowWriter or object):  # type: ignore[misc]
+    """Writes micro-batches to a ledger, each exactly once."""
+
+    def __init__(self, target: SinkTarget, version: str) -> None:
+        self._target = target
+        self._version = version
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """On an executor: stage the rows of one task."""
+        query, batch = running_batch()
+        return stage_rows(self._target, self._version, query, batch, iterator)
+
+    def commit(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver: make the batch visible, once however often it is called."""
+        commit_parts(self._target, self._version, messages, batchId)
+
+    def abort(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver: throw away what was staged."""
+        abort_parts(self._target, messages, batchId)
+
+
+def running_batch() -> tuple[str, int]:
+    """The query and batch of the task that this runs in."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context.getLocalProperty(QUERY_ID) if context else None
+    batch = context.getLocalProperty(BATCH_ID) if context else None
+    if not query or batch is None:
+        raise Unsupported(
+            f"this task of a streaming write states query {query!r} and batch {batch!r}",
+            hint="Exactly-once needs both; use a Spark release that sets them (4.2 does)",
+        )
+    return query, int(batch)
+
+
+def stream_writer(target: SinkTarget, version: str) -> LedgerStreamWriter:
+    """The writer; Unsupported where Spark has no Arrow writer for streams."""
+    if DataSourceStreamArrowWriter is None:
+        raise Unsupported(
+            "this Spark hands a streaming sink rows instead of Arrow batches", hint="Use Spark 4.1 or newer"
+        )
+    return LedgerStreamWriter(target, version)

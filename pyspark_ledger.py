@@ -1,0 +1,135 @@
+"""Managed ledgers for Spark: the few names that a user imports, and the class that Spark finds by itself.
+
+    from pyspark_ledger import session, connect, register
+
+Spark imports every top-level module called `pyspark_*` to look for a `DefaultSource`; one that fails hides them all, so
+importing this module never fails and imports nothing heavy. Whether the packages behind it are the right ones is
+checked when the source is used: a file `ledger.py` next to a notebook would take the place of the package.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, MutableMapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+try:
+    from pyspark.sql.datasource import DataSource
+except ImportError:  # connect() needs no Spark
+    DataSource = object  # type: ignore[assignment,misc]
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from connector.data_source import LedgerSource
+    from ledger.api import LedgerStore
+
+__version__ = "0.1.0"
+__all__ = ["DefaultSource", "__version__", "configure", "connect", "register", "session"]
+
+_PACKAGES = ("connector", "ledger", "offload")
+
+
+class DefaultSource(DataSource):
+    """The data source `ledger`; its options are in docs/options.md."""
+
+    default_store: str | None = None
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        _require_own_packages()
+        from connector.data_source import LedgerSource
+
+        self._source: LedgerSource = LedgerSource(options, __version__, self.default_store)
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return "ledger"
+
+    def schema(self) -> StructType:
+        """The ledger's columns, and metadata when asked for."""
+        return self._source.schema()
+
+    def reader(self, schema: StructType) -> Any:
+        """A bounded read."""
+        return self._source.batch_reader(schema)
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802  # Spark's name
+        """A stream."""
+        return self._source.stream_reader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:  # Spark's signature
+        """An append."""
+        return self._source.batch_writer(schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802  # Spark's
+        """A streaming sink; complete mode comes as `overwrite` and appends."""
+        return self._source.stream_writer(schema)
+
+
+def register(spark: SparkSession, *, store: str | os.PathLike[str] | None = None) -> SparkSession:
+    """Register the source with a session. Needed only where Spark does not find it, or to name a default store.
+
+    `store` (or this process's `LEDGER_STORE`) becomes the default of option `store`: the processes in which Spark makes
+    sources were started earlier and do not see later changes of this process's environment.
+    """
+    _require_own_packages()
+    from ledger.api import store_location
+
+    chosen = store or os.environ.get("LEDGER_STORE")
+    source: Any = DefaultSource
+    if chosen:
+        source = type("LedgerDefaultSource", (DefaultSource,), {"default_store": store_location(chosen)})
+    spark.dataSource.register(source)
+    return spark
+
+
+def connect(store: str | os.PathLike[str] | None = None) -> LedgerStore:
+    """A store without Spark: `connect().ledger("orders").append([{"id": 1}])`. See `ledger.api`."""
+    _require_own_packages()
+    from ledger.api import connect as connect_store
+
+    return connect_store(store)
+
+
+def session(app_name: str = "pyspark-ledger", **conf: object) -> SparkSession:
+    """A local Spark session with what a Python source runs well with; `conf` adds to it, `_` for `.` in names."""
+    _require_own_packages()
+    from connector.session import local_session
+
+    return local_session(app_name, conf)
+
+
+def configure(spark: SparkSession) -> SparkSession:
+    """Set what can be set on a running session, and show the lines for what cannot."""
+    _require_own_packages()
+    from connector.session import configure_session
+
+    return configure_session(spark)
+
+
+def _require_own_packages() -> None:
+    home = Path(__file__).resolve().parent
+    for package in _PACKAGES:
+        for found in _origins(package):
+            if found.parent != home / package:
+                message = (
+                    f"'import {package}' finds {found}, pyspark-ledger needs {home / package / '__init__.py'}; "
+                    f"rename the first, or start Python in another directory"
+                )
+                raise ImportError(message)
+
+
+def _origins(package: str) -> Iterator[Path]:
+    spec = find_spec(package)
+    if spec is None:
+        message = f"'import {package}' finds nothing, pyspark-ledger needs {Path(__file__).resolve().parent / package}"
+        raise ImportError(message)
+    if spec.origin:
+        yield Path(spec.origin).resolve()
+    for place in spec.submodule_search_locations or ():
+        yield Path(place).resolve() / "__init__.py"
