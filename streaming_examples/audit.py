@@ -1,0 +1,94 @@
+"""Whether every flight is in the ledger exactly once, unchanged, and the windows are right.
+
+Everything is compared with the source, by means that share nothing with what is checked: the ledger is read without
+Spark, the windows are made anew by pyarrow. A check says what it compared, whether it held, and with which numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from streaming_examples.batch_files import BatchFiles
+from streaming_examples.daily_windows import KEY, differences, expected
+
+FLIGHT_KEY = ["time_hour", "carrier", "flight"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that has to hold."""
+
+    what: str
+    held: bool
+    numbers: str
+
+
+def exactly_once(found: pa.Table, source: pa.Table) -> list[Check]:
+    """`found` is `source` as a multiset of rows, in all columns."""
+    # What was read points into the mapped log, where columns begin at any byte; Arrow's joins want them aligned.
+    found = found.combine_chunks()
+    counts = found.group_by(FLIGHT_KEY).aggregate([([], "count_all")])["count_all"]
+    distinct = len(counts)
+    missing = source.select(FLIGHT_KEY).join(found.select(FLIGHT_KEY), FLIGHT_KEY, join_type="left anti").num_rows
+    order = [(name, "ascending") for name in FLIGHT_KEY]
+    same = found.schema.equals(source.schema) and found.sort_by(order).equals(source.sort_by(order))
+    return [
+        Check("the key is one: no two flights of the source share it", _is_key(source), " + ".join(FLIGHT_KEY)),
+        Check("no flight is missing", missing == 0, f"{missing} of {source.num_rows:,}"),
+        Check("no flight is there twice", found.num_rows == distinct, f"{found.num_rows - distinct} of {distinct:,}"),
+        Check(f"all {len(source.schema)} columns of all rows are equal", same, f"{found.num_rows:,} rows"),
+    ]
+
+
+def windows_right(files: BatchFiles, flights: pa.Table, weather: pa.Table) -> list[Check]:
+    """The newest row of each window is what pyarrow computes from the source."""
+    right = expected(flights, weather)
+    newest = files.newest(["day", "origin"])
+    wrong = differences(newest.select(right.column_names).sort_by(KEY), right)
+    return [
+        Check("daily windows are those of the source", not wrong, "; ".join(wrong) or f"{right.num_rows:,} windows")
+    ]
+
+
+def nothing_dropped(progress: Path, files: BatchFiles) -> list[Check]:
+    """No row came too late for the watermark, in what Spark said of its batches.
+
+    A kill may silence the batch it hits, and only that; a row dropped there is a row that a window lacks.
+    """
+    told = _told(progress)
+    dropped = sum(operator["numRowsDroppedByWatermark"] for batch in told for operator in batch["stateOperators"])
+    seen, there = {batch["batchId"] for batch in told}, set(files.ids())
+    return [
+        Check(
+            "no row was dropped by the watermark",
+            dropped == 0 and len(there - seen) <= 1,
+            f"{dropped} in {len(seen)} of {len(there)} batches",
+        ),
+        Check("batches are numbered without a gap", there == set(range(len(there))), f"{len(there)} batches"),
+    ]
+
+
+def went_on(progress: Path) -> list[Check]:
+    """The query that was started again is the one that was killed, and began where that had got to."""
+    told = _told(progress)
+    queries, runs = {batch["id"] for batch in told}, list(dict.fromkeys(batch["runId"] for batch in told))
+    first = [next(batch["batchId"] for batch in told if batch["runId"] == run) for run in runs]
+    last = max((batch["batchId"] for batch in told if batch["runId"] == runs[0]), default=-1)
+    held = len(queries) == 1 and len(runs) == 2 and first[1] > first[0] and last <= first[1] <= last + 2
+    numbers = f"first run to batch {last}, second from batch {first[-1]}"
+    return [Check("the killed query went on from its checkpoint", held, numbers)]
+
+
+def _told(progress: Path) -> list[dict[str, Any]]:
+    """Spark's progress, batch by batch; a last line that a kill cut short is none."""
+    lines = progress.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def _is_key(source: pa.Table) -> bool:
+    return source.group_by(FLIGHT_KEY).aggregate([([], "count_all")]).num_rows == source.num_rows

@@ -1,0 +1,247 @@
+"""Flights of a year through one ledger, while things are killed; then an account of every row.
+
+    python -m streaming_examples.demo          (make demo; about three minutes on two cores)
+
+    this process ── batch write, then a streaming sink ──▶ ledger `flights` ──subscription──▶ another process
+                                                              ▲                                 daily windows
+                                                        SIGKILL its broker                SIGKILL, start again
+
+Midway the broker is killed with SIGKILL, and both applications go on. Later the reading application is killed, JVM and
+all, and started again from its checkpoint. In the end every one of the 336,776 flights is accounted for exactly once,
+and the windows are those that pyarrow computes from the source. Exit status 0 only when every check holds.
+
+All state is in `build/demo/`, removed at the start. Whatever was started is stopped at the end, also after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pyspark.sql.streaming import StreamingQuery
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from pyspark_ledger import connect, session
+from streaming_examples.app_process import AppProcess
+from streaming_examples.audit import Check, exactly_once, nothing_dropped, went_on, windows_right
+from streaming_examples.batch_files import BatchFiles
+from streaming_examples.broker_control import kill_broker, stop_broker, stop_broker_of
+from streaming_examples.flight_feed import FlightFeed, start_sink, write_batch
+from streaming_examples.flights import FLIGHT_ROWS, flights, weather
+from streaming_examples.meter import Meter
+from streaming_examples.report import write_report
+from streaming_examples.tail_app import SUBSCRIPTION
+
+BUILD = Path(__file__).resolve().parent.parent / "build" / "demo"
+LEDGER = "flights"
+BATCH_ROWS = 150_000
+FILES = 36
+FILE_SECONDS = 1.0
+KILL_BROKER_AT, KILL_READER_AT = 12, 22  # files
+PATIENCE_SECONDS = 120.0
+
+
+class Demo:
+    """One run; what it starts is entered in `stack`, and left when that ends."""
+
+    def __init__(self, directory: Path, stack: ExitStack, progress: Progress) -> None:
+        self.directory, self.stack, self.progress = directory, stack, progress
+        self.store, self.tail = directory / "store", directory / "tail"
+        self.timings: list[tuple[str, float]] = []
+        self.checks: list[Check] = []
+        self.sink: StreamingQuery | None = None
+        self._written = progress.add_task("written", total=FLIGHT_ROWS)
+        self._read = progress.add_task("read and acknowledged", total=FLIGHT_ROWS)
+        with self.timed("create the store, start its broker"):
+            self.api = connect(self.store)
+        stack.callback(stop_broker, self.api.client)
+        self.meter = Meter(self.api.client, self.api.ledger(LEDGER).name, SUBSCRIPTION)
+        stack.callback(self.meter.stop)
+
+    def run(self) -> None:
+        """The story, from the first row to the last check."""
+        self.prepare()
+        self.reader = self.start_reader()
+        self.write_first_part()
+        self.stream_the_rest()
+        self.let_it_finish()
+        self.account()
+
+    def prepare(self) -> None:
+        """The source, and Spark."""
+        self.say("reading the flights, starting Spark")
+        with self.timed("read the source, prepare files"):
+            self.source, self.weather = flights(), weather()
+            self.feed = FlightFeed(self.source, self.directory, batch_rows=BATCH_ROWS, files=FILES)
+            self.tail.mkdir()
+        with self.timed("start Spark"):
+            conf = {"spark.sql.shuffle.partitions": 2, "spark.ui.showConsoleProgress": "false"}
+            self.spark = session("flights", **{"spark.master": "local[2]", **conf})
+            self.stack.callback(self.spark.stop)
+            self.spark.sparkContext.setLogLevel("ERROR")
+
+    def write_first_part(self) -> None:
+        """Everything up to some day in June, as one batch: all of it is visible at once, or none."""
+        self.say(f"writing the first {BATCH_ROWS:,} flights as one batch")
+        with self.timed(f"batch write of {BATCH_ROWS:,} rows"):
+            write_batch(self.spark, self.feed.batch, self.store, LEDGER)
+
+    def start_reader(self) -> AppProcess:
+        """A Spark application of its own, which waits for the ledger and follows it; the same call starts it again."""
+        self.say("starting the reading application: daily windows with the weather, by subscription")
+        arguments = [str(self.store), LEDGER, str(self.tail)]
+        reader = AppProcess("streaming_examples.tail_app", arguments, self.directory / "tail.log")
+        self.stack.callback(reader.kill)
+        return reader
+
+    def stream_the_rest(self) -> None:
+        """File after file through the sink; the broker dies at one, the reader at another."""
+        self.wait("the reader's first rows", lambda: (self.meter.backlog or BATCH_ROWS) < BATCH_ROWS)
+        self.sink = start_sink(self.spark, self.feed, self.store, LEDGER, self.directory / "sink-checkpoint")
+        self.stack.callback(self.sink.stop)
+        self.say(f"streaming the rest: a file a second, {FILES} of them")
+        began = time.monotonic()
+        for number in range(FILES):
+            if number == KILL_BROKER_AT:
+                self.kill_broker()
+            if number == KILL_READER_AT:
+                self.kill_reader()
+            self.feed.drop()
+            self.pause_until(began + (number + 1) * FILE_SECONDS)
+
+    def kill_broker(self) -> None:
+        """SIGKILL to the broker, while both applications work."""
+        self.wait("the sink's first batches", lambda: self.meter.rows > BATCH_ROWS)
+        self.before_kill = (self.meter.rows, self.read_rows())
+        self.meter.mark("broker killed")
+        before, after, seconds = kill_broker(self.api.client)
+        self.timings.append(("broker killed until it answers again", seconds))
+        self.say(f"killed the broker (SIGKILL to {before}); {after} answered {seconds:.2f} s later")
+        self.checks.append(Check("another broker took over", before != after, f"after {seconds:.2f} s"))
+
+    def kill_reader(self) -> None:
+        """SIGKILL to the reading application and its JVM; then start it again."""
+        rows, read = self.before_kill
+        self.wait("both to go on after the broker", lambda: self.meter.rows > rows and self.read_rows() > read)
+        went_on_by = f"written {self.meter.rows - rows:,}, read {self.read_rows() - read:,} more rows"
+        self.checks.append(Check("sink and reader went on with the new broker", not self.failure(), went_on_by))
+        done = BatchFiles(self.tail / "windows").ids()
+        self.meter.mark("reader killed")
+        self.reader.kill()
+        self.say(f"killed the reading application (SIGKILL) after {len(done)} batches; starting it again")
+        self.reader = self.start_reader()
+
+    def let_it_finish(self) -> None:
+        """Until everything is written, and everything that is written is read."""
+        self.wait("the sink", lambda: self.meter.rows >= FLIGHT_ROWS)
+        self.wait("the reader", lambda: self.meter.backlog == 0)
+        self.timings.append(("until all is written and read, Spark's three starts included", self.meter.seconds()))
+        self.say("everything is written and read; stopping the reading application")
+        (self.tail / "stop").touch()
+        status = self.reader.wait(PATIENCE_SECONDS)
+        self.checks.append(Check("the reading application ended in order", status == 0, f"status {status}"))
+        self.sink.stop()
+        self.meter.stop()
+
+    def account(self) -> None:
+        """Every row and every window against the source."""
+        self.say("accounting for every flight")
+        files, progress = BatchFiles(self.tail / "windows"), self.tail / "progress.jsonl"
+        with self.timed("read the ledger without Spark"):
+            found = self.api.ledger(LEDGER).read()
+        with self.timed("compare rows and windows with the source"):
+            self.checks += exactly_once(found, self.source)
+            self.checks += windows_right(files, self.source, self.weather)
+        self.checks += nothing_dropped(progress, files)
+        self.checks += went_on(progress)
+        backlog = self.api.ledger(LEDGER).cursor(SUBSCRIPTION).state().backlog_rows
+        self.checks.append(Check("the subscription has no backlog", backlog == 0, f"{backlog} rows"))
+
+    def say(self, what: str) -> None:
+        """One line, with the seconds since the start."""
+        self.progress.console.print(f"[dim]{self.meter.seconds():6.1f} s[/]  {what}", highlight=False)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Keep how long it took."""
+        began = time.monotonic()
+        yield
+        self.timings.append((what, time.monotonic() - began))
+
+    def wait(self, what: str, done: Callable[[], bool]) -> None:
+        """Until `done`; TimeoutError when nothing moved for two minutes, RuntimeError when somebody died."""
+        seen, until = None, time.monotonic() + PATIENCE_SECONDS
+        while not done():
+            state = (self.meter.rows, self.meter.backlog)
+            if state != seen:
+                seen, until = state, time.monotonic() + PATIENCE_SECONDS
+            if time.monotonic() > until:
+                message = f"waited {PATIENCE_SECONDS:.0f} s for {what}: stuck at {state[0]} rows, backlog {state[1]}"
+                raise TimeoutError(message)
+            self.look()
+            time.sleep(0.05)
+        self.look()
+
+    def pause_until(self, moment: float) -> None:
+        """Time passes, watched."""
+        while time.monotonic() < moment:
+            self.look()
+            time.sleep(0.05)
+
+    def look(self) -> None:
+        """Move the bars; raise what went wrong in the sink or the reader."""
+        self.progress.update(self._written, completed=self.meter.rows)
+        self.progress.update(self._read, completed=self.read_rows())
+        self.reader.require_alive()
+        if failure := self.failure():
+            raise failure
+
+    def read_rows(self) -> int:
+        """Rows that the reader has acknowledged."""
+        return 0 if self.meter.backlog is None else self.meter.rows - self.meter.backlog
+
+    def failure(self) -> Exception | None:
+        """What ended the sink."""
+        return None if self.sink is None else self.sink.exception()
+
+
+@contextmanager
+def errors_to(log: Path) -> Iterator[None]:
+    """Standard error of this process and of the JVM that it starts goes to a file; what is raised is still seen."""
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def main() -> int:
+    """Run it in a clean directory; the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    stop_broker_of(BUILD / "store")
+    shutil.rmtree(BUILD, ignore_errors=True)
+    BUILD.mkdir(parents=True)
+    console = Console() if sys.stdout.isatty() else Console(width=110)
+    console.print(f"What Spark says goes to {BUILD / 'spark.log'} and {BUILD / 'tail.log'}", highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ExitStack() as stack:
+        stack.enter_context(errors_to(BUILD / "spark.log"))
+        with Progress(*columns, console=console, transient=True) as progress:
+            demo = Demo(BUILD, stack, progress)
+            demo.run()
+        write_report(demo.checks, demo.timings, demo.meter, BUILD, console)
+    return 0 if all(check.held for check in demo.checks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

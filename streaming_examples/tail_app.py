@@ -1,0 +1,78 @@
+"""The second application of the demo: follows the ledger with a subscription and keeps daily windows of it.
+
+    python -m streaming_examples.tail_app STORE LEDGER DIRECTORY
+
+`DIRECTORY` gets `checkpoint/`, `windows/` (see `batch_files`) and `progress.jsonl`: one line of Spark's own progress
+per micro-batch, which is how the demo knows about rows dropped by the watermark after this process was killed. It
+runs until a file `DIRECTORY/stop` appears, or it is killed: starting it again is all there is to recovery.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming import StreamingQuery
+
+from pyspark_ledger import session
+from streaming_examples.batch_files import BatchFiles
+from streaming_examples.daily_windows import windowed
+from streaming_examples.flights import weather
+
+SUBSCRIPTION = "daily-windows"
+_LOOK_SECONDS = 0.1
+
+
+def main(store: str, ledger: str, directory: Path) -> None:
+    """Start or restart the query, and wait."""
+    spark = session(
+        "daily windows",
+        **{"spark.master": "local[2]", "spark.sql.shuffle.partitions": 2, "spark.ui.showConsoleProgress": "false"},
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    flights = (
+        spark.readStream.format("ledger")
+        .option("store", store)
+        .option("subscription", SUBSCRIPTION)
+        .option("startingPosition", "earliest")
+        .option("waitForLedger", "true")
+        .option("maxRowsPerTrigger", 20_000)
+        .load(ledger)
+    )
+    query = (
+        windowed(flights, spark.createDataFrame(weather()))
+        .writeStream.outputMode("update")
+        .foreachBatch(BatchFiles(directory / "windows"))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .start()
+    )
+    with (directory / "progress.jsonl").open("a", encoding="utf-8") as notes:
+        written = -1
+        while query.isActive and not (directory / "stop").exists():
+            written = _note(query, notes, written)
+            time.sleep(_LOOK_SECONDS)
+        _note(query, notes, written)
+    failure = query.exception()
+    query.stop()
+    spark.stop()
+    if failure is not None:
+        raise failure
+
+
+def _note(query: StreamingQuery, notes: Any, written: int) -> int:
+    """Append the progress of the batches after `written`; the newest batch that is noted now."""
+    for progress in query.recentProgress:
+        told = json.loads(progress.json)
+        # Spark also reports while idle, under the id of the batch that is to come.
+        if told["batchId"] > written and "addBatch" in told["durationMs"]:
+            written = told["batchId"]
+            notes.write(json.dumps(told, separators=(",", ":")) + "\n")
+            notes.flush()
+    return written
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
