@@ -1,0 +1,1 @@
+"""Benchmarks: each module compares the project with a base in one run, by `make bench NAME=module`."""

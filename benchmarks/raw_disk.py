@@ -1,0 +1,83 @@
+"""The disk without the project: what durable appends are measured against.
+
+`raw_append` is the base loop: a preallocated file, one pwrite and one fdatasync for each group of bytes.
+
+Page cache is the trap here: on a virtual machine whose host takes back free memory, a page that was free for a second
+costs a fault of the host, ten times the write itself, and which of two loops pays it is chance. So before each timed
+loop as much memory as it will write is used once and freed (`warm_memory`), and whoever writes lets go of the pages of
+its files after it was timed (`let_go`). Then both loops are timed on pages that the host has backed.
+
+Run by itself, this module compares the loop with itself. A ratio far from 1.0 says that this machine is too
+restless to believe any other benchmark of the disk.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.harness import compare
+
+GROUPS = {"64KiB": (64 * 1024, 200), "1MiB": (1024 * 1024, 40), "8MiB": (8 * 1024 * 1024, 8)}
+_PATTERN_BYTES = 1024 * 1024
+
+
+def warm_memory(size: int) -> None:
+    """Use `size` bytes of memory once and free them, so that the kernel has pages that the host has backed."""
+    with mmap.mmap(-1, size) as memory:
+        for at in range(0, size, mmap.PAGESIZE):
+            memory[at] = 1
+
+
+def let_go(directory: Path) -> None:
+    """Drop the page cache of all files under a directory; what is not synced stays."""
+    for path in directory.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def raw_append(directory: Path, sizes: Sequence[int]) -> float:
+    """Seconds to append groups of these sizes, each synced before the next; without making the file."""
+    path = directory / f"raw-{time.monotonic_ns()}"
+    data = memoryview(os.urandom(_PATTERN_BYTES) * -(-max(sizes) // _PATTERN_BYTES))
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, sum(sizes))
+        os.fsync(descriptor)
+        warm_memory(sum(sizes))
+        start = time.perf_counter()
+        end = 0
+        for size in sizes:
+            written = os.pwrite(descriptor, data[:size], end)
+            if written != size:
+                message = f"{path}: {written} of {size} bytes written at {end}; is the disk full?"
+                raise OSError(message)
+            os.fdatasync(descriptor)
+            end += size
+        return time.perf_counter() - start
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def main() -> None:
+    """The loop against itself, for each size of group."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as name:
+        directory = Path(name)
+        for label, (size, count) in GROUPS.items():
+            sizes = [size] * count
+
+            def loop(sizes: Sequence[int] = sizes) -> float:
+                return raw_append(directory, sizes)
+
+            compare(f"raw_disk_{label}", loop, loop, work_bytes=sum(sizes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""A broker that writes down how many bytes each of its syncs covered; otherwise the broker as it is.
+
+    python -m benchmarks.recording_broker RECORD --store DIR …        the rest as for `ledger.broker.main`
+
+`RECORD` gets one decimal number per line, before the acknowledgement of what was synced leaves. It should not lie on
+the disk that is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ledger.broker.client import Client
+from ledger.broker.embedded import connect_store
+from ledger.broker.main import main as serve
+from ledger.clock import monotonic_ms, pause
+from ledger.errors import LedgerError
+from ledger.segment_format import HEADER_BYTES
+from ledger.segment_writer import SegmentWriter
+
+_START_MS = 20_000
+
+
+class SyncRecord:
+    """The sizes that a broker wrote down, read bit by bit."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> list[int]:
+        """The sizes since the last call."""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            text = file.read()
+        self._offset += len(text)
+        return [int(line) for line in text.split()]
+
+
+@contextmanager
+def recording_broker(directory: Path, record: Path) -> Iterator[tuple[Client, SyncRecord]]:
+    """A broker of a new store in `directory`, a client of it, and its record; the process ends with the block."""
+    record.touch()
+    command = [sys.executable, "-m", "benchmarks.recording_broker", str(record), "--store", str(directory)]
+    process = subprocess.Popen([*command, "--create", "--idle", "0"])
+    try:
+        yield _connected(directory, process), SyncRecord(record)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _connected(directory: Path, process: subprocess.Popen[bytes]) -> Client:
+    until = monotonic_ms() + _START_MS
+    while True:
+        try:
+            return connect_store(directory, start=False)
+        except LedgerError:
+            if process.poll() is not None or monotonic_ms() > until:
+                raise
+            pause(20)
+
+
+def _record_syncs(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    ends: dict[int, int] = {}
+    sync = SegmentWriter.sync
+
+    def recorded(writer: SegmentWriter) -> None:
+        end = writer.end_offset
+        sync(writer)
+        os.write(descriptor, b"%d\n" % (end - ends.get(writer.ledger_id, HEADER_BYTES)))
+        ends[writer.ledger_id] = end
+
+    SegmentWriter.sync = recorded  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    _record_syncs(Path(sys.argv[1]))
+    sys.exit(serve(sys.argv[2:]))

@@ -1,0 +1,65 @@
+"""The rows that readers are measured with: two longs and a binary, 120 bytes or 1 KiB in all.
+
+`fill` appends distinct rows to a ledger, in entries of the size that the sink makes. `block` is one batch of the same
+columns, for sources that yield the same batch again and again.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from ledger.arrow_payload import arrow_metadata, encode_rows
+from ledger.broker.client import Client
+from ledger.columns import schema_bytes
+from ledger.entry import Buffer, encode_entry
+from ledger.protocol import CreateLedger
+
+ROW_BYTES = {"120B": 120, "1KiB": 1024}
+SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("body", pa.binary())])
+ENTRY_BYTES = 4 * 1024 * 1024
+_OFFSET_BYTES = 4
+
+
+def rows_of(first: int, rows: int, row_bytes: int) -> pa.RecordBatch:
+    """`rows` rows numbered from `first`; the bodies are random, the same for the same arguments."""
+    body = row_bytes - 16 - _OFFSET_BYTES
+    data = np.random.Generator(np.random.SFC64(first)).bytes(rows * body)
+    offsets = np.arange(0, (rows + 1) * body, body, dtype=np.int32)
+    column = pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    numbers = np.arange(first, first + rows, dtype=np.int64)
+    return pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(numbers * 7), column], schema=SCHEMA)
+
+
+@lru_cache(maxsize=2)
+def block(rows: int, row_bytes: int) -> pa.RecordBatch:
+    """One batch, made once in each process."""
+    return rows_of(0, rows, row_bytes)
+
+
+def entry_rows(row_bytes: int) -> int:
+    """Rows of one entry."""
+    return ENTRY_BYTES // row_bytes
+
+
+def create(client: Client, ledger: str) -> int:
+    """A new ledger of these columns; the version of its schema."""
+    client.create(CreateLedger(ledger))
+    return client.register_schema(ledger, schema_bytes(SCHEMA)).version
+
+
+def entry(number: int, row_bytes: int, version: int, txn: tuple[int, int] | None = None) -> list[Buffer]:
+    """The entry with this number: its rows are no other entry's."""
+    rows = entry_rows(row_bytes)
+    metadata = arrow_metadata("bench", number, 1, rows, version, txn)
+    return encode_entry(metadata, encode_rows([rows_of(number * rows, rows, row_bytes)]))
+
+
+def fill(client: Client, ledger: str, entries: int, row_bytes: int) -> None:
+    """Create a ledger and append entries `0 … entries`; durable on return."""
+    version = create(client, ledger)
+    with client.producer(ledger) as producer:
+        for number in range(entries):
+            producer.append(*entry(number, row_bytes, version))
