@@ -1,0 +1,58 @@
+"""Goal: the locks say what pyproject.toml says, and nothing about where from. Method: compare the files."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+
+
+def locked(name: str) -> dict[str, str]:
+    """Version of each package of a lock."""
+    text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
+    return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", text, re.MULTILINE))
+
+
+def lower_bounds() -> dict[str, str]:
+    """The lowest version promised for each dependency of the wheel, and of Spark."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
+    return dict(re.match(r"([a-z0-9-]+)>=([0-9.]+)", text).groups() for text in promised)
+
+
+def release(version: str) -> tuple[int, ...]:
+    numbers = [int(number) for number in version.split(".")]
+    while numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_a_lock_names_no_host_and_hashes_everything(lock: Path) -> None:
+    text = lock.read_text(encoding="utf-8")
+    assert "://" not in text
+    assert "index-url" not in text
+    entries = re.split(r"^(?=[a-z0-9-]+==)", text, flags=re.MULTILINE)[1:]
+    assert entries
+    assert all("--hash=sha256:" in entry for entry in entries)
+
+
+def test_what_is_promised_lowest_is_what_is_tried_lowest() -> None:
+    tried = locked("lowest.lock")
+    assert {name: release(tried[name]) for name in lower_bounds()} == {
+        name: release(version) for name, version in lower_bounds().items()
+    }
+
+
+def test_every_dependency_is_locked_for_work_and_for_the_wheel() -> None:
+    for lock in ("dev.lock", "wheel.lock"):
+        assert set(lower_bounds()) <= set(locked(lock)), f"{lock} is stale: make lock"
+
+
+def test_pandas_is_in_no_lock() -> None:
+    assert not [lock.name for lock in LOCKS if "pandas" in locked(lock.name)]

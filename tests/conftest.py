@@ -1,0 +1,40 @@
+"""Goal: every test runs the interpreter and the settings it thinks it runs. Method: set before any session.
+
+`spark_session` and `spark_context` come from pytest-spark with `spark_options` of pyproject.toml. Tests that
+use them are marked `spark` here, so that nobody can forget, and run last: a broken rule is heard before a JVM
+starts.
+Ledger stores belong in `tmp_path`; the fixture `store_path` says so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SPARK_FIXTURES = {"spark_session", "spark_context"}
+
+# A worker must import the very modules that the tests import, from whatever directory pytest was started in.
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ.pop("LEDGER_STORE", None)
+os.environ.pop("SPARK_REMOTE", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a JVM and move it to the end; the order among the others stays."""
+    for item in items:
+        if SPARK_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.spark)
+    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+
+
+@pytest.fixture
+def store_path(tmp_path: Path) -> Path:
+    """Where a store of this test may be created; it does not exist yet."""
+    return tmp_path / "store"

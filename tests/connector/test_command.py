@@ -1,0 +1,115 @@
+"""The command `ledger` as its user types it: every command on a real store, text and JSON, errors in one line.
+
+Method: typer's runner in this process, a broker of its own behind it; files of a real Pulsar for `dump`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from connector.command import app
+from ledger.api import connect
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "pulsar"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = tmp_path / "store"
+    monkeypatch.setenv("LEDGER_STORE", str(path))
+    yield path
+    if path.exists():
+        from ledger.protocol import Empty
+
+        connect(path).client.call("shutdown", Empty())
+
+
+def run(*arguments: str, status: int = 0, stdin: str | None = None) -> str:
+    result = CliRunner().invoke(app, list(arguments), input=stdin)
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def run_json(*arguments: str) -> Any:
+    return json.loads(run(*arguments, "--output", "json"))
+
+
+def test_a_ledger_from_its_creation_to_its_end(store: Path) -> None:
+    run("create", "orders", "--max-entries", "2")
+    run("append", "orders", "a", "b")
+    run("append", "orders", stdin="c\nd\n")
+    assert [ledger["rows"] for ledger in run_json("list")] == [4]
+    described = run_json("describe", "orders")
+    assert [part["entries"] for part in described["segments"]] == [2, 2]
+    assert "4 rows in 4 entries" in run("describe", "orders")
+    rows = run("tail", "orders", "--start", "earliest", "--wait-ms", "0", "--output", "json").splitlines()
+    assert [json.loads(row)["value"] for row in rows] == ["YQ==", "Yg==", "Yw==", "ZA=="]
+    assert run_json("verify") == {"public/default/persistent/orders": 4}
+    assert run_json("seek", "orders", "0")["position"] == described["start"]
+    run("delete", "orders", status=1, stdin="n\n")
+    run("delete", "orders", "--yes")
+    assert run_json("list") == []
+
+
+def test_cursors_are_made_moved_and_forgotten(store: Path) -> None:
+    run("append", "orders", "a", "b", "c")
+    end = run_json("describe", "orders")["end"]
+    assert run_json("cursor", "create", "orders", "billing")["backlog_rows"] == 3
+    assert run_json("cursor", "reset", "orders", "billing", "latest")["next_position"] == end
+    assert run_json("cursor", "reset", "orders", "billing", f"{end[0]}:1")["backlog_rows"] == 2
+    assert [state["cursor"] for state in run_json("cursor", "list", "orders")] == ["billing"]
+    run("cursor", "delete", "orders", "billing")
+    assert run_json("cursor", "list", "orders") == []
+
+
+def test_errors_are_one_line_that_says_what_to_do(store: Path) -> None:
+    assert "there is no ledger store at" in run("list", status=1)
+    run("append", "orders", "a")
+    said = run("describe", "oders", status=1)
+    assert "Did you mean 'orders'?" in said
+    assert "Traceback" not in said
+    assert "has no cursor 'x'" in run("cursor", "delete", "orders", "x", status=1)
+    assert "neither earliest" in run("tail", "orders", "--start", "noon", status=2)
+
+
+def test_verify_names_the_byte_that_disagrees(store: Path) -> None:
+    run("create", "orders", "--max-entries", "1")
+    run("append", "orders", "hello", "world")
+    file = store / "ledgers" / "0.ledger"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    said = run("verify", "orders", status=1)
+    assert "0.ledger" in said
+    assert "CRC32C" in said
+
+
+def test_files_of_a_real_pulsar_are_dumped() -> None:
+    data = next(
+        path for path in (FIXTURES / "02-lz4" / "objects").iterdir() if "-ledger-" in path.name and path.suffix == ""
+    )
+    data = data.with_name(data.name.removesuffix("-index"))
+    rows = run_json("dump", "segment", str(data))
+    assert {row["kind"] for row in rows} == {"batch"}
+    first = run_json("dump", "entry", str(data), "0")
+    assert first["metadata"]["numMessagesInBatch"] == rows[0]["rows"]
+    index = run_json("dump", "index", f"{data}-index")
+    assert index["managedLedger"] == "public/fx/persistent/02-lz4"
+    assert index["entries"] == len(rows)
+    ledgers = run_json("dump", "metadata", str(FIXTURES / "02-lz4" / "managed-ledger-info.bin"))["ledgerInfo"]
+    assert len(ledgers) > 1
+    cursor = next((FIXTURES / "cur-holes-lz4").glob("*.cursor-info.live.bin"))
+    assert "cursorsLedgerId" in run_json("dump", "metadata", "--cursor", str(cursor))
+
+
+def test_a_file_that_is_none_of_these_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"nonsense" * 100)
+    assert "LEDGER_CORRUPT" in run("dump", "segment", str(tmp_path / "x"), status=1)
+    assert "LEDGER_CORRUPT" in run("dump", "index", str(tmp_path / "x"), status=1)
+    assert "cannot be read" in run("dump", "segment", str(tmp_path / "y"), status=1)

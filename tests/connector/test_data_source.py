@@ -1,0 +1,118 @@
+"""Goal: the source finds the store that was meant, and runs where Spark knows less. Method: sources made by hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connector.data_source import LedgerSource
+from ledger.api import Ledger, connect, store_location
+from ledger.errors import Refused
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def orders(store: Path) -> Ledger:
+    ledger = connect(store).ledger("orders")
+    ledger.append([{"n": 1}])
+    return ledger
+
+
+def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert store_location() == str(tmp_path / "ledger-store")
+    assert store_location("elsewhere") == str(tmp_path / "elsewhere")
+    assert store_location("file:///srv/store") == "/srv/store"
+    monkeypatch.setenv("LEDGER_STORE", "grpc://broker:6650")
+    assert store_location() == "grpc://broker:6650"
+    assert store_location("elsewhere") == str(tmp_path / "elsewhere")
+    with pytest.raises(Refused, match="'s3://bucket' is neither a directory"):
+        store_location("s3://bucket")
+
+
+def test_a_source_without_ledger_or_with_a_bad_name_is_refused_at_once(store: Path) -> None:
+    with pytest.raises(Refused, match="no ledger is named"):
+        LedgerSource({"store": str(store)}, "0")
+    with pytest.raises(Refused, match=r"'a/\.\./b'"):
+        LedgerSource({"path": "a/../b", "store": str(store)}, "0")
+    assert not store.exists()
+
+
+def test_overwrite_is_refused_before_anything_is_made(store: Path) -> None:
+    from pyspark.sql.types import LongType, StructType
+
+    source = LedgerSource({"path": "orders", "store": str(store)}, "0")
+    with pytest.raises(Refused, match="mode overwrite is not supported: ledger 'orders' is a log"):
+        source.batch_writer(StructType().add("n", LongType()), overwrite=True)
+    assert not store.exists()
+
+
+def test_a_user_schema_is_compared(store: Path, orders: Ledger) -> None:
+    from pyspark.sql.types import IntegerType, StructType
+
+    source = LedgerSource({"path": "orders", "store": str(store)}, "0")
+    with pytest.raises(Refused, match="column 'n' is int, the ledger says bigint"):
+        source.batch_reader(StructType().add("n", IntegerType()))
+
+
+def test_a_time_to_start_from(store: Path, orders: Ledger) -> None:
+    from connector.ledger_read import LedgerRead
+    from connector.options import read_options
+    from ledger.position import EARLIEST
+
+    def start(milliseconds: int) -> object:
+        options = {"path": "orders", "store": str(store), "startingTimestamp": str(milliseconds)}
+        return LedgerRead(read_options(options)).starting(EARLIEST)
+
+    log = orders.end()
+    assert start(0) == log.start
+    assert start(log.last_publish_ms) == log.start
+    assert start(log.last_publish_ms + 1) == log.end
+
+
+def test_a_spark_without_admission_control_streams_whole_batches(store: Path, orders: Ledger) -> None:
+    """Spark 4.1 has no `pyspark.sql.streaming.datasource` and hands `latestOffset` nothing."""
+    code = f"""
+import sys, json
+sys.path.insert(0, {str(ROOT)!r})
+import pyspark.sql.datasource, pyspark.sql.streaming
+sys.modules["pyspark.sql.streaming.datasource"] = None
+del pyspark.sql.streaming.datasource
+from connector.data_source import LedgerSource
+from ledger.api import connect
+given = {{"path": "orders", "store": {str(store)!r}, "startingPosition": "earliest"}}
+source = LedgerSource(given, "0")
+stream = source.stream_reader(source.schema())
+start, end = stream.initialOffset(), stream.latestOffset()
+count = lambda a, b: sum(batch.num_rows for part in stream.partitions(a, b) for batch in stream.read(part))
+seen = [count(start, end), stream.latestOffset() == end]
+connect({str(store)!r}).ledger("orders").append([{{"n": 2}}, {{"n": 3}}])
+seen.append(count(end, stream.latestOffset()))
+try:
+    LedgerSource({{**given, "maxRowsPerTrigger": "5"}}, "0").stream_reader(source.schema())
+except Exception as refused:
+    seen.append(str(refused))
+print(json.dumps(seen))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    first, still, second, refused = json.loads(done.stdout)
+    assert (first, still, second) == (1, True, 2)
+    assert "need Spark 4.2" in refused
+
+
+def test_a_store_that_nobody_named_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LEDGER_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        LedgerSource({"path": "orders"}, "0")
+    assert capfd.readouterr().err.splitlines() == [f"pyspark-ledger: the store is {tmp_path / 'ledger-store'}"]
+    LedgerSource({"path": "orders", "store": str(tmp_path / "named")}, "0")
+    assert capfd.readouterr().err == ""

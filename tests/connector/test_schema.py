@@ -1,0 +1,160 @@
+"""Goal: Spark is handed what it expects; what a log cannot keep is refused by column. Method: types by table."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    CalendarIntervalType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from connector.schema import (
+    METADATA,
+    arrow_schema,
+    columns_to_write,
+    reader_schema,
+    require_same_schema,
+    require_writable,
+    spark_schema,
+)
+from ledger.columns import schema_bytes, schema_from_bytes
+from ledger.errors import Refused, Unsupported
+
+STRICT = StructType(
+    [
+        StructField("id", LongType(), nullable=False),
+        StructField("tags", ArrayType(StringType(), containsNull=False), nullable=False),
+        StructField("by", MapType(StringType(), IntegerType(), valueContainsNull=False)),
+        StructField("in", StructType([StructField("x", DecimalType(10, 2), nullable=False)])),
+    ]
+)
+
+
+def test_registered_columns_are_nullable_to_the_bottom_and_survive_their_bytes() -> None:
+    columns = columns_to_write(STRICT, "orders")
+    assert all(field.nullable for field in columns)
+    assert columns.field("tags").type.value_field.nullable
+    assert columns.field("in").type.field(0).nullable
+    assert schema_from_bytes(schema_bytes(columns)) == columns
+    assert arrow_schema(spark_schema(columns, "orders")) == columns
+
+
+def test_metadata_columns_are_to_the_letter_what_spark_expects() -> None:
+    assert arrow_schema(spark_schema(METADATA, "orders")) == METADATA
+    names = reader_schema(None, "orders", include_metadata=True).names
+    assert names == ["value", *METADATA.names]
+
+
+def test_foreign_arrow_types_become_sparks() -> None:
+    columns = pa.schema(
+        [("a", pa.large_string()), ("t", pa.timestamp("ms", "UTC")), ("d", pa.dictionary("int8", "string"))]
+    )
+    assert arrow_schema(spark_schema(columns, "x")) == pa.schema(
+        [("a", pa.string()), ("t", pa.timestamp("us", "UTC")), ("d", pa.string())]
+    )
+    with pytest.raises(Unsupported, match="column 'u' of ledger 'x' is uint64"):
+        spark_schema(pa.schema([("u", pa.uint64())]), "x")
+
+
+@pytest.mark.parametrize("kind", [NullType(), VariantType(), CalendarIntervalType(), YearMonthIntervalType()])
+def test_a_type_that_cannot_be_kept_is_refused_by_column_however_deep(kind: DataType) -> None:
+    for schema in (
+        StructType().add("odd", kind),
+        StructType().add("odd", ArrayType(kind)),
+        StructType().add("odd", MapType(StringType(), kind)),
+    ):
+        with pytest.raises(Refused, match="column 'odd'"):
+            columns_to_write(schema, "orders")
+    with pytest.raises(Refused, match=r"column 'deep\.odd'"):
+        columns_to_write(StructType().add("deep", StructType().add("odd", kind)), "orders")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [BooleanType(), DoubleType(), DateType(), TimestampType(), TimestampNTZType(), BinaryType(), DayTimeIntervalType()],
+)
+def test_a_type_that_can_be_kept_is(kind: DataType) -> None:
+    columns = columns_to_write(StructType().add("c", kind), "orders")
+    assert spark_schema(columns, "orders")["c"].dataType == kind
+
+
+def test_columns_that_spark_cannot_tell_apart_are_refused() -> None:
+    with pytest.raises(Refused, match="'Id' and 'id'"):
+        columns_to_write(StructType().add("Id", LongType()).add("id", LongType()), "orders")
+    with pytest.raises(Refused, match="without columns"):
+        columns_to_write(StructType(), "orders")
+
+
+def test_a_later_write_must_have_the_ledgers_columns() -> None:
+    registered = columns_to_write(StructType().add("id", LongType()).add("name", StringType()), "orders")
+    require_writable(StructType().add("name", StringType()).add("id", LongType(), nullable=False), registered, "orders")
+    with pytest.raises(Refused, match=r"'name' \(string\).*missing"):
+        require_writable(StructType().add("id", LongType()), registered, "orders")
+    with pytest.raises(Refused, match=r"'more' \(int32\).*not a column"):
+        require_writable(
+            StructType().add("id", LongType()).add("name", StringType()).add("more", IntegerType()),
+            registered,
+            "orders",
+        )
+    with pytest.raises(Refused, match=r"'id'.*is bigint, what is written is int"):
+        require_writable(StructType().add("id", IntegerType()).add("name", StringType()), registered, "orders")
+
+
+def test_a_schema_given_by_the_user_must_be_the_ledgers() -> None:
+    own = StructType().add("id", LongType()).add("tags", ArrayType(StringType()))
+    require_same_schema(
+        StructType().add("id", LongType(), nullable=False).add("tags", ArrayType(StringType(), containsNull=False)),
+        own,
+        "orders",
+    )
+    for given, words in (
+        (StructType().add("id", LongType()), "nothing where the ledger has column 'tags'"),
+        (
+            StructType().add("ID", LongType()).add("tags", ArrayType(StringType())),
+            "'ID' where the ledger has column 'id'",
+        ),
+        (
+            StructType().add("id", IntegerType()).add("tags", ArrayType(StringType())),
+            "says column 'id' is int, the ledger says bigint",
+        ),
+        (own.add("more", LongType()), "column 'more', which the ledger has not"),
+    ):
+        with pytest.raises(Refused, match=words):
+            require_same_schema(given, StructType(list(own)[:2]), "orders")
+
+
+def test_a_column_named_like_metadata_is_refused_only_where_it_clashes() -> None:
+    columns = pa.schema([("__key", pa.string())])
+    assert reader_schema(columns, "x", include_metadata=False).names == ["__key"]
+    with pytest.raises(Refused, match=r"'__key'.*metadata column"):
+        reader_schema(columns, "x", include_metadata=True)
+
+
+def test_names_of_metadata_columns_are_refused_when_they_are_written() -> None:
+    with pytest.raises(Refused, match=r"column '__key'.*Rename it"):
+        columns_to_write(StructType().add("id", LongType()).add("__key", LongType()), "orders")
+
+
+def test_an_interval_that_would_come_back_as_another_type_is_refused_against_itself() -> None:
+    given = StructType().add("x", DayTimeIntervalType(0, 0))
+    with pytest.raises(Refused, match="column 'x'"):
+        require_writable(given, columns_to_write(given, "orders"), "orders")

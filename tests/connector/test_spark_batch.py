@@ -1,0 +1,100 @@
+"""Goal: rows written by Spark are the rows that Spark reads. Method: one story over a real session and broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.testing import assertDataFrameEqual
+
+
+def every_type(spark: SparkSession) -> DataFrame:
+    return spark.range(1000).select(
+        "id",
+        (f.col("id") % 2 == 0).alias("b"),
+        (f.col("id") % 100).cast("tinyint").alias("i8"),
+        f.col("id").cast("smallint").alias("i16"),
+        f.when(f.col("id") % 3 > 0, f.col("id").cast("int")).alias("i32"),
+        f.col("id").cast("float").alias("f"),
+        (f.col("id") / 7).alias("d"),
+        f.col("id").cast("decimal(20, 4)").alias("dec"),
+        f.when(f.col("id") % 5 > 0, f.concat(f.lit("é"), f.col("id"))).alias("s"),
+        f.col("id").cast("string").cast("binary").alias("bin"),
+        f.expr("date_add(date'2020-01-01', cast(id as int))").alias("day"),
+        f.expr("timestamp_micros(id * 1000001)").alias("at"),
+        f.expr("cast(timestamp_micros(id * 1000001) as timestamp_ntz)").alias("at_ntz"),
+        f.expr("make_dt_interval(0, 0, 0, id)").alias("gap"),
+        f.expr("transform(sequence(0, cast(id % 3 as int)), x -> if(x = 1, null, x))").alias("many"),
+        f.expr("map('k', id)").alias("by"),
+        f.expr("named_struct('x', cast(id as int), 'y', array(named_struct('z', 'q')))").alias("deep"),
+    )
+
+
+def test_written_rows_are_read_rows(spark_session: SparkSession, store: Path) -> None:
+    spark = spark_session
+    options = {"store": str(store)}
+    sent = every_type(spark)
+    with pytest.raises(Exception, match="there is no ledger store at"):
+        spark.read.format("ledger").options(**options).load("orders").count()
+
+    # Found by name, without register(): no row is in the log before all are.
+    sent.write.format("ledger").options(**options).mode("append").save("orders")
+    read = spark.read.format("ledger").options(**options).load("orders")
+    assert read.dtypes == sent.dtypes
+    assertDataFrameEqual(read, sent)
+
+    # Refused before anything is staged, naming what is wrong.
+    writer = sent.write.format("ledger").options(**options)
+    for write, words in (
+        (lambda: writer.mode("overwrite").save("orders"), "mode overwrite is not supported"),
+        (
+            lambda: sent.drop("s").write.format("ledger").options(**options).mode("append").save("orders"),
+            "'s' .*missing",
+        ),
+        (
+            lambda: (
+                sent.withColumn("i32", f.lit("x"))
+                .write.format("ledger")
+                .options(**options)
+                .mode("append")
+                .save("orders")
+            ),
+            "'i32'.* is int, what is written is string",
+        ),
+        (lambda: writer.option("entrySize", "1").mode("append").save("orders"), "unknown option"),
+        (lambda: spark.read.format("ledger").options(**options).load("odrers").count(), "Did you mean 'orders'"),
+    ):
+        with pytest.raises(Exception, match=words):
+            write()
+    assert spark.read.format("ledger").options(**options).load("orders").count() == 1000
+
+    # Small entries, compressed, are the same rows; metadata says where each is, uniquely.
+    sent.repartition(4).write.format("ledger").options(**options, entryBytes="4k", compression="zstd").mode(
+        "append"
+    ).save("orders")
+    placed = (
+        spark.read.format("ledger")
+        .options(**options, includeMetadata="true", minPartitionBytes="8k", targetPartitionBytes="16k")
+        .load("orders")
+    )
+    assert placed.rdd.getNumPartitions() > 3
+    assert placed.count() == 2000
+    assert placed.select("__position").distinct().count() == 2000
+    assert placed.select("__messageId").distinct().count() == 2000
+    assert {row[0] for row in placed.select("__topic").distinct().collect()} == {"persistent://public/default/orders"}
+
+    # A range by position, and a view.
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW v USING ledger OPTIONS (path 'orders', store '{store}', mapping 'off')"
+    )
+    assert spark.sql("SELECT count(*) FROM v WHERE id < 10").first()[0] == 20
+    half = placed.where("__position.entryId > 2").selectExpr("min(__position)").first()[0]
+    rest = (
+        spark.read.format("ledger")
+        .options(**options, startingPosition=f"{half.ledgerId}:{half.entryId}")
+        .load("orders")
+    )
+    assert rest.count() == placed.where(f"__position.entryId >= {half.entryId}").count()
+    assert spark.read.format("ledger").options(**options, startingPosition="latest").load("orders").count() == 0

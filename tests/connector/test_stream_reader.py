@@ -1,0 +1,231 @@
+"""Goal: a stream loses and repeats nothing over failures that Spark brings about. Method: Spark's calls, made by hand
+over a real embedded broker, in the order in which Spark makes them; offsets pass through JSON text as in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from connector.data_source import LedgerSource
+from connector.stream_reader import LedgerStreamReader
+from ledger.api import Ledger, connect
+from ledger.entry import encode_entry
+from ledger.errors import DataLoss, LedgerError, NotFound, Refused
+from ledger.proto.pulsar_messages_pb2 import MessageMetadata
+
+ALL = ReadAllAvailable()
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def orders(store: Path) -> Ledger:
+    ledger = connect(store).ledger("orders")
+    append(ledger, 0, 10)
+    return ledger
+
+
+def append(ledger: Ledger, first: int, end: int) -> None:
+    for number in range(first, end):
+        ledger.append(pa.table({"n": pa.array([number], pa.int64())}))
+
+
+def reader(store: Path, **options: str) -> LedgerStreamReader:
+    source = LedgerSource({"path": "orders", "store": str(store), **options}, "0.1.0")
+    return source.stream_reader(source.schema())
+
+
+def text(offset: object) -> dict:
+    return json.loads(json.dumps(offset))
+
+
+def rows(stream: LedgerStreamReader, start: dict, end: dict) -> list[int]:
+    copy = pickle.loads(pickle.dumps(stream))  # our own bytes  # noqa: S301  # our own bytes
+    assert copy._running is None
+    parts = [pickle.loads(pickle.dumps(part)) for part in stream.partitions(text(start), text(end))]  # our own bytes  # noqa: S301  # our own bytes
+    return [n for part in parts for batch in copy.read(part) for n in batch.column("n").to_pylist()]
+
+
+def stopped(stream: LedgerStreamReader) -> None:
+    """As a killed process: its heartbeat ends, its lease does not."""
+    if stream._running is not None and stream._running._heartbeat is not None:
+        stream._running._heartbeat.stop()
+
+
+def test_batches_join_without_gap_or_overlap(store: Path, orders: Ledger) -> None:
+    stream = reader(store, startingPosition="earliest")
+    start = text(stream.initialOffset())
+    assert text(stream.initialOffset()) == start
+    first = text(stream.latestOffset(start, ALL))
+    assert rows(stream, start, first) == list(range(10))
+    assert json.dumps(stream.latestOffset(first, ALL)) == json.dumps(first)
+    append(orders, 10, 15)
+    second = text(stream.latestOffset(first, ALL))
+    assert rows(stream, first, second) == list(range(10, 15))
+    assert rows(stream, first, second) == list(range(10, 15))
+    assert stream.partitions(first, first) == []
+    stream.stop()
+
+
+def test_latest_loses_nothing_when_the_first_batch_fails(store: Path, orders: Ledger) -> None:
+    stream = reader(store)
+    start = text(stream.initialOffset())
+    append(orders, 10, 13)
+    end = text(stream.latestOffset(start, ALL))
+    stopped(stream)
+    append(orders, 13, 20)
+    again = reader(store)
+    recomputed = text(again.initialOffset())
+    assert recomputed != start
+    assert rows(again, recomputed, end) == [10, 11, 12]
+    following = text(again.latestOffset(end, ALL))
+    assert rows(again, end, following) == list(range(13, 20))
+    stopped(again)
+
+
+def test_a_first_batch_without_rows_may_fail_too(store: Path, orders: Ledger) -> None:
+    stream = reader(store)
+    start = text(stream.initialOffset())
+    assert text(stream.latestOffset(start, ALL)) == start
+    stopped(stream)
+    append(orders, 10, 12)
+    again = reader(store)
+    assert rows(again, text(again.initialOffset()), start) == []
+    assert rows(again, start, text(again.latestOffset(start, ALL))) == [10, 11]
+    stopped(again)
+
+
+def test_a_subscription_keeps_its_place_without_a_checkpoint(store: Path, orders: Ledger) -> None:
+    stream = reader(store, subscription="billing", startingPosition="earliest")
+    start = text(stream.initialOffset())
+    assert orders.cursor("billing").state().next_position == orders.end().start
+    end = text(stream.latestOffset(start, ALL))
+    assert orders.cursor("billing").state().backlog_rows == 10
+    assert rows(stream, start, end) == list(range(10))
+    append(orders, 10, 12)
+    # The next trigger's start is in Spark's commit log: only now is it acknowledged.
+    after = text(stream.latestOffset(end, ALL))
+    state = orders.cursor("billing").state()
+    assert (state.backlog_rows, state.replay_floor) == (2, state.next_position)
+    stream.commit(after)
+    assert orders.cursor("billing").state().backlog_rows == 0
+    stream.stop()
+    append(orders, 12, 14)
+    again = reader(store, subscription="billing", startingPosition="earliest")
+    start = text(again.initialOffset())
+    assert rows(again, start, text(again.latestOffset(start, ALL))) == [12, 13]
+    # A checkpoint behind the cursor is honoured while the data is there.
+    assert rows(again, end, after) == [10, 11]
+    again.stop()
+
+
+def test_a_second_live_query_is_refused_and_a_dead_one_is_not_waited_for(store: Path, orders: Ledger) -> None:
+    stream = reader(store, subscription="billing")
+    stream.initialOffset()
+    stream._running._heartbeat._seconds = 0.2
+    second = reader(store, subscription="billing")
+    with pytest.raises(Refused, match=r"subscription 'billing' .* is read by .* until"):
+        second.initialOffset()
+    stream.stop()
+    second.initialOffset()
+    second.stop()
+    # A process that was killed released nothing; the broker sees that it is gone.
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from connector.data_source import LedgerSource
+source = LedgerSource({{"path": "orders", "store": {str(store)!r}, "subscription": "billing"}}, "0.1.0")
+source.stream_reader(source.schema()).initialOffset()
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert orders.cursor("billing").state().lease_holder
+    third = reader(store, subscription="billing")
+    third.initialOffset()
+    third.stop()
+
+
+def test_limits_and_available_now(store: Path, orders: Ledger) -> None:
+    stream = reader(store, startingPosition="earliest", maxRowsPerTrigger="4")
+    assert stream.getDefaultReadLimit() == ReadMaxRows(4)
+    stream.prepareForTriggerAvailableNow()
+    append(orders, 10, 20)
+    at, seen = text(stream.initialOffset()), []
+    while (end := text(stream.latestOffset(at, ReadMaxRows(4)))) != at:
+        seen.append(rows(stream, at, end))
+        at = end
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    report = stream.reportLatestOffset()["ledgers"]["public/default/persistent/orders"]
+    assert (report["lagRows"], report["lagEntries"]) == (10, 10)
+    # Trigger.Once asks for everything, whatever the options say.
+    once = reader(store, startingPosition="earliest", maxRowsPerTrigger="4")
+    start = text(once.initialOffset())
+    assert rows(once, start, text(once.latestOffset(start, ALL))) == list(range(20))
+    once.stop()
+    stream.stop()
+
+
+def test_a_ledger_made_again_is_not_the_one_that_was_read(store: Path, orders: Ledger) -> None:
+    stream = reader(store, startingPosition="earliest")
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    connect(store).delete("orders")
+    append(orders, 0, 1)
+    with pytest.raises(DataLoss, match="is now incarnation"):
+        stream.latestOffset(end, ALL)
+    again = reader(store)
+    with pytest.raises(DataLoss, match=end["ledgers"]["public/default/persistent/orders"]["id"]):
+        again.partitions(start, end)
+    stopped(stream)
+    stopped(again)
+
+
+def test_a_range_that_runs_backwards_raises(store: Path, orders: Ledger) -> None:
+    stream = reader(store, startingPosition="earliest")
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    later = text(stream.latestOffset(end, ALL))
+    append(orders, 10, 11)
+    later = text(stream.latestOffset(end, ALL))
+    with pytest.raises(LedgerError, match=r"begins at .* and ends before it"):
+        stream.partitions(later, {**end, "from": {}})
+    stopped(stream)
+
+
+def test_messages_have_a_value_and_kinds_do_not_mix(store: Path) -> None:
+    raw = connect(store).ledger("orders")
+    raw.append(b"one")
+    tombstone = MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=1_000, null_value=True, partition_key="k"
+    )
+    tombstone.properties.add(key="a", value="b")
+    raw._append_entries([encode_entry(tombstone)])
+    stream = reader(store, startingPosition="earliest", includeMetadata="true")
+    start = text(stream.initialOffset())
+    (part,) = stream.partitions(start, text(stream.latestOffset(start, ALL)))
+    (batch,) = stream.read(part)
+    found = batch.to_pylist()
+    assert [row["value"] for row in found] == [b"one", None]
+    assert [row["__key"] for row in found] == [None, "k"]
+    assert found[1]["__messageProperties"] == [("a", "b")]
+    assert [row["__position"]["batchIndex"] for row in found] == [-1, -1]
+    assert found[0]["__messageId"] == b"\x08" + bytes([found[0]["__position"]["ledgerId"]]) + b"\x10\x00"
+    stream.stop()
+    with pytest.raises(Refused, match="holds 2 messages"):
+        raw.append([{"n": 1}])
+
+
+def test_a_missing_ledger_is_named_or_waited_for(store: Path, orders: Ledger) -> None:
+    with pytest.raises(NotFound, match="Did you mean 'orders'"):
+        LedgerSource({"path": "order", "store": str(store)}, "0").schema()
+    with pytest.raises(NotFound):
+        LedgerSource(
+            {"path": "new", "store": str(store), "waitForLedger": "true", "waitTimeoutMs": "300"}, "0"
+        ).schema()

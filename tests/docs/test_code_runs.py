@@ -1,0 +1,80 @@
+"""Goal: every line of code in README and docs runs. Method: each page's Python is one program, run as its reader would.
+
+A program has a directory, an interpreter and, when it asks for one, a JVM of its own. Shell lines are indented and
+begin with `make`: each names a target that there is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streaming_examples.broker_control import stop_broker_of
+
+ROOT = Path(__file__).resolve().parents[2]
+# What the reader sees, and would miss if the page were wrong.
+SAYS = {
+    "README.md": [r"\|\s*2\|\s*salt\|\s*1\.2\|", r"'item': 'coffee'", r"'item': 'tea'"],
+    "docs/quickstart.md": [],
+    "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
+}
+# A stream that the page leaves running has to get through what there is.
+END = """
+if "spark" in globals():
+    for query in spark.streams.active:
+        query.processAllAvailable()
+        query.stop()
+"""
+
+
+def pages() -> list[Path]:
+    return [path for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]) if code(path)]
+
+
+def code(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_every_page_with_code_is_known() -> None:
+    assert {str(page.relative_to(ROOT)) for page in pages()} == set(SAYS), "say here what a page's program shows"
+
+
+def test_there_is_no_other_kind_of_code() -> None:
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]):
+        kinds = set(re.findall(r"^```(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE))
+        assert kinds <= {"python"}, f"{page.name} has blocks of {kinds}: nothing runs them"
+
+
+def test_the_commands_of_the_readme_are_targets() -> None:
+    commands = re.findall(r"^    make ([a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert commands[:2] == ["setup", "demo"]
+    targets = re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(commands) <= set(targets)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_runs(page: Path, tmp_path: Path) -> None:
+    program = tmp_path / "page.py"
+    program.write_text("\n".join([*code(page), END]), encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "LEDGER_STORE"}
+    try:
+        ran = subprocess.run(
+            [sys.executable, str(program)],
+            cwd=tmp_path,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    finally:
+        stop_broker_of(tmp_path / "ledger-store")
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    for line in SAYS[str(page.relative_to(ROOT))]:
+        assert re.search(line, ran.stdout), f"{line!r} is not in what {page.name} prints:\n{ran.stdout}"

@@ -1,0 +1,51 @@
+"""Goal: the documentation names what there is. Method: compare tables and links with code and tree."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ledger.errors import LedgerError
+
+ROOT = Path(__file__).resolve().parents[2]
+# These pages are generated or written with what they describe.
+LATER = {"docs/options.md"}
+
+
+def pages() -> list[Path]:
+    return sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
+
+
+def test_every_error_code_is_explained_and_no_other() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"^\| `(LEDGER_[A-Z_]+)`", text, re.MULTILINE))
+    assert explained == {error.code for error in LedgerError.__subclasses__()}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        linked = (page.parent / target).resolve()
+        if str(linked.relative_to(ROOT)) not in LATER:
+            assert linked.exists(), f"{page.name} links {target}, which is not there"
+
+
+def test_every_target_of_make_is_explained() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):(?!=)", makefile, re.MULTILINE))
+    assert targets == set(re.findall(r"^# ([a-z-]+): ", makefile, re.MULTILINE))
+    assert targets == {name for line in re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE) for name in line.split()}
+
+
+def test_every_spark_setting_has_its_reason() -> None:
+    lines = (ROOT / "conf" / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("spark."):
+            comment = []
+            for above in reversed(lines[:number]):
+                if not above.startswith("#"):
+                    break
+                comment.append(above)
+            assert "Default" in " ".join(comment), f"{line.split()[0]} states neither its default nor why"

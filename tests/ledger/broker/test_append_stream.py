@@ -1,0 +1,100 @@
+"""Goal: an entry fails for its own faults only, and what failed first is what is told. Method: batches of good and bad
+entries on a real broker; a log whose disk fails where no real one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from ledger.broker.append_stream import AppendStream
+from ledger.broker.entry_batches import entry_batch
+from ledger.errors import Corrupt, Refused, Unavailable
+from ledger.position import Position
+from ledger.protocol import Appended, CreateLedger
+
+Rig = Any
+MakeEntry = Callable[..., bytes]
+
+
+def test_entries_that_share_a_batch_with_a_bad_one_do_not_fail_for_it(
+    rig: Rig, make_entry: MakeEntry, read_log: Callable[..., list[tuple[str, bytes]]]
+) -> None:
+    rig.start("--create")
+    client = rig.client()
+    client.create(CreateLedger("orders"))
+    producer = client.producer("orders")
+    entries = [make_entry(b"%d" % i) for i in range(6)]
+    entries[3] = entries[3][:-1] + b"?"
+    with producer._changed:  # so that the sender finds all of them at once
+        producer.append(entries[0])
+        futures = [producer.append(entry) for entry in entries[1:]]
+        assert len(producer._queued) == 6
+    assert [future.result(10).entry_id for future in futures[:2]] == [1, 2]
+    with pytest.raises(Corrupt, match="CRC32C") as corrupt:
+        futures[2].result(10)
+    assert "not known" not in corrupt.value.message
+    for future in futures[3:]:
+        with pytest.raises(Unavailable, match=r"an entry before it failed: .*CRC32C.* whether 2 entries in flight"):
+            future.result(10)
+    with pytest.raises(Corrupt):
+        producer.append(make_entry(b"late"))
+    assert [payload for _, payload in read_log(client, "orders")] == [b"0", b"1", b"2"]
+
+
+class FailingLog:
+    """A log that takes entries and settles them when it is told; `bad` is refused at once."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Future[Position]] = []
+
+    def append(self, entries: list[pa.Buffer]) -> Future[Position]:
+        if any(bytes(entry) == b"bad" for entry in entries):
+            for future in self.waiting:
+                future.set_exception(Unavailable("the disk is gone"))
+            raise Refused("this is no entry")
+        self.waiting.append(Future())
+        return self.waiting[-1]
+
+
+class Replies:
+    """What the client would read."""
+
+    def __init__(self) -> None:
+        self.sent: list[Appended] = []
+
+    def write(self, message: bytes) -> None:
+        self.sent.append(msgspec.msgpack.decode(message, type=Appended))
+
+
+def test_an_append_that_failed_before_a_refused_one_is_the_error() -> None:
+    """The refusal is known at once, the failing sync later: the client takes the error for its first open entry."""
+    replies = Replies()
+    stream = AppendStream(FailingLog(), replies, 1000)
+    with pytest.raises(Unavailable, match="the disk is gone"):
+        stream.serve(iter([entry_batch([b"good"]), entry_batch([b"bad"])]))
+    assert [(reply.entries, reply.error.message) for reply in replies.sent if reply.error] == [(0, "the disk is gone")]
+
+
+def test_a_client_that_went_away_ends_the_stream_though_its_entries_are_written() -> None:
+    class Gone(Replies):
+        def write(self, message: bytes) -> None:
+            raise pa.ArrowInvalid("nobody reads this")
+
+    log = FailingLog()
+    batches = iter([entry_batch([b"first"]), entry_batch([b"second"])])
+
+    def settled() -> Any:
+        for batch in batches:
+            yield batch
+            for future in log.waiting:
+                if not future.done():
+                    future.set_result(Position(0, 0))
+
+    with pytest.raises(pa.ArrowInvalid, match="nobody reads this"):
+        AppendStream(log, Gone(), 1).serve(settled())

@@ -1,0 +1,136 @@
+"""Goal: a broker leaves when it should, and takes nothing of its successor with it. Method: real processes, signals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.errors import LedgerError, Unavailable
+from ledger.protocol import CreateLedger
+
+Rig = Any
+
+
+def test_sigterm_ends_a_broker_whose_producers_are_still_connected(
+    rig: Rig, make_entry: Callable[..., bytes], read_log: Callable[..., list[tuple[str, bytes]]]
+) -> None:
+    """A stream that nobody uses must not keep the process: shutting Flight down waits for open streams for ever."""
+    broker = rig.start("--create")
+    client = rig.client(deadline_ms=0)
+    client.create(CreateLedger("orders"))
+    producer = client.producer("orders")
+    sent = [producer.append(make_entry(b"%d" % i)) for i in range(100)]
+    for future in sent:
+        future.result(10)
+    broker.send_signal(signal.SIGTERM)
+    assert broker.wait(15) == 0
+    with pytest.raises(Unavailable, match="no broker answers at"):
+        producer.append(make_entry(b"late")).result(10)
+    with pytest.raises(Unavailable):
+        producer.close()
+    rig.start()
+    assert [payload for _, payload in read_log(rig.client(), "orders")] == [b"%d" % i for i in range(100)]
+    described = rig.client().describe("orders")
+    assert [segment.close_ms > 0 for segment in described.segments] == [True], "the ledger was not sealed"
+
+
+def test_a_broker_that_was_taken_over_leaves_and_its_successor_stays_reachable(
+    rig: Rig, make_entry: Callable[..., bytes]
+) -> None:
+    first = rig.start("--create")
+    old = rig.client(deadline_ms=0)
+    old.create(CreateLedger("orders"))
+    producer = old.producer("orders")
+    producer.append(make_entry(b"mine")).result(10)
+    first.send_signal(signal.SIGSTOP)
+    second = rig.start("--take-over")
+    assert rig.client().hello().epoch == 2
+    first.send_signal(signal.SIGCONT)
+    assert first.wait(15) == 0
+    with pytest.raises(LedgerError):
+        producer.append(make_entry(b"lost")).result(10)
+    fresh = rig.client(deadline_ms=0)
+    assert (fresh.hello().pid, fresh.hello().epoch) == (second.pid, 2), "the old broker took the socket away"
+    with fresh.producer("orders") as after:
+        assert after.append(make_entry(b"theirs")).result(10).ledger_id > 0
+
+
+def test_an_idle_broker_leaves_and_a_busy_one_stays(rig: Rig, make_entry: Callable[..., bytes]) -> None:
+    broker = rig.start("--create", "--idle", "1")
+    client = rig.client()
+    client.create(CreateLedger("orders"))
+    with client.producer("orders") as producer:
+        producer.append(make_entry(b"x")).result(10)
+        with pytest.raises(TimeoutError):
+            _wait(broker, 2.0)
+    assert broker.wait(15) == 0
+    assert "nobody has called for 1 s" in rig.log()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--config", "/nowhere.toml"], "there is no settings file /nowhere.toml"),
+        (["--address", "grpc://0.0.0.0:0"], "without TLS it serves loopback and Unix sockets only"),
+        (["--address", "grpc+unix:///nowhere/at/all.sock"], "grpc+unix:///nowhere/at/all.sock"),
+    ],
+)
+def test_what_cannot_start_says_why_and_is_not_tried_again(rig: Rig, arguments: list[str], said: str) -> None:
+    broker = rig.spawn("--create", *arguments)
+    assert broker.wait(20) == 2, rig.log()
+    assert said in rig.log()
+    assert "Traceback" not in rig.log()
+
+
+def test_a_store_that_may_not_be_written_is_refused(rig: Rig) -> None:
+    rig.store.parent.mkdir(exist_ok=True)
+    rig.store.write_text("a file")
+    assert rig.spawn("--create").wait(20) == 2
+    assert str(rig.store) in rig.log()
+    assert "Traceback" not in rig.log()
+
+
+def test_a_second_broker_is_refused_while_the_first_lives(rig: Rig) -> None:
+    first = rig.start("--create")
+    second = rig.spawn()
+    assert second.wait(20) != 0
+    assert f"/{first.pid}/" in rig.log()
+    assert "is held by the broker" in rig.log()
+    assert rig.client().hello().pid == first.pid
+
+
+def test_signals_end_a_broker_that_has_just_begun(rig: Rig) -> None:
+    broker = rig.start("--create")
+    os.kill(broker.pid, signal.SIGINT)
+    assert broker.wait(15) == 0
+
+
+def _wait(broker: Any, seconds: float) -> None:
+    import subprocess
+
+    try:
+        broker.wait(seconds)
+    except subprocess.TimeoutExpired as expired:
+        raise TimeoutError from expired
+
+
+def test_a_broker_whose_store_was_deleted_leaves(rig: Rig) -> None:
+    broker = rig.start("--create")
+    shutil.rmtree(rig.store)
+    assert broker.wait(15) == 2
+    assert "is gone; leaving" in rig.log()
+
+
+def test_a_broker_that_leaves_takes_its_token_along(rig: Rig) -> None:
+    broker = rig.start("--create")
+    token = Path(rig.client().hello().token_path)
+    assert token.exists()
+    broker.send_signal(signal.SIGTERM)
+    assert broker.wait(15) == 0
+    assert not token.exists()

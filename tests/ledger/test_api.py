@@ -1,0 +1,117 @@
+"""The few lines a user writes without Spark: what was appended is read, followed and acknowledged.
+
+Method: a real store and its broker, small rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ledger.api import LedgerStore, connect
+from ledger.errors import NotFound, Refused
+from ledger.protocol import Empty
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LedgerStore]:
+    store = connect(tmp_path / "store")
+    yield store
+    store.client.call("shutdown", Empty())
+
+
+def test_rows_are_appended_read_and_followed(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    first = orders.append([{"id": 1, "item": "tea"}, {"id": 2, "item": None}])
+    second = orders.append(pa.table({"id": [3], "item": ["salt"]}))
+    assert first < second
+    assert orders.read().column("id").to_pylist() == [1, 2, 3]
+    assert orders.read(first).to_pylist() == [{"id": 3, "item": "salt"}]
+    assert [table.num_rows for table in orders.tail(wait_ms=0)] == [3]
+    with pytest.raises(Refused, match="column 'item'"):
+        orders.append([{"id": 4, "total": 1.0}])
+    assert orders.describe().rows == 3
+
+
+def test_what_is_read_is_aligned_for_arrow(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    for number in range(5):
+        orders.append([{"id": number, "name": "x" * number}])
+    buffers = [b for batch in orders.batches() for column in batch.columns for b in column.buffers() if b is not None]
+    assert buffers
+    assert {buffer.address % 8 for buffer in buffers} == {0}
+
+
+def test_messages_are_bytes_and_keep_to_themselves(store: LedgerStore) -> None:
+    log = store.ledger("log")
+    log.append(b"hello")
+    log.append(b"")
+    assert log.read().column("value").to_pylist() == [b"hello", b""]
+    with pytest.raises(Refused, match="holds 2 messages"):
+        log.append([{"id": 1}])
+
+
+def test_a_cursor_remembers_and_a_missing_ledger_is_named(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"id": 1}])
+    billing = orders.cursor("billing")
+    rows, position = billing.read()
+    assert rows.num_rows == 1
+    billing.acknowledge(position)
+    assert billing.read()[0].num_rows == 0
+    assert orders.cursor("billing").state().backlog_rows == 0
+    with pytest.raises(NotFound, match="Did you mean 'orders'"):
+        store.ledger("order").read()
+    billing.delete()
+    store.delete("orders")
+    assert store.names() == []
+
+
+def test_rows_lose_neither_keys_nor_fractions_nor_themselves(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"id": 1}, {"item": "tea"}])
+    assert orders.read().to_pylist() == [{"id": 1, "item": None}, {"id": None, "item": "tea"}]
+    orders.append({"id": number, "item": "salt"} for number in (2, 3))
+    assert orders.read().column("id").to_pylist() == [1, None, 2, 3]
+    for rows, said in (
+        ([{"id": 4, "item": "x"}, {"id": 5, "item": "x", "total": 1.0}], "column 'total'"),
+        ([{"id": 1.5, "item": "x"}], "column 'id'.*1.5"),
+        ([{"id": "x", "item": "x"}], "column 'id'.*int64"),
+        ([{"id": 2**64, "item": "x"}], "column 'id'.*int64"),
+    ):
+        with pytest.raises(Refused, match=said):
+            orders.append(rows)
+    orders.append([{"id": 6.0, "item": None}])
+    assert orders.read().column("id").to_pylist() == [1, None, 2, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("text", "rows are str"), ({"id": 1}, "rows are dict"), ([7], "row 0 is int")]
+)
+def test_what_is_no_row_is_refused_before_a_ledger_is_made(store: LedgerStore, given: object, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        store.ledger("orders").append(given)  # type: ignore[arg-type]
+    assert store.names() == []
+
+
+def test_nothing_given_fixes_no_columns(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    end = orders.append([])
+    with pytest.raises(Refused, match="rows without columns"):
+        orders.append([{}])
+    assert orders.schema() is None
+    first = orders.append([{"id": 1}])
+    assert first > end
+    assert orders.append([]) == first
+    assert orders.read().to_pylist() == [{"id": 1}]
+
+
+def test_a_handle_outlives_its_broker(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"id": 1}])
+    store.client.call("shutdown", Empty())
+    assert orders.append([{"id": 2}]) == orders.end().end
+    assert orders.read().column("id").to_pylist() == [1, 2]

@@ -1,0 +1,117 @@
+"""Goal: private files, whole writes, honest errors, no store on a network. Method: a real directory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ledger import disk
+from ledger.errors import AlreadyExists, NotFound, Refused, Unavailable
+
+FULL = Path("/dev/full")
+
+
+def test_a_new_file_is_private_and_new(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    os.close(disk.create_file(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(AlreadyExists, match=str(path)):
+        disk.create_file(path)
+
+
+def test_a_new_directory_is_private(tmp_path: Path) -> None:
+    disk.make_directory(tmp_path / "d")
+    assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o700
+
+
+def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(OSError, match="symbolic") as caught:
+        disk.open_file(tmp_path / "link")
+    assert caught.value.errno == errno.ELOOP
+    with pytest.raises(AlreadyExists):
+        disk.create_file(tmp_path / "link")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=str(tmp_path / "none")):
+        disk.open_file(tmp_path / "none")
+
+
+def test_writes_go_beyond_one_vector_and_keep_their_order(tmp_path: Path) -> None:
+    fd = disk.create_file(tmp_path / "a")
+    buffers = [bytes((i % 251,)) * (i % 5) for i in range(3 * disk.IOV_MAX + 7)]
+    assert disk.write_all(fd, buffers, 100) == sum(map(len, buffers))
+    assert disk.read_exact(fd, 10**6, 100) == b"".join(buffers)
+    assert disk.read_exact(fd, 3, 10**6) == b""
+    os.close(fd)
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+
+    def short(fd: int, buffers: list[bytes], offset: int) -> int:
+        return real(fd, [b"".join(buffers)[:7]], offset)
+
+    fd = disk.create_file(tmp_path / "a")
+    monkeypatch.setattr(os, "pwritev", short)
+    data = [b"abcde", memoryview(b"fghijklmn"), b"", b"o" * 20]
+    assert disk.write_all(fd, data, 0) == 34
+    assert disk.read_exact(fd, 100, 0) == b"".join(data)
+    os.close(fd)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_full_disk_is_unavailable_and_names_the_path(tmp_path: Path) -> None:
+    fd = os.open(FULL, os.O_WRONLY)
+    with pytest.raises(Unavailable, match=r"a-path cannot be written at 5.*Free space"):
+        disk.write_all(fd, [b"x"], 5, Path("a-path"))
+    os.close(fd)
+
+
+def test_preallocated_space_reads_as_zeros(tmp_path: Path) -> None:
+    fd = disk.create_file(tmp_path / "a")
+    disk.preallocate(fd, 0, 5000)
+    disk.preallocate(fd, 0, 0)
+    assert disk.read_exact(fd, 10_000, 0) == bytes(5000)
+    os.close(fd)
+
+
+def test_a_real_directory_is_suitable_and_left_clean(tmp_path: Path) -> None:
+    disk.require_suitable(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "s3fs", "fuse.goofys", "fuse.dbfs"])
+def test_network_file_systems_are_refused_by_type(tmp_path: Path, kind: str) -> None:
+    mounts = f"/dev/vda / ext4 rw 0 0\nserver:/x {tmp_path} {kind} rw 0 0\n"
+    with pytest.raises(Refused, match=rf"{tmp_path}.*\({kind}\).*ledger serve"):
+        disk.require_suitable(tmp_path / "deep" / "er", mounts=mounts)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "overlay", "9p", "tmpfs", "virtiofs"])
+def test_local_file_systems_are_taken(tmp_path: Path, kind: str) -> None:
+    mounts = f"server:/x / nfs rw 0 0\nnone {tmp_path} {kind} rw 0 0\n"
+    disk.require_suitable(tmp_path, mounts=mounts)
+
+
+def test_the_deepest_and_the_latest_mount_count(tmp_path: Path) -> None:
+    inner = tmp_path / "with space"
+    inner.mkdir()
+    escaped = str(inner).replace(" ", r"\040")
+    mounts = f"a {tmp_path} ext4 rw 0 0\nb {escaped} ext4 rw 0 0\nc {escaped} nfs rw 0 0\n"
+    disk.require_suitable(tmp_path, mounts=mounts)
+    with pytest.raises(Refused, match="nfs"):
+        disk.require_suitable(inner, mounts=mounts)
+
+
+def test_a_directory_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcntl.flock", lambda *_: None)
+    with pytest.raises(Refused, match="a second lock was granted"):
+        disk.require_suitable(tmp_path, mounts="")
+    assert list(tmp_path.iterdir()) == []

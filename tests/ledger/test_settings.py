@@ -1,0 +1,76 @@
+"""Goal: a settings file means what it says or is refused by name. Method: real files, and the printed one compared."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ledger.errors import NotFound, Refused
+from ledger.settings import SETTINGS, Settings, broker_toml
+
+CONF = Path(__file__).resolve().parents[2] / "conf" / "broker.toml"
+
+
+def load(directory: Path, text: str | bytes) -> Settings:
+    path = directory / "broker.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return Settings.load(path)
+
+
+def test_what_is_not_named_has_its_default(tmp_path: Path) -> None:
+    assert load(tmp_path, "") == Settings()
+    loaded = load(tmp_path, "brokerIdleTimeoutSeconds = 7")
+    assert loaded == msgspec.structs.replace(Settings(), brokerIdleTimeoutSeconds=7)
+
+
+def test_every_setting_is_in_the_table_with_a_default_in_its_range() -> None:
+    assert set(SETTINGS) == {field.name for field in msgspec.structs.fields(Settings)}
+    defaults = {name: getattr(Settings(), name) for name in SETTINGS}
+    assert Settings.of(defaults) == Settings()
+    assert all(setting.unit and setting.reason for setting in SETTINGS.values())
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_both_ends_of_a_range_are_taken_and_nothing_beyond(name: str) -> None:
+    setting = SETTINGS[name]
+    for value in (setting.least, setting.most):
+        assert getattr(Settings.of({name: value}), name) == value
+    for value in (setting.least - 1, setting.most + 1):
+        with pytest.raises(Refused, match=f"{name}.* is {value}, expected .*{setting.least} to {setting.most}"):
+            Settings.of({name: value})
+
+
+@pytest.mark.parametrize("value", ["true", "1.0", '"1"', "[1]", "{a = 1}"])
+def test_only_integers_are_numbers(tmp_path: Path, value: str) -> None:
+    with pytest.raises(Refused, match="brokerIdleTimeoutSeconds"):
+        load(tmp_path, f"brokerIdleTimeoutSeconds = {value}")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"'ledgerBlockSizeByte'.*Did you mean 'ledgerBlockSizeBytes'"):
+        load(tmp_path, "ledgerBlockSizeByte = 1")
+    with pytest.raises(Refused, match=r"'zzz'.*conf/broker\.toml"):
+        load(tmp_path, "[zzz]\nledgerBlockSizeBytes = 1")
+
+
+@pytest.mark.parametrize("text", ["a = ", "a = 1\na = 2", b"a = '\xff'"])
+def test_what_is_not_toml_is_refused_with_its_path(tmp_path: Path, text: str | bytes) -> None:
+    with pytest.raises(Refused, match=r"broker\.toml is not TOML"):
+        load(tmp_path, text)
+
+
+def test_a_missing_file_is_not_silently_the_defaults(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"no\.toml"):
+        Settings.load(tmp_path / "no.toml")
+
+
+def test_the_printed_file_is_the_table() -> None:
+    """When it fails: python -c 'from ledger.settings import broker_toml; print(broker_toml(), end="")'."""
+    assert CONF.read_text(encoding="utf-8") == broker_toml()
+    lines = CONF.read_text(encoding="utf-8").splitlines()
+    uncommented = "\n".join(line.removeprefix("# ") for line in lines if " = " in line)
+    assert Settings.of(tomllib.loads(uncommented)) == Settings()
+    assert len(tomllib.loads(uncommented)) == len(SETTINGS)

@@ -1,0 +1,104 @@
+"""Goal: the shape of the code is kept by a test. Method: parse every source file and measure it.
+
+Import directions are held by import-linter (`make check`); this file holds what a linter does not measure:
+sizes, docstrings, names of files and the absence of pandas. Generated `*_pb2` modules are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("ledger", "connector", "offload", "streaming_examples", "benchmarks", "tests", "tools")
+FILE_LINES_WARN, FILE_LINES_MAX = 400, 600
+FUNCTION_LINES_WARN, FUNCTION_LINES_MAX = 50, 80
+# A name that says nothing collects everything.
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "base", "impl", "misc", "types"}
+LIBRARY = ("ledger", "connector", "offload", "pyspark_ledger.py")
+
+
+def sources() -> list[Path]:
+    """Every source file of ours, generated ones left out."""
+    found = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    found += [path for path in [ROOT / "pyspark_ledger.py"] if path.exists()]
+    return sorted(path for path in found if not path.name.endswith("_pb2.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def documented(path: Path) -> bool:
+    """Whether the module says what it is; a notebook does so in its first cell, which is text."""
+    if path.read_text(encoding="utf-8").startswith("# Databricks notebook source\n# MAGIC %md\n"):
+        return True
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is not None
+
+
+def functions(path: Path) -> list[tuple[str, int]]:
+    """Name and length of every function: code lines, without its docstring."""
+    lengths = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if ast.get_docstring(node) is not None:
+                docstring = node.body[0]
+                length -= (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
+            lengths.append((node.name, length))
+    return lengths
+
+
+def swallowed(path: Path) -> list[int]:
+    """Lines of handlers that catch everything and do nothing."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or ast.unparse(node.type) in {"Exception", "BaseException"})
+        and all(isinstance(statement, ast.Pass) for statement in node.body)
+    ]
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_file_is_one_noun_of_readable_size(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    lines = text.count("\n")
+    assert documented(path), f"{name_of(path)} opens without a docstring: say what it is and its rules"
+    assert path.stem.strip("_") not in BANNED_NAMES, f"{name_of(path)}: name it for the noun that it holds"
+    assert lines <= FILE_LINES_MAX, f"{name_of(path)} has {lines} lines, at most {FILE_LINES_MAX}: split it"
+    if lines > FILE_LINES_WARN:
+        warnings.warn(f"{name_of(path)} has {lines} lines, aim for {FILE_LINES_WARN}", stacklevel=1)
+    for function, length in functions(path):
+        where = f"{name_of(path)}: {function}() has {length} lines"
+        assert length <= FUNCTION_LINES_MAX, f"{where}, at most {FUNCTION_LINES_MAX}"
+        if length > FUNCTION_LINES_WARN:
+            warnings.warn(f"{where}, aim for {FUNCTION_LINES_WARN}", stacklevel=1)
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_pandas_is_nowhere(path: Path) -> None:
+    imported = re.findall(r"^\s*(?:import|from)\s+pandas\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert not imported, f"{name_of(path)} imports pandas, which is no dependency: use pyarrow or numpy"
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_swallowed_exceptions_are_nowhere_in_the_library(path: Path) -> None:
+    if not name_of(path).startswith(LIBRARY):
+        pytest.skip("only the library is held to this")
+    lines = swallowed(path)
+    assert not lines, f"{name_of(path)} swallows every exception at line {lines}"
+
+
+def test_the_checks_here_would_fail(tmp_path: Path) -> None:
+    """A rule that cannot fail is none: each is shown a file that breaks it."""
+    bad = tmp_path / "bad.py"
+    bad.write_text("def long():\n" + "    x = 1\n" * 90, encoding="utf-8")
+    assert not documented(bad)
+    assert functions(bad) == [("long", 91)]
+    bad.write_text("try:\n    x = 1\nexcept Exception:\n    pass\n", encoding="utf-8")
+    assert swallowed(bad) == [3]
