@@ -47,6 +47,7 @@ from ledger.segment_reader import iter_frames
 
 if TYPE_CHECKING:
     from ledger.broker.client import Client
+    from ledger.broker.message_producer import MessageProducer
     from ledger.protocol import CursorState, LedgerDescription, LedgerEnd
 
 _RAW = pa.schema([pa.field("value", pa.binary())])
@@ -133,6 +134,30 @@ class Ledger:
                 )
                 entries.append(encode_entry(metadata, encode_rows([piece], compression=None)))
         return self._append_entries(entries) if entries else self.end().end
+
+    def producer(
+        self,
+        name: str | None = None,
+        *,
+        compression: str = "none",
+        batching_max_messages: int = 1000,
+        batching_max_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 1,
+        max_pending_bytes: int = 64 * 1024 * 1024,
+    ) -> MessageProducer:
+        """A producer of messages, which gathers them into batches as a Pulsar client does. Close it, or use `with`."""
+        from ledger.broker.message_producer import Batching, open_producer
+
+        batching = Batching(batching_max_messages, batching_max_bytes, batching_max_publish_delay_ms)
+        self.client.call("create", CreateLedger(self.name, exist_ok=True))
+        return open_producer(
+            self.client,
+            self.name,
+            name or f"ledger-api-{new_id()}",
+            batching,
+            compression=compression,
+            max_pending_bytes=max_pending_bytes,
+        )
 
     def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
         """The rows of `[start, end)` as one table; messages as a column `value`."""

@@ -99,9 +99,6 @@ def encode_columns(
     from 1970. A batch takes as many messages as fit `max_bytes` of values, and at least one.
     """
     values = _as_binary(values, "values")
-    for name, column in (("keys", keys), ("event times", event_times_ms)):
-        if column is not None and len(column) != len(values):
-            raise Refused(f"{len(values)} values and {len(column)} {name} were given, expected as many")
     text_keys, is_base64 = _text_keys(keys)
     times = _times(event_times_ms, len(values))
     sequence_ids = np.arange(first_sequence_id, first_sequence_id + len(values), dtype=np.uint64)
@@ -133,8 +130,11 @@ def batch_edges(sizes: npt.NDArray[np.int64], max_messages: int, max_bytes: int)
     return edges
 
 
-def require_message(message: OutgoingMessage, entry_bytes_max: int) -> None:
-    """Refuse what no entry can hold or protobuf cannot say, naming the part; `entry_bytes_max` is the ledger's."""
+def require_message(message: OutgoingMessage, entry_bytes_max: int) -> int:
+    """Refuse what no entry can hold or protobuf cannot say, naming the part; `entry_bytes_max` is the ledger's.
+
+    Answers the most bytes that the message may take of an entry.
+    """
     if not isinstance(message.value, bytes | None):
         raise Refused(f"a message's value is {type(message.value).__name__}, expected bytes or None")
     if not isinstance(message.key, str | bytes | None):
@@ -149,19 +149,38 @@ def require_message(message: OutgoingMessage, entry_bytes_max: int) -> None:
             raise Refused(f"property {name!r} of a message is {value!r}, expected text")
         if name == ARROW_PROPERTY:
             raise Refused(f"property {name!r} is what marks rows of Arrow", hint="Choose another name")
-    size = _bytes_most(message)
+    around = sum(4 * (len(name) + len(value)) + 20 for name, value in message.properties.items())
+    key_bytes = 0 if message.key is None else len(message.key)
+    return _require_size(
+        _bytes_around(message.size, key_bytes) + len(message.ordering_key or b"") + around, entry_bytes_max
+    )
+
+
+def require_columns(
+    values: pa.Array, keys: pa.Array | None, event_times_ms: pa.Array | None, entry_bytes_max: int
+) -> None:
+    """Refuse columns of other types or lengths, and a message that no entry can hold."""
+    for name, column in (("keys", keys), ("event times", event_times_ms)):
+        if column is not None and len(column) != len(values):
+            raise Refused(f"{len(values)} values and {len(column)} {name} were given, expected as many")
+    _times(event_times_ms, len(values))
+    key_bytes = 0 if keys is None else int(_lengths(_as_binary(keys, "keys")).max(initial=0))
+    value_bytes = int(_lengths(_as_binary(values, "values")).max(initial=0))
+    _require_size(_bytes_around(value_bytes, key_bytes), entry_bytes_max)
+
+
+def _bytes_around(value_bytes: int, key_bytes: int) -> int:
+    """No less than a message takes as an entry of its own: text is UTF-8, compression may enlarge a little."""
+    return value_bytes + value_bytes // 128 + 4 * key_bytes + 512
+
+
+def _require_size(size: int, entry_bytes_max: int) -> int:
     if size > entry_bytes_max:
         raise Refused(
             f"a message takes up to {size} bytes, an entry of this ledger holds at most {entry_bytes_max}",
             hint="Send smaller messages, or create the ledger with larger blocks",
         )
-
-
-def _bytes_most(message: OutgoingMessage) -> int:
-    """No less than the bytes of a message with all that says something of it, as an entry of its own."""
-    properties = sum(4 * len(name) + 4 * len(value) + 20 for name, value in message.properties.items())
-    key = 0 if message.key is None else 4 * len(message.key)
-    return message.size + message.size // 128 + key + len(message.ordering_key or b"") + properties + 512
+    return size
 
 
 def _metadata(

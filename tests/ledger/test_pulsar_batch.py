@@ -24,6 +24,7 @@ from ledger.pulsar_batch import (
     batch_edges,
     encode_columns,
     encode_messages,
+    require_columns,
     require_message,
 )
 from ledger.pulsar_payload import Message, decode_messages
@@ -192,11 +193,15 @@ def test_what_no_entry_can_say_is_refused_by_its_part(fields: dict[str, Any], sa
 
 
 def test_columns_of_other_types_or_lengths_are_refused() -> None:
-    with pytest.raises(Refused, match="values are int64, expected binary or text"):
-        list(encode_columns(Envelope("p"), pa.array([1]), 0, PUBLISHED))
-    with pytest.raises(Refused, match="1 values and 2 keys were given"):
-        list(encode_columns(Envelope("p"), pa.array([b"a"]), 0, PUBLISHED, keys=pa.array(["a", "b"])))
-    with pytest.raises(Refused, match="an event time is -5"):
-        list(encode_columns(Envelope("p"), pa.array([b"a"]), 0, PUBLISHED, event_times_ms=pa.array([-5])))
+    one = pa.array([b"a"])
+    for values, keys, times, said in (
+        (pa.array([1]), None, None, "values are int64, expected binary or text"),
+        (one, pa.array(["a", "b"]), None, "1 values and 2 keys were given"),
+        (one, pa.array([1.5]), None, "keys are double, expected binary or text"),
+        (one, None, pa.array([-5]), "an event time is -5"),
+        (pa.array([b"x" * 10_000]), None, None, "takes up to 10590 bytes, an entry of this ledger holds at most 9000"),
+    ):
+        with pytest.raises(Refused, match=said):
+            require_columns(values, keys, times, 9000)
     with pytest.raises(Refused, match="no message"):
         encode_messages(Envelope("p"), [], PUBLISHED)

@@ -1,0 +1,28 @@
+"""Where a message is, as Pulsar's clients print it: `ledger:entry:partition[:batch index]`.
+
+A batch index of -1 is a message that is an entry of its own; a partition of -1 a ledger that has none.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ledger.position import Position
+
+
+class MessageId(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """The place of one message. Compares as the log of one partition is ordered."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int = -1
+    partition: int = -1
+
+    @property
+    def position(self) -> Position:
+        """The entry that holds it."""
+        return Position(self.ledger_id, self.entry_id)
+
+    def __str__(self) -> str:
+        text = f"{self.ledger_id}:{self.entry_id}:{self.partition}"
+        return text if self.batch_index < 0 else f"{text}:{self.batch_index}"
