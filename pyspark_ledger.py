@@ -88,12 +88,14 @@ def register(spark: SparkSession, *, store: str | os.PathLike[str] | None = None
     return spark
 
 
-def connect(store: str | os.PathLike[str] | None = None) -> LedgerStore:
+def connect(
+    store: str | os.PathLike[str] | None = None, *, ca: str = "", certificate: str = "", key: str = "", token: str = ""
+) -> LedgerStore:
     """A store without Spark: `connect().ledger("orders").append([{"id": 1}])`. See `ledger.api`."""
     _require_own_packages()
     from ledger.api import connect as connect_store
 
-    return connect_store(store)
+    return connect_store(store, ca=ca, certificate=certificate, key=key, token=token)
 
 
 def session(app_name: str = "pyspark-ledger", **conf: object) -> SparkSession:

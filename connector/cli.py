@@ -19,13 +19,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ledger.api import LedgerStore, connect
+from ledger.api import LedgerStore, connect, store_location
 from ledger.errors import LedgerError
 from ledger.names import canonical_name, short_name
 from ledger.position import EARLIEST, LATEST, Position
 from ledger.protocol import CreateLedger, LedgerDescription, NameCursor, OpenCursor, ResetCursor, SeekTime
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__.split("\n", 1)[0])
+# Locals in a traceback could show a token.
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help=__doc__.split("\n", 1)[0],
+    pretty_exceptions_show_locals=False,
+)
 cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
 app.add_typer(cursors, name="cursor")
 
@@ -66,9 +72,42 @@ def show(output: Output, value: Any, text: Callable[[Console], None]) -> None:
         text(Console(soft_wrap=True, highlight=False))
 
 
-def opened(store: str | None) -> LedgerStore:
-    """The store that the options name. Looking at one never creates it."""
-    return connect(store, create=False)
+_shown: dict[str, str] = {}
+
+
+@app.callback()
+def credentials(
+    ca: Annotated[
+        str,
+        typer.Option(
+            "--tls-trust-certs-file-path",
+            envvar="LEDGER_TLS_TRUST_CERTS_FILE_PATH",
+            help="The authority of the broker's certificate.",
+        ),
+    ] = "",
+    certificate: Annotated[
+        str,
+        typer.Option(
+            "--tls-certificate-file-path",
+            envvar="LEDGER_TLS_CERTIFICATE_FILE_PATH",
+            help="The certificate to show to a broker.",
+        ),
+    ] = "",
+    key: Annotated[str, typer.Option("--tls-key-file-path", envvar="LEDGER_TLS_KEY_FILE_PATH", help="Its key.")] = "",
+    token: Annotated[
+        str,
+        typer.Option("--auth-params", envvar="LEDGER_AUTH_PARAMS", help="Where the token is: file:/path or env:NAME."),
+    ] = "",
+) -> None:
+    """Look at a store, write to it, follow it, check its bytes, serve it. The options are for a broker elsewhere."""
+    _shown.clear()
+    _shown.update(ca=ca, certificate=certificate, key=key, token=token)
+
+
+def opened(store: str | None, *, create: bool = False) -> LedgerStore:
+    """The store that the options name. Looking at one never creates it. A directory's broker is shown nothing."""
+    given = _shown if "://" in store_location(store) else {}
+    return connect(store, create=create, **given)
 
 
 @app.command("list")
@@ -91,7 +130,7 @@ def create(
 ) -> None:
     """Create a ledger, and the store if need be."""
     request = CreateLedger(canonical_name(name), block_bytes=block_bytes, max_entries_per_ledger=max_entries)
-    described = connect(store).client.create(request)
+    described = opened(store, create=True).client.create(request)
     show(output, described, lambda console: console.print(f"created {described.name}"))
 
 
@@ -131,7 +170,7 @@ def append(
     output: OutputOption = Output.text,
 ) -> None:
     """Append messages to a ledger of messages; the position after the last."""
-    ledger = connect(store).ledger(name)
+    ledger = opened(store, create=True).ledger(name)
     end: Position | None = None
     for line in messages or (line.rstrip("\n") for line in sys.stdin):
         end = ledger.append(line.encode())
@@ -174,8 +213,10 @@ def seek(
 
 @app.command()
 def serve(
-    store: Annotated[Path, typer.Option("--store", "-s", help="Directory of the store.")],
-    address: Annotated[str | None, typer.Option(help="grpc+unix:///path or grpc://127.0.0.1:PORT.")] = None,
+    store: Annotated[str | None, typer.Option("--store", "-s", help="Directory of the store.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT, instead of the settings'.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings, see conf/broker.toml.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Make the store if there is none.")] = False,
     take_over: Annotated[bool, typer.Option("--take-over", help="Fence off a broker that holds it.")] = False,
@@ -183,7 +224,10 @@ def serve(
     """Serve a store until it is told to stop."""
     from ledger.broker.main import main
 
-    arguments = ["--store", str(store), "--idle", "0"]
+    directory = store_location(store)
+    if "://" in directory:
+        raise typer.BadParameter(f"{directory!r} is an address: a broker serves a directory", param_hint="--store")
+    arguments = ["--store", directory, "--idle", "0"]
     arguments += ["--address", address] if address else []
     arguments += ["--config", str(config)] if config else []
     arguments += ["--create"] * create + ["--take-over"] * take_over

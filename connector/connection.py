@@ -4,6 +4,7 @@ Rules
 - Only the driver's side comes through here. It may start the private broker of a directory, and a writer may create the
   store; tasks never do either (see `connector.partition_fetch`).
 - A broker that cannot be reached is retried until a deadline: an error out of a driver call ends a streaming query.
+- At an address nobody is started: one that has never answered is an error within seconds, not at the deadline.
 - What is retried must bear repetition; every request of the broker's protocol that is sent here does.
 """
 
@@ -18,6 +19,7 @@ from ledger.errors import Unavailable
 
 if TYPE_CHECKING:
     from ledger.broker.client import Client
+    from ledger.broker.credentials import Credentials
 
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
@@ -30,8 +32,17 @@ _CLIENT_MS = 3_000
 class DriverConnection:
     """A broker, as a driver process sees it. Connects at the first call."""
 
-    def __init__(self, location: str, *, create: bool = False, deadline_ms: int = DRIVER_DEADLINE_MS) -> None:
+    def __init__(
+        self,
+        location: str,
+        *,
+        create: bool = False,
+        deadline_ms: int = DRIVER_DEADLINE_MS,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.location = location
+        self._credentials = credentials
+        self._answered = False
         self._create = create
         self._deadline_ms = deadline_ms
         self._client: Client | None = None
@@ -42,7 +53,8 @@ class DriverConnection:
         if self._client is None:
             from ledger.broker.embedded import connect_store
 
-            self._client = connect_store(self.location, create=self._create, start=True)
+            self._client = connect_store(self.location, create=self._create, start=True, credentials=self._credentials)
+            self._answered = True
             self._client.deadline_ms = _CLIENT_MS
             _log.info("store %s is served at %s", self._client.store_id, self._client.address)
         return self._client
@@ -55,7 +67,7 @@ class DriverConnection:
                 return ask(self.client)
             except Unavailable as error:
                 self._client = None
-                if monotonic_ms() >= end:
+                if monotonic_ms() >= end or (not self._answered and "://" in self.location):
                     raise
                 _log.warning("broker of %s: %s; trying again", self.location, error)
             pause(_PAUSE_MS)

@@ -47,7 +47,7 @@ class LedgerRead:
     def __init__(self, options: LedgerOptions) -> None:
         self.options = options
         self.name = canonical_name(require_ledger(options))
-        self.connection = DriverConnection(store_location(options.store))
+        self.connection = DriverConnection(store_location(options.store), credentials=options.credentials())
         self._found: FoundLedger | None = None
 
     @property

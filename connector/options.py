@@ -10,10 +10,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ledger.errors import Refused
 from ledger.position import EARLIEST, LATEST, Position
+
+if TYPE_CHECKING:
+    from ledger.broker.credentials import Credentials
 
 Use = Literal["batch read", "stream read", "batch write", "stream write"]
 READS: tuple[Use, ...] = ("batch read", "stream read")
@@ -39,6 +42,7 @@ class Option:
     uses: tuple[Use, ...]
     meaning: str
     parse: Callable[[str], object]
+    shown: bool = True
 
 
 def _text(value: str) -> str:
@@ -92,6 +96,12 @@ def _one_of(*known: str) -> Callable[[str], str]:
     return parse
 
 
+def _reference(value: str) -> str:
+    if not value.strip().startswith(("file:", "env:")):
+        raise ValueError("file:/path/of/token or env:NAME")
+    return value.strip()
+
+
 def _position(value: str) -> Position:
     named = {"earliest": EARLIEST, "latest": LATEST}
     if value.strip().lower() in named:
@@ -118,6 +128,24 @@ OPTIONS: tuple[Option, ...] = (
         "A directory of this host, whose broker is started when none runs, or a broker's address: "
         "`grpc://host:port`, `grpc+tls://host:port`, `grpc+unix:///path`.",
         _text,
+    ),
+    Option(
+        "tlsTrustCertsFilePath",
+        "the system's authorities",
+        EVERYWHERE,
+        "For a store at `grpc+tls://`: the authority that the broker's certificate is checked with, PEM. This file and "
+        "those of the next options are read by the driver and by every task, each on its own host.",
+        _text,
+    ),
+    Option("tlsCertificateFilePath", "", EVERYWHERE, "The certificate to show to the broker, PEM.", _text),
+    Option("tlsKeyFilePath", "", EVERYWHERE, "The key of that certificate, PEM.", _text),
+    Option(
+        "authParams",
+        "",
+        EVERYWHERE,
+        "Where the bearer token is: `file:/path` or `env:NAME`. Never the token itself: plans and logs show options.",
+        _reference,
+        shown=False,
     ),
     Option(
         "subscription",
@@ -228,6 +256,10 @@ class LedgerOptions:
 
     ledger: str = ""
     store: str | None = None
+    tls_trust_certs_file_path: str = ""
+    tls_certificate_file_path: str = ""
+    tls_key_file_path: str = ""
+    auth_params: str = ""
     subscription: str | None = None
     starting_position: Position | None = None
     starting_timestamp: int | None = None
@@ -244,6 +276,18 @@ class LedgerOptions:
     compression: Literal["lz4", "zstd"] | None = None
     commit_timeout_ms: int = 60_000
 
+    def credentials(self) -> Credentials | None:
+        """What is shown to a broker elsewhere; None when nothing was given."""
+        from ledger.broker.credentials import Credentials
+
+        given = Credentials(
+            self.tls_trust_certs_file_path,
+            self.tls_certificate_file_path,
+            self.tls_key_file_path,
+            self.auth_params,
+        )
+        return None if given.empty else given
+
 
 def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOptions:
     """Read and check options; with `use`, also that each has a meaning there. Raises Refused naming the option."""
@@ -259,7 +303,8 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
         try:
             values[_field(option.name)] = option.parse(text)
         except ValueError as expected:
-            raise Refused(f"option {option.name!r} is {text!r}, expected {expected}") from None
+            said = repr(text) if option.shown else "something else (not shown: it may be a secret)"
+            raise Refused(f"option {option.name!r} is {said}, expected {expected}") from None
     return _consistent(values)
 
 

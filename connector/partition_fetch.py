@@ -25,6 +25,7 @@ from ledger.segment_reader import iter_frames
 
 if TYPE_CHECKING:
     from ledger.broker.client import Client
+    from ledger.broker.credentials import Credentials
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -42,6 +43,7 @@ class ReadSource:
     include_metadata: bool
     subscription: str
     mapping: bool
+    credentials: Credentials
 
     @classmethod
     def of(
@@ -59,7 +61,7 @@ class ReadSource:
         """The source as `client` sees it."""
         return cls(
             client.address, client.store_id, ledger, incarnation, schema_bytes(target),
-            raw, include_metadata, subscription, mapping,
+            raw, include_metadata, subscription, mapping, client.credentials,
         )  # fmt: skip
 
 
@@ -76,7 +78,7 @@ def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
     from ledger.broker.client import client_for
 
     source = wanted.source
-    return rows_of(client_for(source.address, source.store_id), wanted)
+    return rows_of(client_for(source.address, source.store_id, source.credentials), wanted)
 
 
 def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from connector.connection import DriverConnection
+from connector.connection import DRIVER_DEADLINE_MS, DriverConnection
 from connector.options import LedgerOptions, require_ledger
 from connector.schema import columns_to_write, require_writable
 from ledger.api import store_location
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from ledger.broker.client import Client
+    from ledger.broker.credentials import Credentials
 
 _BLOCK_BYTES = "ledger.blockBytes"
 
@@ -67,6 +68,7 @@ class SinkTarget:
     entry_bytes_most: int
     compression: Any
     commit_timeout_ms: int
+    credentials: Credentials
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
     columns = columns_to_write(schema, name)
     # Against themselves, before anything is made: a type that comes back as another one could be written never again.
     require_writable(schema, columns, name)
-    connection = DriverConnection(location, create=True)
+    connection = DriverConnection(location, create=True, credentials=options.credentials())
     described = connection.call(lambda client: _described(client, name))
     found = connection.call(lambda client: client.call("schema.get", GetSchema(name)))
     if found.version < 0:
@@ -105,6 +107,7 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
     return SinkTarget(
         client.address, client.store_id, location, name, found.arrow_schema, found.version,
         options.entry_bytes, most, options.compression, options.commit_timeout_ms,
+        client.credentials,
     )  # fmt: skip
 
 
@@ -132,7 +135,7 @@ def stage_rows(target: SinkTarget, version: str, query: str, batch: int, rows: I
     for piece in _pieces(target, rows):
         for entry, count in _entries(target, producer, ordinal, run, piece):
             if writer is None:
-                writer = client_for(target.address, target.store_id).stage_part(query, batch)
+                writer = client_for(target.address, target.store_id, target.credentials).stage_part(query, batch)
             writer.write(entry, count)
             ordinal += 1
     part = None if writer is None else writer.close()
@@ -150,7 +153,7 @@ def commit_parts(
     query = told[0].query
     run = run_of(query, batch)
     request = CommitRun(target.ledger, query, batch, run.most, run.least, parts)
-    connection = DriverConnection(target.location, deadline_ms=target.commit_timeout_ms)
+    connection = _connection(target, deadline_ms=target.commit_timeout_ms)
     committed: CommittedRun = connection.call(lambda client: client.call("run.commit", request))
     return committed
 
@@ -160,8 +163,13 @@ def abort_parts(target: SinkTarget, messages: Sequence[PartMessage | None], batc
     parts = [message.part.part for message in messages if message is not None and message.part is not None]
     query = next((message.query for message in messages if message is not None), None)
     if query is not None and parts:
-        connection = DriverConnection(target.location)
+        connection = _connection(target)
         connection.call(lambda client: client.call("run.abort", AbortRun(query, batch, parts)))
+
+
+def _connection(target: SinkTarget, *, deadline_ms: int = DRIVER_DEADLINE_MS) -> DriverConnection:
+    given = None if target.credentials.empty else target.credentials
+    return DriverConnection(target.location, deadline_ms=deadline_ms, credentials=given)
 
 
 def _agreed(target: SinkTarget, version: str, messages: Sequence[PartMessage | None], batch: int) -> list[PartMessage]:

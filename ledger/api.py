@@ -71,11 +71,25 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
     return str(Path(text).expanduser().absolute())
 
 
-def connect(store: str | os.PathLike[str] | None = None, *, create: bool = True) -> LedgerStore:
-    """A store: a directory (its broker started if need be, itself made if `create`) or a broker's address."""
+def connect(
+    store: str | os.PathLike[str] | None = None,
+    *,
+    create: bool = True,
+    ca: str = "",
+    certificate: str = "",
+    key: str = "",
+    token: str = "",
+) -> LedgerStore:
+    """A store: a directory (its broker started if need be, itself made if `create`) or a broker's address.
+
+    With an address `grpc+tls://…`: `ca` is the file of the authority that the broker's certificate is checked with,
+    `certificate` and `key` are the client's files, `token` says where its token is, `file:/path` or `env:NAME`.
+    """
+    from ledger.broker.credentials import Credentials
     from ledger.broker.embedded import connect_store
 
-    return LedgerStore(connect_store(store_location(store), create=create, start=True))
+    credentials = Credentials(ca, certificate, key, token)
+    return LedgerStore(connect_store(store_location(store), create=create, start=True, credentials=credentials))
 
 
 class LedgerStore:

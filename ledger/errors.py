@@ -46,6 +46,12 @@ class Refused(LedgerError):
     code = "LEDGER_REFUSED"
 
 
+class Unauthenticated(LedgerError):
+    """The two ends do not trust each other: a token or certificate is missing, wrong or expired. Nothing was done."""
+
+    code = "LEDGER_UNAUTHENTICATED"
+
+
 class Corrupt(LedgerError):
     """Stored or received bytes disagree with themselves. Nothing was cut or repaired."""
 
@@ -83,6 +89,7 @@ _BY_CODE: dict[str, type[LedgerError]] = {
         NotFound,
         AlreadyExists,
         Refused,
+        Unauthenticated,
         Corrupt,
         Fenced,
         Unavailable,

@@ -30,6 +30,14 @@ class Setting:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class TextSetting:
+    """One setting that is a text: what kind of text, and why it is there. Empty by default."""
+
+    kind: str
+    reason: str
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of a broker. See `SETTINGS` for units and reasons."""
 
@@ -42,6 +50,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     maxInFlightAppendBytes: int = 64 * _MB
     stagingRetentionSeconds: int = 7 * 24 * 3600
     brokerIdleTimeoutSeconds: int = 300
+    bindAddress: str = ""
+    tlsCertificateFilePath: str = ""
+    tlsKeyFilePath: str = ""
+    tlsTrustCertsFilePath: str = ""
+    authenticationTokens: str = ""
 
     @classmethod
     def load(cls, path: Path) -> Settings:
@@ -61,13 +74,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of(cls, values: dict[str, Any]) -> Settings:
         """Settings from names and values; raises Refused for the first that is unknown or out of range."""
         for name, value in values.items():
-            if name not in SETTINGS:
-                near = nearest(name, SETTINGS)
+            if name not in SETTINGS and name not in TEXT_SETTINGS:
+                near = nearest(name, [*SETTINGS, *TEXT_SETTINGS])
                 raise Refused(
                     f"there is no setting {name!r}",
                     hint=f"Did you mean {near!r}?" if near else "See conf/broker.toml",
                 )
-            _require_in_range(name, value)
+            if name in TEXT_SETTINGS:
+                _require_text(name, value)
+            else:
+                _require_in_range(name, value)
         return cls(**values)
 
 
@@ -121,6 +137,24 @@ SETTINGS: dict[str, Setting] = {
     ),
 }
 
+TEXT_SETTINGS: dict[str, TextSetting] = {
+    "bindAddress": TextSetting(
+        "address",
+        "Where the broker listens beside its private socket: grpc://127.0.0.1:PORT, or grpc+tls://HOST:PORT. Beyond "
+        "loopback it takes all four settings below.",
+    ),
+    "tlsCertificateFilePath": TextSetting("path", "The broker's certificate and what it was signed with, PEM."),
+    "tlsKeyFilePath": TextSetting("path", "The key of the certificate, PEM, mode 600."),
+    "tlsTrustCertsFilePath": TextSetting(
+        "path", "The authority of the clients' certificates, PEM: a client without a certificate of it is refused."
+    ),
+    "authenticationTokens": TextSetting(
+        "reference",
+        "Where the bearer tokens are that clients may show: file:/path, one token a line, mode 600, or env:NAME. "
+        "Several, so that a token can be replaced while clients run. Never the token itself.",
+    ),
+}
+
 
 def broker_toml() -> str:
     """The text of `conf/broker.toml`: every setting with its default, unit, range and reason."""
@@ -132,6 +166,8 @@ def broker_toml() -> str:
     for name, setting in SETTINGS.items():
         lines += [f"# {setting.reason}", f"# Unit: {setting.unit}; {setting.least} to {setting.most}."]
         lines += [f"# {name} = {getattr(defaults, name)}", ""]
+    for name, text in TEXT_SETTINGS.items():
+        lines += [f"# {text.reason}", f"# A text: {text.kind}; empty: none.", f'# {name} = ""', ""]
     return "\n".join(lines)
 
 
@@ -141,3 +177,9 @@ def _require_in_range(name: str, value: Any) -> None:
         raise Refused(
             f"setting {name!r} is {value!r}, expected an integer from {setting.least} to {setting.most} {setting.unit}"
         )
+
+
+def _require_text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or "\0" in value:
+        # Not the value: somebody may have put a token there.
+        raise Refused(f"setting {name!r} is no text ({TEXT_SETTINGS[name].kind}) but {type(value).__name__}")

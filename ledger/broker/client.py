@@ -1,8 +1,8 @@
 """A client of one broker: every action as a method, reads and writes through their own small classes.
 
 Rules
-- What pickles is the address and the store's id. The connection is made by the process that first uses it, never before
-  a fork.
+- What pickles is the address, the store's id and the names of the credentials. The connection is made by the process
+  that first uses it, never before a fork.
 - A call that finds no broker is made again, on a new connection, until its deadline: a broker that was killed is back
   at the same address within a second. Every action may be repeated.
 - A broker of another store at the address is an error that names both ids, at every call: see `wanted_store`.
@@ -23,6 +23,8 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
+from ledger.broker.bearer_token import token_header
+from ledger.broker.credentials import Credentials
 from ledger.broker.wanted_store import call_options
 from ledger.broker.wire_errors import from_flight
 from ledger.clock import monotonic_ms, pause
@@ -80,8 +82,12 @@ _forked_from: list[int] = []
 class Client:
     """One broker, from one process or many. Any thread may call it."""
 
-    def __init__(self, address: str, store_id: str = "", *, deadline_ms: int = 30_000) -> None:
+    def __init__(
+        self, address: str, store_id: str = "", *, credentials: Credentials | None = None, deadline_ms: int = 30_000
+    ) -> None:
         self.address = address
+        self.credentials = credentials or Credentials()
+        self.credentials.require_usable(address)
         self.store_id = store_id
         self.deadline_ms = deadline_ms
         # Where it is set, brings the broker of a directory back and answers its address: it leaves when it is idle.
@@ -92,10 +98,12 @@ class Client:
         _alive.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"address": self.address, "store_id": self.store_id, "deadline_ms": self.deadline_ms}
+        kept = ("address", "store_id", "credentials", "deadline_ms")
+        return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["address"], state["store_id"], deadline_ms=state["deadline_ms"])  # type: ignore[misc]
+        address, store_id = state.pop("address"), state.pop("store_id")
+        self.__init__(address, store_id, **state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"Client({self.address!r}, store {self.store_id!r})"
@@ -242,14 +250,15 @@ class Client:
             )
         with self._lock:
             if self._connection is None:
-                self._connection = flight.connect(self.address, generic_options=_OPTIONS)
+                secured = self.credentials.connection(self.address)
+                self._connection = flight.connect(self.address, generic_options=_OPTIONS, **secured)
                 _connected_in.add(os.getpid())
                 self._token = None
             return self._connection
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
         """What goes with every call of this client."""
-        return call_options(self.store_id, timeout=timeout)
+        return call_options(self.store_id, timeout=timeout, headers=token_header(self.credentials.token))
 
     def disconnect(self, seen: flight.FlightClient) -> None:
         """Drop a connection that failed, unless somebody has replaced it already; its token goes with it."""
@@ -280,25 +289,27 @@ class Client:
             ours = from_flight(error, self.address)
             if isinstance(ours, Unavailable):
                 self.disconnect(connection)
+                ours = self.credentials.failure(self.address) or ours
             raise ours from None
         return msgspec.json.decode(result.body.to_pybytes(), type=ACTIONS[action][1])
 
 
-_clients: dict[tuple[str, str], Client] = {}
+_clients: dict[tuple[str, str, Credentials], Client] = {}
 _clients_lock = threading.Lock()
 
 
-def client_for(address: str, store_id: str) -> Client:
+def client_for(address: str, store_id: str, credentials: Credentials | None = None) -> Client:
     """This process's client of a broker: connected once, checked for the store's id, and kept.
 
     Raises Unavailable or Refused, naming the address and the store, when the broker is not there.
     """
-    key = (address, store_id)
+    credentials = credentials or Credentials()
+    key = (address, store_id, credentials)
     with _clients_lock:
         client = _clients.get(key)
     if client is not None:
         return client
-    client = Client(address, store_id)
+    client = Client(address, store_id, credentials=credentials)
     try:
         client.hello()
     except LedgerError as error:

@@ -1,6 +1,6 @@
 """Where a store's broker is: a record beside the store, and the socket that a private broker always uses.
 
-    <store>/broker.json                       {"address", "pid", "epoch", "store_id"}
+    <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote"}
     <run directory>/<16 hex digits>.sock      by store id, so the address outlives any one broker process
 
 Rules: the record is replaced whole; a record is a hint, and only a broker that answers with the store's id counts.
@@ -18,12 +18,13 @@ from ledger.host import run_directory
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
-    """What a broker wrote when it began to answer."""
+    """What a broker wrote when it began to answer. `remote`: where it asks for credentials, if it listens there too."""
 
     address: str
     pid: int
     epoch: int
     store_id: str
+    remote: str = ""
 
     def write(self, store: Path) -> None:
         """Put the record beside the store."""

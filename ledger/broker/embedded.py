@@ -28,6 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ledger.broker.client import Client
+from ledger.broker.credentials import Credentials
 from ledger.broker.discovery import BrokerRecord
 from ledger.clock import monotonic_ms, pause
 from ledger.errors import LedgerError, NotFound, Refused, Unavailable
@@ -36,6 +37,7 @@ from ledger.host import is_gone, process_identity
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
 _LOG_BYTES_MAX = 16 * 1024 * 1024
 _PROBE_MS = 2_000
+_ADDRESS_MS = 5_000
 # SQLite opens no path of more than 512 bytes; the names of a store's own files are part of it.
 _PATH_BYTES_MAX = 448
 _PATH_HINT = "Correct the path, or choose a directory of yours"
@@ -44,20 +46,32 @@ _PACKAGES = ("ledger", "pyarrow", "msgspec", "numpy", "google_crc32c", "google.p
 
 
 def connect_store(
-    location: str | os.PathLike[str], *, create: bool = False, start: bool = True, deadline_ms: int = 30_000
+    location: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    start: bool = True,
+    deadline_ms: int = 30_000,
+    credentials: Credentials | None = None,
 ) -> Client:
     """A client of the broker at an address, or of the store in a directory.
 
-    Raises NotFound when the directory holds no store (and `create` is false), Unavailable when no broker answers in
-    time, Refused when the store cannot be served from here.
+    At an address nobody is started: where nobody answers within a few seconds, somebody has to look after it.
+
+    Raises Unauthenticated when broker and client do not trust each other, NotFound when the directory holds no store
+    (and `create` is false), Unavailable when no broker answers in time, Refused when the store cannot be served here.
     """
     text = os.fspath(location)
     if text.startswith(_SCHEMES):
-        client = Client(text, deadline_ms=deadline_ms)
-        client.hello()
+        client = Client(text, credentials=credentials, deadline_ms=deadline_ms)
+        client.hello(deadline_ms=min(deadline_ms, _ADDRESS_MS))
         return client
     if "://" in text:
         raise Refused(f"store {text!r} is neither a directory nor one of {', '.join(_SCHEMES)}")
+    if credentials is not None and not credentials.empty:
+        raise Refused(
+            f"credentials were given for the directory {text}, whose broker asks for none",
+            hint="Give the broker's address, grpc+tls://HOST:PORT",
+        )
     store = Path(text).absolute()
     _require_directory(store)
     client_found = _answering(store, deadline_ms)

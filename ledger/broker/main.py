@@ -25,10 +25,11 @@ import pyarrow as pa
 from ledger import disk
 from ledger.broker.activity import Activity
 from ledger.broker.discovery import BrokerRecord, socket_path
+from ledger.broker.listening import Listening
 from ledger.broker.server import BrokerServer
 from ledger.cache.block_cache import BlockCache
 from ledger.clock import monotonic_ms, system_clock_ms
-from ledger.errors import Fenced, LedgerError, Refused
+from ledger.errors import Fenced, LedgerError
 from ledger.host import run_directory
 from ledger.settings import Settings
 from ledger.store import Store
@@ -36,7 +37,7 @@ from ledger.store import Store
 _CANNOT_START = 2
 _MB = 1024 * 1024
 _CHECK_SECONDS = 0.5
-_GRACE_SECONDS = 2.0
+_GRACE_MS = 2_000
 _log = logging.getLogger("ledger.broker")
 
 
@@ -45,9 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        if options.address is not None:
-            _require_loopback(options.address)
         settings = Settings.load(options.config) if options.config else Settings()
+        address = options.address or settings.bindAddress
+        listening = Listening.of(address, settings) if address else None
         store = Store.open(
             options.store,
             settings=settings,
@@ -61,41 +62,64 @@ def main(arguments: list[str] | None = None) -> int:
     idle_seconds = settings.brokerIdleTimeoutSeconds if options.idle is None else options.idle
     activity = Activity(monotonic_ms)
     try:
-        server, address = _bound(store, settings, options.address, activity)
+        servers, record = _bound(store, settings, listening, activity)
     except (LedgerError, OSError, pa.ArrowException) as error:
         store.close()
-        print(f"{options.address or 'the private socket'}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"{address or 'the private socket'}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return _CANNOT_START
-    _serve(store, server, address, activity, idle_seconds)
+    _serve(store, servers, record, activity, idle_seconds)
     return 0
 
 
-def _bound(store: Store, settings: Settings, address: str | None, activity: Activity) -> tuple[BrokerServer, str]:
-    """The server, listening, and the address that clients use."""
-    socket = socket_path(store.store_id)
-    if address is None:
-        socket.unlink(missing_ok=True)
-        address = f"grpc+unix://{socket}"
+def _bound(
+    store: Store, settings: Settings, listening: Listening | None, activity: Activity
+) -> tuple[list[BrokerServer], BrokerRecord]:
+    """The servers, listening, and the record that tells clients where.
+
+    Who names the directory has this user's rights: where an address asks for credentials, the private socket is there
+    beside it and asks for none.
+    """
     token_path = run_directory() / f"{store.store_id[:18].replace('-', '')}.token"
-    server = BrokerServer(
-        store,
-        BlockCache(settings.managedLedgerCacheSizeMB * _MB),
-        address,
-        token=_write_token(token_path),
-        token_path=str(token_path),
-        in_flight_max=settings.maxInFlightAppendBytes,
-        activity=activity,
-    )
-    return server, f"{address[:-2]}:{server.port}" if address.endswith(":0") else address
+    token = _write_token(token_path)
+    cache = BlockCache(settings.managedLedgerCacheSizeMB * _MB)
+    stopping = threading.Event()
+
+    def server_at(where: Listening) -> BrokerServer:
+        return BrokerServer(
+            store,
+            cache,
+            where,
+            token=token,
+            token_path=str(token_path),
+            in_flight_max=settings.maxInFlightAppendBytes,
+            activity=activity,
+            stopping=stopping,
+        )
+
+    servers, addresses = [], []
+    if listening is not None:
+        servers.append(server_at(listening))
+        addresses.append(listening.with_port(servers[0].port))
+    if listening is None or listening.guarded:
+        socket = socket_path(store.store_id)
+        socket.unlink(missing_ok=True)
+        addresses.insert(0, f"grpc+unix://{socket}")
+        servers.append(server_at(Listening(addresses[0])))
+    remote = addresses[1] if len(addresses) > 1 else ""
+    return servers, BrokerRecord(addresses[0], os.getpid(), store.epoch, store.store_id, remote)
 
 
-def _serve(store: Store, server: BrokerServer, address: str, activity: Activity, idle_seconds: int) -> None:
+def _serve(
+    store: Store, servers: list[BrokerServer], record: BrokerRecord, activity: Activity, idle_seconds: int
+) -> None:
+    stopping = servers[0].stopping
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: server.stopping.set())
-    BrokerRecord(address, os.getpid(), store.epoch, store.store_id).write(store.path)
-    _log.info("store %s (%s, epoch %d) is served at %s", store.path, store.store_id, store.epoch, address)
+        signal.signal(number, lambda *_: stopping.set())
+    record.write(store.path)
+    places = f"{record.address} and {record.remote}" if record.remote else record.address
+    _log.info("store %s (%s, epoch %d) is served at %s", store.path, store.store_id, store.epoch, places)
     # The server answers since it was made. Its `serve` would only wait, and take the signals' handlers away.
-    while not server.stopping.wait(_CHECK_SECONDS):
+    while not stopping.wait(_CHECK_SECONDS):
         try:
             store.require_ours()
         except Fenced as fenced:
@@ -108,21 +132,24 @@ def _serve(store: Store, server: BrokerServer, address: str, activity: Activity,
         if idle_seconds and activity.idle_ms() > idle_seconds * 1000:
             _log.info("nobody has called for %d s; leaving", idle_seconds)
             break
-    _leave(store, server)
+    _leave(store, servers)
 
 
-def _leave(store: Store, server: BrokerServer) -> None:
+def _leave(store: Store, servers: list[BrokerServer]) -> None:
     """Settle what was queued, tell the clients, let the store go.
 
     Flight's shutdown waits for open streams, and nothing makes a quiet producer hang up: after a short while the
     process ends beneath them. The store's lock is held to the end, so that no successor's socket is removed.
     """
-    shutdown = threading.Thread(target=server.shutdown, name="shutdown", daemon=True)
-    shutdown.start()
+    shutdowns = [threading.Thread(target=server.shutdown, name="shutdown", daemon=True) for server in servers]
+    for shutdown in shutdowns:
+        shutdown.start()
     store.settle()
-    Path(server.token_path).unlink(missing_ok=True)
-    shutdown.join(_GRACE_SECONDS)
-    if shutdown.is_alive():
+    Path(servers[0].token_path).unlink(missing_ok=True)
+    until = monotonic_ms() + _GRACE_MS
+    for shutdown in shutdowns:
+        shutdown.join(max(until - monotonic_ms(), 0) / 1000)
+    if any(shutdown.is_alive() for shutdown in shutdowns):
         _log.info("clients are still connected; leaving all the same")
         _leave_at_once()
     store.close()
@@ -133,15 +160,6 @@ def _leave_at_once(status: int = 0) -> NoReturn:
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)
-
-
-def _require_loopback(address: str) -> None:
-    host = address.partition("://")[2].rpartition(":")[0]
-    if not address.startswith("grpc+unix://") and host not in ("127.0.0.1", "localhost", "[::1]"):
-        raise Refused(
-            f"the broker does not listen at {address}: without TLS it serves loopback and Unix sockets only",
-            hint="Use grpc+unix:///path or grpc://127.0.0.1:PORT",
-        )
 
 
 def _write_token(path: Path) -> str:
@@ -158,9 +176,7 @@ def _write_token(path: Path) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ledger.broker.main", description="Serve one ledger store.")
     parser.add_argument("--store", type=Path, required=True, help="directory of the store")
-    parser.add_argument(
-        "--address", help="grpc+unix:///path or grpc://127.0.0.1:PORT (0: any); default: a private socket"
-    )
+    parser.add_argument("--address", help="instead of the setting bindAddress; default: a private socket only")
     parser.add_argument("--create", action="store_true", help="make the store if the directory is not one yet")
     parser.add_argument("--take-over", action="store_true", help="fence off a broker that holds the store")
     parser.add_argument("--config", type=Path, help="settings, see conf/broker.toml")

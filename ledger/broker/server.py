@@ -3,6 +3,7 @@
 Rules
 - An action is looked up in the protocol's table, its body decoded to that table's type, and handed to one function.
 - Whatever the store raises crosses as that error; anything else is logged with its traceback and crosses as its text.
+- A call without the token that the address demands is answered before anything of it is read.
 - Places are answered only to a client that sent the token, which it can only have read on this host as this user.
 """
 
@@ -20,8 +21,11 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from ledger.broker import bearer_token
 from ledger.broker.activity import Activity
 from ledger.broker.append_stream import AppendStream, entries_of
+from ledger.broker.bearer_token import BearerTokenFactory, require_token
+from ledger.broker.listening import Listening
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
 from ledger.cache.block_cache import BlockSource
@@ -62,21 +66,25 @@ _log = logging.getLogger(__name__)
 
 
 class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves one store at one location until `shutdown`."""
+    """Serves one store at one address until `shutdown`."""
 
     def __init__(
         self,
         store: Store,
         source: BlockSource,
-        location: str,
+        listening: Listening,
         *,
         token: str,
         token_path: str,
         in_flight_max: int,
         activity: Activity,
+        stopping: threading.Event,
     ) -> None:
-        super().__init__(location, middleware={MIDDLEWARE: WantedStoreFactory()})
-        self.stopping = threading.Event()
+        middleware = {MIDDLEWARE: WantedStoreFactory()}
+        if listening.tokens:
+            middleware[bearer_token.MIDDLEWARE] = BearerTokenFactory(listening.tokens)
+        super().__init__(listening.address, middleware=middleware, **listening.tls)
+        self.stopping = stopping
         self._store = store
         self._source = source
         self._token = token
@@ -88,7 +96,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         """One action of the protocol."""
         with self._activity.call(), _errors_crossing():
-            require_store(context, self._store.store_id)
+            self._require_welcome(context)
             if action.type not in self._handlers:
                 raise Unsupported(f"this broker knows no action {action.type!r}", hint="Upgrade the broker")
             request = _decoded(action.body.to_pybytes(), ACTIONS[action.type][0])
@@ -97,7 +105,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """The blocks of a range."""
         with _errors_crossing():
-            require_store(context, self._store.store_id)
+            self._require_welcome(context)
             request = _decoded(ticket.ticket, ReadRequest)
             return flight.GeneratorStream(BLOCK_SCHEMA, self._blocks(self._located(request)))
 
@@ -110,13 +118,17 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         """An append stream, or a part to be staged."""
         with self._activity.call(), _errors_crossing():
-            require_store(context, self._store.store_id)
+            self._require_welcome(context)
             command = _decoded(descriptor.command, PutCommand)
             if isinstance(command, AppendCommand):
                 ledger = self._store.ledger(command.ledger)
                 AppendStream(ledger, writer, self._in_flight_max).serve(_batches(reader))
             else:
                 writer.write(msgspec.msgpack.encode(self._stage(command, _batches(reader))))
+
+    def _require_welcome(self, context: flight.ServerCallContext) -> None:
+        require_token(context)
+        require_store(context, self._store.store_id)
 
     def _blocks(self, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
         with self._activity.call(), _errors_crossing():

@@ -7,6 +7,8 @@ id goes with each call, and the broker refuses what is not meant for it. A clien
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyarrow import flight
 
 from ledger.errors import Refused
@@ -31,10 +33,12 @@ class WantedStoreFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         return WantedStore(str(values[0]))
 
 
-def call_options(store_id: str, *, timeout: float | None = None) -> flight.FlightCallOptions:
+def call_options(
+    store_id: str, *, timeout: float | None = None, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> flight.FlightCallOptions:
     """The options of a call that is meant for a store; `timeout` in seconds."""
-    headers = [(HEADER.encode(), store_id.encode())] if store_id else []
-    return flight.FlightCallOptions(timeout=timeout, headers=headers)
+    meant = [(HEADER.encode(), store_id.encode())] if store_id else []
+    return flight.FlightCallOptions(timeout=timeout, headers=[*meant, *headers])
 
 
 def require_store(context: flight.ServerCallContext, store_id: str) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ledger.errors import NotFound, Refused
-from ledger.settings import SETTINGS, Settings, broker_toml
+from ledger.settings import SETTINGS, TEXT_SETTINGS, Settings, broker_toml
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "broker.toml"
 
@@ -27,10 +27,20 @@ def test_what_is_not_named_has_its_default(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_in_the_table_with_a_default_in_its_range() -> None:
-    assert set(SETTINGS) == {field.name for field in msgspec.structs.fields(Settings)}
-    defaults = {name: getattr(Settings(), name) for name in SETTINGS}
+    assert {*SETTINGS, *TEXT_SETTINGS} == {field.name for field in msgspec.structs.fields(Settings)}
+    defaults = {name: getattr(Settings(), name) for name in [*SETTINGS, *TEXT_SETTINGS]}
     assert Settings.of(defaults) == Settings()
     assert all(setting.unit and setting.reason for setting in SETTINGS.values())
+    assert all(setting.kind and setting.reason for setting in TEXT_SETTINGS.values())
+
+
+@pytest.mark.parametrize("name", TEXT_SETTINGS)
+def test_a_text_is_taken_and_nothing_else(name: str) -> None:
+    assert getattr(Settings.of({name: "x"}), name) == "x"
+    for value in (4711, ["4711"], "4711\0"):
+        with pytest.raises(Refused, match=name) as refused:
+            Settings.of({name: value})
+        assert "4711" not in str(refused.value), "it may be a secret"
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -73,4 +83,4 @@ def test_the_printed_file_is_the_table() -> None:
     lines = CONF.read_text(encoding="utf-8").splitlines()
     uncommented = "\n".join(line.removeprefix("# ") for line in lines if " = " in line)
     assert Settings.of(tomllib.loads(uncommented)) == Settings()
-    assert len(tomllib.loads(uncommented)) == len(SETTINGS)
+    assert len(tomllib.loads(uncommented)) == len(SETTINGS) + len(TEXT_SETTINGS)

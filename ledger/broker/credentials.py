@@ -1,0 +1,168 @@
+"""What a client shows a broker of another host, and whom it trusts: files and a token, all by reference.
+
+    Credentials("/etc/ledger/ca.pem", "/etc/ledger/me.pem", "/etc/ledger/me.key", "file:/etc/ledger/token")
+
+Rules
+- These are names only: they may be printed and pickled. Files are read by the process that connects, at every new
+  connection; each process that uses the broker must have them at the same paths.
+- gRPC says of a failed handshake little more than that it failed. So after a failure at a TLS address the handshake is
+  done once more by itself, and what TLS says against it becomes the error, at once: no retry makes a certificate right.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ledger.broker.bearer_token import require_reference
+from ledger.errors import LedgerError, NotFound, Refused, Unauthenticated
+
+TLS_SCHEME = "grpc+tls://"
+_PROBE_SECONDS = 5.0
+# A broker that is killed in that moment hangs up, too: it is asked again, and does not answer any more.
+_PROBES = 3
+_X509_EXPIRED = 10
+_HINT = "Compare the client's authority, certificate and key with the broker's"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Where the parts are; an empty text is a part that is not used. Without `ca` the system's authorities count."""
+
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    token: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate) != bool(self.key):
+            one, other = ("a certificate", "key") if self.certificate else ("a key", "certificate")
+            raise Refused(f"{one} was given without its {other}", hint="Give both files, or neither")
+        if self.token:
+            require_reference(self.token, "the token of the client")
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is shown and the system's authorities count."""
+        return not (self.ca or self.certificate or self.key or self.token)
+
+    def require_usable(self, address: str) -> None:
+        """Refuse what would not be used, or would send a token in the clear."""
+        if address.startswith(TLS_SCHEME):
+            return
+        if self.ca or self.certificate:
+            raise Refused(
+                f"certificates were given for {address}, which is not encrypted", hint=f"Connect to {TLS_SCHEME}…"
+            )
+        host = urlsplit(address).hostname or ""
+        if self.token and not (address.startswith("grpc+unix://") or is_loopback(host)):
+            raise Refused(
+                f"a token was given for {address}, where everybody on the way could read it",
+                hint=f"Connect to {TLS_SCHEME}…",
+            )
+
+    def connection(self, address: str) -> dict[str, Any]:
+        """What Flight's client takes to connect to an address. Raises NotFound for a file that cannot be read."""
+        if not address.startswith(TLS_SCHEME):
+            return {}
+        found: dict[str, Any] = {"tls_root_certs": read_pem(self.ca)} if self.ca else {}
+        if self.certificate:
+            found |= {"cert_chain": read_pem(self.certificate), "private_key": read_pem(self.key)}
+        return found
+
+    def failure(self, address: str) -> LedgerError | None:
+        """What TLS has against a connection to an address; None when it has nothing, or the host does not answer."""
+        try:
+            return self._handshake_failure(address) if address.startswith(TLS_SCHEME) else None
+        except (OSError, ValueError):
+            return None
+
+    def _handshake_failure(self, address: str) -> LedgerError | None:
+        try:
+            context = self._context()
+        except (OSError, ValueError) as wrong:
+            said = getattr(wrong, "reason", None) or wrong
+            return Refused(f"the TLS files of the client cannot be used: {said}", hint=_HINT)
+        for _ in range(_PROBES):
+            try:
+                if _kept_open(address, context):
+                    return None
+            except ssl.SSLCertVerificationError as wrong:
+                return Unauthenticated(
+                    f"the broker at {address} shows a certificate that is not trusted: {wrong.verify_message}",
+                    hint=_HINT,
+                )
+            except ssl.SSLError as wrong:
+                said = (wrong.reason or str(wrong)).lower().replace("_", " ")
+                return Unauthenticated(f"TLS with the broker at {address} fails: {said}", hint=_HINT)
+        return self._not_taken(address)
+
+    def _not_taken(self, address: str) -> LedgerError:
+        """A server of gRPC hangs up without a word when it does not like the client's certificate."""
+        if not self.certificate:
+            return Unauthenticated(f"the broker at {address} asks for a certificate, none was given", hint=_HINT)
+        why = ": it has expired" if _expired(self.certificate, self.key) else ""
+        return Unauthenticated(
+            f"the broker at {address} does not take the certificate {self.certificate}{why}", hint=_HINT
+        )
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca or None)
+        context.set_alpn_protocols(["h2"])
+        if self.certificate:
+            context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+def _kept_open(address: str, context: ssl.SSLContext) -> bool:
+    """Whether a broker still listens after the handshake; raises what TLS or the network has against it."""
+    where = urlsplit(address)
+    plain = socket.create_connection((where.hostname or "", where.port or 0), _PROBE_SECONDS)
+    with plain:
+        try:
+            with context.wrap_socket(plain, server_hostname=where.hostname) as secured:
+                return bool(secured.recv(1))
+        except (ssl.SSLEOFError, ConnectionResetError):
+            return False
+
+
+def _expired(certificate: str, key: str) -> bool:
+    """Whether a certificate is out of date: it is shown to a client in memory that trusts it and nothing else."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate, key)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(certificate)
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True))
+    for end in (*ends, *ends):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as wrong:
+            return wrong.verify_code == _X509_EXPIRED
+    return False
+
+
+def read_pem(path: str) -> bytes:
+    """A file of certificates or a key; NotFound naming it when it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise NotFound(f"the TLS file {path} cannot be read: {error.strerror}", hint="Correct the path") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this host can reach a host's name or number."""
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,139 @@
+"""Where a broker listens, and what it demands of those who call there.
+
+Rules
+- Beyond this host a broker listens with TLS, certificates of its clients checked against an authority, and a bearer
+  token; without any of the three it is refused, before anything is opened.
+- A key or token that everybody on the host can read is refused. A certificate that its key does not fit is refused at
+  the start, where gRPC would refuse every call.
+- gRPC lets two processes share a TCP port: an address that somebody listens at is refused.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, Self
+from urllib.parse import urlsplit
+
+from ledger.broker.bearer_token import read_tokens, require_reference
+from ledger.broker.credentials import TLS_SCHEME, is_loopback, read_pem
+from ledger.errors import Refused
+from ledger.settings import Settings
+
+_UNIX = "grpc+unix://"
+_TCP = ("grpc://", "grpc+tcp://")
+_FORMS = "Use grpc+unix:///path, grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT"
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """An address with its demands. `tls` are the arguments of Flight's server; neither is ever printed."""
+
+    address: str
+    tokens: list[str] = field(default_factory=list, repr=False)
+    tls: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an address with its tokens is never pickled")
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a caller has to show anything."""
+        return bool(self.tokens or self.tls)
+
+    @classmethod
+    def of(cls, address: str, settings: Settings) -> Self:
+        """What the settings make of an address. Raises Refused for one that must not be listened at like that."""
+        host = _host(address)
+        encrypted = address.startswith(TLS_SCHEME)
+        if not is_loopback(host) and not address.startswith(_UNIX):
+            _require_guarded(address, settings)
+        if not address.startswith(_UNIX):
+            _require_free(address)
+        tokens = []
+        if settings.authenticationTokens:
+            reference = require_reference(settings.authenticationTokens, "setting 'authenticationTokens'")
+            tokens = read_tokens(reference, private=True)
+        return cls(address, tokens, _tls(address, settings) if encrypted else {})
+
+    def with_port(self, port: int) -> str:
+        """The address that clients use, once the port is known."""
+        return f"{self.address[:-2]}:{port}" if self.address.endswith(":0") else self.address
+
+
+def _host(address: str) -> str:
+    if address.startswith(_UNIX):
+        return ""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not address.startswith((*_TCP, TLS_SCHEME)) or not host or port is None or parts.path:
+        raise Refused(f"{address!r} is no address to listen at", hint=_FORMS)
+    return host
+
+
+def _require_guarded(address: str, settings: Settings) -> None:
+    missing = [
+        name
+        for name in ("tlsCertificateFilePath", "tlsKeyFilePath", "tlsTrustCertsFilePath", "authenticationTokens")
+        if not getattr(settings, name)
+    ]
+    if not address.startswith(TLS_SCHEME):
+        raise Refused(
+            f"the broker does not listen at {address}: without TLS it serves loopback and Unix sockets only",
+            hint=_FORMS,
+        )
+    if missing:
+        raise Refused(
+            f"the broker does not listen at {address}, where other hosts reach it, without {', '.join(missing)}",
+            hint="Beyond loopback both a client certificate and a token are asked for",
+        )
+
+
+def _require_free(address: str) -> None:
+    where = urlsplit(address)
+    if not where.port:
+        return
+    try:
+        families = socket.getaddrinfo(where.hostname, where.port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, target in families[:1]:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(target)
+    except OSError as error:
+        raise Refused(f"the broker cannot listen at {address}: {error.strerror}", hint="Choose another port") from None
+
+
+def _tls(address: str, settings: Settings) -> dict[str, Any]:
+    certificate, key = settings.tlsCertificateFilePath, settings.tlsKeyFilePath
+    if not certificate or not key:
+        raise Refused(
+            f"{address} asks for TLS, settings 'tlsCertificateFilePath' and 'tlsKeyFilePath' name {certificate!r} and "
+            f"{key!r}",
+            hint="Name both files",
+        )
+    pair = (read_pem(certificate), read_pem(key))
+    mode = stat.S_IMODE(Path(key).stat().st_mode)
+    if mode & 0o007:
+        raise Refused(f"the key {key} has mode {mode:o}, expected 600", hint="Everybody can read it: chmod 600")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # A password is never asked for: nobody would answer.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+        if settings.tlsTrustCertsFilePath:
+            context.load_verify_locations(settings.tlsTrustCertsFilePath)
+    except (OSError, ValueError) as wrong:
+        raise Refused(
+            f"{certificate}, {key} and {settings.tlsTrustCertsFilePath or 'no authority'} cannot be used together: "
+            f"{getattr(wrong, 'reason', None) or wrong}",
+            hint="Give PEM files; the key, without a password, must be that of the first certificate",
+        ) from None
+    found: dict[str, Any] = {"tls_certificates": [pair]}
+    if settings.tlsTrustCertsFilePath:
+        found |= {"verify_client": True, "root_certificates": read_pem(settings.tlsTrustCertsFilePath)}
+    return found

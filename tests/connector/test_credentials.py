@@ -1,0 +1,143 @@
+"""Goal: Spark's tasks and the command line reach a broker that asks for certificate and token. Method: a real one.
+
+The tasks are what Spark pickles, run in a process of their own, which has nothing but the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+from typer.testing import CliRunner
+
+from connector.command import app
+from connector.ledger_read import LedgerRead
+from connector.options import read_options
+from connector.sink_run import commit_parts, prepare_target, stage_rows
+from ledger.broker.discovery import BrokerRecord
+from ledger.errors import Refused, Unauthenticated
+from ledger.position import EARLIEST, PositionRange
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "3f0c9b2e71d84a65" * 2
+COLUMNS = StructType([StructField("id", LongType())])
+TASK = """
+import pickle, sys
+from connector.partition_fetch import fetch
+parts = pickle.loads(sys.stdin.buffer.read())
+print(sum(batch.num_rows for part in parts for batch in fetch(part)))
+"""
+
+
+def _signed(directory: Path, *names: str) -> None:
+    """An authority `ca` and a certificate of it for each name."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=directory, capture_output=True, check=True)
+
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    openssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", "-days", "2")
+    (directory / "names").write_text("subjectAltName=DNS:localhost\n")
+    for name in names:
+        openssl("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signer = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names"]
+        openssl("x509", "-req", "-in", f"{name}.csr", *signer, "-days", "2", "-out", f"{name}.pem")
+        (directory / f"{name}.key").chmod(0o600)
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What a user gives to Spark for a broker that was started with the command line."""
+    directory = tmp_path_factory.mktemp("tls")
+    _signed(directory, "broker", "client")
+    (directory / "token").write_text(TOKEN)
+    (directory / "token").chmod(0o600)
+    (directory / "broker.toml").write_text(
+        f'bindAddress = "grpc+tls://0.0.0.0:0"\ntlsCertificateFilePath = "{directory}/broker.pem"\n'
+        f'tlsKeyFilePath = "{directory}/broker.key"\ntlsTrustCertsFilePath = "{directory}/ca.pem"\n'
+        f'authenticationTokens = "file:{directory}/token"\n'
+    )
+    store = directory / "store"
+    run_directory = tempfile.mkdtemp(prefix="ledger-run-")
+    served = [sys.executable, "-c", "from connector.command import app; app()", "serve", "--create"]
+    broker = subprocess.Popen(
+        [*served, "--store", str(store), "--config", str(directory / "broker.toml")],
+        cwd=ROOT,
+        env={**os.environ, "XDG_RUNTIME_DIR": run_directory},
+    )
+    try:
+        until = time.monotonic() + 60
+        while (record := BrokerRecord.read(store) if store.exists() else None) is None:
+            assert broker.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        yield {
+            "store": f"grpc+tls://localhost:{record.remote.rpartition(':')[2]}",
+            "tlsTrustCertsFilePath": str(directory / "ca.pem"),
+            "tlsCertificateFilePath": str(directory / "client.pem"),
+            "tlsKeyFilePath": str(directory / "client.key"),
+            "authParams": f"file:{directory / 'token'}",
+        }
+    finally:
+        broker.terminate()
+        assert broker.wait(30) == 0
+
+
+def test_tasks_read_and_write_with_what_the_options_name(options: dict[str, str]) -> None:
+    sink = prepare_target(read_options({**options, "ledger": "orders"}), COLUMNS)
+    pickled = pickle.dumps(sink)
+    assert TOKEN.encode() not in pickled
+    part = stage_rows(pickle.loads(pickled), "1", "q", 0, [pa.record_batch({"id": [1, 2, 3]})])  # noqa: S301
+    assert commit_parts(sink, "1", [part], 0) is not None
+    read = LedgerRead(read_options({**options, "ledger": "orders", "mapping": "off"}))
+    parts = read.partitions(PositionRange(EARLIEST, read.end().end))
+    task = subprocess.run(
+        [sys.executable, "-c", TASK], cwd=ROOT, input=pickle.dumps(parts), capture_output=True, check=False, timeout=120
+    )
+    assert task.stdout.strip() == b"3", task.stderr.decode()
+    assert TOKEN not in repr(parts) + repr(sink)
+
+
+def test_the_command_line_takes_them_as_options_and_from_the_environment(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {
+        "--tls-trust-certs-file-path": options["tlsTrustCertsFilePath"],
+        "--tls-certificate-file-path": options["tlsCertificateFilePath"],
+        "--tls-key-file-path": options["tlsKeyFilePath"],
+        "--auth-params": options["authParams"],
+    }
+    command = ["list", "--store", options["store"], "--output", "json"]
+    given = [word for pair in words.items() for word in pair]
+    listed = CliRunner().invoke(app, [*given, *command])
+    assert listed.exit_code == 0, listed.output
+    for name, value in words.items():
+        monkeypatch.setenv("LEDGER_" + name.removeprefix("--").replace("-", "_").upper(), value)
+    assert CliRunner().invoke(app, command).output == listed.output
+    assert isinstance(json.loads(listed.output), list)
+    monkeypatch.delenv("LEDGER_AUTH_PARAMS")
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1
+    assert "carried no token" in refused.output
+
+
+def test_a_query_without_them_is_refused_before_it_begins(options: dict[str, str]) -> None:
+    without = {name: value for name, value in options.items() if name != "authParams"}
+    with pytest.raises(Unauthenticated, match="carried no token"):
+        LedgerRead(read_options({**without, "ledger": "orders"})).schema()
+
+
+def test_a_token_in_place_of_its_reference_is_not_repeated() -> None:
+    with pytest.raises(Refused, match=r"authParams.*expected file:/path/of/token or env:NAME") as refused:
+        read_options({"ledger": "orders", "authParams": TOKEN})
+    assert TOKEN not in str(refused.value)

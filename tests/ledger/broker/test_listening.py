@@ -1,0 +1,295 @@
+"""Goal: beyond this host nobody gets in without certificate and token, and who is kept out learns why, at once.
+
+Method: a real broker with real certificates at loopback, one wrong thing at a time. Refusals at the start need no
+broker: they come before anything is opened.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ledger.api import connect
+from ledger.broker.bearer_token import read_tokens, require_reference
+from ledger.broker.client import Client, client_for
+from ledger.broker.credentials import Credentials
+from ledger.broker.embedded import connect_store
+from ledger.broker.listening import Listening
+from ledger.errors import LedgerError, NotFound, Refused, Unauthenticated, Unavailable
+from ledger.protocol import ENTRY_SCHEMA, CreateLedger, StageCommand
+from ledger.settings import Settings
+
+Rig = Any
+TOKEN = "3f0c9b2e71d84a65" * 2
+OLD_TOKEN = "0011223344556677" * 2
+# A client that is told why must not use up its deadline; generous, for a machine that does much else.
+QUICK_SECONDS = 15.0
+
+
+def _authority_class() -> Any:
+    spec = importlib.util.spec_from_file_location("certificates", Path(__file__).with_name("certificates.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Authority
+
+
+class Guarded:
+    """A broker that asks for both, and what a right client shows."""
+
+    def __init__(self, rig: Rig, directory: Path) -> None:
+        authority = _authority_class()
+        self.ours, self.other = authority(directory / "ours", "ours"), authority(directory / "other", "other")
+        certificate, key = self.ours.sign("broker")
+        tokens = directory / "tokens"
+        tokens.write_text(f"{OLD_TOKEN}\n{TOKEN}\n")
+        tokens.chmod(0o600)
+        self.token_file = directory / "token"
+        self.token_file.write_text(TOKEN + "\n")
+        self.rig = rig
+        self.settings = Settings(
+            tlsCertificateFilePath=str(certificate),
+            tlsKeyFilePath=str(key),
+            tlsTrustCertsFilePath=str(self.ours.ca),
+            authenticationTokens=f"file:{tokens}",
+        )
+        config = directory / "broker.toml"
+        texts = {name: value for name, value in msgspec.structs.asdict(self.settings).items() if isinstance(value, str)}
+        config.write_text("".join(f'{name} = "{value}"\n' for name, value in texts.items() if value))
+        rig.start("--create", "--config", str(config), "--address", "grpc+tls://0.0.0.0:0")
+        self.port = int(rig.record().remote.rpartition(":")[2])
+        self.address = f"grpc+tls://localhost:{self.port}"
+        self.credentials = Credentials(str(self.ours.ca), *self.signed("client"), f"file:{self.token_file}")
+
+    def signed(self, name: str, *, days: int = 2) -> tuple[str, str]:
+        certificate, key = self.ours.sign(name, days=days)
+        return str(certificate), str(key)
+
+    def refusal(self, **changed: str) -> str:
+        """What a client with one thing wrong is told; it must not take the deadline of 60 seconds."""
+        begun = time.monotonic()
+        with pytest.raises(Unauthenticated) as refused:
+            connect_store(self.address, credentials=replace(self.credentials, **changed), deadline_ms=60_000)
+        assert time.monotonic() - begun < QUICK_SECONDS
+        return str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def guarded(shared_rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    rig = type(shared_rig)(tmp_path_factory.mktemp("guarded") / "store")
+    try:
+        yield Guarded(rig, tmp_path_factory.mktemp("tls"))
+    finally:
+        rig.close()
+
+
+def test_who_shows_both_can_do_everything(
+    guarded: Guarded, make_entry: Callable[..., bytes], read_log: Callable[..., list[tuple[str, bytes]]]
+) -> None:
+    client = connect_store(guarded.address, credentials=guarded.credentials)
+    client.create(CreateLedger("orders"))
+    with client.producer("orders") as producer:
+        producer.append(make_entry(b"paid")).result(30)
+    assert [payload for _, payload in read_log(client, "orders", mapping=False)] == [b"paid"]
+    store = connect(
+        guarded.address,
+        ca=guarded.credentials.ca,
+        certificate=guarded.credentials.certificate,
+        key=guarded.credentials.key,
+        token=guarded.credentials.token,
+    )
+    assert [name.rpartition("/")[2] for name in store.names()] == ["orders"]
+
+
+def test_a_user_of_this_host_needs_neither(guarded: Guarded) -> None:
+    client = connect_store(guarded.rig.store, start=False)
+    assert client.address.startswith("grpc+unix://")
+    assert client.hello().store_id == guarded.rig.record().store_id
+    with pytest.raises(Refused, match=r"credentials were given for the directory"):
+        connect_store(guarded.rig.store, start=False, credentials=guarded.credentials)
+
+
+def test_a_client_without_certificate_is_told_so(guarded: Guarded) -> None:
+    assert "asks for a certificate, none was given" in guarded.refusal(certificate="", key="")
+
+
+def test_a_client_with_another_authority_is_told_so(guarded: Guarded) -> None:
+    said = guarded.refusal(ca=str(guarded.other.ca))
+    assert guarded.address in said
+    assert "not trusted" in said
+
+
+def test_a_certificate_of_another_authority_is_refused(guarded: Guarded) -> None:
+    certificate, key = guarded.other.sign("stranger")
+    said = guarded.refusal(certificate=str(certificate), key=str(key))
+    assert f"does not take the certificate {certificate}" in said
+    assert "expired" not in said
+
+
+def test_an_expired_certificate_is_called_expired(guarded: Guarded) -> None:
+    certificate, key = guarded.signed("late", days=-1)
+    assert "expired" in guarded.refusal(certificate=certificate, key=key)
+
+
+def test_a_missing_and_a_wrong_token_are_told_apart(guarded: Guarded, tmp_path: Path) -> None:
+    assert "carried no token" in guarded.refusal(token="")
+    wrong = tmp_path / "wrong"
+    wrong.write_text("f" * 32)
+    said = guarded.refusal(token=f"file:{wrong}")
+    assert "a token that this broker does not take" in said
+    assert "f" * 32 not in said
+
+
+def test_every_kind_of_call_asks_for_the_token(guarded: Guarded, tmp_path: Path) -> None:
+    """Not only the first: a client that greeted rightly and lost its token gets nothing more."""
+    token = tmp_path / "token"
+    token.write_text(OLD_TOKEN)
+    client = connect_store(guarded.address, credentials=replace(guarded.credentials, token=f"file:{token}"))
+    client.create(CreateLedger("tokens", exist_ok=True))
+    token.write_text("f" * 32)
+    connection, options = client.connection(), client.options(10)
+    from pyarrow import flight
+
+    command = flight.FlightDescriptor.for_command(msgspec.json.encode(StageCommand("q", 1)))
+    tries: list[Callable[[], Any]] = [
+        lambda: list(connection.do_action(flight.Action("list", b""), options)),
+        lambda: list(connection.do_action(flight.Action("no such action", b"nonsense"), options)),
+        lambda: connection.do_get(flight.Ticket(b"nonsense"), options).read_all(),
+        lambda: connection.do_put(command, ENTRY_SCHEMA, options)[1].read(),  # noqa: PLW0108 — the call itself may raise
+        lambda: list(connection.list_actions(options)),
+        lambda: list(connection.list_flights(options=options)),
+        lambda: connection.get_flight_info(command, options),
+        lambda: connection.do_exchange(command, options)[1].read_chunk(),  # noqa: PLW0108 — the call itself may raise
+    ]
+    for attempt in tries:
+        with pytest.raises((flight.FlightError, NotImplementedError)) as refused:
+            attempt()
+        assert "f" * 32 not in str(refused.value)
+    for attempt in tries[:4]:
+        with pytest.raises(flight.FlightError, match="LEDGER_UNAUTHENTICATED"):
+            attempt()
+    token.write_text(TOKEN)
+    assert client.names(), "a token that was replaced counts at the next call"
+
+
+def test_a_token_is_nowhere_to_be_seen(guarded: Guarded) -> None:
+    client = client_for(guarded.address, guarded.rig.record().store_id, guarded.credentials)
+    copy = pickle.loads(pickle.dumps(client))  # noqa: S301
+    assert copy.credentials == guarded.credentials
+    copy.names()
+    listening = Listening.of("grpc+tls://127.0.0.1:0", guarded.settings)
+    shown = [repr(client), repr(guarded.credentials), repr(listening), pickle.dumps(client), guarded.rig.log()]
+    with pytest.raises(TypeError):
+        pickle.dumps(listening)
+    for text in shown:
+        assert TOKEN not in str(text)
+        assert OLD_TOKEN not in str(text)
+    assert listening.tokens == [OLD_TOKEN, TOKEN]
+
+
+def test_without_encryption_a_client_sends_no_token(guarded: Guarded) -> None:
+    with pytest.raises(Refused, match="everybody on the way"):
+        Client("grpc://10.0.0.1:6650", credentials=Credentials(token="env:LEDGER_TOKEN"))
+    with pytest.raises(Refused, match="not encrypted"):
+        Client("grpc://10.0.0.1:6650", credentials=Credentials(ca="/ca.pem"))
+    with pytest.raises(Refused, match="without its key"):
+        Credentials(certificate="/me.pem")
+    with pytest.raises(NotFound, match=r"/nowhere\.pem"):
+        connect_store(guarded.address, credentials=replace(guarded.credentials, ca="/nowhere.pem"))
+
+
+@pytest.mark.parametrize("pasted", [TOKEN, f"token:{TOKEN}", f"file:{TOKEN}x", ""])
+def test_a_pasted_token_is_not_repeated(pasted: str) -> None:
+    if pasted.startswith("file:"):
+        with pytest.raises(Refused, match="expected an absolute path"):
+            require_reference(pasted, "it")
+        return
+    with pytest.raises(Refused) as refused:
+        require_reference(pasted, "it")
+    assert TOKEN not in str(refused.value)
+
+
+def test_tokens_are_read_or_refused_with_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"\n {TOKEN} \n")
+    file.chmod(0o600)
+    assert read_tokens(f"file:{file}", private=True) == read_tokens(f"file://{file}") == [TOKEN]
+    monkeypatch.setenv("LEDGER_TEST_TOKEN", TOKEN)
+    assert read_tokens("env:LEDGER_TEST_TOKEN") == [TOKEN]
+    file.chmod(0o644)
+    with pytest.raises(Refused, match="mode 644, expected 600"):
+        read_tokens(f"file:{file}", private=True)
+    for text, said in (("", "holds 0 tokens"), ("short", "1 of fewer than 16"), ("ä" * 20, "no header takes")):
+        file.write_text(text)
+        with pytest.raises(Refused, match=said):
+            read_tokens(f"file:{file}")
+    with pytest.raises(NotFound, match="LEDGER_NO_TOKEN"):
+        read_tokens("env:LEDGER_NO_TOKEN")
+    with pytest.raises(NotFound, match="nowhere"):
+        read_tokens("file:/nowhere")
+
+
+@pytest.mark.parametrize(
+    "left_out", ["tlsCertificateFilePath", "tlsKeyFilePath", "tlsTrustCertsFilePath", "authenticationTokens"]
+)
+def test_beyond_loopback_nothing_may_be_left_out(guarded: Guarded, left_out: str) -> None:
+    for host in ("0.0.0.0", "192.0.2.1", "broker.example", "[::]"):
+        with pytest.raises(Refused, match=f"where other hosts reach it, without {left_out}"):
+            Listening.of(f"grpc+tls://{host}:6651", msgspec.structs.replace(guarded.settings, **{left_out: ""}))
+        with pytest.raises(Refused, match="without TLS"):
+            Listening.of(f"grpc://{host}:6650", guarded.settings)
+
+
+@pytest.mark.parametrize(
+    "address", ["grpc://", "http://127.0.0.1:1", "grpc://127.0.0.1", "grpc://127.0.0.1:x", "127.0.0.1:1", "grpc://:1/x"]
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(Refused, match="no address to listen at"):
+        Listening.of(address, Settings())
+
+
+def test_files_that_do_not_fit_are_refused_at_the_start(guarded: Guarded, tmp_path: Path) -> None:
+    address = "grpc+tls://127.0.0.1:0"
+    _, other_key = guarded.other.sign("other-broker")
+
+    def refused(**changed: str) -> str:
+        with pytest.raises(LedgerError) as error:
+            Listening.of(address, msgspec.structs.replace(guarded.settings, **changed))
+        return str(error.value)
+
+    assert str(other_key) in refused(tlsKeyFilePath=str(other_key))
+    assert "/nowhere.key" in refused(tlsKeyFilePath="/nowhere.key")
+    assert "name both files" in refused(tlsKeyFilePath="").lower()
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("nonsense")
+    assert str(nonsense) in refused(tlsTrustCertsFilePath=str(nonsense))
+    open_key = tmp_path / "open.key"
+    open_key.write_bytes(Path(guarded.settings.tlsKeyFilePath).read_bytes())
+    open_key.chmod(0o644)
+    assert "mode 644, expected 600" in refused(tlsKeyFilePath=str(open_key))
+
+
+def test_an_address_that_is_taken_is_refused(guarded: Guarded, rig: Rig) -> None:
+    """gRPC would share it, and every second call would go to the wrong store."""
+    with pytest.raises(Refused, match="Address already in use"):
+        Listening.of(f"grpc://127.0.0.1:{guarded.port}", Settings())
+    broker = rig.spawn("--create", "--address", f"grpc://127.0.0.1:{guarded.port}")
+    assert broker.wait(30) == 2
+    assert not os.path.exists(rig.store), "a refusal changes nothing"  # noqa: PTH110
+
+
+def test_nobody_at_an_address_is_known_at_once(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(Unavailable, match=r"grpc://127\.0\.0\.1:1: .*[Rr]efused"):
+        connect_store("grpc://127.0.0.1:1")
+    assert time.monotonic() - begun < QUICK_SECONDS
