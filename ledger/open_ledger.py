@@ -1,6 +1,9 @@
 """The ledger of a managed ledger that is being written: its segment's writer, and how full it is.
 
-Invariants: only the thread that drains the append queue calls it; what readers see of it is its acknowledged entries.
+Invariants
+- What readers see of it is its acknowledged entries.
+- The thread in the writing turn writes; the one in the syncing turn syncs and acknowledges beside it. All else needs
+  both turns (see `ledger.append_queue`).
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ class OpenLedger:
         self.ledger_id = writer.ledger_id
         self.created_ms = created_ms
         self.size = 0
+        # Set when something went wrong beyond the acknowledged end: nothing more may be added to this ledger.
+        self.given_up = False
         self._acknowledged_size = 0
 
     @property
@@ -46,10 +51,15 @@ class OpenLedger:
         """Make everything written durable."""
         self._writer.sync()
 
-    def acknowledge(self) -> None:
-        """Let readers see what was synced."""
+    @property
+    def failed(self) -> bool:
+        """Whether the device refused a write or a sync."""
+        return self._writer.failed
+
+    def acknowledge(self, entries: int) -> None:
+        """Let readers see the first `entries` entries, all of which are synced."""
         before = self.index.count
-        self._writer.acknowledge()
+        self._writer.acknowledge(entries)
         self._acknowledged_size += int(self.index.lengths[before:].sum())
 
     def forget_unacknowledged(self) -> None:

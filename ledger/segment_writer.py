@@ -84,7 +84,7 @@ class SegmentWriter:
         self._file = file
         self._sync = sync
         self._pending: list[EntryPlace] = []
-        self._synced = 0
+        self._written = self._synced = 0
         self._end = HEADER_BYTES
         self._last = BrokerStamp(0, index.first_row)
         self._reserved = 0
@@ -136,12 +136,17 @@ class SegmentWriter:
     @property
     def entries(self) -> int:
         """Entries written, acknowledged or not; the id of the next one."""
-        return self.index.count + len(self._pending)
+        return self._written
 
     @property
     def acknowledged(self) -> int:
         """Entries that readers may see."""
         return self.index.count
+
+    @property
+    def failed(self) -> bool:
+        """Whether the device has failed this file: nothing more can be written to it."""
+        return self._failed is not None
 
     @property
     def end_offset(self) -> int:
@@ -172,6 +177,7 @@ class SegmentWriter:
         self._end = end
         self._last = BrokerStamp(places[-1].timestamp_ms, places[-1].row_end)
         self._pending += places
+        self._written += len(places)
         return first
 
     def sync(self) -> None:
@@ -214,6 +220,7 @@ class SegmentWriter:
         end = _end_of(keep[-1]) if keep else self.index.end_offset(count - 1)
         self._erase_from(end)
         self._pending = keep
+        self._written = entries
         self._synced = min(self._synced, entries)
         self._end = end
         self._last = BrokerStamp(keep[-1].timestamp_ms, keep[-1].row_end) if keep else self._acknowledged_stamp()

@@ -1,14 +1,20 @@
-"""Goal: order is kept, one group at a time, nobody waits for ever. Method: a real queue, a commit that can be held."""
+"""Goal: order is kept, one writes beside one who syncs, nobody waits for ever.
+
+Method: a real queue, a disk that can be held.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 
-from ledger.append_queue import AppendQueue, CheckedEntry, Group, PendingAppend, PendingRun, Room
+from ledger.append_queue import AppendQueue, CheckedEntry, PendingAppend, PendingRun, Room
 from ledger.errors import Unavailable
 from ledger.position import Position
 from ledger.protocol import CommitRun
@@ -22,96 +28,192 @@ def run(*sizes: int) -> PendingRun:
     return PendingRun(CommitRun("l", "q", 0, 1, 1, []), [CheckedEntry(b"", size, 1) for size in sizes], sum(sizes))
 
 
-class Disk:
-    """Commits what it is given, in order; can be made to wait, and says what came in which group."""
+@dataclass
+class Written:
+    items: list[PendingAppend]
 
-    def __init__(self) -> None:
-        self.groups: list[list[int]] = []
-        self.inside = 0
-        self.most_inside = 0
+
+class Disk:
+    """Writes what it is given, in order; syncs can be made to wait or to fail, and it says what went into which."""
+
+    def __init__(self, entries: int = 100, size: int = 1000) -> None:
+        self.most = Room(entries, size)
+        self.synced: list[list[int]] = []
+        self.runs: list[int] = []
+        self.order: list[int] = []
+        self.written: list[int] = []
+        self.inside = {"write": 0, "sync": 0}
+        self.fail_next = 0
         self.free = threading.Event()
         self.free.set()
         self.entered = threading.Event()
-        self._lock = threading.Lock()
+        self.queue: AppendQueue[Written]
 
-    def commit(self, group: Group) -> None:
-        with self._lock:
-            self.inside += 1
-            self.most_inside = max(self.most_inside, self.inside)
-        self.entered.set()
-        assert self.free.wait(10)
-        items = group if isinstance(group, list) else [group]
-        self.groups.append([one.size for one in items])
-        with self._lock:
-            self.inside -= 1
+    def room(self) -> Room:
+        return self.most
+
+    def items(self, written: list[Written]) -> list[PendingAppend]:
+        return [item for part in written for item in part.items]
+
+    def write(self, before: list[Written], group: list[PendingAppend]) -> list[Written]:
+        with self._alone("write"):
+            self.written += [item.size for item in group]
+            return [*before, Written(group)]
+
+    def settle(self, written: list[Written]) -> list[PendingAppend]:
+        with self._alone("sync"):
+            self.entered.set()
+            assert self.free.wait(10)
+            items = self.items(written)
+            if self.fail_next:
+                self.fail_next -= 1
+                return items
+            self._done(items)
+            return []
+
+    def commit_run(self, run: PendingRun) -> None:
+        with self._alone("write"), self._alone("sync"):
+            self.synced.append([run.size])
+            self.order.append(run.size)
+            run.future.set_result(None)  # type: ignore[arg-type]
+
+    def _done(self, items: list[PendingAppend]) -> None:
+        self.synced.append([one.size for one in items])
+        self.order += [one.size for one in items]
         for one in items:
-            one.future.set_result(Position(0, 0))  # type: ignore[arg-type]
+            one.future.set_result(Position(0, 0))
 
-
-@pytest.fixture
-def disk() -> Disk:
-    return Disk()
+    @contextmanager
+    def _alone(self, turn: str) -> Iterator[None]:
+        self.inside[turn] += 1
+        assert self.inside[turn] == 1, f"two threads have the {turn} turn"
+        yield
+        self.inside[turn] -= 1
 
 
 @pytest.fixture
 def executor() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as executor:
+    with ThreadPoolExecutor(3) as executor:
         yield executor
 
 
 @pytest.fixture
-def make(disk: Disk, executor: ThreadPoolExecutor) -> Callable[..., AppendQueue]:
-    return lambda entries=100, size=1000: AppendQueue(executor, lambda: Room(entries, size), disk.commit)
+def make(executor: ThreadPoolExecutor) -> Callable[..., tuple[AppendQueue[Written], Disk]]:
+    def made(entries: int = 100, size: int = 1000) -> tuple[AppendQueue[Written], Disk]:
+        disk = Disk(entries, size)
+        disk.queue = AppendQueue(executor, disk)
+        return disk.queue, disk
+
+    return made
 
 
-def held(disk: Disk, queue: AppendQueue) -> None:
-    """Put one item, and hold the disk with it, so that what follows gathers."""
+Make = Callable[..., tuple[AppendQueue[Written], Disk]]
+
+
+def held(disk: Disk) -> PendingAppend:
+    """Put one item, and hold its sync, so that what follows gathers."""
     disk.free.clear()
     disk.entered.clear()
-    queue.put(item(1))
+    first = item(1)
+    disk.queue.put(first)
     assert disk.entered.wait(10)
+    return first
+
+
+def until(reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize(
-    ("entries", "size", "put", "groups"),
+    ("entries", "size", "put", "synced"),
     [
         (100, 1000, [item(2), item(3), item(4)], [[2, 3, 4]]),
-        (2, 1000, [item(2), item(3), item(4)], [[2, 3], [4]]),
-        (100, 5, [item(2), item(3), item(4)], [[2, 3], [4]]),
-        (0, 0, [item(2), item(3)], [[2], [3]]),
-        (1, 1, [item(2, 2, 2)], [[6]]),
         (100, 1000, [item(2), run(7, 1), item(3), run(9)], [[2], [8], [3], [9]]),
+        (100, 1000, [run(7), run(8), item(3)], [[7], [8], [3]]),
     ],
 )
-def test_what_gathers_while_the_disk_works_goes_together_in_order_and_a_run_goes_alone(
-    make: Callable[..., AppendQueue],
-    disk: Disk,
+def test_what_gathers_while_the_disk_syncs_goes_together_in_order_and_a_run_goes_alone(
+    make: Make,
     entries: int,
     size: int,
     put: list[PendingAppend | PendingRun],
-    groups: list[list[int]],
+    synced: list[list[int]],
 ) -> None:
-    queue = make(entries, size)
-    held(disk, queue)
+    queue, disk = make(entries, size)
+    held(disk)
     for one in put:
         queue.put(one)
     disk.free.set()
     put[-1].future.result(10)
-    assert disk.groups == [[1], *groups]
-    assert disk.most_inside == 1
+    assert disk.synced == [[1], *synced]
 
 
-def test_close_waits_for_what_was_queued_and_refuses_what_comes_after(
-    make: Callable[..., AppendQueue], disk: Disk
+def test_the_next_group_is_written_while_the_one_before_is_synced(make: Make) -> None:
+    queue, disk = make()
+    first = held(disk)
+    items = [item(2), item(3)]
+    for number, one in enumerate(items, 2):
+        queue.put(one)
+        until(lambda number=number: len(disk.written) == number)  # type: ignore[misc]
+    assert not first.future.done()
+    assert disk.inside["sync"] == 1
+    disk.free.set()
+    items[-1].future.result(10)
+    assert disk.synced == [[1], [2, 3]], "both with one sync"
+
+
+@pytest.mark.parametrize(("entries", "size"), [(2, 1000), (100, 5), (0, 0)])
+def test_a_group_takes_what_the_ledger_has_room_for_and_never_less_than_one(
+    make: Make, entries: int, size: int
 ) -> None:
-    queue = make()
-    held(disk, queue)
+    queue, disk = make(entries, size)
+    taken: list[int] = []
+    write = disk.write
+
+    def counted(before: list[Written], group: list[PendingAppend]) -> list[Written]:
+        taken.append(len(group))
+        return write(before, group)
+
+    disk.write = counted  # type: ignore[method-assign]
+    held(disk)
+    items = [item(2), item(3), item(4)]
+    for one in items:
+        queue.put(one)
+    disk.free.set()
+    items[-1].future.result(10)
+    assert disk.order == [1, 2, 3, 4]
+    assert max(taken) <= 2
+    if not entries:
+        assert taken == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+@pytest.mark.parametrize("behind", [[], [2, 3], [2, -7, 3]])
+def test_what_a_failed_sync_leaves_is_written_again_before_all_that_came_later(
+    make: Make, failures: int, behind: list[int]
+) -> None:
+    queue, disk = make()
+    held(disk)
+    disk.fail_next = failures
+    put = [item(size) if size > 0 else run(-size) for size in behind]
+    for one in put:
+        queue.put(one)
+    disk.free.set()
+    queue.close("over")
+    assert disk.order == [1, *map(abs, behind)]
+
+
+def test_close_waits_for_what_was_queued_and_refuses_what_comes_after(make: Make) -> None:
+    queue, disk = make()
+    held(disk)
     last = item(2)
     queue.put(last)
     closing = threading.Thread(target=queue.close, args=("gone fishing",))
     closing.start()
-    while not queue._closed:
-        pass
+    until(lambda: bool(queue._closed))
     with pytest.raises(Unavailable, match="gone fishing"):
         queue.put(item(3))
     assert closing.is_alive()
@@ -119,14 +221,14 @@ def test_close_waits_for_what_was_queued_and_refuses_what_comes_after(
     disk.free.set()
     closing.join(10)
     assert last.future.done()
-    assert disk.groups == [[1], [2]]
+    assert disk.synced == [[1], [2]]
     queue.close("again")
 
 
-def test_a_future_that_its_owner_cancels_stops_nobody(make: Callable[..., AppendQueue], disk: Disk) -> None:
+def test_a_future_that_its_owner_cancels_stops_nobody(make: Make) -> None:
     """A cancelled future refuses its result with an exception, in the one thread that everybody waits for."""
-    queue = make()
-    held(disk, queue)
+    queue, disk = make()
+    held(disk)
     impatient, patient = item(2), item(3)
     queue.put(impatient)
     queue.put(patient)
@@ -136,34 +238,40 @@ def test_a_future_that_its_owner_cancels_stops_nobody(make: Callable[..., Append
     assert impatient.future.result(10) == Position(0, 0)
 
 
-def test_logs_that_never_fall_silent_do_not_keep_another_waiting(executor: ThreadPoolExecutor) -> None:
-    """As many busy logs as there are threads, each put to again in every commit; one more log still gets its turn."""
+def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> None:
+    """As many busy logs as there are threads, each put to again in every sync; one more log still gets its turn."""
     stop = threading.Event()
-    queues: list[AppendQueue] = []
+    queues = []
+    for _ in range(3):
+        queue, disk = make()
+        settle = disk.settle
 
-    def busy(number: int) -> Callable[[Group], None]:
-        def commit(group: Group) -> None:
+        def busy(
+            written: list[Written],
+            settle: Callable[[list[Written]], list[PendingAppend]] = settle,
+            queue: AppendQueue[Written] = queue,
+        ) -> list[PendingAppend]:
             if not stop.is_set():
-                queues[number].put(item(1))
+                queue.put(item(1))
+            return settle(written)
 
-        return commit
-
-    queues += [AppendQueue(executor, lambda: Room(100, 1000), busy(number)) for number in range(2)]
-    for queue in queues:
+        disk.settle = busy  # type: ignore[method-assign]
+        queues.append(queue)
         queue.put(item(1))
-    done: Future[bool] = Future()
-    late = AppendQueue(executor, lambda: Room(100, 1000), lambda _: done.set_result(True))
-    late.put(item(1))
+    late, _ = make()
+    last = item(2)
+    late.put(last)
     try:
-        assert done.result(5)
+        assert last.future.result(10) == Position(0, 0)
     finally:
         stop.set()
         for queue in queues:
             queue.close("over")
 
 
-def test_many_threads_lose_nothing_and_each_keeps_its_order(make: Callable[..., AppendQueue], disk: Disk) -> None:
-    queue = make(entries=7)
+def test_many_threads_lose_nothing_and_each_keeps_its_order(make: Make) -> None:
+    queue, disk = make(entries=7)
+    disk.fail_next = 5
     sent: dict[int, list[PendingAppend]] = {}
 
     def produce(number: int) -> None:
@@ -177,8 +285,6 @@ def test_many_threads_lose_nothing_and_each_keeps_its_order(make: Callable[..., 
     for thread in threads:
         thread.join()
     queue.close("over")
-    arrived = [size for group in disk.groups for size in group]
-    assert len(arrived) == 800
-    assert disk.most_inside == 1
+    assert len(disk.order) == 800
     for number in range(1, 5):
-        assert [size for size in arrived if size // 1000 == number] == [one.size for one in sent[number]]
+        assert [size for size in disk.order if size // 1000 == number] == [one.size for one in sent[number]]

@@ -172,9 +172,9 @@ class LogMachine(RuleBasedStateMachine):
         log = self.store.ledger("log")
         payloads = self.payloads(unfinished)
         entries = [log._sized(entry(payload, run=99 if run else 0), 1) for payload in payloads]
-        open_ledger = log._open
+        open_ledger = log._writer._open
         if open_ledger is not None:
-            open_ledger.write(log._stamped(entries))
+            log._writer._write_stamped(open_ledger, entries)
             writer = open_ledger._writer
             os.pwrite(writer._fd, b"\x00\x00\x01\x00torn" * 5, writer.end_offset) if torn else None
             if not run:
@@ -249,7 +249,7 @@ def test_a_fenced_broker_acknowledges_nothing_and_what_it_writes_reaches_nobody(
     log = create(old, entries=100)
     log.append([entry(b"kept")]).result()
     taken: list[Store] = []
-    sync = log._open.sync  # type: ignore[union-attr]
+    sync = log._writer._open.sync  # type: ignore[union-attr]
 
     def taken_over_in_mid_sync() -> None:
         sync()
@@ -257,7 +257,7 @@ def test_a_fenced_broker_acknowledges_nothing_and_what_it_writes_reaches_nobody(
             taken.append(open_store(store_path, take_over=True))
             assert contents(taken[0].ledger("log")) == [b"kept", b"seen"], "synced before the epoch was bumped"
 
-    log._open.sync = taken_over_in_mid_sync  # type: ignore[union-attr,method-assign]
+    log._writer._open.sync = taken_over_in_mid_sync  # type: ignore[union-attr,method-assign]
     with pytest.raises(Fenced, match=r"epoch 2, this broker has 1"):
         log.append([entry(b"seen")]).result()
     new = taken[0]
@@ -278,8 +278,8 @@ def test_a_failing_disk_under_a_fenced_broker_cuts_nothing_of_its_successors(
     old = open_store(store_path)
     log = create(old, entries=100)
     log.append([entry(b"kept")]).result()
-    writer = log._open._writer  # type: ignore[union-attr]
-    log._open.write(log._stamped([log._sized(entry(b"unacknowledged"), 1)]))  # type: ignore[union-attr]
+    writer = log._writer._open._writer  # type: ignore[union-attr]
+    log._writer._write_stamped(log._writer._open, [log._sized(entry(b"unacknowledged"), 1)])  # type: ignore[arg-type]
     new = open_store(store_path, take_over=True)
     assert contents(new.ledger("log")) == [b"kept", b"unacknowledged"]
     broken = OSError(errno.EIO, "the device is gone")

@@ -61,9 +61,9 @@ def store(store_path: Path) -> Iterator[Store]:
 def crash(store: Store) -> None:
     """Let go as the kernel does for a killed process: nothing is sealed, nothing is written."""
     for log in store._opened.values():
-        if log._open is not None:
-            log._open.let_go()
-            log._open = None
+        if log._writer._open is not None:
+            log._writer._open.let_go()
+            log._writer._open = None
     store.close()
 
 

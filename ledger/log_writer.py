@@ -1,0 +1,319 @@
+"""The writing end of a log: takes what the append queue gives it to the disk, and answers.
+
+A group is stamped and written in the writing turn; in the syncing turn it is synced, the store's epoch is read again,
+the committed end moves, a new snapshot is published, and only then the futures complete.
+
+Invariants
+- An acknowledged entry is synced, and was synced while this broker still owned the store.
+- The metadata change is the commit point of every rollover; the new ledger is listed before its first entry.
+- A ledger that was recovered is sealed and never written again.
+- After a write or sync error the ledger is given up: sealed at its last acknowledged entry, before anything else is
+  written. What it held beyond that goes to a new ledger, once and in order; a sync is never repeated on the same file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ledger.append_queue import AppendQueue, CheckedEntry, PendingAppend, PendingRun, Room
+from ledger.entry import BrokerStamp
+from ledger.errors import Fenced, LedgerError, Unavailable
+from ledger.ledger_list import LedgerList, LogContext
+from ledger.log_snapshot import LogSnapshot
+from ledger.open_ledger import OpenLedger
+from ledger.position import Position
+from ledger.protocol import CommittedRun
+from ledger.run import CommittedBatch, RunId, RunSummary, encode_marker
+from ledger.segment_writer import StampedEntry
+
+_GROUP_BYTES_MAX = 64 * 1024 * 1024
+_RUN_SLICE_ENTRIES = 256
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A group in the open ledger, up to entry `end`, that waits for its sync."""
+
+    ledger: OpenLedger
+    group: list[PendingAppend]
+    firsts: list[Position]
+    end: int
+
+
+class LogWriter:
+    """Writes one log. `publish` is told of every snapshot that readers may see."""
+
+    def __init__(self, name: str, context: LogContext, publish: Callable[[LogSnapshot], None]) -> None:
+        self.list = LedgerList.recover(name, context)
+        self._name = name
+        self._context = context
+        self._publish = publish
+        self._open: OpenLedger | None = None
+        snapshot = self.list.snapshot(None)
+        self._stamp = BrokerStamp(snapshot.last_timestamp_ms(), snapshot.rows)
+        self._failure: LedgerError | None = None
+        self._unsealed = False
+        self._queue: AppendQueue[Written] = AppendQueue(context.executor, self)
+        publish(snapshot)
+
+    def put(self, item: PendingAppend | PendingRun) -> None:
+        """Queue something; its future tells what became of it."""
+        self._queue.put(item)
+
+    def close(self) -> None:
+        """Settle what was queued, then seal the open ledger. May be repeated; raises nothing.
+
+        What cannot be sealed, because the store was taken over or the disk fails, is left as it is: whoever opens the
+        log next recovers it.
+        """
+        self._queue.close(f"{self._name!r} is closed")
+        if self._open is None:
+            return
+        log, self._open = self._open, None
+        try:
+            if self._failure is not None:
+                raise self._failure
+            self._context.metadata.require_epoch(self._context.epoch)
+            if log.given_up:
+                log.forget_unacknowledged()
+            self.list.seal(log)
+        except (OSError, LedgerError) as error:
+            _log.warning("%s is closed without a seal: %s", self._name, error)
+            log.let_go()
+        else:
+            self._publish(self.list.snapshot(None))
+
+    # In the writing turn.
+
+    def room(self) -> Room:
+        """What the open ledger still takes; that of a new one when there is none."""
+        policy, log = self.list.policy, self._open
+        if log is None:
+            return Room(policy.entries_max, min(policy.size_max, _GROUP_BYTES_MAX))
+        return Room(policy.entries_max - log.written, min(policy.size_max - log.size, _GROUP_BYTES_MAX))
+
+    def items(self, written: list[Written]) -> list[PendingAppend]:
+        """The appends of what was written, in order."""
+        return [item for part in written for item in part.group]
+
+    def write(self, before: list[Written], group: list[PendingAppend]) -> list[Written]:
+        """Write a group behind what waits for its sync; moves all of it to a new ledger when the open one fails."""
+        while group:
+            try:
+                if not self._is_writable():
+                    group = self._queue.wait_settled() + self.items(before) + group
+                    before = []
+                    self._make_writable()
+                return [*before, self._write_group(group)]
+            except OSError as error:
+                self._give_up(error)
+                group = _tried_once(group, self._name, error)
+            except LedgerError as error:
+                if self._open is not None and self._open.failed:
+                    self._give_up(error)
+                    group = _tried_once(group, self._name, error)
+                    continue
+                _fail(group, error)
+                break
+            except Exception as error:  # noqa: BLE001 — whoever waits must hear of it, whatever it is
+                _log.exception("%s: an append failed in a way that nobody foresaw", self._name)
+                self._give_up(error)
+                _fail(group, Unavailable(f"append to {self._name!r} failed: {error!r}"))
+                break
+        return before
+
+    def commit_run(self, run: PendingRun) -> None:
+        """Append a run, unless its batch is in the log already; nothing else is in flight."""
+        try:
+            run.future.set_result(self._run_or_move_on(run))
+        except LedgerError as error:
+            run.fail(error)
+        except Exception as error:  # noqa: BLE001 — as above
+            _log.exception("%s: a commit failed in a way that nobody foresaw", self._name)
+            run.fail(Unavailable(f"the commit of a run to {self._name!r} failed: {error!r}"))
+
+    # In the syncing turn.
+
+    def settle(self, written: list[Written]) -> list[PendingAppend]:
+        """Sync, read the epoch, acknowledge, answer; returns what has to go to a new ledger."""
+        log, group = written[0].ledger, self.items(written)
+        if written[0].firsts[0].entry_id != log.index.count:
+            return group  # what is before it in the file was not acknowledged, nor may it ever be
+        try:
+            self._make_durable(log, written[-1].end)
+        except OSError as error:
+            self._give_up(error)
+            return _tried_once(group, self._name, error)
+        except LedgerError as error:
+            log.given_up = True
+            if log.failed:
+                return _tried_once(group, self._name, error)
+            if isinstance(error, Fenced):
+                self._failure = error
+            _fail(group, error)
+        except Exception as error:  # noqa: BLE001 — as above
+            _log.exception("%s: a sync failed in a way that nobody foresaw", self._name)
+            log.given_up = True
+            _fail(group, Unavailable(f"append to {self._name!r} failed: {error!r}"))
+        else:
+            for part in written:
+                for item, first in zip(part.group, part.firsts, strict=True):
+                    item.future.set_result(first)
+        return []
+
+    def _is_writable(self) -> bool:
+        if self._failure is not None or self._unsealed:
+            return False
+        log = self._open
+        return log is not None and not log.given_up and not log.failed and not log.is_full(self.list.policy)
+
+    def _make_writable(self) -> None:
+        """An open ledger with room, where there was none; nothing is in flight. Raises Fenced after a take-over."""
+        if self._failure is not None:
+            self._let_go()
+            raise self._failure
+        if self._unsealed:
+            self._recover()
+        self._require_epoch()
+        if self._open is not None:
+            self._seal_open()
+        self._open = self.list.open_next(self._stamp.row_end)
+
+    def _require_epoch(self) -> None:
+        """Raise Fenced, now and ever after, when the store was taken over."""
+        try:
+            self._context.metadata.require_epoch(self._context.epoch)
+        except Fenced as fenced:
+            self._failure = fenced
+            raise
+
+    def _write_group(self, group: list[PendingAppend]) -> Written:
+        # Asked again before the acknowledgement; here it keeps what a fenced broker is sent out of the taker's log.
+        self._require_epoch()
+        log = self._open
+        assert log is not None  # noqa: S101 — told to the type checker
+        firsts, at = [], log.written
+        for item in group:
+            firsts.append(Position(log.ledger_id, at))
+            at += len(item.entries)
+        self._write_stamped(log, [entry for item in group for entry in item.entries])
+        return Written(log, group, firsts, at)
+
+    def _write_stamped(self, log: OpenLedger, entries: Sequence[CheckedEntry]) -> None:
+        timestamp, rows = max(self._stamp.timestamp_ms, self._context.clock()), self._stamp.row_end
+        stamped = []
+        for entry in entries:
+            rows += entry.rows
+            stamped.append(StampedEntry(BrokerStamp(timestamp, rows), (entry.data,)))
+        log.write(stamped)
+        self._stamp = BrokerStamp(timestamp, rows)
+
+    def _run_or_move_on(self, run: PendingRun) -> CommittedRun:
+        request = run.request
+        earlier = self.list.committed.get(request.query)
+        if earlier is not None and request.batch <= earlier.batch:
+            return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
+        try:
+            return self._write_run(run)
+        except OSError as error:
+            self._give_up(error)
+        try:
+            return self._write_run(run)
+        except OSError as error:
+            self._give_up(error)
+            raise _failed_twice(self._name, error) from error
+
+    def _write_run(self, run: PendingRun) -> CommittedRun:
+        if not self._is_writable():
+            self._make_writable()
+        self._require_epoch()
+        log, request = self._open, run.request
+        assert log is not None  # noqa: S101 — told to the type checker
+        first, rows_before = Position(log.ledger_id, log.written), self._stamp.row_end
+        try:
+            log.make_room(run.size)
+            for at in range(0, len(run.entries), _RUN_SLICE_ENTRIES):
+                self._write_stamped(log, run.entries[at : at + _RUN_SLICE_ENTRIES])
+            entries, rows = log.written - first.entry_id, self._stamp.row_end - rows_before
+            summary = RunSummary(request.query, request.batch, entries, rows)
+            marker = encode_marker(RunId(request.txn_most, request.txn_least), summary, self._context.clock())
+            self._write_stamped(log, [CheckedEntry(marker, len(marker), 0)])
+            end = Position(log.ledger_id, log.written)
+            now = self._context.clock()
+            batch = CommittedBatch(request.query, request.batch, first, end, entries, rows, now)
+            self._make_durable(log, log.written, batch)
+        except BaseException:
+            # Whatever was written of this run must never be taken for acknowledged by the next sync.
+            log.given_up = True
+            raise
+        return CommittedRun(False, first, end, entries, rows)
+
+    def _make_durable(self, log: OpenLedger, end: int, batch: CommittedBatch | None = None) -> None:
+        log.sync()
+        self._require_epoch()
+        log.acknowledge(end)
+        if batch is not None:
+            self.list.remember(batch)
+        self._publish(self.list.snapshot(log))
+
+    def _give_up(self, error: BaseException) -> None:
+        if self._open is not None:
+            _log.warning("%s: %s; its ledger is sealed and the log goes on in a new one", self._name, error)
+            self._open.given_up = True
+
+    def _let_go(self) -> None:
+        log, self._open = self._open, None
+        if log is not None:
+            log.let_go()
+
+    def _seal_open(self) -> None:
+        """Seal the open ledger at its last acknowledged entry; if not even that is possible, it must be recovered."""
+        log, self._open = self._open, None
+        assert log is not None  # noqa: S101 — told to the type checker
+        try:
+            log.forget_unacknowledged()
+            self._stamp = BrokerStamp(self._stamp.timestamp_ms, log.index.row_end)
+            self.list.seal(log)
+        except (OSError, LedgerError) as error:
+            log.let_go()
+            if isinstance(error, Fenced):
+                self._failure = error
+                raise
+            self._unsealed = True
+            raise Unavailable(
+                f"ledger {log.ledger_id} of {self._name!r} can be neither written nor sealed: {error}",
+                hint="Mend the store's disk: the next append recovers what was acknowledged and goes on",
+            ) from error
+        self._publish(self.list.snapshot(None))
+
+    def _recover(self) -> None:
+        """What a new broker would do: the list as the metadata has it, the ledger that was left open recovered."""
+        try:
+            self.list = LedgerList.recover(self._name, self._context)
+        except OSError as error:
+            raise Unavailable(f"{self._name!r} cannot be recovered: {error}", hint="Mend the store's disk") from error
+        self._unsealed = False
+        snapshot = self.list.snapshot(None)
+        self._publish(snapshot)
+        self._stamp = BrokerStamp(self._stamp.timestamp_ms, snapshot.rows)
+
+
+def _tried_once(group: list[PendingAppend], name: str, error: BaseException) -> list[PendingAppend]:
+    """Those that the disk has failed for the first time; the others are told that it was once too often."""
+    _fail([item for item in group if item.tried], _failed_twice(name, error))
+    again = [item for item in group if not item.tried]
+    for item in again:
+        item.tried = True
+    return again
+
+
+def _failed_twice(name: str, error: BaseException) -> Unavailable:
+    return Unavailable(f"append to {name!r} failed twice: {error}", hint="Look at the disk of the store")
+
+
+def _fail(group: list[PendingAppend], error: LedgerError) -> None:
+    for item in group:
+        item.fail(error)

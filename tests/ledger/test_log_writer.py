@@ -1,0 +1,182 @@
+"""Goal: two groups in flight fail, move and answer in order. Method: a real log whose device is held and made to fail
+while the next group is written; random faults under many appends.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from ledger import disk
+from ledger.errors import Fenced, LedgerError, Unavailable
+from ledger.managed_ledger import ManagedLedger
+from ledger.position import Position
+from ledger.store import Store
+from tests.ledger.test_managed_ledger import commit, contents, create, entry, open_store
+
+
+@pytest.fixture
+def store(store_path: Path) -> Iterator[Store]:
+    store = open_store(store_path)
+    yield store
+    store.close()
+
+
+class HeldSync:
+    """The sync of one log's open file waits until it is let go, and may then fail as often as `failures` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._real = disk.sync_data
+        self._held = True
+        self.entered, self.free = threading.Event(), threading.Event()
+        self.failures = 0
+        monkeypatch.setattr(disk, "sync_data", self)
+
+    def __call__(self, fd: int) -> None:
+        if self._held:
+            self._held = False
+            self.entered.set()
+            assert self.free.wait(20)
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        self._real(fd)
+
+
+def in_flight(log: ManagedLedger, held: HeldSync) -> list[Future[Position]]:
+    """One append inside its sync, a second one written behind it."""
+    futures = [log.append([entry(b"a1"), entry(b"a2")])]
+    assert held.entered.wait(20)
+    futures.append(log.append([entry(b"b")]))
+    log_file = log._writer._open
+    until = time.monotonic() + 20
+    while log_file.written < 4:  # type: ignore[union-attr]
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    return futures
+
+
+def test_both_groups_move_to_the_next_ledger_in_order_when_a_sync_fails(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = create(store, entries=100)
+    before = log.append([entry(b"before")]).result(20)
+    held = HeldSync(monkeypatch)
+    held.failures = 1
+    futures = in_flight(log, held)
+    assert contents(log) == [b"before"], "written is not acknowledged"
+    held.free.set()
+    positions = [future.result(20) for future in futures]
+    moved = positions[0].ledger_id
+    assert moved > before.ledger_id
+    assert positions == [Position(moved, 0), Position(moved, 2)]
+    assert contents(log) == [b"before", b"a1", b"a2", b"b"]
+    assert [segment.entries for segment in log.describe().segments] == [1, 3]
+
+
+def test_what_is_told_to_have_failed_never_turns_up_with_the_next_groups_sync(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The epoch cannot be read after the first sync: its entries are in the file, below those of the second group."""
+    log = create(store, entries=100)
+    log.append([entry(b"before")]).result(20)
+    held = HeldSync(monkeypatch)
+    futures = in_flight(log, held)
+    real, asked = store._metadata.require_epoch, []
+
+    def unreadable(epoch: int) -> None:
+        asked.append(epoch)
+        if len(asked) == 1:
+            raise Unavailable("metadata.sqlite cannot be read")
+        real(epoch)
+
+    monkeypatch.setattr(store._metadata, "require_epoch", unreadable)
+    held.free.set()
+    with pytest.raises(Unavailable, match="cannot be read"):
+        futures[0].result(20)
+    futures[1].result(20)
+    assert contents(log) == [b"before", b"b"]
+
+
+def test_a_taken_over_broker_acknowledges_neither_of_two_groups_in_flight(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = open_store(store_path)
+    log = create(old, entries=100)
+    log.append([entry(b"before")]).result(20)
+    held = HeldSync(monkeypatch)
+    futures = in_flight(log, held)
+    new = open_store(store_path, take_over=True)
+    new.ledger("log").append([entry(b"new")]).result(20)
+    found = contents(new.ledger("log"))
+    held.free.set()
+    for future in futures:
+        with pytest.raises(Fenced):
+            future.result(20)
+    old.close()
+    assert contents(new.ledger("log")) == found
+    new.close()
+
+
+def test_a_run_waits_for_the_groups_before_it_and_what_comes_later_for_the_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = create(store, entries=100)
+    held = HeldSync(monkeypatch)
+    # The first sync is that of the new ledger's header.
+    futures = [log.append([entry(b"a")])]
+    assert held.entered.wait(20)
+    done: list[object] = []
+    thread = threading.Thread(target=lambda: done.append(commit(store, 0, [b"r1", b"r2"], run=5)))
+    thread.start()
+    held.free.set()
+    thread.join(20)
+    futures.append(log.append([entry(b"z")]))
+    for future in futures:
+        future.result(20)
+    assert contents(log) == [b"a", b"r1", b"r2", b"z"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_faults_lose_nothing_double_nothing_and_keep_the_order(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Every third call of the device fails or so: what was acknowledged is there once, in the order of the calls."""
+    dice = random.Random(seed)
+    store = open_store(store_path)
+    log = create(store, entries=dice.choice([3, 10, 100]))
+    lock = threading.Lock()
+
+    def spoiled(real: Callable[..., object], chance: float) -> Callable[..., object]:
+        def call(*arguments: object, **named: object) -> object:
+            with lock:
+                bad = dice.random() < chance
+            if bad:
+                raise OSError(errno.EIO, "Input/output error")
+            return real(*arguments, **named)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name, chance in (("sync_data", 0.2), ("write_all", 0.1), ("preallocate", 0.1)):
+            patch.setattr(disk, name, spoiled(getattr(disk, name), chance))
+        futures = [log.append([entry(b"%d" % i), entry(b"%d+" % i)]) for i in range(60)]
+        errors = [future.exception(30) for future in futures]
+    kept = [i for i, error in enumerate(errors) if error is None]
+    assert all(isinstance(error, LedgerError) for error in errors if error is not None)
+    positions = [futures[i].result() for i in kept]
+    assert positions == sorted(set(positions))
+    expected = [payload for i in kept for payload in (b"%d" % i, b"%d+" % i)]
+    assert contents(log) == expected
+    log.append([entry(b"after")]).result(20)
+    store.close()
+    again = open_store(store_path)
+    assert contents(again.ledger("log")) == [*expected, b"after"]
+    again.close()
