@@ -48,6 +48,7 @@ from ledger.segment_reader import iter_frames
 if TYPE_CHECKING:
     from ledger.broker.client import Client
     from ledger.broker.message_producer import MessageProducer
+    from ledger.partitioned_ledger import PartitionedLedger
     from ledger.protocol import CursorState, LedgerDescription, LedgerEnd
 
 _RAW = pa.schema([pa.field("value", pa.binary())])
@@ -107,12 +108,27 @@ class LedgerStore:
         return names
 
     def ledger(self, name: str) -> Ledger:
-        """A ledger. Nothing is created before its first append."""
-        return Ledger(self.client, canonical_name(name))
+        """A ledger, the whole of it if it is partitioned. Nothing is created before its first append."""
+        name = canonical_name(name)
+        if self.client.call("partitions", NameLedger(name)).partitions:
+            return _partitioned(self.client, name)
+        return Ledger(self.client, name)
+
+    def create_partitioned(self, name: str, partitions: int) -> PartitionedLedger:
+        """Create a ledger with partitions; one that has as many already is answered as it is."""
+        name = canonical_name(name)
+        self.client.call("create", CreateLedger(name, exist_ok=True, partitions=partitions))
+        return _partitioned(self.client, name)
 
     def delete(self, name: str) -> None:
-        """Delete a ledger with its cursors, for good."""
+        """Delete a ledger with its partitions and cursors, for good."""
         self.client.call("delete", NameLedger(canonical_name(name)))
+
+
+def _partitioned(client: Client, name: str) -> PartitionedLedger:
+    from ledger.partitioned_ledger import PartitionedLedger
+
+    return PartitionedLedger(client, name)
 
 
 class Ledger:
@@ -136,7 +152,7 @@ class Ledger:
             return self._append_entries([self._message(rows)])
         if isinstance(rows, list) and not rows:
             return self.end().end
-        given = _table(rows, self.schema())
+        given = rows_table(rows, self.schema())
         registered, version = self._registered(given.schema)
         fit = ColumnFit(registered)
         where = f"what is appended to {self.name}"
@@ -293,12 +309,13 @@ class Cursor:
         self.ledger.client.call("cursor.delete", NameCursor(self.ledger.name, self.name))
 
 
-def _table(rows: pa.Table | pa.RecordBatch | list[Mapping[str, object]], schema: pa.Schema | None) -> pa.Table:
+def rows_table(rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]], schema: pa.Schema | None) -> pa.Table:
     """The rows as a table whose columns are all keys of all rows; a row without a key has null there."""
     if isinstance(rows, pa.Table):
         return rows
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows])
+    rows = rows if isinstance(rows, list) else _listed(rows)
     names = dict.fromkeys(name for row in rows for name in row)
     typed = {} if schema is None else {field.name: field for field in schema}
     if typed.keys() == names.keys():

@@ -15,6 +15,7 @@ Ledger ids rise through the whole store and are never given twice. Names that di
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -23,8 +24,9 @@ import msgspec
 
 from ledger.clock import Clock
 from ledger.cursor import Cursor, Lease, cursor_info, next_position_of
-from ledger.errors import AlreadyExists, NotFound, Refused
+from ledger.errors import NotFound, Refused
 from ledger.metadata_file import MetadataFile
+from ledger.partition_record import extend_partitioned, insert_ledger, insert_partitioned
 from ledger.position import Position
 from ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from ledger.run import CommittedBatch
@@ -171,26 +173,25 @@ class Metadata:
 
     def create_ledger(self, name: str, incarnation: str, properties: dict[str, str], *, exist_ok: bool) -> None:
         """A managed ledger without ledgers. One that exists is left as it is when `exist_ok`, else refused."""
-        info = ManagedLedgerInfo()
-        for key, value in sorted(properties.items()):
-            info.properties.add(key=key, value=value)
+        self._file.change(lambda c: insert_ledger(c, name, incarnation, properties, exist_ok=exist_ok))
 
-        def create(c: sqlite3.Connection) -> None:
-            there = c.execute("SELECT name FROM ledger WHERE folded = ?", (name.casefold(),)).fetchone()
-            if there is None:
-                c.execute(
-                    "INSERT INTO ledger VALUES (?, ?, ?, 0, ?)",
-                    (name, name.casefold(), incarnation, info.SerializeToString()),
-                )
-            elif there[0] != name:
-                raise Refused(
-                    f"ledger {name!r} differs from {there[0]!r} only in case",
-                    hint="Use that one or another name",
-                )
-            elif not exist_ok:
-                raise AlreadyExists(f"ledger {name!r} exists already")
+    def create_partitioned(
+        self,
+        name: str,
+        partitions: int,
+        properties: Mapping[str, str],
+        new_incarnation: Callable[[], str],
+        *,
+        exist_ok: bool,
+    ) -> None:
+        """A partitioned ledger and its partitions, in one step."""
+        self._file.change(
+            lambda c: insert_partitioned(c, name, partitions, properties, new_incarnation, exist_ok=exist_ok)
+        )
 
-        self._file.change(create)
+    def extend_partitioned(self, name: str, partitions: int, new_incarnation: Callable[[], str]) -> None:
+        """More partitions for a partitioned ledger, in one step."""
+        self._file.change(lambda c: extend_partitioned(c, name, partitions, new_incarnation))
 
     def update_ledger(
         self,
@@ -229,9 +230,10 @@ class Metadata:
 
         return self._file.change(update)
 
-    def delete_ledger(self, name: str) -> None:
-        """Delete a record and all that belongs to it, in one step."""
-        self._file.change(lambda c: c.execute("DELETE FROM ledger WHERE name = ?", (name,)))
+    def delete_ledger(self, *names: str) -> None:
+        """Delete records and all that belongs to them, in one step."""
+        rows = [(name,) for name in names]
+        self._file.change(lambda c: c.executemany("DELETE FROM ledger WHERE name = ?", rows))
 
     def segments(self, name: str) -> list[SegmentRecord]:
         """The side rows of a managed ledger's ledgers, in order."""

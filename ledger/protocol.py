@@ -62,7 +62,7 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 class CreateLedger(msgspec.Struct, frozen=True):
-    """Create a managed ledger. With `exist_ok` an existing one is answered as it is."""
+    """Create a managed ledger. With `exist_ok` an existing one is answered as it is. 0 `partitions`: it has none."""
 
     name: str
     exist_ok: bool = False
@@ -70,6 +70,20 @@ class CreateLedger(msgspec.Struct, frozen=True):
     block_bytes: int = 0
     max_entries_per_ledger: int = 0
     max_size_per_ledger_bytes: int = 0
+    partitions: int = 0
+
+
+class ChangePartitions(msgspec.Struct, frozen=True):
+    """Increase the number of partitions of a partitioned ledger."""
+
+    name: str
+    partitions: int
+
+
+class PartitionCount(msgspec.Struct, frozen=True):
+    """The number of partitions; 0 for a ledger that has none, or that is not there."""
+
+    partitions: int
 
 
 class NameLedger(msgspec.Struct, frozen=True):
@@ -89,7 +103,10 @@ class LedgerSegment(msgspec.Struct, frozen=True):
 
 
 class LedgerDescription(msgspec.Struct, frozen=True):
-    """A managed ledger as it stands. `end` is the position after the last entry; `rows` counts all rows ever."""
+    """A managed ledger as it stands. `end` is the position after the last entry; `rows` counts all rows ever.
+
+    Of a partitioned ledger the counts are sums, and positions stand in its `partitions` only.
+    """
 
     name: str
     incarnation: str
@@ -103,6 +120,7 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     segments: list[LedgerSegment]
     cursors: list[str]
     properties: dict[str, str] = {}
+    partitions: list[LedgerDescription] = []
 
 
 class LedgerNames(msgspec.Struct, frozen=True):
@@ -400,6 +418,8 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "create": (CreateLedger, LedgerDescription),
     "describe": (NameLedger, LedgerDescription),
     "delete": (NameLedger, Empty),
+    "partitions": (NameLedger, PartitionCount),
+    "partitions.extend": (ChangePartitions, LedgerDescription),
     "list": (Empty, LedgerNames),
     "end": (AskEnd, LedgerEnd),
     "schema.get": (GetSchema, SchemaVersion),

@@ -31,8 +31,11 @@ from ledger.ledger_policy import LedgerPolicy
 from ledger.managed_ledger import ManagedLedger
 from ledger.metadata import Metadata
 from ledger.names import canonical_name, nearest, short_name
+from ledger.partition_table import PartitionTable
+from ledger.partitions import partition_names, require_partitions, without_partitions
 from ledger.protocol import (
     AbortRun,
+    ChangePartitions,
     CommitRun,
     CommittedRun,
     CreateLedger,
@@ -58,6 +61,7 @@ class Store:
         self.store_id = metadata.store_record().store_id
         self.epoch = metadata.bump_epoch()
         self.cursors = CursorTable(metadata, clock, lambda name: self.ledger(name).snapshot)
+        self.partitions = PartitionTable(metadata, new_id)
         self._lock_held = lock
         self._metadata = metadata
         self._settings = settings
@@ -124,8 +128,8 @@ class Store:
         return metadata
 
     def names(self) -> list[str]:
-        """The canonical names of all managed ledgers, sorted."""
-        return self._metadata.names()
+        """The canonical names of all managed ledgers, sorted; partitions are part of their whole."""
+        return without_partitions(self._metadata.names())
 
     def ledger(self, name: str) -> ManagedLedger:
         """A managed ledger, opened and recovered if need be. NotFound names the nearest one that exists."""
@@ -138,6 +142,7 @@ class Store:
                 raise Unavailable(f"the broker of {self.path} is leaving", hint="Connect again")
             if name not in self._opened:
                 self._require_exists(name)
+                self.partitions.require_single(name)
                 self._opened[name] = ManagedLedger(name, self._context)
             return self._opened[name]
 
@@ -147,28 +152,53 @@ class Store:
         policy = LedgerPolicy.properties(request, self._settings)
         if request.block_bytes:
             require_block_bytes(request.block_bytes)
+        self.partitions.require_creatable(name)
         self._metadata.create_ledger(name, new_id(), {**request.properties, **policy}, exist_ok=request.exist_ok)
         return self.ledger(name)
 
-    def delete_ledger(self, name: str) -> None:
-        """Delete a managed ledger with its cursors, schemas and files, a damaged one too.
+    def create_partitioned(self, request: CreateLedger) -> LedgerDescription:
+        """Create a ledger with partitions; an existing one with as many is answered when `exist_ok`, else refused."""
+        name = canonical_name(request.name)
+        require_partitions(request.partitions)
+        properties = {**request.properties, **LedgerPolicy.properties(request, self._settings)}
+        if request.block_bytes:
+            require_block_bytes(request.block_bytes)
+        self.partitions.create(name, request.partitions, properties, exist_ok=request.exist_ok)
+        return self.describe(name)
 
-        The record goes first, files after it.
+    def extend_partitioned(self, request: ChangePartitions) -> LedgerDescription:
+        """Increase the number of partitions."""
+        name = self._require_exists(canonical_name(request.name))
+        require_partitions(request.partitions)
+        self.partitions.extend(name, request.partitions)
+        return self.describe(name)
+
+    def delete_ledger(self, name: str) -> None:
+        """Delete a managed ledger with its partitions, cursors, schemas and files, a damaged one too.
+
+        The records go first, in one step, files after them.
         """
         name = canonical_name(name)
         with self._opening:
             self._require_exists(name)
             self.require_ours()
-            opened = self._opened.pop(name, None)
-            if opened is not None:
-                opened.close()
-            files = files_of(self._metadata.ledger(name).info, self._context.directory)
-            self._metadata.delete_ledger(name)
+            files: list[Path] = []
+            names = self.partitions.deleted_with(name)
+            for going in names:
+                opened = self._opened.pop(going, None)
+                if opened is not None:
+                    opened.close()
+                files += files_of(self._metadata.ledger(going).info, self._context.directory)
+            self._metadata.delete_ledger(*names)
         for path in files:
             path.unlink(missing_ok=True)
 
     def describe(self, name: str) -> LedgerDescription:
         """A managed ledger with its cursors and the version of its schema."""
+        name = self._require_exists(canonical_name(name))
+        count = self.partitions.count(name)
+        if count:
+            return self.partitions.describe(name, [self.describe(part) for part in partition_names(name, count)])
         ledger = self.ledger(name)
         return msgspec.structs.replace(
             ledger.describe(),

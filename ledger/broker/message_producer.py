@@ -57,7 +57,14 @@ class Batching(msgspec.Struct, frozen=True):
 
 
 def open_producer(
-    client: Client, ledger: str, name: str, batching: Batching, *, compression: str, max_pending_bytes: int
+    client: Client,
+    ledger: str,
+    name: str,
+    batching: Batching,
+    *,
+    compression: str,
+    max_pending_bytes: int,
+    partition: int = -1,
 ) -> MessageProducer:
     """A producer of messages for an existing ledger; refused where that holds rows with columns."""
     described = client.describe(ledger)
@@ -72,6 +79,7 @@ def open_producer(
         Envelope(name, NAMES.index(compression.upper())),
         batching,
         entry_bytes_max=entry_bytes_max(block_bytes) - STAMP_BYTES_MAX,
+        partition=partition,
     )
 
 
@@ -101,6 +109,7 @@ class MessageProducer:
         self._futures: list[Future[MessageId]] = []
         self._bytes = self._bytes_most = 0
         self._began_ms = 0
+        self.batches = 0  # sent so far; whoever chooses among partitions looks at it
         self._closed = False
         self._timer: threading.Thread | None = None
 
@@ -158,7 +167,7 @@ class MessageProducer:
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         if not len(values):
             raise Refused("no value was given to be sent", hint="Give at least one")
-        require_columns(values, keys, event_times_ms, self._entry_bytes_max)
+        self.require_columns(values, keys, event_times_ms)
         with self._changed:
             self._require_open()
             self._send_open()
@@ -179,11 +188,16 @@ class MessageProducer:
                 ):
                     last = self._pipeline.append(*entry)
                     self._next += count
+                    self.batches += 1
             done.set_running_or_notify_cancel()
             assert last is not None  # noqa: S101 — there was a value
             # After an error the pipeline acknowledges nothing more: the last entry speaks for all before it.
             last.add_done_callback(partial(_settle, [done], partition=self._partition, batch_index=count - 1))
             return done
+
+    def require_columns(self, values: pa.Array, keys: pa.Array | None, event_times_ms: pa.Array | None) -> None:
+        """Refuse what `send_column` would refuse."""
+        require_columns(values, keys, event_times_ms, self._entry_bytes_max)
 
     def flush(self) -> None:
         """Send what has gathered and wait until everything sent so far is durable; raises what failed."""
@@ -243,6 +257,7 @@ class MessageProducer:
         if not messages:
             return
         self._open, self._futures, self._bytes, self._bytes_most = [], [], 0, 0
+        self.batches += 1
         batch_index = len(messages) - 1
         try:
             sent = self._pipeline.append(*encode_messages(self._envelope, messages, self._clock()))

@@ -31,6 +31,7 @@ from ledger.broker.wire_errors import to_flight
 from ledger.cache.block_cache import BlockSource
 from ledger.entry import entry_rows, parse_entry
 from ledger.errors import LedgerError, Refused, Unsupported
+from ledger.names import canonical_name
 from ledger.protocol import (
     ACTIONS,
     BLOCK_SCHEMA,
@@ -46,6 +47,7 @@ from ledger.protocol import (
     LedgerNames,
     NameLedger,
     OpenStaging,
+    PartitionCount,
     Places,
     PositionReply,
     PutCommand,
@@ -167,6 +169,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         return Welcome(PROTOCOL_VERSION, store.store_id, str(store.path), store.epoch, os.getpid(), self.token_path)
 
     def _create(self, request: CreateLedger) -> LedgerDescription:
+        if request.partitions:
+            return self._store.create_partitioned(request)
         return self._store.describe(self._store.create_ledger(request).name)
 
     def _delete(self, request: NameLedger) -> Empty:
@@ -211,6 +215,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "create": self._create,
             "describe": lambda request: store.describe(request.name),
             "delete": self._delete,
+            "partitions": lambda request: PartitionCount(store.partitions.count(canonical_name(request.name))),
+            "partitions.extend": store.extend_partitioned,
             "list": lambda _: LedgerNames(store.names()),
             "end": self._end,
             "schema.get": store.get_schema,
