@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from connector.cli import app
 from connector.cli_bytes import dump, verify
+from connector.cli_settings import settings
 
 app.add_typer(dump, name="dump")
+app.add_typer(settings, name="settings")
 app.command()(verify)
 
 __all__ = ["app"]

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from ledger.arrow_payload import arrow_metadata, decode_rows, encode_rows
-from ledger.clock import new_id, system_clock_ms
+from ledger.clock import monotonic_ms, new_id, system_clock_ms
 from ledger.columns import ColumnFit, require_columns, schema_bytes, schema_from_bytes
 from ledger.entry import Buffer, ParsedEntry, encode_entry, is_arrow, is_marker, parse_entry
 from ledger.errors import Refused
@@ -55,6 +55,7 @@ _RAW = pa.schema([pa.field("value", pa.binary())])
 _ENTRY_BYTES = 4 * 1024 * 1024
 _BLOCK_BYTES = 4 * 1024 * 1024
 _ALIGNMENT = 64
+_TAIL_MS = 10_000  # one question of a reader that waits
 _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "grpc+unix://")
 
 
@@ -214,11 +215,15 @@ class Ledger:
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
         """What is there from `start`, then what comes, as tables; ends after `wait_ms` of silence, if given."""
         at = start
+        until = None if wait_ms is None else monotonic_ms() + wait_ms
         while True:
-            log: LedgerEnd = self.client.call("end", AskEnd(self.name, at, 10_000 if wait_ms is None else wait_ms))
-            if log.end > at and log.rows_since:
-                yield self.read(at, log.end)
-            elif wait_ms is not None and log.end <= at:
+            left = _TAIL_MS if until is None else max(until - monotonic_ms(), 0)
+            log: LedgerEnd = self.client.call("end", AskEnd(self.name, at, min(left, _TAIL_MS)))
+            if log.end > at:
+                if log.rows_since:
+                    yield self.read(at, log.end)
+                until = None if wait_ms is None else monotonic_ms() + wait_ms
+            elif until is not None and monotonic_ms() >= until:
                 return
             at = max(at, log.end)
 

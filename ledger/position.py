@@ -7,16 +7,19 @@ ledger. A range is half-open, `[start, end)`. An offset of a reader is the posit
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 _MAX = 2**63 - 1
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=_MAX)]
 
 
 class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
     """An entry of a managed ledger. Compares lexicographically."""
 
-    ledger_id: int
-    entry_id: int
+    ledger_id: _Int64
+    entry_id: _Int64
 
     def next(self) -> Position:
         """The position one entry further in the same ledger (it need not exist)."""

@@ -7,11 +7,14 @@
     DoGet(ticket)            `ReadRequest`; record batches of the columns of `BLOCK_SCHEMA`, each row one block: frames
                              (length, entry id, entry) exactly as they stand in the segment
 
-Rules: every reply is small; entries travel only in DoPut and DoGet. A position on the wire is `[ledger, entry]`.
-An error crosses as JSON of `WireError` in the Flight error's extra info. Fields are only ever added, with defaults.
+Rules: a number has the bounds that its type says and is refused beyond them. Every reply is small; entries travel
+only in DoPut and DoGet. A position on the wire is `[ledger, entry]`. An error crosses as JSON of `WireError` in the
+Flight error's extra info. Fields are only ever added, with defaults.
 """
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import msgspec
 import pyarrow as pa
@@ -19,6 +22,12 @@ import pyarrow as pa
 from ledger.position import Position, PositionRange
 
 PROTOCOL_VERSION = 1
+SPLIT_PARTS_MAX = 100_000
+BLOCK_BYTES_MAX = 2**30
+LEASE_MS_MAX = 24 * 3600 * 1000
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Uint64 = Annotated[int, msgspec.Meta(ge=0)]  # below 2**64, which msgspec cannot say: see `CommitRun`
+NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 ENTRY_SCHEMA = pa.schema([pa.field("entry", pa.binary(), nullable=False)])
 BLOCK_SCHEMA = pa.schema(
@@ -46,7 +55,7 @@ class Empty(msgspec.Struct, frozen=True):
 class Hello(msgspec.Struct, frozen=True):
     """The first call of every client. `store_id`, when given, must be the broker's."""
 
-    version: int = PROTOCOL_VERSION
+    version: Int64 = PROTOCOL_VERSION
     store_id: str = ""
 
 
@@ -67,23 +76,23 @@ class CreateLedger(msgspec.Struct, frozen=True):
     name: str
     exist_ok: bool = False
     properties: dict[str, str] = {}
-    block_bytes: int = 0
-    max_entries_per_ledger: int = 0
-    max_size_per_ledger_bytes: int = 0
-    partitions: int = 0
+    block_bytes: NotNegative = 0
+    max_entries_per_ledger: NotNegative = 0
+    max_size_per_ledger_bytes: NotNegative = 0
+    partitions: NotNegative = 0
 
 
 class ChangePartitions(msgspec.Struct, frozen=True):
     """Increase the number of partitions of a partitioned ledger."""
 
     name: str
-    partitions: int
+    partitions: NotNegative
 
 
 class PartitionCount(msgspec.Struct, frozen=True):
     """The number of partitions; 0 for a ledger that has none, or that is not there."""
 
-    partitions: int
+    partitions: NotNegative
 
 
 class NameLedger(msgspec.Struct, frozen=True):
@@ -151,7 +160,7 @@ class AskEnd(msgspec.Struct, frozen=True):
 
     name: str
     since: Position | None = None
-    wait_ms: int = 0
+    wait_ms: NotNegative = 0
     incarnation: str = ""
 
 
@@ -172,14 +181,14 @@ class RegisterSchema(msgspec.Struct, frozen=True):
 
     name: str
     arrow_schema: bytes
-    after: int = -1
+    after: Int64 = -1
 
 
 class GetSchema(msgspec.Struct, frozen=True):
     """The schema of a version, or the newest (-1)."""
 
     name: str
-    version: int = -1
+    version: Int64 = -1
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
@@ -194,7 +203,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
     incarnation: str = ""
     subscription: str = ""
     token: str = ""
-    max_block_bytes: int = 4 * 1024 * 1024
+    max_block_bytes: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_BYTES_MAX)] = 4 * 1024 * 1024
 
 
 class BlockPlace(msgspec.Struct, frozen=True):
@@ -220,8 +229,8 @@ class SplitRequest(msgspec.Struct, frozen=True):
 
     name: str
     range: PositionRange
-    target_bytes: int
-    max_parts: int = 1024
+    target_bytes: NotNegative
+    max_parts: Annotated[int, msgspec.Meta(ge=1, le=SPLIT_PARTS_MAX)] = 1024
 
 
 class SplitPart(msgspec.Struct, frozen=True):
@@ -243,7 +252,7 @@ class SeekTime(msgspec.Struct, frozen=True):
     """The first position whose broker timestamp is at or after `timestamp_ms` (the end, if there is none)."""
 
     name: str
-    timestamp_ms: int
+    timestamp_ms: Int64
 
 
 class PositionReply(msgspec.Struct, frozen=True):
@@ -325,7 +334,7 @@ class AcquireLease(msgspec.Struct, frozen=True):
     ledger: str
     cursor: str
     holder: str
-    ttl_ms: int
+    ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 
 
 class LeaseReply(msgspec.Struct, frozen=True):
@@ -348,7 +357,7 @@ class OpenStaging(msgspec.Struct, frozen=True):
     """Where a task may stage a part of a run: a new file in the store, for a client that proved the same host."""
 
     query: str
-    batch: int
+    batch: Int64
     token: str
 
 
@@ -363,10 +372,10 @@ class StagedPart(msgspec.Struct, frozen=True):
     """A staged part as its writer describes it: frames numbered from 0; `crc32c` is over all bytes of the file."""
 
     part: str
-    entries: int
-    rows: int
-    length: int
-    crc32c: int
+    entries: Int64
+    rows: Int64
+    length: Int64
+    crc32c: Int64
 
 
 class CommitRun(msgspec.Struct, frozen=True):
@@ -377,10 +386,15 @@ class CommitRun(msgspec.Struct, frozen=True):
 
     ledger: str
     query: str
-    batch: int
-    txn_most: int
-    txn_least: int
+    batch: Int64
+    txn_most: Uint64
+    txn_least: Uint64
     parts: list[StagedPart]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, which a decoder takes for a field that is wrong."""
+        if max(self.txn_most, self.txn_least) >= 2**64:
+            raise ValueError("each half of a run's id has 64 bits")
 
 
 class CommittedRun(msgspec.Struct, frozen=True):
@@ -397,7 +411,7 @@ class AbortRun(msgspec.Struct, frozen=True):
     """Throw staged parts away. Parts that are gone already are ignored."""
 
     query: str
-    batch: int
+    batch: Int64
     parts: list[str]
 
 
@@ -411,6 +425,31 @@ class CacheMetrics(msgspec.Struct, frozen=True):
     size_bytes: int
     mapped_entries: int
     mapped_bytes: int
+
+
+class ChangeSetting(msgspec.Struct, frozen=True):
+    """Change a setting of the running broker; without a value, back to what it was configured with."""
+
+    name: str
+    value: Int64 | None = None
+
+
+class SettingState(msgspec.Struct, frozen=True):
+    """One setting as it stands. `live`: it can be changed; `changed`: it was."""
+
+    name: str
+    value: int | str
+    default: int | str
+    unit: str
+    reason: str
+    live: bool = False
+    changed: bool = False
+
+
+class SettingStates(msgspec.Struct, frozen=True):
+    """All settings of a broker."""
+
+    settings: list[SettingState]
 
 
 ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
@@ -438,6 +477,8 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "run.commit": (CommitRun, CommittedRun),
     "run.abort": (AbortRun, Empty),
     "cache": (Empty, CacheMetrics),
+    "settings": (Empty, SettingStates),
+    "settings.change": (ChangeSetting, SettingStates),
     "shutdown": (Empty, Empty),
 }
 
@@ -453,7 +494,7 @@ class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
     """Descriptor of DoPut: stage a part of a run from another host."""
 
     query: str
-    batch: int
+    batch: Int64
 
 
 PutCommand = AppendCommand | StageCommand

@@ -22,12 +22,16 @@ _MB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as it is documented: what it counts, what is allowed, and why it is what it is."""
+    """One setting as it is documented: what it counts, what is allowed, and why it is what it is.
+
+    `live`: it is read at each use, so that it can be changed while the broker runs.
+    """
 
     unit: str
     least: int
     most: int
     reason: str
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     defaultRetentionSizeInMB: int = -1
     managedLedgerCacheSizeMB: int = 64
     maxInFlightAppendBytes: int = 64 * _MB
+    maxMessagePublishBufferSizeInMB: int = 512
+    maxMessageSize: int = 128 * _MB
+    maxRequestBodyBytes: int = 16 * _MB
+    maxWaitMillis: int = 60_000
+    maxConcurrentRequests: int = 8_192
+    maxConcurrentReaders: int = 2_048
+    brokerMaxConnections: int = 16_384
     stagingRetentionSeconds: int = 7 * 24 * 3600
     brokerIdleTimeoutSeconds: int = 300
     bindAddress: str = ""
@@ -116,12 +127,65 @@ SETTINGS: dict[str, Setting] = {
         0,
         1024 * 1024,
         "Blocks kept in memory for readers of other hosts; those on this host map the files.",
+        live=True,
     ),
     "maxInFlightAppendBytes": Setting(
         "bytes",
         _MB,
         16 * 1024 * _MB,
         "Bytes of one producer that wait for the disk; beyond it the broker stops reading.",
+        live=True,
+    ),
+    "maxMessagePublishBufferSizeInMB": Setting(
+        "MiB",
+        1,
+        1024 * 1024,
+        "Bytes of all producers together that wait for the disk; beyond it the broker stops reading from whoever has "
+        "some there. One entry of each producer always fits.",
+        live=True,
+    ),
+    "maxMessageSize": Setting(
+        "bytes",
+        5 * _MB,
+        2 * 1024 * _MB,
+        "What one request of a producer may carry: one entry, or a few MiB of small ones. No more can be sent, "
+        "whatever its block could hold.",
+        live=True,
+    ),
+    "maxRequestBodyBytes": Setting(
+        "bytes",
+        64 * 1024,
+        1024 * _MB,
+        "What any other request may be long: schemas and the parts of a batch are the longest.",
+        live=True,
+    ),
+    "maxWaitMillis": Setting(
+        "milliseconds",
+        0,
+        100_000,
+        "How long a reader may have the broker wait for news before it asks again. A client gives a call two minutes.",
+        live=True,
+    ),
+    "maxConcurrentRequests": Setting(
+        "calls",
+        1,
+        1024 * 1024,
+        "Calls and streams that are served at once. Each has a thread.",
+        live=True,
+    ),
+    "maxConcurrentReaders": Setting(
+        "readers",
+        1,
+        1024 * 1024,
+        "Readers that are sent blocks at once; those on this host map files and do not count.",
+        live=True,
+    ),
+    "brokerMaxConnections": Setting(
+        "connections",
+        1,
+        1024 * 1024,
+        "Connections at once. Each is a descriptor; Pulsar's default, 0, has no limit but that of the system.",
+        live=True,
     ),
     "stagingRetentionSeconds": Setting(
         "seconds",
@@ -134,6 +198,7 @@ SETTINGS: dict[str, Setting] = {
         0,
         10 * 365 * 24 * 3600,
         "A broker that the library started leaves after so long without a call; 0: never.",
+        live=True,
     ),
 }
 
@@ -164,7 +229,8 @@ def broker_toml() -> str:
     ]
     defaults = Settings()
     for name, setting in SETTINGS.items():
-        lines += [f"# {setting.reason}", f"# Unit: {setting.unit}; {setting.least} to {setting.most}."]
+        when = " Changed by `ledger settings set`, too." if setting.live else ""
+        lines += [f"# {setting.reason}", f"# Unit: {setting.unit}; {setting.least} to {setting.most}.{when}"]
         lines += [f"# {name} = {getattr(defaults, name)}", ""]
     for name, text in TEXT_SETTINGS.items():
         lines += [f"# {text.reason}", f"# A text: {text.kind}; empty: none.", f'# {name} = ""', ""]
@@ -183,3 +249,5 @@ def _require_text(name: str, value: Any) -> None:
     if not isinstance(value, str) or "\0" in value:
         # Not the value: somebody may have put a token there.
         raise Refused(f"setting {name!r} is no text ({TEXT_SETTINGS[name].kind}) but {type(value).__name__}")
+    if TEXT_SETTINGS[name].kind == "reference" and value and not value.startswith(("file:", "env:")):
+        raise Refused(f"setting {name!r} is no reference", hint="Give file:/path or env:NAME; what it is is not shown")

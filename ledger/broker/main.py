@@ -17,6 +17,7 @@ import secrets
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,8 +25,10 @@ import pyarrow as pa
 
 from ledger import disk
 from ledger.broker.activity import Activity
+from ledger.broker.admission import BrokerAdmission
 from ledger.broker.discovery import BrokerRecord, socket_path
 from ledger.broker.listening import Listening
+from ledger.broker.live_settings import LiveSettings
 from ledger.broker.server import BrokerServer
 from ledger.cache.block_cache import BlockCache
 from ledger.clock import monotonic_ms, system_clock_ms
@@ -47,11 +50,12 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = Settings.load(options.config) if options.config else Settings()
+        live = LiveSettings.load(options.store, settings)
         address = options.address or settings.bindAddress
         listening = Listening.of(address, settings) if address else None
         store = Store.open(
             options.store,
-            settings=settings,
+            settings=live.now,
             clock=system_clock_ms,
             create=options.create,
             take_over=options.take_over,
@@ -59,20 +63,21 @@ def main(arguments: list[str] | None = None) -> int:
     except (LedgerError, OSError) as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201 — whoever started us reads it there
         return _CANNOT_START
-    idle_seconds = settings.brokerIdleTimeoutSeconds if options.idle is None else options.idle
     activity = Activity(monotonic_ms)
     try:
-        servers, record = _bound(store, settings, listening, activity)
+        servers, record = _bound(store, live, listening, activity)
     except (LedgerError, OSError, pa.ArrowException) as error:
         store.close()
         print(f"{address or 'the private socket'}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return _CANNOT_START
-    _serve(store, servers, record, activity, idle_seconds)
+    idle = options.idle
+    wanted = (lambda: live.now.brokerIdleTimeoutSeconds) if idle is None else (lambda: idle)
+    _serve(store, servers, record, activity, wanted)
     return 0
 
 
 def _bound(
-    store: Store, settings: Settings, listening: Listening | None, activity: Activity
+    store: Store, live: LiveSettings, listening: Listening | None, activity: Activity
 ) -> tuple[list[BrokerServer], BrokerRecord]:
     """The servers, listening, and the record that tells clients where.
 
@@ -81,7 +86,9 @@ def _bound(
     """
     token_path = run_directory() / f"{store.store_id[:18].replace('-', '')}.token"
     token = _write_token(token_path)
-    cache = BlockCache(settings.managedLedgerCacheSizeMB * _MB)
+    cache = BlockCache(live.now.managedLedgerCacheSizeMB * _MB)
+    live.on_change(lambda now: cache.resize(now.managedLedgerCacheSizeMB * _MB))
+    admission = BrokerAdmission(live, monotonic_ms)
     stopping = threading.Event()
 
     def server_at(where: Listening) -> BrokerServer:
@@ -91,7 +98,8 @@ def _bound(
             where,
             token=token,
             token_path=str(token_path),
-            in_flight_max=settings.maxInFlightAppendBytes,
+            settings=live,
+            admission=admission,
             activity=activity,
             stopping=stopping,
         )
@@ -110,7 +118,11 @@ def _bound(
 
 
 def _serve(
-    store: Store, servers: list[BrokerServer], record: BrokerRecord, activity: Activity, idle_seconds: int
+    store: Store,
+    servers: list[BrokerServer],
+    record: BrokerRecord,
+    activity: Activity,
+    idle_limit: Callable[[], int],
 ) -> None:
     stopping = servers[0].stopping
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -129,6 +141,7 @@ def _serve(
         if not store.path.exists():
             _log.error("the store %s is gone; leaving, so that nothing is acknowledged into deleted files", store.path)
             _leave_at_once(_CANNOT_START)
+        idle_seconds = idle_limit()
         if idle_seconds and activity.idle_ms() > idle_seconds * 1000:
             _log.info("nobody has called for %d s; leaving", idle_seconds)
             break

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -23,9 +24,11 @@ from pyarrow import flight
 
 from ledger.broker import bearer_token
 from ledger.broker.activity import Activity
+from ledger.broker.admission import BrokerAdmission
 from ledger.broker.append_stream import AppendStream, entries_of
 from ledger.broker.bearer_token import BearerTokenFactory, require_token
 from ledger.broker.listening import Listening
+from ledger.broker.live_settings import LiveSettings
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
 from ledger.cache.block_cache import BlockSource
@@ -64,6 +67,8 @@ from ledger.segment_reader import SegmentBlock
 from ledger.staging import PartFile
 from ledger.store import Store
 
+# What is answered however busy the broker is: else nobody could mend it.
+_ALWAYS = frozenset({"hello", "settings", "settings.change", "shutdown"})
 _log = logging.getLogger(__name__)
 
 
@@ -78,7 +83,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         *,
         token: str,
         token_path: str,
-        in_flight_max: int,
+        settings: LiveSettings,
+        admission: BrokerAdmission,
         activity: Activity,
         stopping: threading.Event,
     ) -> None:
@@ -91,7 +97,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._source = source
         self._token = token
         self.token_path = token_path
-        self._in_flight_max = in_flight_max
+        self._settings = settings
+        self._admission = admission
         self._activity = activity
         self._handlers = self._table()
 
@@ -100,15 +107,16 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         with self._activity.call(), _errors_crossing():
             self._require_welcome(context)
             if action.type not in self._handlers:
-                raise Unsupported(f"this broker knows no action {action.type!r}", hint="Upgrade the broker")
-            request = _decoded(action.body.to_pybytes(), ACTIONS[action.type][0])
-            return [flight.Result(msgspec.json.encode(self._handlers[action.type](request)))]
+                raise Unsupported(f"this broker knows no action {action.type[:80]!r}", hint="Upgrade the broker")
+            request = self._decoded(action.body, ACTIONS[action.type][0], f"action {action.type!r}")
+            with nullcontext() if action.type in _ALWAYS else self._admission.requests.one():
+                return [flight.Result(msgspec.json.encode(self._handlers[action.type](request)))]
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """The blocks of a range."""
         with _errors_crossing():
             self._require_welcome(context)
-            request = _decoded(ticket.ticket, ReadRequest)
+            request = self._decoded(ticket.ticket, ReadRequest, "a read")
             return flight.GeneratorStream(BLOCK_SCHEMA, self._blocks(self._located(request)))
 
     def do_put(
@@ -121,19 +129,40 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         """An append stream, or a part to be staged."""
         with self._activity.call(), _errors_crossing():
             self._require_welcome(context)
-            command = _decoded(descriptor.command, PutCommand)
-            if isinstance(command, AppendCommand):
-                ledger = self._store.ledger(command.ledger)
-                AppendStream(ledger, writer, self._in_flight_max).serve(_batches(reader))
-            else:
-                writer.write(msgspec.msgpack.encode(self._stage(command, _batches(reader))))
+            command = self._decoded(descriptor.command, PutCommand, "a write")
+            with self._admission.requests.one():
+                if isinstance(command, AppendCommand):
+                    ledger = self._store.ledger(command.ledger)
+                    AppendStream(ledger, writer, self._settings.now.maxInFlightAppendBytes).serve(self._batches(reader))
+                else:
+                    writer.write(msgspec.msgpack.encode(self._stage(command, self._batches(reader))))
 
     def _require_welcome(self, context: flight.ServerCallContext) -> None:
         require_token(context)
         require_store(context, self._store.store_id)
 
+    def _decoded(self, body: Any, kind: Any, what: str) -> Any:
+        most, body = self._settings.now.maxRequestBodyBytes, memoryview(body or b"{}")
+        if len(body) > most:
+            raise Refused(f"{what} comes with {len(body)} bytes, setting 'maxRequestBodyBytes' allows {most}")
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+            raise Refused(f"{what} is no {getattr(kind, '__name__', kind)}: {wrong}") from wrong
+
+    def _batches(self, reader: flight.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
+        while True:
+            try:
+                batch = reader.read_chunk().data
+            except StopIteration:
+                return
+            most = self._settings.now.maxMessageSize
+            if batch.nbytes > most:
+                raise Refused(f"a request carries {batch.nbytes} bytes, setting 'maxMessageSize' allows {most}")
+            yield batch
+
     def _blocks(self, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
-        with self._activity.call(), _errors_crossing():
+        with self._activity.call(), _errors_crossing(), self._admission.readers.one():
             for block in blocks:
                 yield _block_batch(block, self._source.read(block))
 
@@ -158,6 +187,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         return hmac.compare_digest(token.encode(), self._token.encode())
 
     def _hello(self, request: Hello) -> Welcome:
+        self._admission.connections.require_room()
         if request.version != PROTOCOL_VERSION:
             raise Unsupported(f"the client speaks protocol {request.version}, this broker {PROTOCOL_VERSION}")
         if request.store_id and request.store_id != self._store.store_id:
@@ -182,7 +212,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         if request.incarnation and request.incarnation != ledger.incarnation:
             return ledger.end()
         if request.since is not None and request.wait_ms:
-            ledger.wait_past(request.since, request.wait_ms)
+            ledger.wait_past(request.since, min(request.wait_ms, self._settings.now.maxWaitMillis))
         return ledger.end(request.since)
 
     def _locate(self, request: ReadRequest) -> Places:
@@ -235,6 +265,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "run.commit": store.commit,
             "run.abort": _acknowledging(store.abort),
             "cache": lambda _: self._source.metrics(),
+            "settings": lambda _: self._settings.describe(),
+            "settings.change": self._settings.change,
             "shutdown": self._shutdown,
         }
 
@@ -262,21 +294,6 @@ def _acknowledging(method: Callable[[Any], None]) -> Callable[[Any], Empty]:
         return Empty()
 
     return handle
-
-
-def _decoded(body: bytes | None, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except msgspec.DecodeError as wrong:
-        raise Refused(f"the request is no {getattr(kind, '__name__', kind)}: {wrong}") from wrong
-
-
-def _batches(reader: flight.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
-    while True:
-        try:
-            yield reader.read_chunk().data
-        except StopIteration:
-            return
 
 
 def _place(block: SegmentBlock) -> BlockPlace:

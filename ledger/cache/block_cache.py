@@ -76,10 +76,19 @@ class BlockCache:
             if block.length <= self._limit and key not in self._blocks:
                 self._blocks[key] = buffer
                 self._size += block.length
-            while self._size > self._limit:
-                (_, _, length), _ = self._blocks.popitem(last=False)
-                self._size -= length
+            self._make_room()
         return buffer
+
+    def resize(self, limit_bytes: int) -> None:
+        """Keep at most so many bytes from now on."""
+        with self._lock:
+            self._limit = limit_bytes
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while self._size > self._limit:
+            (_, _, length), _ = self._blocks.popitem(last=False)
+            self._size -= length
 
     def hand_out(self, blocks: Sequence[SegmentBlock]) -> None:
         """Count blocks that readers map themselves."""

@@ -68,6 +68,17 @@ def test_cursors_are_made_moved_and_forgotten(store: Path) -> None:
     assert run_json("cursor", "list", "orders") == []
 
 
+def test_settings_are_shown_changed_and_taken_back(store: Path) -> None:
+    run("append", "orders", "a")
+    listed = {state["name"]: state for state in run_json("settings", "list")}
+    assert listed["maxWaitMillis"]["value"] == 60_000
+    assert "maxWaitMillis" in run("settings", "list")
+    assert run_json("settings", "set", "maxWaitMillis", "5")["changed"]
+    assert "maxWaitMillis = 60000 milliseconds" in run("settings", "reset", "maxWaitMillis")
+    assert "Did you mean 'maxWaitMillis'?" in run("settings", "set", "maxWaitMilis", "5", status=1)
+    assert "restart" in run("settings", "set", "ledgerBlockSizeBytes", "5242880", status=1)
+
+
 def test_errors_are_one_line_that_says_what_to_do(store: Path) -> None:
     assert "there is no ledger store at" in run("list", status=1)
     run("append", "orders", "a")

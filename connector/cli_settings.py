@@ -1,0 +1,54 @@
+"""`ledger settings`: what a running broker is set to, and changing what can be changed while it runs.
+
+Rules: a change is kept in the store and outlives the broker. What takes a restart is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from connector.cli import Output, OutputOption, StoreOption, opened, reporting, show
+from ledger.protocol import ChangeSetting, Empty, SettingStates
+
+settings = typer.Typer(no_args_is_help=True, help="Settings of a running broker.")
+Setting = Annotated[str, typer.Argument(help="Its name, as in conf/broker.toml.")]
+
+
+@settings.command("list")
+@reporting
+def list_settings(store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """Every setting as it stands."""
+    found: SettingStates = opened(store).client.call("settings", Empty())
+    table = Table("setting", "value", "default", "unit", "can be changed")
+    for state in found.settings:
+        value = f"{state.value} (changed)" if state.changed else str(state.value)
+        table.add_row(state.name, value, str(state.default), state.unit, "yes" if state.live else "with a restart")
+    show(output, found.settings, lambda console: console.print(table))
+
+
+@settings.command("set")
+@reporting
+def set_setting(
+    name: Setting,
+    value: Annotated[int, typer.Argument(help="The number.")],
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Change a setting now and for later brokers of the store."""
+    _change(store, output, ChangeSetting(name, value))
+
+
+@settings.command("reset")
+@reporting
+def reset_setting(name: Setting, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """Go back to what the broker's file says, or the default."""
+    _change(store, output, ChangeSetting(name))
+
+
+def _change(store: str | None, output: Output, request: ChangeSetting) -> None:
+    found: SettingStates = opened(store).client.call("settings.change", request)
+    (state,) = (state for state in found.settings if state.name == request.name)
+    show(output, state, lambda console: console.print(f"{state.name} = {state.value} {state.unit}"))

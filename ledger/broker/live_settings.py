@@ -1,0 +1,125 @@
+"""The settings of a running broker: what its file says, and over it what was changed while it ran.
+
+    <store>/settings.json       {"name": value}, replaced whole; what was changed, and nothing else
+
+Rules
+- A change is checked as in a file, is durable before it is answered, and outlives the broker: a private broker has no
+  file of settings, so this is where its settings are.
+- Only what is read again at each use can be changed; the rest is refused, saying that it takes a restart.
+- What a newer version left there and this one does not know is refused at the start, naming the file.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from ledger import disk
+from ledger.errors import Refused
+from ledger.names import nearest
+from ledger.protocol import ChangeSetting, SettingState, SettingStates
+from ledger.settings import SETTINGS, TEXT_SETTINGS, Settings
+
+_FILE = "settings.json"
+
+
+class LiveSettings:
+    """Settings that change. Whoever reads `now` must do so at each use."""
+
+    def __init__(self, path: Path | None, configured: Settings, changed: dict[str, int]) -> None:
+        self._path = path
+        self._configured = configured
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._told: list[Callable[[Settings], None]] = []
+        self.now = _with(configured, changed)
+
+    @classmethod
+    def load(cls, store: Path, configured: Settings) -> Self:
+        """What was changed in this store, over what is configured. Raises Refused naming the file for nonsense."""
+        path = store / _FILE
+        try:
+            changed = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+            for name in changed:
+                _require_live(name)
+            return cls(path, configured, changed)
+        except FileNotFoundError:
+            return cls(path, configured, {})
+        except (msgspec.DecodeError, Refused) as wrong:
+            raise Refused(f"{path}: {wrong}", hint="Correct or delete the file") from wrong
+
+    def on_change(self, tell: Callable[[Settings], None]) -> None:
+        """Call `tell` after each change, for what cannot look at each use."""
+        self._told.append(tell)
+
+    def change(self, request: ChangeSetting) -> SettingStates:
+        """Change one setting, or with no value go back to what is configured. Refused changes nothing."""
+        _require_live(request.name)
+        with self._lock:
+            changed = {**self._changed}
+            if request.value is None:
+                changed.pop(request.name, None)
+            else:
+                changed[request.name] = request.value
+            now = _with(self._configured, changed)
+            if self._path is not None:
+                _replace(self._path, changed)
+            self._changed, self.now = changed, now
+            for tell in self._told:
+                tell(now)
+        return self.describe()
+
+    def describe(self) -> SettingStates:
+        """Every setting as it stands."""
+        defaults = Settings()
+        found = [
+            SettingState(
+                name=name,
+                value=getattr(self.now, name),
+                default=getattr(defaults, name),
+                unit=setting.unit,
+                reason=setting.reason,
+                live=setting.live,
+                changed=name in self._changed,
+            )
+            for name, setting in SETTINGS.items()
+        ]
+        texts = [
+            SettingState(name, getattr(self.now, name), "", text.kind, text.reason)
+            for name, text in TEXT_SETTINGS.items()
+        ]
+        return SettingStates(found + texts)
+
+
+def _with(configured: Settings, changed: dict[str, int]) -> Settings:
+    Settings.of(dict(changed))  # refuses what is out of range
+    return msgspec.structs.replace(configured, **changed)
+
+
+def _require_live(name: str) -> None:
+    if name in SETTINGS and SETTINGS[name].live:
+        return
+    if name in SETTINGS or name in TEXT_SETTINGS:
+        raise Refused(
+            f"setting {name!r} cannot be changed while the broker runs", hint="Put it into the file and restart it"
+        )
+    near = nearest(name, [*SETTINGS, *TEXT_SETTINGS])
+    raise Refused(f"there is no setting {name!r}", hint=f"Did you mean {near!r}?" if near else "See conf/broker.toml")
+
+
+def _replace(path: Path, changed: dict[str, int]) -> None:
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    scratch.unlink(missing_ok=True)
+    fd = disk.create_file(scratch)
+    try:
+        disk.write_all(fd, [msgspec.json.encode(changed)], 0, scratch)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    scratch.rename(path)
+    disk.sync_directory(path.parent)

@@ -1,0 +1,248 @@
+"""Goal: what is too much or nonsense is refused by name and changes nothing; what is merely a lot waits.
+
+Method: real brokers with tiny limits; every action is given every kind of nonsense, and the store is compared.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyarrow import flight
+
+from ledger.broker.client import Client
+from ledger.errors import Refused, Unavailable
+from ledger.position import EARLIEST, LATEST, Position, PositionRange
+from ledger.protocol import (
+    ACTIONS,
+    AskEnd,
+    ChangeSetting,
+    CreateLedger,
+    Empty,
+    OpenCursor,
+    ReadRequest,
+    SettingState,
+    SplitRequest,
+)
+from ledger.settings import Settings
+
+Rig = Any
+MIB = 1024 * 1024
+EVERYTHING = PositionRange(EARLIEST, LATEST)
+
+
+def change(client: Client, name: str, value: int | None) -> SettingState:
+    found = client.call("settings.change", ChangeSetting(name, value))
+    return next(state for state in found.settings if state.name == name)
+
+
+@pytest.fixture
+def limited(shared_rig: Rig) -> Iterator[Client]:
+    """A client of a broker whose settings are as they were when the test ends."""
+    client = shared_rig.client(deadline_ms=0)
+    yield client
+    other = shared_rig.client()
+    for state in other.call("settings", Empty()).settings:
+        if state.changed:
+            change(other, state.name, None)
+    other.close()
+    client.close()
+
+
+def records(store: Path) -> list[str]:
+    """Everything that the metadata holds, and every file beside it."""
+    connection = sqlite3.connect(f"{(store / 'metadata.sqlite').as_uri()}?mode=ro", uri=True)
+    files = sorted(str(path) for path in store.rglob("*") if not path.name.startswith("metadata.sqlite"))
+    found = [*connection.iterdump(), *files]
+    connection.close()
+    return found
+
+
+VALUES = {"name": "orders", "ledger": "orders", "cursor": "billing", "range": [[-1, 0], [0, 0]], "parts": []}
+
+
+def sample(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """A request of that kind that the store has an answer for, as JSON."""
+    known = {"start": [-1, 0], "next_position": [-1, 0], "since": [-1, 0], "properties": {}, **VALUES}
+    fields = [field.encode_name for field in msgspec.structs.fields(kind)]
+    return {name: known[name] for name in fields if name in known} | {
+        field.encode_name: 1 if "int" in str(field.type) else "x"
+        for field in msgspec.structs.fields(kind)
+        if field.required and field.encode_name not in known
+    }
+
+
+def broken_bodies(kind: type[msgspec.Struct]) -> Iterator[bytes]:
+    """What is no request of that kind: no JSON, another shape, a field of another type or beyond its bounds."""
+    yield from (b"garbage", b"\xff\xfe", b"[1]", b'"text"', b'{"name":', b"[" * 20_000, b'{"name": "a"}}')
+    for field in msgspec.structs.fields(kind):
+        for wrong in ([{}], {"a": 1}, 2**80, 1.5, [[2**80, 0], [0, 2**80]], [2**80, -(2**80)]):
+            yield json.dumps({**sample(kind), field.encode_name: wrong}).encode()
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_nonsense_is_refused_by_name_and_changes_nothing(shared_rig: Rig, limited: Client, action: str) -> None:
+    limited.create(CreateLedger("orders", exist_ok=True))
+    limited.open_cursor(OpenCursor("orders", "billing", EARLIEST))
+    before = records(shared_rig.store)
+    for body in broken_bodies(ACTIONS[action][0]):
+        with pytest.raises(flight.FlightServerError, match=rf"\[LEDGER_REFUSED\] action '{action}'"):
+            list(limited.connection().do_action(flight.Action(action, body), limited.options(30)))
+    assert records(shared_rig.store) == before
+    assert limited.hello()
+
+
+def test_a_request_that_is_too_long_is_refused_before_it_is_read(shared_rig: Rig, limited: Client) -> None:
+    change(limited, "maxRequestBodyBytes", 64 * 1024)
+    before = records(shared_rig.store)
+    with pytest.raises(
+        Refused, match=r"action 'create' comes with \d+ bytes, setting 'maxRequestBodyBytes' allows 65536"
+    ):
+        limited.create(CreateLedger("long", properties={"a": "b" * 70_000}))
+    ticket = flight.Ticket(b" " * 70_000)
+    with pytest.raises(flight.FlightServerError, match="a read comes with 70000 bytes"):
+        limited.connection().do_get(ticket, limited.options(30)).read_all()
+    assert records(shared_rig.store) == before
+
+
+@pytest.mark.parametrize(
+    ("action", "request_", "field"),
+    [
+        ("split", SplitRequest("orders", EVERYTHING, 1, max_parts=0), "max_parts"),
+        ("split", SplitRequest("orders", EVERYTHING, 1, max_parts=100_001), "max_parts"),
+        ("split", SplitRequest("orders", EVERYTHING, -1), "target_bytes"),
+        ("end", AskEnd("orders", EARLIEST, -1), "wait_ms"),
+        ("locate", ReadRequest("orders", EVERYTHING, max_block_bytes=0), "max_block_bytes"),
+        ("create", CreateLedger("fresh", max_entries_per_ledger=-1), "max_entries_per_ledger"),
+    ],
+)
+def test_a_number_beyond_its_bounds_is_refused_by_name(
+    limited: Client, action: str, request_: msgspec.Struct, field: str
+) -> None:
+    with pytest.raises(Refused, match=rf"`\$\.{field}`"):
+        limited.call(action, request_)
+    assert "fresh" not in str(limited.names())
+
+
+def test_no_reader_waits_longer_than_it_may(limited: Client) -> None:
+    limited.create(CreateLedger("quiet", exist_ok=True))
+    change(limited, "maxWaitMillis", 10)
+    log = limited.call("end", AskEnd("quiet", Position(2**40, 0), 2**62), attempt_seconds=60)
+    assert log.end <= log.start
+
+
+def test_an_entry_that_is_too_large_for_a_request_is_refused_and_the_next_is_taken(
+    limited: Client, make_entry: Callable[..., bytes]
+) -> None:
+    limited.create(CreateLedger("large", exist_ok=True))
+    change(limited, "maxMessageSize", 5 * MIB)
+    producer = limited.producer("large")
+    with pytest.raises(Refused, match="setting 'maxMessageSize' allows 5242880"):
+        producer.append(make_entry(b"x" * (6 * MIB))).result(30)
+    with pytest.raises(Refused):
+        producer.close()
+    with limited.producer("large") as again:
+        again.append(make_entry(b"x" * (4 * MIB))).result(30)
+    assert limited.describe("large").entries == 1
+
+
+def test_as_many_calls_as_the_limit_are_served_and_the_broker_can_still_be_mended(
+    limited: Client, make_entry: Callable[..., bytes]
+) -> None:
+    limited.create(CreateLedger("orders", exist_ok=True))
+    change(limited, "maxConcurrentRequests", 1)
+    with limited.producer("orders") as producer:
+        producer.append(make_entry(b"x")).result(30)
+        with pytest.raises(Unavailable, match=r"this broker has 1 calls, setting 'maxConcurrentRequests' allows 1"):
+            limited.names()
+        assert limited.hello()
+        change(limited, "maxConcurrentRequests", 2)
+        assert limited.names()
+    change(limited, "maxConcurrentRequests", 1)
+    assert limited.call("list", Empty(), deadline_ms=30_000).names, "the stream that ended gave its place back"
+
+
+def test_a_reader_too_many_waits_until_another_has_gone(
+    shared_rig: Rig, limited: Client, make_entry: Callable[..., bytes]
+) -> None:
+    limited.create(CreateLedger("wide", exist_ok=True))
+    with limited.producer("wide") as producer:
+        for _ in range(16):
+            producer.append(make_entry(b"x" * (4 * MIB)))
+    change(limited, "maxConcurrentReaders", 1)
+    request = ReadRequest("wide", EVERYTHING)
+    slow = limited.connection().do_get(flight.Ticket(msgspec.json.encode(request)), limited.options())
+    slow.read_chunk()
+    with pytest.raises(Unavailable, match=r"this broker has 1 readers, setting 'maxConcurrentReaders' allows 1"):
+        next(limited.read_blocks(request, mapping=False))
+    assert next(limited.read_blocks(request, mapping=True)).entries, "who maps the files takes no place"
+    slow.cancel()
+    patient = shared_rig.client()
+    assert sum(block.entries for block in patient.read_blocks(request, mapping=False)) == 16
+
+
+def test_a_connection_too_many_is_refused_and_taken_when_there_is_room(rig: Rig) -> None:
+    rig.start("--create")
+    client = rig.client(deadline_ms=0)
+    change(client, "brokerMaxConnections", 3)
+    others = [rig.client(deadline_ms=0) for _ in range(3)]
+
+    def greet() -> None:
+        for other in others:
+            other.hello()
+
+    with pytest.raises(Unavailable, match=r"this broker has . connections, setting 'brokerMaxConnections' allows 3"):
+        greet()
+    for other in others:
+        other.close()
+    assert client.hello(deadline_ms=30_000), "what was closed counts no more"
+
+
+def test_a_change_outlives_the_broker_and_can_be_taken_back(rig: Rig) -> None:
+    broker = rig.start("--create")
+    state = change(rig.client(), "maxWaitMillis", 7)
+    assert (state.value, state.default, state.changed, state.live) == (7, Settings().maxWaitMillis, True, True)
+    broker.kill()
+    broker.wait()
+    rig.start()
+    client = rig.client()
+    found = {state.name: state for state in client.call("settings", Empty()).settings}
+    assert found["maxWaitMillis"].value == 7
+    state = change(client, "maxWaitMillis", None)
+    assert (state.value, state.changed) == (Settings().maxWaitMillis, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ledgerBlockSizeBytes", 5 * MIB, "cannot be changed while the broker runs.*restart"),
+        ("tlsKeyFilePath", 1, "cannot be changed while the broker runs.*restart"),
+        ("maxWaitMilis", 1, "no setting 'maxWaitMilis'. Did you mean 'maxWaitMillis'"),
+        ("maxWaitMillis", 100_001, "'maxWaitMillis' is 100001, expected an integer from 0 to 100000 milliseconds"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused_by_name(limited: Client, name: str, value: int, said: str) -> None:
+    before = limited.call("settings", Empty())
+    with pytest.raises(Refused, match=said):
+        change(limited, name, value)
+    assert limited.call("settings", Empty()) == before
+
+
+def test_a_file_of_changes_that_makes_no_sense_stops_the_start(rig: Rig) -> None:
+    rig.start("--create").terminate()
+    for text in ("nonsense", '{"maxWaitMillis": -1}', '{"ledgerBlockSizeBytes": 5242880}'):
+        (rig.store / "settings.json").write_text(text)
+        broker = rig.spawn()
+        assert broker.wait(30) == 2
+        assert str(rig.store / "settings.json") in rig.log().splitlines()[-1]
+
+
+def test_the_idle_limit_counts_when_it_is_changed(rig: Rig) -> None:
+    broker = rig.start("--create")
+    change(rig.client(), "brokerIdleTimeoutSeconds", 1)
+    assert broker.wait(60) == 0
