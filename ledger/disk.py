@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,22 +84,23 @@ def hold(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def take_from_writer(path: Path) -> bool:
-    """See to it that nobody else writes to the file of this name any more; whether somebody could have.
+def take_from_writer(path: Path, beside: Path) -> bool:
+    """See to it that nobody else writes to the files of these names any more; whether somebody could have.
 
-    A writer that lives still, stopped or slow, keeps its file, which then has no name. The name goes to a copy, which
-    is durable on return.
+    A writer holds the first and writes both. If it lives still, stopped or slow, it keeps its files, which then have no
+    names. The names go to copies, which are durable on return; the second file may be missing.
     """
-    scratch = path.with_name(path.name + ".new")
-    scratch.unlink(missing_ok=True)
     with opened(path) as source:
         try:
             hold(source)
         except BlockingIOError:
-            _copy(source, scratch)
+            # The held file last: until it is replaced, a crash in between leaves all of this to be done again.
+            with suppress(NotFound), opened(beside) as second:
+                _replace_by_copy(second, beside)
+            sync_directory(path.parent)
+            _replace_by_copy(source, path)
         else:
             return False
-    scratch.rename(path)
     sync_directory(path.parent)
     return True
 
@@ -162,6 +164,41 @@ def read_into(fd: int, target: memoryview, offset: int) -> int:
     return done
 
 
+def mapped(fd: int) -> memoryview:
+    """A whole file for reading, as it is now; unmapped when the last view of it goes. It must not shrink meanwhile."""
+    size = os.fstat(fd).st_size
+    return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
+
+
+@contextmanager
+def mapping(fd: int) -> Iterator[memoryview]:
+    """`mapped` that lets go at the end, unless an error that is on its way shows a part of it."""
+    view = mapped(fd)
+    held = view.obj
+    try:
+        yield view
+    finally:
+        with suppress(BufferError):
+            view.release()
+            if isinstance(held, mmap.mmap):
+                held.close()
+
+
+def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The parts of `[start, end)` that may hold anything but zeros: not what was only reserved, as far as is known."""
+    while start < end:
+        try:
+            start = os.lseek(fd, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # nothing but holes up to the end
+                raise
+            return
+        stop = min(os.lseek(fd, start, os.SEEK_HOLE), end)
+        if start < stop:
+            yield start, stop
+        start = stop
+
+
 def raise_if_full(error: OSError, what: str) -> None:
     """Turn "no space left" into Unavailable; returns for any other error."""
     if error.errno in _FULL:
@@ -186,7 +223,9 @@ def require_suitable(directory: Path, *, mounts: str | None = None) -> None:
         raise Refused(f"{directory} on {point} ({kind}) cannot keep a store: {error}", hint=_LOCAL_HINT) from error
 
 
-def _copy(source: int, scratch: Path) -> None:
+def _replace_by_copy(source: int, path: Path) -> None:
+    scratch = path.with_name(path.name + ".new")
+    scratch.unlink(missing_ok=True)
     target = create_file(scratch)
     try:
         offset = 0
@@ -195,6 +234,7 @@ def _copy(source: int, scratch: Path) -> None:
         os.fsync(target)
     finally:
         os.close(target)
+    scratch.rename(path)
 
 
 def _write_batch(fd: int, batch: Sequence[ReadableBuffer], offset: int) -> int:

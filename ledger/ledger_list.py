@@ -130,7 +130,7 @@ class LedgerList:
         context.metadata.require_epoch(context.epoch)
         kept = next(s for s in context.metadata.segments(self.name) if s.ledger_id == ledger_id)
         path = data_path(context.directory, ledger_id)
-        if path.exists() and disk.take_from_writer(path):
+        if path.exists() and disk.take_from_writer(path, index_path(context.directory, ledger_id)):
             _log.warning("%s is still held by a broker that lost the store: a copy of it is recovered", path)
         recovered = recover_segment(
             path,
@@ -142,7 +142,9 @@ class LedgerList:
         )
         for batch in _batches_of(recovered, context.clock()):
             self.remember(batch)
-        self._close(ledger_id, seal_recovered(recovered), recovered.index, kept.created_ms)
+        sealed, index = seal_recovered(recovered), recovered.index
+        del recovered  # it views the sidecar, and an error from here on would keep that open
+        self._close(ledger_id, sealed, index, kept.created_ms)
 
     def _close(self, ledger_id: int, sealed: SealedSegment, index: EntryIndex, created_ms: int) -> None:
         info = self._info()

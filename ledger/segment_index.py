@@ -43,6 +43,7 @@ Integers = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
 
 ROW = np.dtype([("offset", "<i8"), ("length", "<u4"), ("check", "<u4"), ("timestamp", "<i8"), ("row_end", "<i8")])
+NO_ROWS: Rows = np.empty(0, dtype=ROW)
 _MAGIC, _VERSION = b"LIDX", 1
 _HEADER = struct.Struct("<4sIqqq64s")
 _SLOT = struct.Struct("<qqqq")
@@ -51,6 +52,7 @@ _CRC = struct.Struct("<I")
 _SLOTS_AT, _SLOT_STRIDE, _SEAL_AT, _ROWS_AT = 512, 512, 1536, 2048
 _CAPACITY_MIN = 64
 _FEW = 8
+_SLICE = 8 * 1024  # rows whose columns stay in the processor's cache
 _RESERVE_BYTES, _RESERVE_STEP_MAX = 64 * 1024, 4 * 1024 * 1024
 _ROW = struct.Struct("<qIIqq")
 _U64_MAX = 2**64 - 1
@@ -147,10 +149,14 @@ class EntryIndex:
             end += 1
         self._count = end
 
-    def rows(self) -> Rows:
-        """The index as sidecar rows."""
-        table = self._table[:, : self._count]
+    def rows(self, start: int = 0) -> Rows:
+        """The index as sidecar rows, from entry `start` on."""
+        table = self._table[:, start : self._count]
         return make_rows(table[0], table[1], table[2], table[3])
+
+    def reserve(self, entries: int) -> None:
+        """Make room for so many entries in all, which many calls of `extend` would make bit by bit."""
+        self._make_room(entries)
 
     def _make_room(self, entries: int) -> None:
         if entries > self._table.shape[1]:
@@ -177,7 +183,10 @@ class AcknowledgedEnd:
 
 @dataclass(frozen=True, slots=True)
 class OpenSidecar:
-    """The sidecar of an unsealed segment: its newest acknowledged end, its rows up to an unsound one."""
+    """The sidecar of an unsealed segment: its newest acknowledged end, its rows up to there or to an unsound one.
+
+    The rows are a view of the file.
+    """
 
     store_id: str
     block_bytes: int
@@ -234,13 +243,7 @@ class IndexFile:
     def seal(self, index: EntryIndex, file_bytes: int) -> None:
         """Write the whole index with its checksum, and sync it."""
         self._map.close()
-        rows = index.rows()
-        data = rows.tobytes()
-        record = _SEAL.pack(len(rows), file_bytes, index.size_bytes, index.row_end, crc32c(data))
-        disk.write_all(self._fd, [data], _ROWS_AT, self.path)
-        disk.write_all(self._fd, [_sealed_by_crc(record)], _SEAL_AT, self.path)
-        os.ftruncate(self._fd, _ROWS_AT + len(data))
-        disk.sync_data(self._fd)
+        _write_seal(self._fd, self.path, index, NO_ROWS, file_bytes)
 
     def close(self) -> None:
         """Let go of the file, as it is."""
@@ -292,6 +295,15 @@ def write_sealed(path: Path, index: EntryIndex, *, store_id: str, block_bytes: i
     disk.sync_directory(path.parent)
 
 
+def seal_in_place(path: Path, index: EntryIndex, written: Rows, file_bytes: int) -> None:
+    """Complete the sidecar that is there, whose first rows are `written` and those of the index, and sync it.
+
+    A crash halfway leaves the sidecar of an open segment, with the acknowledged end that it had.
+    """
+    with disk.opened(path, writable=True) as fd:
+        _write_seal(fd, path, index, written, file_bytes)
+
+
 def load_index(path: Path, ledger_id: int, entries: int) -> EntryIndex:
     """The index of a sealed segment. Raises NotFound or Corrupt; a rebuild from the data cures both."""
     with disk.opened(path) as fd:
@@ -316,14 +328,23 @@ def load_open(path: Path, ledger_id: int) -> OpenSidecar:
     """The sidecar of a segment that was not sealed; raises NotFound, or Corrupt if unbelievable."""
     with disk.opened(path) as fd:
         block_bytes, first_row, store_id = _read_header(fd, path, ledger_id)
-        data = disk.read_exact(fd, max(0, os.fstat(fd).st_size - _ROWS_AT), _ROWS_AT)
+        data = disk.mapped(fd)[_ROWS_AT:]
         ends = [end for end in (_read_slot(fd, path, slot) for slot in (0, 1)) if end is not None]
     if not ends:
         raise Corrupt(f"{path}: neither slot of the acknowledged end has its checksum")
     rows: Rows = np.frombuffer(data, dtype=ROW, count=len(data) // ROW.itemsize)
-    unsound = np.flatnonzero((rows["check"] != _checks(rows)) | (rows["length"] == 0))
-    sound = rows[: int(unsound[0])] if len(unsound) else rows
-    return OpenSidecar(store_id, block_bytes, first_row, max(ends, key=lambda end: end[0])[1], sound)
+    acknowledged = max(ends, key=lambda end: end[0])[1]
+    return OpenSidecar(store_id, block_bytes, first_row, acknowledged, _sound(rows[: acknowledged.entries]))
+
+
+def _write_seal(fd: int, path: Path, index: EntryIndex, written: Rows, file_bytes: int) -> None:
+    more = index.rows(len(written)).view(np.uint8).data
+    crc = crc32c(more, crc32c(written.view(np.uint8)))
+    record = _SEAL.pack(index.count, file_bytes, index.size_bytes, index.row_end, crc)
+    end = disk.write_all(fd, [more], _ROWS_AT + written.nbytes, path) + _ROWS_AT + written.nbytes
+    disk.write_all(fd, [_sealed_by_crc(record)], _SEAL_AT, path)
+    os.ftruncate(fd, end)
+    disk.sync_data(fd)
 
 
 def _read_header(fd: int, path: Path, ledger_id: int) -> tuple[int, int, str]:
@@ -370,6 +391,16 @@ def _check_of(place: EntryPlace) -> int:
         mixed = (mixed + value * factor) & _U64_MAX
         mixed ^= mixed >> 29
     return mixed >> 32
+
+
+def _sound(rows: Rows) -> Rows:
+    """The leading rows that have their check."""
+    for start in range(0, len(rows), _SLICE):
+        part = rows[start : start + _SLICE]
+        unsound = (part["check"] != _checks(part)) | (part["length"] == 0)
+        if unsound.any():
+            return rows[: start + int(np.argmax(unsound))]
+    return rows
 
 
 def _checks(rows: Rows) -> npt.NDArray[np.uint32]:

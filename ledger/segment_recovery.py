@@ -11,8 +11,9 @@ Rules
   `Corrupt`.
 - Without a sidecar nobody knows the acknowledged end. Then an entry that holds beyond the damage proves that
   the damage is not the tail: `Corrupt`.
-- Everything is verified: header zeros, padding, lengths, ids, checksums, stamps, row counts. The sidecar's
-  rows only spare the parsing of acknowledged entries; each of their bytes is still compared or summed.
+- What no checksum covers is compared here: header zeros, padding, lengths, ids, stamps. The checksum of an
+  acknowledged entry is left to its readers and to verification; of any other entry it decides where the log
+  ends, and is verified.
 - A recovered segment is sealed and never written again. Both steps may be repeated after a crash in either.
 """
 
@@ -23,10 +24,20 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ledger import disk
 from ledger.errors import Corrupt, DataLoss, NotFound
 from ledger.segment_format import FRAME, FRAME_BYTES, HEADER_BYTES
-from ledger.segment_index import AcknowledgedEnd, EntryIndex, OpenSidecar, load_open, write_sealed
+from ledger.segment_index import (
+    AcknowledgedEnd,
+    EntryIndex,
+    OpenSidecar,
+    Rows,
+    load_open,
+    seal_in_place,
+    write_sealed,
+)
 from ledger.segment_scan import Describe, EntryTraits, Scan
 from ledger.segment_writer import SealedSegment, seal_data
 
@@ -39,7 +50,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSegment:
-    """What holds of an unsealed segment; `torn_bytes` follow it, with `torn_entries` whole ones."""
+    """What holds of an unsealed segment; `torn_bytes` follow it, with `torn_entries` whole ones.
+
+    `rows_in_sidecar` are the leading rows of the index, as they stand in the sidecar; none when it cannot be kept.
+    """
 
     path: Path
     ledger_id: int
@@ -51,6 +65,7 @@ class RecoveredSegment:
     torn_bytes: int
     torn_entries: int
     damage: str
+    rows_in_sidecar: Rows
 
     @property
     def entries(self) -> int:
@@ -82,14 +97,15 @@ def recover_segment(
             hint="Restore it from a copy of the store",
         ) from None
     try:
-        scan = Scan(fd, path, block_bytes, EntryIndex(ledger_id, first_row), describe, sidecar)
-        scan.run()
-        _require_acknowledged(scan, end)
-        torn_end = _last_byte(fd, scan.end)
-        if torn_end > scan.end and not scan.damage:
-            scan.damage = f"{path} at {scan.end}: bytes that are no entry, expected zeros"
-        if sidecar is None and torn_end > scan.end and not scan.closed:
-            _require_nothing_beyond(scan)
+        with disk.mapping(fd) as data:
+            scan = Scan(data, path, block_bytes, EntryIndex(ledger_id, first_row), describe, sidecar)
+            scan.run()
+            _require_acknowledged(scan, end)
+            torn_end = _last_byte(fd, scan)
+            if torn_end > scan.end and not scan.damage:
+                scan.damage = f"{path} at {scan.end}: bytes that are no entry, expected zeros"
+            if sidecar is None and torn_end > scan.end and not scan.closed:
+                _require_nothing_beyond(scan)
     finally:
         os.close(fd)
     index, torn_entries = scan.index, 0
@@ -111,6 +127,7 @@ def recover_segment(
         torn_bytes,
         torn_entries,
         scan.damage,
+        scan.trusted[: index.count],
     )
 
 
@@ -121,14 +138,22 @@ def seal_recovered(recovered: RecoveredSegment) -> SealedSegment:
         if recovered.torn_bytes:
             _set_aside(fd, recovered)
         seal_data(fd, path, index, recovered.block_bytes)
+    _seal_sidecar(recovered)
+    return SealedSegment(index.count, index.size_bytes, recovered.end_offset, index.row_end)
+
+
+def _seal_sidecar(recovered: RecoveredSegment) -> None:
+    name, index = recovered.path.with_suffix(".index"), recovered.index
+    if len(recovered.rows_in_sidecar):
+        seal_in_place(name, index, recovered.rows_in_sidecar, recovered.end_offset)
+        return
     write_sealed(
-        path.with_suffix(".index"),
+        name,
         index,
         store_id=recovered.store_id,
         block_bytes=recovered.block_bytes,
         file_bytes=recovered.end_offset,
     )
-    return SealedSegment(index.count, index.size_bytes, recovered.end_offset, index.row_end)
 
 
 def _sidecar_of(path: Path, ledger_id: int, block_bytes: int, first_row: int) -> OpenSidecar | None:
@@ -168,14 +193,14 @@ def _require_acknowledged(scan: Scan, end: AcknowledgedEnd) -> None:
         )
 
 
-def _last_byte(fd: int, offset: int) -> int:
-    """The offset after the last byte from `offset` on that is not zero; `offset` when all are."""
-    found, size = offset, os.fstat(fd).st_size
-    while offset < size:
-        chunk = disk.read_exact(fd, _CHUNK_BYTES, offset)
-        if used := len(chunk.rstrip(b"\0")):
-            found = offset + used
-        offset += len(chunk)
+def _last_byte(fd: int, scan: Scan) -> int:
+    """The offset after the last byte from the scan's end on that is not zero; that end when all are."""
+    found = scan.end
+    for start, end in disk.data_ranges(fd, scan.end, scan.size):
+        for at in range(start, end, _CHUNK_BYTES):
+            used = np.flatnonzero(np.frombuffer(scan.data[at : min(at + _CHUNK_BYTES, end)], dtype=np.uint8))
+            if len(used):
+                found = at + int(used[-1]) + 1
     return found
 
 
@@ -183,7 +208,7 @@ def _require_nothing_beyond(scan: Scan) -> None:
     """Refuse to cut when an entry that holds lies beyond the damage."""
     start = scan.end // scan.block_bytes * scan.block_bytes
     while start < scan.size:
-        data = disk.read_exact(scan.fd, scan.block_bytes, start)
+        data = bytes(scan.data[start : start + scan.block_bytes])
         at = data.find(_STAMP_MAGIC, max(scan.end - start, 0) + FRAME_BYTES)
         while at >= 0:
             length, entry_id = FRAME.unpack_from(data, at - FRAME_BYTES)

@@ -1,34 +1,31 @@
 """One pass over the data of an unsealed segment: what is sound, where that ends, and why it ends there.
 
 Rules
-- Every byte before the end that is found was verified: header zeros, padding, lengths, ids, checksums,
-  stamps, rows.
-- The sidecar's rows only spare the parsing of acknowledged entries. Where rows and bytes disagree, the entry
-  is parsed and the disagreement is named. The last acknowledged entry is always parsed: it may stand inside a
-  run.
-- The pass reads block by block into one buffer, once, and changes nothing.
+- Of an acknowledged entry that the sidecar has a row of, all is compared but what its checksum covers: header
+  zeros, padding, length, id, stamp. The checksum is its reader's to verify, as in every sealed segment.
+- Every other entry is parsed and its checksum verified: those that nobody acknowledged, those without a sound
+  row, those whose row and bytes disagree (the disagreement is named), and the last acknowledged one, which may
+  stand inside a run.
+- The pass goes once through a mapping of the file, and changes nothing.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ledger import disk
-from ledger.checksum import crc32c
 from ledger.entry import BrokerStamp, stamp_prefix
 from ledger.errors import Corrupt
 from ledger.segment_format import FRAME, FRAME_BYTES, HEADER_BYTES, BlockHeader, parse_header
-from ledger.segment_index import EntryIndex, OpenSidecar, Rows, make_rows
+from ledger.segment_heads import agreeing
+from ledger.segment_index import NO_ROWS, EntryIndex, OpenSidecar, Rows, make_rows
 from ledger.segment_reader import padding_fault
 
 _PADDING_BIT = 0x80000000
 _STAMP_MAGIC = b"\x0e\x02"
-_CHECKSUM_MAGIC = b"\x0e\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ class Scan:
 
     def __init__(
         self,
-        fd: int,
+        data: memoryview,
         path: Path,
         block_bytes: int,
         index: EntryIndex,
@@ -76,9 +73,10 @@ class Scan:
         sidecar: OpenSidecar | None,
     ) -> None:
         self.path, self.index, self.describe = path, index, describe
-        self.fd, self.size, self.block_bytes = fd, os.fstat(fd).st_size, block_bytes
+        self.data, self.size, self.block_bytes = data, len(data), block_bytes
         # Rows of acknowledged entries, but for the last of them, which is described: it may be inside a run.
-        self.trusted: Rows = sidecar.rows[: sidecar.acknowledged.entries] if sidecar else _no_rows()
+        self.trusted: Rows = sidecar.rows if sidecar else NO_ROWS
+        index.reserve(len(self.trusted))
         self.stamp = BrokerStamp(0, index.first_row)
         self.end = HEADER_BYTES
         self.damage, self.damage_at = "", -1
@@ -91,21 +89,20 @@ class Scan:
         self.damage, self.damage_at = f"{self.path} at {offset}: {message}", offset
 
     def run(self) -> None:
-        """Read block by block until one does not hold or does not exist."""
-        buffer = memoryview(bytearray(min(self.block_bytes, max(self.size, HEADER_BYTES))))
+        """Go from block to block until one does not hold or does not exist."""
         start = 0
         while start == 0 or start < self.size:
-            view = buffer[: disk.read_into(self.fd, buffer, start)]
-            if start and not any(view[:HEADER_BYTES]):
+            head = self.data[start : start + HEADER_BYTES]
+            if start and not any(head):
                 return
-            header = self._header(view, start)
-            if header is None or not self._block(view, start, header):
+            header = self._header(head, start)
+            if header is None or not self._block(start, header):
                 return
             start += self.block_bytes
 
-    def _header(self, view: memoryview, start: int) -> BlockHeader | None:
+    def _header(self, head: memoryview, start: int) -> BlockHeader | None:
         try:
-            header = parse_header(view[:HEADER_BYTES], "block")
+            header = parse_header(head, "block")
         except Corrupt as error:
             self.stop_at(start, error.message)
             return None
@@ -118,11 +115,12 @@ class Scan:
             return None
         return header
 
-    def _block(self, view: memoryview, start: int, header: BlockHeader) -> bool:
+    def _block(self, start: int, header: BlockHeader) -> bool:
         """Take the entries of one block; says whether another may follow."""
+        view = self.data[start : start + self.block_bytes]
         limit = min(header.block_bytes, len(view))
         first, before = self.index.count, (self.end, self.stamp, self.open_run, self.run_start)
-        at = self._take_trusted(view, start, limit)
+        at = self._take_trusted(start, limit)
         at, whole = self._take_described(view, start, at, limit)
         if header.block_bytes == self.block_bytes or self.damage:
             return whole
@@ -134,23 +132,16 @@ class Scan:
         self.closed = True
         return False
 
-    def _take_trusted(self, view: memoryview, start: int, limit: int) -> int:
-        """Take acknowledged entries that rows and bytes agree on; returns the offset after them."""
+    def _take_trusted(self, start: int, limit: int) -> int:
+        """Take acknowledged entries that rows and heads agree on; returns the offset after them."""
         first = self.index.count
         rows = self.trusted[first : max(first, len(self.trusted) - 1)]
         rows = rows[: int(np.searchsorted(rows["offset"], start + limit))]
-        rows = rows[: _agreeing(view, start, limit, rows, first)]
-        taken, stamp = 0, self.stamp
-        for offset, length, _, timestamp, row_end in rows.tolist():
-            if timestamp < stamp.timestamp_ms or row_end < stamp.row_end:
-                break
-            begin = offset - start + FRAME_BYTES
-            now = BrokerStamp(timestamp, row_end)
-            if not _sums_up(view[begin : begin + length], now):
-                break
-            stamp, taken = now, taken + 1
-        self._adopt(rows[:taken], stamp)
-        return self.end - start if taken else HEADER_BYTES
+        rows = rows[: agreeing(self.data, start, start + limit, rows, first, self.stamp)]
+        if not len(rows):
+            return HEADER_BYTES
+        self._adopt(rows, BrokerStamp(int(rows[-1]["timestamp"]), int(rows[-1]["row_end"])))
+        return self.end - start
 
     def _take_described(self, view: memoryview, start: int, at: int, limit: int) -> tuple[int, bool]:
         """Take entries one by one; returns where they end, and whether the block is whole behind them."""
@@ -222,34 +213,3 @@ class Scan:
         self.index.extend(rows)
         self.stamp = stamp
         self.end = self.index.end_offset(self.index.count - 1)
-
-
-def _no_rows() -> Rows:
-    nothing = np.empty(0, dtype=np.int64)
-    return make_rows(nothing, nothing, nothing, nothing)
-
-
-def _agreeing(view: memoryview, start: int, limit: int, rows: Rows, first: int) -> int:
-    """How many leading rows lie one behind the other in this block, with frames that say the same."""
-    if not len(rows):
-        return 0
-    offsets, lengths = rows["offset"] - start, rows["length"].astype(np.int64)
-    expected = np.concatenate(([HEADER_BYTES], (offsets + FRAME_BYTES + lengths)[:-1]))
-    sound = (offsets == expected) & (offsets + FRAME_BYTES + lengths <= limit)
-    if not sound.all():
-        offsets = offsets[: int(np.argmin(sound))]
-    data = np.frombuffer(view, dtype=np.uint8)
-    heads = data[offsets[:, None] + np.arange(FRAME_BYTES)].view(np.dtype([("length", ">u4"), ("entry", ">i8")]))[:, 0]
-    count = len(offsets)
-    same = (heads["length"] == lengths[:count]) & (heads["entry"] == np.arange(first, first + count))
-    return count if same.all() else int(np.argmin(same))
-
-
-def _sums_up(entry: memoryview, stamp: BrokerStamp) -> bool:
-    """Whether an entry has this stamp, and the checksum that it states."""
-    prefix = stamp_prefix(stamp)
-    at = len(prefix)
-    if entry[:at] != prefix or entry[at : at + 2] != _CHECKSUM_MAGIC:
-        return False
-    stated = int.from_bytes(entry[at + 2 : at + 6], "big")
-    return crc32c(entry[at + 6 :]) == stated

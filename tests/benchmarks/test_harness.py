@@ -32,6 +32,11 @@ def test_the_ratio_is_the_median_of_rounds_run_in_turns(capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines()[-1] == "ratio half 0.500"
 
 
+def test_a_ratio_of_times_is_the_other_way_round(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare("double", lambda: 2.0, lambda: 1.0, of_time=True).ratio == 2.0
+    assert capsys.readouterr().out.splitlines()[-1] == "ratio double 2.000"
+
+
 def test_too_few_rounds_are_refused_with_both_numbers() -> None:
     with pytest.raises(ValueError, match="hasty: 3 rounds, at least 7"):
         compare("hasty", lambda: 1.0, lambda: 1.0, rounds=3)

@@ -115,3 +115,55 @@ def test_a_directory_without_locks_is_refused(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(Refused, match="a second lock was granted"):
         disk.require_suitable(tmp_path, mounts="")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_nobody_writes_are_left_as_they_are(tmp_path: Path) -> None:
+    data, beside = tmp_path / "a", tmp_path / "b"
+    data.write_bytes(b"data")
+    before = data.stat().st_ino
+    assert not disk.take_from_writer(data, beside)
+    assert data.stat().st_ino == before
+
+
+@pytest.mark.parametrize("with_second", [True, False])
+def test_a_writer_that_lives_keeps_files_without_names(tmp_path: Path, with_second: bool) -> None:
+    data, beside = tmp_path / "a", tmp_path / "b"
+    held = disk.create_file(data)
+    disk.hold(held)
+    second = disk.create_file(beside)
+    os.write(held, b"data")
+    os.write(second, b"beside")
+    if not with_second:
+        beside.unlink()
+    assert disk.take_from_writer(data, beside)
+    os.write(held, b" and more")
+    os.write(second, b" and more")
+    assert data.read_bytes() == b"data"
+    assert (beside.read_bytes() if beside.exists() else None) == (b"beside" if with_second else None)
+    assert not disk.take_from_writer(data, beside), "nobody holds the copies"
+    os.close(held)
+    os.close(second)
+
+
+def test_what_was_only_reserved_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    fd = disk.create_file(path)
+    disk.preallocate(fd, 0, 1 << 20)
+    os.pwrite(fd, b"x", 300_000)
+    found = list(disk.data_ranges(fd, 0, 1 << 20))
+    assert any(start <= 300_000 < end for start, end in found)
+    assert all(0 <= start < end <= 1 << 20 for start, end in found)
+    assert list(disk.data_ranges(fd, 1 << 20, 1 << 20)) == []
+    os.ftruncate(fd, 100)
+    assert list(disk.data_ranges(fd, 100, 1 << 20)) == [], "beyond the end of the file"
+    os.close(fd)
+
+
+def test_a_mapping_is_the_file_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"")
+    with disk.opened(path) as fd:
+        assert bytes(disk.mapped(fd)) == b""
+    path.write_bytes(b"bytes")
+    with disk.opened(path) as fd:
+        assert bytes(disk.mapped(fd)) == b"bytes"

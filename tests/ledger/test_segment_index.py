@@ -112,6 +112,7 @@ def test_every_flipped_bit_of_what_a_sealed_sidecar_says_is_seen(tmp_path: Path)
 def test_a_row_that_was_not_written_whole_ends_the_rows(tmp_path: Path) -> None:
     file = create(tmp_path / "7.index")
     file.append(places(5))
+    file.acknowledge(AcknowledgedEnd(5, 500, 60))
     file.close()
     data = bytearray((tmp_path / "7.index").read_bytes())
     data[2048 + 3 * 32 + 20] ^= 1

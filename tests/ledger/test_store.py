@@ -326,7 +326,7 @@ def test_a_lost_ledger_is_data_loss_naming_the_file(store_path: Path, ledger_id:
 def test_a_flipped_bit_below_the_acknowledged_end_is_corrupt_and_nothing_is_cut(store_path: Path) -> None:
     damaged(store_path, killed=True)
     path = store_path / "ledgers" / "1.ledger"
-    flip(path, 128 + 12 + 20)
+    flip(path, 128 + 12 + 8)
     before = path.read_bytes()
     store = open_store(store_path)
     with pytest.raises(Corrupt, match=re.escape(f"{path} at 128") + r".*2 entries up to \d+ were acknowledged"):
@@ -335,6 +335,23 @@ def test_a_flipped_bit_below_the_acknowledged_end_is_corrupt_and_nothing_is_cut(
     assert not path.with_suffix(".torn").exists()
     fill(store, "other", [b"the store's other ledgers go on"])
     store.close()
+
+
+def test_a_flipped_bit_that_a_checksum_covers_is_seen_by_its_reader_also_after_a_crash(store_path: Path) -> None:
+    damaged(store_path, killed=True)
+    path = store_path / "ledgers" / "1.ledger"
+    whole = path.read_bytes()
+    flipped = 128 + 12 + 30
+    flip(path, flipped)
+    store = open_store(store_path)
+    assert store.ledger("log").snapshot.end.entry_id == 2, "both entries of the ledger that was open are there"
+    with pytest.raises(Corrupt, match=r"0x[0-9a-f]{8}"):
+        contents(store, "log")
+    store.close()
+    assert not path.with_suffix(".torn").exists()
+    kept = path.read_bytes()
+    wrong = [at for at in range(128, len(kept)) if kept[at] != whole[at]]  # sealing rewrote the header before
+    assert wrong == [flipped], "nothing was cut"
 
 
 def test_a_flipped_bit_in_a_sealed_ledger_is_seen_by_whoever_reads_it(store_path: Path) -> None:

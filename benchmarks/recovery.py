@@ -1,0 +1,161 @@
+"""Opening a segment that a killed broker left, against reading it once.
+
+Ours opens a managed ledger whose only ledger holds 1 GiB and was left open by a process that was killed: the end is
+found, what is listed is compared, the segment is sealed durably and the record says so. The base reads the same file
+with `preadv` into one buffer of 1 MiB, which is the quickest way. The page cache holds everything for both, and what
+the kernel would have written back by itself is on the device.
+
+Before each round files and metadata are made again what the killed process left, and as much memory as an index needs
+is used once (see `benchmarks.raw_disk`); that is not timed. The ratio is that of the times; the result is the higher of
+1 KiB and 1 MiB entries.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.append import entry_of
+from benchmarks.harness import Loop, compare
+from ledger.clock import system_clock_ms
+from ledger.names import canonical_name
+from ledger.protocol import CreateLedger
+from ledger.segment_format import HEADER_BYTES
+from ledger.settings import Settings
+from ledger.store import Store
+
+SIZES = {"1KiB": 1024, "1MiB": 1024 * 1024}
+TOTAL_BYTES = 1024 * 1024 * 1024
+_GROUP_BYTES = 4 * 1024 * 1024
+_INDEX_BYTES = 64 * 1024 * 1024
+_READ_BYTES = 1024 * 1024
+_BLOCK_BYTES = 64 * 1024 * 1024
+_NAME = canonical_name("bench")
+_SETTINGS = Settings(
+    ledgerBlockSizeBytes=_BLOCK_BYTES,
+    managedLedgerMaxEntriesPerLedger=2**31 - 1,
+    managedLedgerMaxSizePerLedgerMbytes=4096,
+)
+
+
+def fill(directory: Path, size: int) -> None:
+    """Append until the segment holds 1 GiB, all of it acknowledged, then die without a farewell."""
+    store = Store.open(directory, settings=_SETTINGS, clock=system_clock_ms, create=True)
+    ledger = store.create_ledger(CreateLedger(_NAME))
+    group = max(1, _GROUP_BYTES // size)
+    entry = b"".join(bytes(part) for part in entry_of(os.urandom(size - 64), 7))
+    for _ in range(TOTAL_BYTES // size // group):
+        ledger.append([entry] * group).result()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What the killed process left, to be made again: copies of the small files, size and block headers of the data."""
+
+    store: Path
+    copies: Path
+    data: Path
+    size: int
+    heads: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, store: Path, copies: Path) -> Left:
+        """What lies in `store` now."""
+        copies.mkdir()
+        for path in (*store.glob("metadata.sqlite*"), *store.glob("ledgers/*.index")):
+            shutil.copyfile(path, copies / path.name)
+        (data,) = store.glob("ledgers/*.ledger")
+        size = data.stat().st_size
+        with data.open("rb") as file:
+            heads = tuple(os.pread(file.fileno(), HEADER_BYTES, at) for at in range(0, size, _BLOCK_BYTES))
+        return cls(store, copies, data, size, heads)
+
+    def restore(self) -> None:
+        """Make everything as it was, and durable."""
+        for path in self.store.glob("metadata.sqlite*"):
+            path.unlink()
+        for copy in self.copies.iterdir():
+            folder = self.store / "ledgers" if copy.suffix == ".index" else self.store
+            shutil.copyfile(copy, folder / copy.name)
+        with self.data.open("r+b") as file:
+            start = self.data.stat().st_size
+            if start < self.size:
+                os.posix_fallocate(file.fileno(), start, self.size - start)
+            for number, head in enumerate(self.heads):
+                os.pwrite(file.fileno(), head, number * _BLOCK_BYTES)
+        os.sync()
+
+
+def open_loop(left: Left, entries: int) -> Loop:
+    """Opens the ledger that was left; returns the seconds of that alone."""
+
+    def loop() -> float:
+        left.restore()
+        read(left.data)
+        store = Store.open(left.store, settings=_SETTINGS, clock=system_clock_ms)
+        try:
+            np.ones(_INDEX_BYTES, dtype=np.uint8)
+            start = time.perf_counter()
+            ledger = store.ledger(_NAME)
+            seconds = time.perf_counter() - start
+            if ledger.snapshot.end.entry_id != entries:
+                message = f"{left.data}: recovered up to {ledger.snapshot.end}, {entries} entries were written"
+                raise RuntimeError(message)
+        finally:
+            store.close()
+        return seconds
+
+    return loop
+
+
+def read(path: Path) -> None:
+    """Read a file once, into one buffer."""
+    buffer = memoryview(bytearray(_READ_BYTES))
+    with path.open("rb", buffering=0) as file:
+        at = 0
+        while got := os.preadv(file.fileno(), [buffer], at):
+            at += got
+
+
+def measure(label: str, size: int, folder: Path) -> float:
+    """The ratio of one entry size."""
+    store = folder / f"store-{label}"
+    command = [sys.executable, "-m", "benchmarks.recovery", str(store), str(size)]
+    code = subprocess.run(command, check=False).returncode
+    if code != -signal.SIGKILL:
+        message = f"{command} ended with {code}, it should have been killed"
+        raise RuntimeError(message)
+    left = Left.of(store, folder / f"copies-{label}")
+    data = left.data
+    ratio = compare(
+        f"recovery_{label}",
+        open_loop(left, TOTAL_BYTES // size),
+        lambda: read(data),
+        work_bytes=TOTAL_BYTES,
+        of_time=True,
+    ).ratio
+    shutil.rmtree(store)
+    return ratio
+
+
+def main() -> None:
+    """Both sizes; the last line is the higher."""
+    if len(sys.argv) == 3:
+        fill(Path(sys.argv[1]), int(sys.argv[2]))
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as name:
+        ratios = [measure(label, size, Path(name)) for label, size in SIZES.items()]
+    print(f"ratio recovery {max(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    main()
