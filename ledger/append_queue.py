@@ -6,7 +6,8 @@ that was written. So a lone append is written and synced by one thread, and a bu
 
 Invariants
 - What is taken keeps the order of arrival, through both turns; so order of acknowledgement is order in the log.
-- A group holds appends only, or one run only. A run is committed with nothing in flight before or beside it.
+- A group holds appends only, or one run only, or one change of the log itself (a rollover, a trim, its end). A run and
+  a change are made with nothing in flight before or beside them.
 - Appends whose sync failed are written again before anything that came later.
 - After each group the thread goes to whoever has waited longest for one: logs that never fall silent keep no other
   log waiting for ever.
@@ -16,10 +17,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ledger.entry import Buffer
 from ledger.errors import LedgerError, Unavailable
@@ -72,6 +73,13 @@ class PendingRun(Pending[CommittedRun]):
     size: int
 
 
+@dataclass(slots=True, eq=False)
+class PendingChange(Pending[Any]):
+    """A change of the log itself, made by the thread that has the writing turn."""
+
+    change: Callable[[], object]
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """How much a group may take before the ledger is full. At least one item always fits."""
@@ -80,7 +88,8 @@ class Room:
     size: int
 
 
-Group = list[PendingAppend] | PendingRun
+Item = PendingAppend | PendingRun | PendingChange
+Group = list[PendingAppend] | PendingRun | PendingChange
 Written = TypeVar("Written")
 
 
@@ -110,6 +119,10 @@ class Log(Protocol[Written]):
         """Write, sync and answer a run, while nothing else is in flight."""
         ...
 
+    def make_change(self, change: PendingChange) -> None:
+        """Make and answer a change of the log, while nothing is in flight."""
+        ...
+
 
 class AppendQueue(Generic[Written]):
     """The queue of one managed ledger; its turns are taken on the executor's threads."""
@@ -117,13 +130,13 @@ class AppendQueue(Generic[Written]):
     def __init__(self, executor: Executor, log: Log[Written]) -> None:
         self._executor = executor
         self._log = log
-        self._waiting: deque[PendingAppend | PendingRun] = deque()
+        self._waiting: deque[Item] = deque()
         self._again: list[PendingAppend] = []
         self._changed = threading.Condition()
         self._writing = self._syncing = False
         self._closed = ""
 
-    def put(self, item: PendingAppend | PendingRun) -> None:
+    def put(self, item: Item) -> None:
         """Queue an item and see to it that somebody writes."""
         with self._changed:
             if self._closed:
@@ -150,8 +163,11 @@ class AppendQueue(Generic[Written]):
 
     def _take_turns(self) -> None:
         group = self._next_group()
-        if isinstance(group, PendingRun):
-            self._log.commit_run(group)
+        if not isinstance(group, list):
+            if isinstance(group, PendingRun):
+                self._log.commit_run(group)
+            else:
+                self._log.make_change(group)
             self._pass_writing_on(syncing=False)
             return
         written = self._write_until_settled(group)
@@ -180,11 +196,11 @@ class AppendQueue(Generic[Written]):
         self._executor.submit(self._take_turns)
 
     def _next_group(self) -> Group:
-        """What must be written again, else what waits; a run only when nothing is in flight."""
+        """What must be written again, else what waits; a run or a change only when nothing is in flight."""
         with self._changed:
             again, self._again = self._again, []
             group = again or self._take()
-        if isinstance(group, PendingRun) and (again := self.wait_settled()):
+        if not isinstance(group, list) and (again := self.wait_settled()):
             with self._changed:
                 self._waiting.appendleft(group)
             return again
@@ -209,20 +225,20 @@ class AppendQueue(Generic[Written]):
 
     def _takes_more(self) -> bool:
         """Whether what waits longest is an append that the ledger has room for."""
-        if not self._waiting or isinstance(self._waiting[0], PendingRun):
+        if not self._waiting or not isinstance(self._waiting[0], PendingAppend):
             return False
         room, item = self._log.room(), self._waiting[0]
         return len(item.entries) <= room.entries and item.size <= room.size
 
     def _take(self) -> Group:
         head = self._waiting.popleft()
-        if isinstance(head, PendingRun):
+        if not isinstance(head, PendingAppend):
             return head
         room = self._log.room()
         group, entries, size = [head], len(head.entries), head.size
         while self._waiting:
             item = self._waiting[0]
-            if isinstance(item, PendingRun):
+            if not isinstance(item, PendingAppend):
                 break
             entries += len(item.entries)
             size += item.size

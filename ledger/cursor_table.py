@@ -53,6 +53,7 @@ class CursorTable:
         if not request.create:
             raise self._missing(snapshot.name, request.cursor)
         start = min(max(request.start, Position(-1, 0)), snapshot.end)
+        snapshot.require_left(start)
         made = self._metadata.put_cursor(Cursor(snapshot.name, request.cursor, start), None)
         if made is None:
             return self.open(request)
@@ -75,6 +76,7 @@ class CursorTable:
     def reset(self, request: ResetCursor) -> CursorState:
         """Move a cursor anywhere within the log."""
         snapshot = self._snapshot_of(request.ledger)
+        snapshot.require_left(request.next_position)
         return self._change(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
 
     def delete(self, request: NameCursor) -> None:

@@ -64,6 +64,12 @@ class Fenced(LedgerError):
     code = "LEDGER_FENCED"
 
 
+class Terminated(LedgerError):
+    """The managed ledger was terminated: it can be read, and nothing is appended to it any more."""
+
+    code = "LEDGER_TERMINATED"
+
+
 class Unavailable(LedgerError):
     """The broker or the disk cannot answer now; the outcome of the request is unknown. Retrying is sensible."""
 
@@ -92,6 +98,7 @@ _BY_CODE: dict[str, type[LedgerError]] = {
         Unauthenticated,
         Corrupt,
         Fenced,
+        Terminated,
         Unavailable,
         DataLoss,
         Unsupported,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from ledger.segment_recovery import EntryTraits, RecoveredSegment, recover_segme
 from ledger.segment_verification import load_or_rebuild_index
 from ledger.segment_writer import SealedSegment, SegmentWriter, data_path, index_path
 from ledger.settings import Settings
+from ledger.trim_mark import TrimMark
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +54,8 @@ class LogContext:
     settings: Settings
     clock: Clock
     executor: Executor
+    sealed: Callable[[str], None]
+    """Told the name of a managed ledger that has just sealed a ledger; must not wait for anything."""
 
 
 class LedgerList:
@@ -62,8 +66,8 @@ class LedgerList:
         self._context = context
         self.name = record.name
         self.incarnation = record.incarnation
-        self.policy = LedgerPolicy.of(record.info, context.settings)
-        self.properties = {pair.key: pair.value for pair in record.info.properties}
+        self.refresh_policy()
+        self.trimmed = TrimMark.of(record.info, f"the record of {record.name!r}")
         self.committed = {batch.query: batch for batch in context.metadata.committed_batches(record.name)}
         self._unsaved: dict[str, CommittedBatch] = {}
         rows = {segment.ledger_id: segment for segment in context.metadata.segments(record.name)}
@@ -72,6 +76,25 @@ class LedgerList:
             for info in record.info.ledgerInfo
             if info.timestamp
         ]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the record says beside its ledgers."""
+        return {pair.key: pair.value for pair in self._record.info.properties}
+
+    @property
+    def terminated(self) -> Position | None:
+        """The position of the last entry there will ever be, once the log is terminated."""
+        if not self._record.info.HasField("terminatedPosition"):
+            return None
+        last = self._record.info.terminatedPosition
+        return Position(last.ledgerId, last.entryId)
+
+    def refresh_policy(self) -> None:
+        """Go by the policy as the metadata states it at this moment."""
+        context = self._context
+        stated = context.metadata.policies.of_ledger(self.name)
+        self.policy = LedgerPolicy.of(self._record.info, *stated, context.settings)
 
     @classmethod
     def recover(cls, name: str, context: LogContext) -> LedgerList:
@@ -118,7 +141,36 @@ class LedgerList:
     def snapshot(self, log: OpenLedger | None) -> LogSnapshot:
         """What readers see."""
         last = () if log is None else (log.segment(),)
-        return LogSnapshot(self.name, (*self._sealed, *last))
+        return LogSnapshot(self.name, (*self._sealed, *last), self.trimmed, self.terminated is not None)
+
+    def trim(self, gone: Sequence[int]) -> list[Path]:
+        """Take the first ledgers, all sealed, off the list; answers the files that are nobody's from now on."""
+        last = self._sealed[len(gone) - 1]
+        info, listed = self._info(), ManagedLedgerInfo()
+        kept = [ledger for ledger in info.ledgerInfo if ledger.ledgerId not in gone]
+        listed.ledgerInfo.extend(ledger for ledger in info.ledgerInfo if ledger.ledgerId in gone)
+        del info.ledgerInfo[:]
+        info.ledgerInfo.extend(kept)
+        mark = TrimMark(Position(last.ledger_id, last.entries), last.row_end)
+        mark.put(info)
+        self._save(info, None, trimmed_to=mark.position)
+        self.trimmed = mark
+        del self._sealed[: len(gone)]
+        return files_of(listed, self._context.directory)
+
+    def terminate(self, last: Position) -> None:
+        """There is no entry after `last`, ever."""
+        info = self._info()
+        info.terminatedPosition.ledgerId, info.terminatedPosition.entryId = last.ledger_id, last.entry_id
+        self._save(info, None)
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace what the record says beside its ledgers."""
+        info = self._info()
+        del info.properties[:]
+        for key, value in sorted(properties.items()):
+            info.properties.add(key=key, value=value)
+        self._save(info, None)
 
     def _seal_left_open(self) -> None:
         left = [info.ledgerId for info in self._record.info.ledgerInfo if not info.timestamp]
@@ -162,6 +214,7 @@ class LedgerList:
             listed.entries, listed.size, listed.timestamp = sealed.entries, sealed.size_bytes, now
             self._save(info, record)
             self._sealed.append(self._sealed_segment(ledger_id, sealed.entries, sealed.size_bytes, now, record, index))
+            self._context.sealed(self.name)
             return
         del info.ledgerInfo[-1]
         self._save(info, None)
@@ -176,9 +229,9 @@ class LedgerList:
         info.CopyFrom(self._record.info)
         return info
 
-    def _save(self, info: ManagedLedgerInfo, segment: SegmentRecord | None) -> None:
+    def _save(self, info: ManagedLedgerInfo, segment: SegmentRecord | None, trimmed_to: Position | None = None) -> None:
         self._record = self._context.metadata.update_ledger(
-            self._record, info, segment=segment, committed=list(self._unsaved.values())
+            self._record, info, segment=segment, committed=list(self._unsaved.values()), trimmed_to=trimmed_to
         )
         self._unsaved.clear()
 

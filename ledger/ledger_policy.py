@@ -1,47 +1,104 @@
-"""What a managed ledger was created with: how large its blocks are and when it rolls over.
+"""What decides about a managed ledger: how large its blocks are, when it rolls over, how long it is kept.
 
-Kept as properties of the metadata record, so that they stay as they were when the broker's defaults change.
+Rules
+- Of a ledger's policy, its namespace's and the broker's settings the first that states a value decides. The two values
+  of retention are one statement: whoever states one of them says -1, keep everything, for the other.
+- Block size, entries and bytes that a ledger was created with are properties of its record, so that they stay as they
+  were when the broker's defaults change; a policy of the ledger itself goes before them. Blocks never change.
+- An unknown name, a value out of range and two values that contradict each other are refused by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from ledger.errors import Refused
+from ledger.names import nearest
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from ledger.protocol import CreateLedger
 from ledger.segment_format import entry_bytes_max
-from ledger.settings import Settings
+from ledger.settings import SETTINGS, Settings
 
+RESERVED_PREFIX = "ledger."
 _BLOCK_BYTES, _ENTRIES_MAX, _SIZE_MAX = (
     "ledger.blockBytes",
     "ledger.maxEntriesPerLedger",
     "ledger.maxSizePerLedgerBytes",
 )
+_NAMES = frozenset({_BLOCK_BYTES, _ENTRIES_MAX, _SIZE_MAX})
 _MB = 1024 * 1024
+_MINUTE_MS = 60_000
+
+RETENTION_TIME, RETENTION_SIZE = "retentionTimeInMinutes", "retentionSizeInMB"
+_ROLLOVER_MAX, _ROLLOVER_MIN = "managedLedgerMaxLedgerRolloverTimeMinutes", "managedLedgerMinLedgerRolloverTimeMinutes"
+_ENTRIES, _SIZE = "managedLedgerMaxEntriesPerLedger", "managedLedgerMaxSizePerLedgerMbytes"
+_RETENTION = (RETENTION_TIME, RETENTION_SIZE)
+
+POLICIES = {
+    RETENTION_TIME: "defaultRetentionTimeInMinutes",
+    RETENTION_SIZE: "defaultRetentionSizeInMB",
+    _ENTRIES: _ENTRIES,
+    _SIZE: _SIZE,
+    _ROLLOVER_MAX: _ROLLOVER_MAX,
+    _ROLLOVER_MIN: _ROLLOVER_MIN,
+}
+"""The policies by name, each with the broker's setting that is its default and gives its range."""
+
+Stated = Mapping[str, int]
+"""What a ledger or a namespace states: values by the name of the policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerPolicy:
-    """A ledger is full at `entries_max` entries or `size_max` bytes; a block has `block_bytes`."""
+    """A ledger is full at `entries_max` entries or `size_max` bytes; a block has `block_bytes`.
+
+    It is due at the age of `rollover_max_ms` (0: never), and never before it is older than `rollover_min_ms`. It is
+    kept for `retention_ms` and while no more than `retention_bytes` would be left; -1 in either keeps it.
+    """
 
     block_bytes: int
     entries_max: int
     size_max: int
+    rollover_max_ms: int = 0
+    rollover_min_ms: int = 0
+    retention_ms: int = -1
+    retention_bytes: int = -1
 
     @property
     def entry_bytes_max(self) -> int:
         """The largest entry, broker metadata included, that a block can hold."""
         return entry_bytes_max(self.block_bytes)
 
+    @property
+    def keeps_everything(self) -> bool:
+        """Whether nothing is ever trimmed."""
+        return self.retention_ms < 0 and self.retention_bytes < 0
+
+    def may_roll_over(self, age_ms: int) -> bool:
+        """Whether a ledger of this age may be sealed because it is full."""
+        return self.rollover_min_ms == 0 or age_ms > self.rollover_min_ms
+
+    def is_due(self, ledger_id: int, age_ms: int) -> bool:
+        """Whether age alone says that a ledger is to be sealed. Ids spread the moment over a twentieth of the age."""
+        spread = self.rollover_max_ms * _spread(ledger_id) // 20_000
+        return 0 < self.rollover_max_ms <= age_ms - spread and self.may_roll_over(age_ms)
+
     @classmethod
-    def of(cls, info: ManagedLedgerInfo, settings: Settings) -> Self:
-        """The policy that a record states; what it does not state is the broker's default."""
+    def of(cls, info: ManagedLedgerInfo, ledger: Stated, namespace: Stated, settings: Settings) -> Self:
+        """The policy of a record, its ledger's and its namespace's statements and the broker's settings."""
         said = {pair.key: int(pair.value) for pair in info.properties if pair.key in _NAMES}
+        value = effective(ledger, namespace, settings)
+        entries, size = said.get(_ENTRIES_MAX, value[_ENTRIES]), said.get(_SIZE_MAX, value[_SIZE] * _MB)
         return cls(
             said.get(_BLOCK_BYTES, settings.ledgerBlockSizeBytes),
-            said.get(_ENTRIES_MAX, settings.managedLedgerMaxEntriesPerLedger),
-            said.get(_SIZE_MAX, settings.managedLedgerMaxSizePerLedgerMbytes * _MB),
+            ledger.get(_ENTRIES, entries),
+            ledger[_SIZE] * _MB if _SIZE in ledger else size,
+            value[_ROLLOVER_MAX] * _MINUTE_MS,
+            value[_ROLLOVER_MIN] * _MINUTE_MS,
+            _scaled(value[RETENTION_TIME], _MINUTE_MS),
+            _scaled(value[RETENTION_SIZE], _MB),
         )
 
     @staticmethod
@@ -55,4 +112,77 @@ class LedgerPolicy:
         return {name: str(value) for name, value in stated.items() if value}
 
 
-_NAMES = frozenset({_BLOCK_BYTES, _ENTRIES_MAX, _SIZE_MAX})
+def effective(ledger: Stated, namespace: Stated, settings: Settings) -> dict[str, int]:
+    """The value of every policy, by precedence."""
+    ledger, namespace = _whole(ledger), _whole(namespace)
+    return {
+        name: ledger.get(name, namespace.get(name, getattr(settings, setting))) for name, setting in POLICIES.items()
+    }
+
+
+def require_policies(stated: Mapping[str, int], where: str) -> None:
+    """Refuse names that are none, values out of range, and a retention of 0 in one of its two values only."""
+    for name, value in stated.items():
+        _require_known(name, where)
+        allowed = SETTINGS[POLICIES[name]]
+        if type(value) is not int or not allowed.least <= value <= allowed.most:
+            raise Refused(
+                f"policy {name!r} of {where} is {value!r}, expected an integer from {allowed.least} to "
+                f"{allowed.most} {allowed.unit}"
+            )
+    whole = _whole(stated)
+    time, size = whole.get(RETENTION_TIME, -1), whole.get(RETENTION_SIZE, -1)
+    if (time == 0) != (size == 0):
+        raise Refused(
+            f"retention of {where} is {time} minutes and {size} MiB: 0 in one of them only",
+            hint="Say 0 in both to delete what every cursor has read, or -1 to keep without that limit",
+        )
+
+
+def require_rollover(values: Stated, where: str) -> None:
+    """Refuse a largest age below the smallest one, among the values that decide."""
+    most, least = values[_ROLLOVER_MAX], values[_ROLLOVER_MIN]
+    if 0 < most < least:
+        raise Refused(
+            f"{where} would roll over after {most} minutes and not before {least}",
+            hint=f"Set {_ROLLOVER_MAX} to 0 or to at least {_ROLLOVER_MIN}",
+        )
+
+
+def require_properties(names: Iterable[str], where: str) -> None:
+    """Refuse properties that are the broker's own."""
+    wrong = sorted(name for name in names if not name or name.startswith(RESERVED_PREFIX))
+    if wrong:
+        raise Refused(
+            f"properties {wrong} of {where!r} cannot be set: {RESERVED_PREFIX}… are the broker's",
+            hint="Choose another name, or set a policy",
+        )
+
+
+def require_names(names: Iterable[str], where: str) -> None:
+    """Refuse what is no policy's name."""
+    for name in names:
+        _require_known(name, where)
+
+
+def _require_known(name: str, where: str) -> None:
+    if name not in POLICIES:
+        near = nearest(name, POLICIES)
+        hint = f"Did you mean {near!r}?" if near else f"There are {', '.join(POLICIES)}"
+        raise Refused(f"there is no policy {name!r} to set for {where}", hint=hint)
+
+
+def _whole(stated: Stated) -> Stated:
+    """Retention as one statement."""
+    if not any(name in stated for name in _RETENTION):
+        return stated
+    return {**dict.fromkeys(_RETENTION, -1), **stated}
+
+
+def _scaled(value: int, unit: int) -> int:
+    return -1 if value < 0 else value * unit
+
+
+def _spread(ledger_id: int) -> int:
+    """A number below 1000 that neighbouring ids share as little as possible."""
+    return (ledger_id * 2_654_435_761 & 0xFFFF_FFFF) * 1000 >> 32

@@ -5,6 +5,7 @@ Invariants
 - `entries` of the open segment is its committed count: nothing beyond it is ever looked at.
 - A position is *between* entries: `(L, E)` stands before entry E of ledger L. `(L, entries of L)` and `(next, 0)` are
   the same place; the log's end is always written in the first form, so that a rollover alone does not move it.
+- What was trimmed ends at `trimmed`: that, too, is the same place as the first position that is left.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ledger.position import LATEST, Position, PositionRange
 from ledger.protocol import SplitPart
 from ledger.segment_index import EntryIndex
 from ledger.segment_reader import SegmentBlock, blocks
+from ledger.trim_mark import NOTHING_TRIMMED, TrimMark
 
 _LONGER_LOG = "The offset was written by a longer log: the store was restored from an older copy"
 
@@ -59,6 +61,8 @@ class LogSnapshot:
 
     name: str
     segments: tuple[LogSegment, ...]
+    trimmed: TrimMark = NOTHING_TRIMMED
+    terminated: bool = False
 
     @property
     def start(self) -> Position:
@@ -66,7 +70,7 @@ class LogSnapshot:
         for segment in self.segments:
             if segment.entries:
                 return Position(segment.ledger_id, 0)
-        return Position(-1, 0)
+        return self.trimmed.position
 
     @property
     def end(self) -> Position:
@@ -74,12 +78,17 @@ class LogSnapshot:
         for segment in reversed(self.segments):
             if segment.entries:
                 return Position(segment.ledger_id, segment.entries)
-        return Position(-1, 0)
+        return self.trimmed.position
 
     @property
     def rows(self) -> int:
         """Rows ever appended, counted by the last committed entry."""
-        return self.segments[-1].row_end if self.segments else 0
+        return self.segments[-1].row_end if self.segments else self.trimmed.rows
+
+    def require_left(self, position: Position) -> None:
+        """Raise DataLoss when what a reader would read from a position was trimmed."""
+        if position.ledger_id >= 0:
+            self._require_not_trimmed(position, self.end)
 
     def slices(self, range_: PositionRange) -> Iterator[Slice]:
         """The parts of the range, segment by segment; raises DataLoss where the log does not hold it any more."""
@@ -95,7 +104,7 @@ class LogSnapshot:
 
     def rows_before(self, position: Position) -> int:
         """Rows of all entries before a position."""
-        rows = self.segments[0].first_row if self.segments else 0
+        rows = self.segments[0].first_row if self.segments else self.trimmed.rows
         for segment in self.segments:
             if segment.ledger_id > position.ledger_id:
                 break
@@ -174,17 +183,28 @@ class LogSnapshot:
 
     def _require_holds(self, range_: PositionRange) -> None:
         start, end = range_.start, range_.end
-        if start.ledger_id >= 0 and start < self.start and start < end:
-            raise DataLoss(
-                f"{self.name!r} begins at {self.start}, entries from {start} were asked for",
-                hint="They were trimmed. Start from the beginning of what is left, or restore the store",
-            )
+        if start.ledger_id >= 0 and start < end and start < self.start:
+            self._require_not_trimmed(start, end)
+            if self.trimmed == NOTHING_TRIMMED:
+                raise DataLoss(
+                    f"{self.name!r} begins at {self.start}, entries from {start} were asked for",
+                    hint="The offset is of another log, or the store was restored from another copy",
+                )
         if self.end < start < end and not self._is_at_end(start):
             raise DataLoss(f"{self.name!r} ends at {self.end}, entries from {start} were asked for", hint=_LONGER_LOG)
         if end != LATEST and end > self.end:
             raise DataLoss(
                 f"{self.name!r} ends at {self.end}, entries up to {end} were asked for",
                 hint=_LONGER_LOG,
+            )
+
+    def _require_not_trimmed(self, start: Position, end: Position) -> None:
+        trimmed = self.trimmed.position
+        if start < trimmed:
+            raise DataLoss(
+                f"entries {PositionRange(start, min(trimmed, end))} of {self.name!r} were trimmed by its retention, "
+                f"the log begins at {self.start}",
+                hint="Start from the beginning of what is left, or restore the store from a copy",
             )
 
     def _is_at_end(self, position: Position) -> bool:

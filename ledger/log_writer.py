@@ -17,9 +17,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ledger.append_queue import AppendQueue, CheckedEntry, PendingAppend, PendingRun, Room
+from ledger.append_queue import AppendQueue, CheckedEntry, Item, PendingAppend, PendingChange, PendingRun, Room
 from ledger.entry import BrokerStamp
-from ledger.errors import Fenced, LedgerError, Unavailable
+from ledger.errors import Fenced, LedgerError, Terminated, Unavailable
 from ledger.ledger_list import LedgerList, LogContext
 from ledger.log_snapshot import LogSnapshot
 from ledger.open_ledger import OpenLedger
@@ -59,7 +59,12 @@ class LogWriter:
         self._queue: AppendQueue[Written] = AppendQueue(context.executor, self)
         publish(snapshot)
 
-    def put(self, item: PendingAppend | PendingRun) -> None:
+    @property
+    def opened(self) -> OpenLedger | None:
+        """The ledger that is being written."""
+        return self._open
+
+    def put(self, item: Item) -> None:
         """Queue something; its future tells what became of it."""
         self._queue.put(item)
 
@@ -93,7 +98,8 @@ class LogWriter:
         policy, log = self.list.policy, self._open
         if log is None:
             return Room(policy.entries_max, min(policy.size_max, _GROUP_BYTES_MAX))
-        return Room(policy.entries_max - log.written, min(policy.size_max - log.size, _GROUP_BYTES_MAX))
+        entries, size = log.left(policy, self._context.clock())
+        return Room(entries, min(size, _GROUP_BYTES_MAX))
 
     def items(self, written: list[Written]) -> list[PendingAppend]:
         """The appends of what was written, in order."""
@@ -135,6 +141,36 @@ class LogWriter:
             _log.exception("%s: a commit failed in a way that nobody foresaw", self._name)
             run.fail(Unavailable(f"the commit of a run to {self._name!r} failed: {error!r}"))
 
+    def make_change(self, change: PendingChange) -> None:
+        """Make a change of the log: see `ledger.log_change`. Nothing is in flight."""
+        try:
+            self._require_whole()
+            change.future.set_result(change.change())
+        except LedgerError as error:
+            change.fail(error)
+        except OSError as error:
+            change.fail(Unavailable(f"{self._name!r}: {error}", hint="Look at the disk of the store"))
+        except Exception as error:  # noqa: BLE001 — as above
+            _log.exception("%s: a change failed in a way that nobody foresaw", self._name)
+            change.fail(Unavailable(f"a change of {self._name!r} failed: {error!r}"))
+
+    def seal(self) -> None:
+        """Within a change: seal the open ledger, if there is one."""
+        if self._open is not None:
+            self._seal_open()
+
+    def publish(self) -> None:
+        """Within a change: show readers what it made of the log."""
+        self._publish(self.list.snapshot(self._open))
+
+    def refuse_terminated(self) -> None:
+        """Raise Terminated when nothing may be appended any more."""
+        if self.list.terminated is not None:
+            raise Terminated(
+                f"{self._name!r} was terminated at {self.list.terminated}: nothing is appended to it any more",
+                hint="Append to another ledger; this one can still be read",
+            )
+
     # In the syncing turn.
 
     def settle(self, written: list[Written]) -> list[PendingAppend]:
@@ -167,8 +203,8 @@ class LogWriter:
     def _is_writable(self) -> bool:
         if self._failure is not None or self._unsealed:
             return False
-        log = self._open
-        return log is not None and not log.given_up and not log.failed and not log.is_full(self.list.policy)
+        log, now = self._open, self._context.clock()
+        return log is not None and not (log.given_up or log.failed or log.is_full(self.list.policy, now))
 
     def _make_writable(self) -> None:
         """An open ledger with room, where there was none; nothing is in flight. Raises Fenced after a take-over."""
@@ -178,9 +214,17 @@ class LogWriter:
         if self._unsealed:
             self._recover()
         self._require_epoch()
+        self.refuse_terminated()
         if self._open is not None:
             self._seal_open()
         self._open = self.list.open_next(self._stamp.row_end)
+
+    def _require_whole(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._unsealed:
+            self._recover()
+        self._require_epoch()
 
     def _require_epoch(self) -> None:
         """Raise Fenced, now and ever after, when the store was taken over."""

@@ -9,20 +9,33 @@ Invariants: what is queued is whole and sound; a refusal changes nothing; reader
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from typing import TypeVar
 
-from ledger.append_queue import CheckedEntry, PendingAppend, PendingRun
+from ledger import log_change
+from ledger.append_queue import CheckedEntry, PendingAppend, PendingChange, PendingRun
 from ledger.entry import STAMP_BYTES_MAX, Buffer, entry_rows, is_marker, parse_entry
-from ledger.errors import Refused
+from ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from ledger.ledger_list import LogContext
+from ledger.ledger_policy import require_properties
 from ledger.log_snapshot import LogSnapshot
 from ledger.log_writer import LogWriter
 from ledger.position import Position, PositionRange
-from ledger.protocol import CommitRun, CommittedRun, LedgerDescription, LedgerEnd, LedgerSegment, SplitPart
+from ledger.protocol import (
+    CommitRun,
+    CommittedRun,
+    LedgerDescription,
+    LedgerEnd,
+    LedgerSegment,
+    SplitPart,
+    TrimmedLedgers,
+)
 from ledger.run import CommittedBatch, RunId, run_id
 from ledger.segment_reader import SegmentBlock
 from ledger.staging import OpenedPart
+
+T = TypeVar("T")
 
 
 class ManagedLedger:
@@ -30,6 +43,7 @@ class ManagedLedger:
 
     def __init__(self, name: str, context: LogContext) -> None:
         self._snapshot = LogSnapshot(name, ())
+        self._context = context
         self._moved = threading.Condition()
         self._writer = LogWriter(name, context, self._publish)
 
@@ -52,6 +66,7 @@ class ManagedLedger:
         """Append entries with consecutive ids; the future has the first one's position once all are durable."""
         if not entries:
             raise Refused(f"an append to {self.name!r} holds no entry", hint="Send at least one")
+        self._writer.refuse_terminated()
         checked = [self._checked(entry, i) for i, entry in enumerate(entries)]
         item = PendingAppend(checked, sum(entry.size for entry in checked))
         self._writer.put(item)
@@ -78,7 +93,7 @@ class ManagedLedger:
         snapshot = self._snapshot
         entries = rows = size = 0
         if since is not None and since < snapshot.end:
-            entries, rows, size = snapshot.measure(PositionRange(since, snapshot.end))
+            entries, rows, size = self._asked(lambda s: s.measure(PositionRange(since, snapshot.end)))
         return LedgerEnd(
             name=self.name,
             incarnation=self.incarnation,
@@ -87,13 +102,14 @@ class ManagedLedger:
             rows_since=rows,
             bytes_since=size,
             entries_since=entries,
-            last_publish_ms=snapshot.last_timestamp_ms(),
+            last_publish_ms=self._asked(LogSnapshot.last_timestamp_ms),
+            terminated=snapshot.terminated,
         )
 
     def wait_past(self, position: Position, timeout_ms: int) -> None:
-        """Return when the log's end has passed `position`, or after `timeout_ms`."""
+        """Return when the log's end has passed `position`, when it never will, or after `timeout_ms`."""
         with self._moved:
-            self._moved.wait_for(lambda: self._snapshot.end > position, timeout_ms / 1000)
+            self._moved.wait_for(lambda: self._snapshot.end > position or self._snapshot.terminated, timeout_ms / 1000)
 
     def describe(self) -> LedgerDescription:
         """The whole of it, segment by segment."""
@@ -106,7 +122,7 @@ class ManagedLedger:
             entries=sum(segment.entries for segment in snapshot.segments),
             size_bytes=sum(segment.size_bytes for segment in snapshot.segments),
             rows=snapshot.rows,
-            last_publish_ms=snapshot.last_timestamp_ms(),
+            last_publish_ms=self._asked(LogSnapshot.last_timestamp_ms),
             schema_version=-1,
             segments=[
                 LedgerSegment(part.ledger_id, part.entries, part.size_bytes, part.rows, part.close_ms)
@@ -114,19 +130,46 @@ class ManagedLedger:
             ],
             cursors=[],
             properties=self._writer.list.properties,
+            terminated=self._writer.list.terminated,
         )
 
     def blocks(self, range_: PositionRange, max_block_bytes: int) -> list[SegmentBlock]:
         """Where the entries of a range lie."""
-        return self._snapshot.blocks(range_, max_block_bytes)
+        return self._asked(lambda snapshot: snapshot.blocks(range_, max_block_bytes))
 
     def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:
         """Cut a range into parts of about `target_bytes`."""
-        return self._snapshot.split(range_, target_bytes, max_parts)
+        return self._asked(lambda snapshot: snapshot.split(range_, target_bytes, max_parts))
 
     def seek_time(self, timestamp_ms: int) -> Position:
         """The first entry at or after a broker timestamp."""
-        return self._snapshot.seek_time(timestamp_ms)
+        return self._asked(lambda snapshot: snapshot.seek_time(timestamp_ms))
+
+    def roll_over_if_due(self) -> bool:
+        """Seal the open ledger if its age says so and it holds an entry."""
+        due = log_change.is_due(self._writer, self._context)
+        return due and self._change(lambda: log_change.roll_over_if_due(self._writer, self._context))
+
+    def trim(self) -> TrimmedLedgers:
+        """Delete what the policy lets go and no durable cursor needs: one change of the record, then the files."""
+        trimmed, files = self._change(lambda: log_change.trim(self._writer, self._context))
+        for path in files:
+            path.unlink(missing_ok=True)
+        return trimmed
+
+    def terminate(self) -> Position:
+        """End the log for good; the position of its last entry, `(-1, -1)` when it never had one. May be repeated."""
+        return self._change(lambda: log_change.terminate(self._writer))
+
+    def change_properties(self, values: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:
+        """Set and remove properties; answers all there are then."""
+        require_properties((*values, *remove), self.name)
+        return self._change(lambda: log_change.change_properties(self._writer, values, remove))
+
+    def refresh_policy(self) -> None:
+        """Go by the policy as the metadata states it now."""
+        with self._moved:
+            self._writer.list.refresh_policy()
 
     def close(self) -> None:
         """Settle what was queued and seal the open ledger, where that can be done. May be repeated; raises nothing."""
@@ -162,6 +205,22 @@ class ManagedLedger:
                 hint="Send smaller entries, or create the ledger with larger blocks",
             )
         return CheckedEntry(entry, size, rows)
+
+    def _asked(self, question: Callable[[LogSnapshot], T]) -> T:
+        """Ask the snapshot; once more when the files it looked at were trimmed meanwhile."""
+        while True:
+            snapshot = self._snapshot
+            try:
+                return question(snapshot)
+            except (OSError, NotFound, Corrupt, DataLoss):
+                if self._snapshot.trimmed == snapshot.trimmed:
+                    raise
+
+    def _change(self, change: Callable[[], T]) -> T:
+        item = PendingChange(change)
+        self._writer.put(item)
+        done: T = item.future.result()
+        return done
 
     def _publish(self, snapshot: LogSnapshot) -> None:
         with self._moved:

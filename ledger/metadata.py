@@ -7,6 +7,7 @@
     manifest      batches over several ledgers, from their commit point until they are rolled forward
     schema        Arrow schemas of a ledger, versions from 0
     cursor        ManagedCursorInfo, replay floor, lease
+    policy        what a ledger or a namespace states, by its name (ledger.policy_records)
 
 Rules: every change compares the record's version (and the file the broker's epoch) and is durable when it returns.
 Ledger ids rise through the whole store and are never given twice. Names that differ only in case are refused.
@@ -27,6 +28,7 @@ from ledger.cursor import Cursor, Lease, cursor_info, next_position_of
 from ledger.errors import NotFound, Refused
 from ledger.metadata_file import MetadataFile
 from ledger.partition_record import extend_partitioned, insert_ledger, insert_partitioned
+from ledger.policy_records import POLICY_TABLE, PolicyRecords
 from ledger.position import Position
 from ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from ledger.run import CommittedBatch
@@ -50,6 +52,7 @@ CREATE TABLE cursor (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, n
   version INTEGER NOT NULL, info BLOB NOT NULL, floor_ledger INTEGER, floor_entry INTEGER,
   holder TEXT NOT NULL, lease_until_ms INTEGER NOT NULL, PRIMARY KEY (ledger, name)) WITHOUT ROWID;
 """
+_SCHEMA += POLICY_TABLE + ";\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ class Metadata:
     def __init__(self, file: MetadataFile, clock: Clock) -> None:
         self._file = file
         self._clock = clock
+        self.policies = PolicyRecords(file)
 
     @classmethod
     def create(cls, path: Path, store_id: str, host: str, clock: Clock) -> Self:
@@ -125,7 +129,10 @@ class Metadata:
 
     def bump_epoch(self) -> int:
         """Take the store: durable before it returns."""
-        return self._file.bump_epoch()
+        epoch = self._file.bump_epoch()
+        if not self._file.read(lambda c: c.execute("SELECT 1 FROM sqlite_master WHERE name = 'policy'").fetchone()):
+            self._file.change(lambda c: c.execute(POLICY_TABLE))  # which the first stores were made without
+        return epoch
 
     def require_epoch(self, mine: int) -> None:
         """Raise Fenced unless the store is still ours."""
@@ -200,11 +207,12 @@ class Metadata:
         *,
         segment: SegmentRecord | None,
         committed: list[CommittedBatch],
+        trimmed_to: Position | None = None,
     ) -> LedgerRecord:
         """Replace the list of ledgers, if the record is still at the version and incarnation that `record` has.
 
         `segment` is written beside it; side rows of ledgers that the new list does not have go. The newest committed
-        batches become as durable as the record.
+        batches become as durable as the record. With `trimmed_to`, no cursor may need anything before it.
         """
         name, listed = record.name, {listed.ledgerId for listed in info.ledgerInfo}
 
@@ -215,6 +223,9 @@ class Metadata:
             )
             if done.rowcount != 1:
                 raise _lost(c, record)
+            slowest = None if trimmed_to is None else _slowest(c, name)
+            if slowest is not None and trimmed_to is not None and slowest < trimmed_to:
+                raise Refused(f"{name!r} was to be trimmed to {trimmed_to}, a cursor was just put back to {slowest}")
             if segment is not None:
                 c.execute(
                     "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -233,7 +244,12 @@ class Metadata:
     def delete_ledger(self, *names: str) -> None:
         """Delete records and all that belongs to them, in one step."""
         rows = [(name,) for name in names]
-        self._file.change(lambda c: c.executemany("DELETE FROM ledger WHERE name = ?", rows))
+
+        def delete(c: sqlite3.Connection) -> None:
+            c.executemany("DELETE FROM ledger WHERE name = ?", rows)
+            c.executemany("DELETE FROM policy WHERE scope = ?", rows)
+
+        self._file.change(delete)
 
     def segments(self, name: str) -> list[SegmentRecord]:
         """The side rows of a managed ledger's ledgers, in order."""
@@ -334,6 +350,10 @@ class Metadata:
         done = self._file.change(put)
         return CursorRecord(cursor, 0 if expected is None else expected + 1) if done == 1 else None
 
+    def slowest(self, ledger: str) -> Position | None:
+        """The first position that any durable cursor of a managed ledger still needs; None without cursors."""
+        return self._file.read(lambda c: _slowest(c, ledger))
+
     def delete_cursor(self, ledger: str, name: str) -> bool:
         """Delete a cursor; False when there was none."""
         done = self._file.change(
@@ -344,6 +364,13 @@ class Metadata:
 
 def _columns(segment: SegmentRecord) -> tuple[int, int, int, int, int]:
     return segment.block_bytes, segment.first_row, segment.rows, segment.file_bytes, segment.created_ms
+
+
+def _slowest(c: sqlite3.Connection, ledger: str) -> Position | None:
+    rows = c.execute("SELECT info, floor_ledger, floor_entry FROM cursor WHERE ledger = ?", (ledger,)).fetchall()
+    needed = [next_position_of(ManagedCursorInfo.FromString(row[0])) for row in rows]
+    needed += [Position(row[1], row[2]) for row in rows if row[1] is not None]
+    return min(needed, default=None)
 
 
 def _require_ledger(c: sqlite3.Connection, name: str) -> None:

@@ -40,6 +40,22 @@ def canonical_name(text: str) -> str:
     )
 
 
+def namespace_of(canonical: str) -> str:
+    """The namespace of a canonical name, `tenant/namespace`."""
+    tenant, namespace, _, _ = canonical.split("/")
+    return f"{tenant}/{namespace}"
+
+
+def require_namespace(text: str) -> str:
+    """The namespace that a user names; raises Refused with the bad value."""
+    parts = text.split("/")
+    if len(parts) != 2:
+        raise Refused(f"namespace {text!r} has {len(parts)} parts, expected 2", hint="Use tenant/namespace")
+    for part in parts:
+        _require_part(part, text)
+    return text
+
+
 def short_name(canonical: str) -> str:
     """The shortest spelling of a canonical name."""
     return canonical.removeprefix(f"{_TENANT}/{_NAMESPACE}/{_DOMAIN}/").replace(f"/{_DOMAIN}/", "/", 1)

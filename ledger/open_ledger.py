@@ -74,9 +74,17 @@ class OpenLedger:
         """Leave the file as it is: somebody else owns it now, or the device has failed."""
         self._writer.close()
 
-    def is_full(self, policy: LedgerPolicy) -> bool:
-        """Whether the next entry belongs into a new ledger."""
-        return self.written >= policy.entries_max or self.size >= policy.size_max
+    def is_full(self, policy: LedgerPolicy, now_ms: int) -> bool:
+        """Whether the next entry belongs into a new ledger. One that is empty never is full."""
+        age = now_ms - self.created_ms
+        full = self._is_filled(policy) and policy.may_roll_over(age)
+        return self.written > 0 and (full or policy.is_due(self.ledger_id, age))
+
+    def left(self, policy: LedgerPolicy, now_ms: int) -> tuple[int, int]:
+        """Entries and bytes until it is full; those of a new one while it is filled and too young to be sealed."""
+        if self._is_filled(policy) and not self.is_full(policy, now_ms):
+            return policy.entries_max, policy.size_max
+        return policy.entries_max - self.written, policy.size_max - self.size
 
     def segment(self) -> LogSegment:
         """What readers see of it."""
@@ -92,3 +100,6 @@ class OpenLedger:
             self._writer.path,
             lambda: index,
         )
+
+    def _is_filled(self, policy: LedgerPolicy) -> bool:
+        return self.written >= policy.entries_max or self.size >= policy.size_max

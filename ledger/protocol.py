@@ -115,6 +115,7 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     """A managed ledger as it stands. `end` is the position after the last entry; `rows` counts all rows ever.
 
     Of a partitioned ledger the counts are sums, and positions stand in its `partitions` only.
+    `terminated`, once it is: the position of the last entry there will ever be, `(-1, -1)` if there was none.
     """
 
     name: str
@@ -130,6 +131,7 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     cursors: list[str]
     properties: dict[str, str] = {}
     partitions: list[LedgerDescription] = []
+    terminated: Position | None = None
 
 
 class LedgerNames(msgspec.Struct, frozen=True):
@@ -149,6 +151,7 @@ class LedgerEnd(msgspec.Struct, frozen=True):
     bytes_since: int = 0
     entries_since: int = 0
     last_publish_ms: int = 0
+    terminated: bool = False
 
 
 class AskEnd(msgspec.Struct, frozen=True):
@@ -189,6 +192,52 @@ class GetSchema(msgspec.Struct, frozen=True):
 
     name: str
     version: Int64 = -1
+
+
+class TrimmedLedgers(msgspec.Struct, frozen=True):
+    """What a trim took off a managed ledger, oldest first; it begins at `start` now."""
+
+    name: str
+    ledgers: list[int]
+    entries: int
+    size_bytes: int
+    start: Position
+
+
+class ChangeProperties(msgspec.Struct, frozen=True):
+    """Set properties of a managed ledger, and remove others; the broker's own, `ledger.…`, are refused."""
+
+    name: str
+    values: dict[str, str] = {}
+    remove: list[str] = []
+
+
+class Properties(msgspec.Struct, frozen=True):
+    """All properties of a managed ledger."""
+
+    name: str
+    properties: dict[str, str]
+
+
+class ChangePolicy(msgspec.Struct, frozen=True):
+    """Set policies of a ledger, or of a namespace (`tenant/namespace`), and forget others. Without either: look.
+
+    What is forgotten is again as the namespace or the broker's settings say.
+    """
+
+    scope: str
+    namespace: bool = False
+    values: dict[str, int] = {}
+    forget: list[str] = []
+
+
+class Policies(msgspec.Struct, frozen=True):
+    """The policies of a ledger or a namespace: what it states itself, what its namespace states, what counts."""
+
+    scope: str
+    stated: dict[str, int]
+    inherited: dict[str, int]
+    effective: dict[str, int]
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
@@ -459,6 +508,10 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "delete": (NameLedger, Empty),
     "partitions": (NameLedger, PartitionCount),
     "partitions.extend": (ChangePartitions, LedgerDescription),
+    "trim": (NameLedger, TrimmedLedgers),
+    "terminate": (NameLedger, PositionReply),
+    "properties": (ChangeProperties, Properties),
+    "policy": (ChangePolicy, Policies),
     "list": (Empty, LedgerNames),
     "end": (AskEnd, LedgerEnd),
     "schema.get": (GetSchema, SchemaVersion),

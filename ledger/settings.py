@@ -18,6 +18,8 @@ from ledger.errors import NotFound, Refused
 from ledger.names import nearest
 
 _MB = 1024 * 1024
+_MINUTES_MAX = 2**31 - 1
+_SIZE_MB_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledgerBlockSizeBytes: int = 64 * _MB
     managedLedgerMaxEntriesPerLedger: int = 50_000
     managedLedgerMaxSizePerLedgerMbytes: int = 2_048
+    managedLedgerMaxLedgerRolloverTimeMinutes: int = 240
+    managedLedgerMinLedgerRolloverTimeMinutes: int = 0
     defaultRetentionTimeInMinutes: int = -1
     defaultRetentionSizeInMB: int = -1
+    retentionCheckIntervalInSeconds: int = 120
     managedLedgerCacheSizeMB: int = 64
     maxInFlightAppendBytes: int = 64 * _MB
     maxMessagePublishBufferSizeInMB: int = 512
@@ -112,15 +117,36 @@ SETTINGS: dict[str, Setting] = {
     "managedLedgerMaxSizePerLedgerMbytes": Setting(
         "MiB", 1, 1024 * 1024, "A ledger of this size is sealed and the log goes on in a new one."
     ),
+    "managedLedgerMaxLedgerRolloverTimeMinutes": Setting(
+        "minutes",
+        0,
+        _MINUTES_MAX,
+        "A ledger of this age, and up to a twentieth more so that not all roll over at once, is sealed when it holds "
+        "an entry. 0: age alone never seals.",
+    ),
+    "managedLedgerMinLedgerRolloverTimeMinutes": Setting(
+        "minutes",
+        0,
+        _MINUTES_MAX,
+        "No ledger is sealed before it is older than this, however full. Pulsar's 10 spares its metadata cluster; here "
+        "0, because a ledger costs one row of a local file and a full one should be ready to offload.",
+    ),
     "defaultRetentionTimeInMinutes": Setting(
         "minutes",
         -1,
-        -1,
-        "-1 keeps everything. Pulsar's default, 0, deletes what every cursor has read: here a notebook's table would "
-        "vanish. No other value is taken by this release.",
+        _MINUTES_MAX,
+        "How long a sealed ledger that every cursor has read is kept; whichever of time and size is reached first "
+        "decides. -1 keeps everything. Pulsar's default, 0 in both, deletes what every cursor has read: here a "
+        "notebook's table would vanish.",
     ),
     "defaultRetentionSizeInMB": Setting(
-        "MiB", -1, -1, "-1 keeps everything, as above. No other value is taken by this release."
+        "MiB",
+        -1,
+        _SIZE_MB_MAX,
+        "How much of a managed ledger is kept when every cursor has read it; -1 keeps everything, as above.",
+    ),
+    "retentionCheckIntervalInSeconds": Setting(
+        "seconds", 1, 24 * 3600, "How often the broker looks for ledgers to roll over by age and to trim."
     ),
     "managedLedgerCacheSizeMB": Setting(
         "MiB",

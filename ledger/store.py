@@ -27,12 +27,13 @@ from ledger.cursor_table import CursorTable
 from ledger.errors import Corrupt, NotFound, Refused, Unavailable
 from ledger.host import StoreLock, host_identity
 from ledger.ledger_list import LogContext, files_of
-from ledger.ledger_policy import LedgerPolicy
+from ledger.ledger_policy import LedgerPolicy, require_properties
 from ledger.managed_ledger import ManagedLedger
 from ledger.metadata import Metadata
 from ledger.names import canonical_name, nearest, short_name
 from ledger.partition_table import PartitionTable
 from ledger.partitions import partition_names, require_partitions, without_partitions
+from ledger.policy_desk import PolicyDesk
 from ledger.protocol import (
     AbortRun,
     ChangePartitions,
@@ -48,6 +49,7 @@ from ledger.protocol import (
 from ledger.segment_format import require_block_bytes
 from ledger.settings import Settings
 from ledger.staging import StagingArea
+from ledger.upkeep import Upkeep
 
 _DRAINING_THREADS = 16
 _log = logging.getLogger(__name__)
@@ -68,10 +70,21 @@ class Store:
         self._clock = clock
         self._executor = ThreadPoolExecutor(_DRAINING_THREADS, thread_name_prefix="drain")
         self._staging = StagingArea(path / "staging", new_id)
-        self._context = LogContext(
-            self.store_id, self.epoch, path / "ledgers", metadata, settings, clock, self._executor
-        )
         self._opened: dict[str, ManagedLedger] = {}
+        self.policies = PolicyDesk(
+            metadata, settings, lambda name: self._require_exists(canonical_name(name)), self._open_now
+        )
+        self.upkeep = Upkeep(metadata, settings, clock, opened=self._open_now, ledger=self.ledger)
+        self._context = LogContext(
+            self.store_id,
+            self.epoch,
+            path / "ledgers",
+            metadata,
+            settings,
+            clock,
+            self._executor,
+            self.upkeep.sealed,
+        )
         self._opening = threading.Lock()
         self._leaving = False
         self._sweep()
@@ -150,6 +163,7 @@ class Store:
         """Create a managed ledger; an existing one is answered when `exist_ok`, else refused."""
         name = canonical_name(request.name)
         policy = LedgerPolicy.properties(request, self._settings)
+        require_properties(request.properties, name)
         if request.block_bytes:
             require_block_bytes(request.block_bytes)
         self.partitions.require_creatable(name)
@@ -248,6 +262,7 @@ class Store:
 
     def settle(self) -> None:
         """Take nothing more, settle what was queued and seal what is open. The store stays ours and readable."""
+        self.upkeep.stop()
         with self._opening:
             self._leaving = True
             for ledger in self._opened.values():
@@ -260,6 +275,9 @@ class Store:
         self._opened.clear()
         self._metadata.close()
         self._lock_held.release()
+
+    def _open_now(self) -> list[ManagedLedger]:
+        return list(self._opened.copy().values())
 
     def _require_exists(self, name: str) -> str:
         if self._metadata.exists(name):

@@ -42,6 +42,7 @@ from ledger.protocol import (
     AppendCommand,
     AskEnd,
     BlockPlace,
+    ChangeProperties,
     CreateLedger,
     Empty,
     Hello,
@@ -53,6 +54,7 @@ from ledger.protocol import (
     PartitionCount,
     Places,
     PositionReply,
+    Properties,
     PutCommand,
     ReadRequest,
     SeekTime,
@@ -226,6 +228,13 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         ledger = self._store.ledger(request.name)
         return SplitParts(ledger.split(request.range, request.target_bytes, request.max_parts))
 
+    def _terminate(self, request: NameLedger) -> PositionReply:
+        return PositionReply(self._store.ledger(request.name).terminate())
+
+    def _properties(self, request: ChangeProperties) -> Properties:
+        ledger = self._store.ledger(request.name)
+        return Properties(ledger.name, ledger.change_properties(request.values, request.remove))
+
     def _seek(self, request: SeekTime) -> PositionReply:
         return PositionReply(self._store.ledger(request.name).seek_time(request.timestamp_ms))
 
@@ -247,6 +256,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "delete": self._delete,
             "partitions": lambda request: PartitionCount(store.partitions.count(canonical_name(request.name))),
             "partitions.extend": store.extend_partitioned,
+            "trim": lambda request: store.ledger(request.name).trim(),
+            "terminate": self._terminate,
+            "properties": self._properties,
+            "policy": store.policies.change,
             "list": lambda _: LedgerNames(store.names()),
             "end": self._end,
             "schema.get": store.get_schema,

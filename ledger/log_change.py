@@ -1,0 +1,70 @@
+"""Changes of a log itself, beside its entries: a rollover by age, a trim, its end, its properties.
+
+Invariants: each is made in the writing turn with nothing in flight, so that no append races with it; each is one change
+of the record, durable before readers see it; made again, it changes nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from ledger.ledger_list import LogContext
+from ledger.log_writer import LogWriter
+from ledger.position import Position
+from ledger.protocol import TrimmedLedgers
+from ledger.retention import HeldLedger, expendable
+
+_log = logging.getLogger(__name__)
+
+
+def is_due(writer: LogWriter, context: LogContext) -> bool:
+    """Whether the open ledger holds an entry and has come of age. May be asked by any thread."""
+    log = writer.opened
+    if log is None or not log.index.count:
+        return False
+    return writer.list.policy.is_due(log.ledger_id, context.clock() - log.created_ms)
+
+
+def roll_over_if_due(writer: LogWriter, context: LogContext) -> bool:
+    """Seal the open ledger if it is due; the next append opens another."""
+    if not is_due(writer, context):
+        return False
+    writer.seal()
+    return True
+
+
+def trim(writer: LogWriter, context: LogContext) -> tuple[TrimmedLedgers, list[Path]]:
+    """Take what retention lets go off the list; answers the files, which are nobody's any more."""
+    snapshot = writer.list.snapshot(writer.opened)
+    held = [HeldLedger(part.ledger_id, part.entries, part.size_bytes, part.close_ms) for part in snapshot.segments]
+    slowest = context.metadata.slowest(snapshot.name)
+    gone = expendable(held, slowest, writer.list.policy, context.clock())
+    ids, files = [ledger.ledger_id for ledger in gone], []
+    if ids:
+        files = writer.list.trim(ids)
+        writer.publish()
+        _log.info("%s: ledgers %s are trimmed", snapshot.name, ids)
+    start = writer.list.snapshot(writer.opened).start
+    entries, size = sum(ledger.entries for ledger in gone), sum(ledger.size_bytes for ledger in gone)
+    return TrimmedLedgers(snapshot.name, ids, entries, size, start), files
+
+
+def terminate(writer: LogWriter) -> Position:
+    """Seal the open ledger and end the log; the position of the last entry it will ever have."""
+    last = writer.list.terminated
+    if last is None:
+        writer.seal()
+        end = writer.list.snapshot(None).end
+        last = Position(end.ledger_id, end.entry_id - 1)
+        writer.list.terminate(last)
+        writer.publish()
+    return last
+
+
+def change_properties(writer: LogWriter, values: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:
+    """Set and remove properties of the record."""
+    kept = {name: value for name, value in writer.list.properties.items() if name not in remove}
+    writer.list.set_properties({**kept, **values})
+    return writer.list.properties

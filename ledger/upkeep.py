@@ -1,0 +1,120 @@
+"""What a broker does by itself: seal ledgers that have come of age, and trim what retention lets go.
+
+A round looks at every ledger that is open for its age, and at the record of every ledger whose policy lets anything go;
+only one that has something to trim is opened for it. Rounds come by a timer, and at once after a ledger was sealed.
+
+Invariants: nothing is trimmed where no policy is set; one ledger that fails is reported and the others go on; a store
+that was taken over is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from ledger.clock import Clock
+from ledger.errors import Fenced, LedgerError, NotFound
+from ledger.ledger_policy import LedgerPolicy
+from ledger.managed_ledger import ManagedLedger
+from ledger.metadata import Metadata
+from ledger.names import namespace_of
+from ledger.policy_records import scopes_of
+from ledger.retention import HeldLedger, expendable
+from ledger.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """The rounds of one store; `start` gives them a thread."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        settings: Settings,
+        clock: Clock,
+        *,
+        opened: Callable[[], Iterable[ManagedLedger]],
+        ledger: Callable[[str], ManagedLedger],
+    ) -> None:
+        self._metadata = metadata
+        self._settings = settings
+        self._clock = clock
+        self._opened = opened
+        self._ledger = ledger
+        self._arrival = threading.Condition()
+        self._sealed: set[str] = set()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Make a round every `retentionCheckIntervalInSeconds`, and look at a ledger that sealed one at once."""
+        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+        self._thread.start()
+
+    def sealed(self, name: str) -> None:
+        """A managed ledger has sealed a ledger. Waits for nothing: called by the thread that drains its queue."""
+        with self._arrival:
+            self._sealed.add(name)
+            self._arrival.notify()
+
+    def stop(self) -> None:
+        """Let a round that runs come to its end, and make no other."""
+        with self._arrival:
+            self._stopped = True
+            self._arrival.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def round(self) -> None:
+        """Seal what is due, trim what may go."""
+        for ledger in list(self._opened()):
+            _guarded(ledger.name, ledger.roll_over_if_due)
+        with self._arrival:
+            self._sealed.clear()
+        stated = self._metadata.policies.scopes()
+        if self._default_keeps and not stated:
+            return
+        for name in self._metadata.names():
+            if not self._default_keeps or not stated.keys().isdisjoint((namespace_of(name), *scopes_of(name))):
+                _guarded(name, lambda name=name: self._trim(name))  # type: ignore[misc]
+
+    @property
+    def _default_keeps(self) -> bool:
+        return self._settings.defaultRetentionTimeInMinutes < 0 and self._settings.defaultRetentionSizeInMB < 0
+
+    def _trim(self, name: str) -> None:
+        """Trim one ledger if its record says that there is something to trim: it need not be open to know."""
+        info = self._metadata.ledger(name).info
+        policy = LedgerPolicy.of(info, *self._metadata.policies.of_ledger(name), self._settings)
+        held = [HeldLedger(part.ledgerId, part.entries, part.size, part.timestamp) for part in info.ledgerInfo]
+        if expendable(held, self._metadata.slowest(name), policy, self._clock()):
+            self._ledger(name).trim()
+
+    def _run(self) -> None:
+        while True:
+            with self._arrival:
+                self._arrival.wait_for(
+                    lambda: self._stopped or self._sealed, self._settings.retentionCheckIntervalInSeconds
+                )
+                if self._stopped:
+                    return
+                names, self._sealed = self._sealed, set()
+            if not names:
+                _guarded("the store", self.round)
+            for name in names:
+                _guarded(name, lambda name=name: self._trim(name))  # type: ignore[misc]
+
+
+def _guarded(what: str, work: Callable[[], object]) -> None:
+    try:
+        work()
+    except Fenced:
+        _log.info("%s: the store was taken over, its upkeep is the taker's", what)
+    except NotFound as gone:
+        _log.info("%s: %s", what, gone)
+    except (LedgerError, OSError) as error:
+        _log.warning("the upkeep of %s failed and is tried again in the next round: %s", what, error)
+    except Exception:  # noqa: BLE001 — the others go on, and a person reads of this one
+        _log.exception("the upkeep of %s failed in a way that nobody foresaw", what)
