@@ -66,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     brokerMaxConnections: int = 16_384
     stagingRetentionSeconds: int = 7 * 24 * 3600
     brokerIdleTimeoutSeconds: int = 300
+    brokerShutdownTimeoutMs: int = 60_000
     bindAddress: str = ""
     tlsCertificateFilePath: str = ""
     tlsKeyFilePath: str = ""
@@ -223,7 +224,15 @@ SETTINGS: dict[str, Setting] = {
         "seconds",
         0,
         10 * 365 * 24 * 3600,
-        "A broker that the library started leaves after so long without a call; 0: never.",
+        "A broker that the library started leaves after so long without a call or a lease; 0: never.",
+        live=True,
+    ),
+    "brokerShutdownTimeoutMs": Setting(
+        "milliseconds",
+        0,
+        3_600_000,
+        "How long a broker that was told to stop may take to settle what was queued and to seal ledgers. What is not "
+        "settled by then was never acknowledged, and what is not sealed is recovered at the next start.",
         live=True,
     ),
 }

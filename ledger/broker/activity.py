@@ -1,4 +1,7 @@
-"""How long nobody has wanted anything of a broker: calls in flight, and when the last one ended."""
+"""How long nobody has wanted anything of a broker: calls in flight, when the last one ended, and who holds a lease.
+
+A query whose trigger comes once an hour calls nobody in between; its lease says that it will be back.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ class Activity:
         self._lock = threading.Lock()
         self._running = 0
         self._last_ms = monotonic_ms()
+        self._held: dict[str, int] = {}
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -31,6 +35,13 @@ class Activity:
                 self._last_ms = self._clock()
 
     def idle_ms(self) -> int:
-        """Milliseconds since the last call ended; 0 while one is running."""
+        """Milliseconds since the last call ended; 0 while one is running or a lease is held."""
         with self._lock:
-            return 0 if self._running else self._clock() - self._last_ms
+            now = self._clock()
+            self._held = {key: until for key, until in self._held.items() if until > now}
+            return 0 if self._running or self._held else now - self._last_ms
+
+    def hold(self, key: str, milliseconds: int) -> None:
+        """Somebody holds a lease for so long from now; 0: no more."""
+        with self._lock:
+            self._held[key] = self._clock() + milliseconds

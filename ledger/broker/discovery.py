@@ -2,19 +2,25 @@
 
     <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote"}
     <run directory>/<16 hex digits>.sock      by store id, so the address outlives any one broker process
+    <run directory>/<16 hex digits>.token     locked for as long as its broker lives
 
 Rules: the record is replaced whole; a record is a hint, and only a broker that answers with the store's id counts.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
 from pathlib import Path
 
 import msgspec
 
 from ledger import disk
+from ledger.clock import Clock
 from ledger.host import run_directory
+
+_YOUNG_MS = 60_000
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
@@ -44,6 +50,44 @@ class BrokerRecord(msgspec.Struct, frozen=True):
             return msgspec.json.decode((store / "broker.json").read_bytes(), type=cls)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
+
+
+def sweep_run_directory(clock: Clock) -> None:
+    """Remove sockets and tokens of brokers that were killed: nobody holds their tokens any more.
+
+    What is younger than a minute is left alone: its broker may be about to lock it.
+    """
+    for path in sorted(run_directory().iterdir()):
+        try:
+            if clock() - path.stat().st_mtime_ns // 1_000_000 < _YOUNG_MS:
+                continue
+            if path.suffix == ".token" and not _is_held(path):
+                path.with_suffix(".sock").unlink(missing_ok=True)
+                path.unlink()
+            elif path.suffix == ".sock" and not path.with_suffix(".token").exists() and not _is_listened_at(path):
+                path.unlink()
+        except FileNotFoundError:
+            continue  # another broker swept it
+
+
+def _is_held(path: Path) -> bool:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _is_listened_at(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
 
 
 def socket_path(store_id: str) -> Path:

@@ -35,7 +35,6 @@ from ledger.errors import LedgerError, NotFound, Refused, Unavailable
 from ledger.host import is_gone, process_identity
 
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
-_LOG_BYTES_MAX = 16 * 1024 * 1024
 _PROBE_MS = 2_000
 _ADDRESS_MS = 5_000
 # SQLite opens no path of more than 512 bytes; the names of a store's own files are part of it.
@@ -141,7 +140,7 @@ def _started(store: Path, create: bool, deadline_ms: int) -> Client:
         if client is not None:
             return client
         log = store / "broker.log"
-        offset = _trimmed(log)
+        offset = log.stat().st_size if log.exists() else 0
         child: subprocess.Popen[bytes] | None = None
         until = monotonic_ms() + deadline_ms
         while monotonic_ms() < until:
@@ -251,15 +250,6 @@ def _tail(log: Path, offset: int) -> str:
         file.seek(offset)
         lines = file.read().decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it said nothing"
-
-
-def _trimmed(log: Path) -> int:
-    """Where new output begins; a log that has grown too large is begun anew."""
-    size = log.stat().st_size if log.exists() else 0
-    if size > _LOG_BYTES_MAX:
-        log.replace(log.with_suffix(".log.old"))
-        return 0
-    return size
 
 
 def _alive(pid: int) -> bool:

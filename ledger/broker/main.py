@@ -26,14 +26,14 @@ import pyarrow as pa
 from ledger import disk
 from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
-from ledger.broker.discovery import BrokerRecord, socket_path
+from ledger.broker.discovery import BrokerRecord, socket_path, sweep_run_directory
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.server import BrokerServer
+from ledger.broker.supervisor import bound_log
 from ledger.cache.block_cache import BlockCache
 from ledger.clock import monotonic_ms, system_clock_ms
 from ledger.errors import Fenced, LedgerError
-from ledger.host import run_directory
 from ledger.settings import Settings
 from ledger.store import Store
 
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _CANNOT_START
     idle = options.idle
     wanted = (lambda: live.now.brokerIdleTimeoutSeconds) if idle is None else (lambda: idle)
-    _serve(store, servers, record, activity, wanted)
+    _serve(store, servers, record, activity, wanted, live)
     return 0
 
 
@@ -84,7 +84,8 @@ def _bound(
     Who names the directory has this user's rights: where an address asks for credentials, the private socket is there
     beside it and asks for none.
     """
-    token_path = run_directory() / f"{store.store_id[:18].replace('-', '')}.token"
+    sweep_run_directory(system_clock_ms)
+    token_path = socket_path(store.store_id).with_suffix(".token")
     token = _write_token(token_path)
     cache = BlockCache(live.now.managedLedgerCacheSizeMB * _MB)
     live.on_change(lambda now: cache.resize(now.managedLedgerCacheSizeMB * _MB))
@@ -123,8 +124,10 @@ def _serve(
     record: BrokerRecord,
     activity: Activity,
     idle_limit: Callable[[], int],
+    live: LiveSettings,
 ) -> None:
     stopping = servers[0].stopping
+    log = store.path / "broker.log"
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     record.write(store.path)
@@ -139,6 +142,7 @@ def _serve(
             # The socket's name is the successor's by now, and an orderly shutdown would remove it.
             _log.warning("leaving: %s", fenced)
             _leave_at_once()
+        bound_log(sys.stderr.fileno(), str(log))
         if not store.path.exists():
             _log.error("the store %s is gone; leaving, so that nothing is acknowledged into deleted files", store.path)
             _leave_at_once(_CANNOT_START)
@@ -146,10 +150,10 @@ def _serve(
         if idle_seconds and activity.idle_ms() > idle_seconds * 1000:
             _log.info("nobody has called for %d s; leaving", idle_seconds)
             break
-    _leave(store, servers)
+    _leave(store, servers, live.now.brokerShutdownTimeoutMs)
 
 
-def _leave(store: Store, servers: list[BrokerServer]) -> None:
+def _leave(store: Store, servers: list[BrokerServer], limit_ms: int) -> None:
     """Settle what was queued, tell the clients, let the store go.
 
     Flight's shutdown waits for open streams, and nothing makes a quiet producer hang up: after a short while the
@@ -158,7 +162,12 @@ def _leave(store: Store, servers: list[BrokerServer]) -> None:
     shutdowns = [threading.Thread(target=server.shutdown, name="shutdown", daemon=True) for server in servers]
     for shutdown in shutdowns:
         shutdown.start()
-    store.settle()
+    settling = threading.Thread(target=store.settle, name="settle", daemon=True)
+    settling.start()
+    settling.join(limit_ms / 1000)
+    if settling.is_alive():
+        _log.warning("what was queued is not settled within %d ms; leaving: it was not acknowledged", limit_ms)
+        _leave_at_once()
     Path(servers[0].token_path).unlink(missing_ok=True)
     until = monotonic_ms() + _GRACE_MS
     for shutdown in shutdowns:
@@ -177,13 +186,12 @@ def _leave_at_once(status: int = 0) -> NoReturn:
 
 
 def _write_token(path: Path) -> str:
+    """A new token in its file, which stays locked for as long as this process lives: see `sweep_run_directory`."""
     token = secrets.token_hex(32)
     path.unlink(missing_ok=True)
     fd = disk.create_file(path)
-    try:
-        disk.write_all(fd, [token.encode()], 0, path)
-    finally:
-        os.close(fd)
+    disk.hold(fd)
+    disk.write_all(fd, [token.encode()], 0, path)
     return token
 
 

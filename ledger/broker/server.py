@@ -33,12 +33,13 @@ from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_s
 from ledger.broker.wire_errors import to_flight
 from ledger.cache.block_cache import BlockSource
 from ledger.entry import entry_rows, parse_entry
-from ledger.errors import LedgerError, Refused, Unsupported
+from ledger.errors import LedgerError, Refused, Unavailable, Unsupported
 from ledger.names import canonical_name
 from ledger.protocol import (
     ACTIONS,
     BLOCK_SCHEMA,
     PROTOCOL_VERSION,
+    AcquireLease,
     AppendCommand,
     AskEnd,
     BlockPlace,
@@ -46,6 +47,7 @@ from ledger.protocol import (
     CreateLedger,
     Empty,
     Hello,
+    LeaseReply,
     LedgerDescription,
     LedgerEnd,
     LedgerNames,
@@ -57,6 +59,7 @@ from ledger.protocol import (
     Properties,
     PutCommand,
     ReadRequest,
+    ReleaseLease,
     SeekTime,
     SplitParts,
     SplitRequest,
@@ -142,6 +145,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     def _require_welcome(self, context: flight.ServerCallContext) -> None:
         require_token(context)
         require_store(context, self._store.store_id)
+        if self.stopping.is_set():
+            raise Unavailable("the broker is leaving", hint="Connect again")
 
     def _decoded(self, body: Any, kind: Any, what: str) -> Any:
         most, body = self._settings.now.maxRequestBodyBytes, memoryview(body or b"{}")
@@ -243,6 +248,16 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             raise Refused("a staging file was asked for from another host", hint="Stage by DoPut instead")
         return self._store.open_part(request.query, request.batch)
 
+    def _acquire_lease(self, request: AcquireLease) -> LeaseReply:
+        reply = self._store.cursors.acquire_lease(request)
+        if reply.granted:
+            self._activity.hold(_lease_key(request), request.ttl_ms)
+        return reply
+
+    def _release_lease(self, request: ReleaseLease) -> None:
+        self._store.cursors.release_lease(request)
+        self._activity.hold(_lease_key(request), 0)
+
     def _shutdown(self, _: Empty) -> Empty:
         self.stopping.set()
         return Empty()
@@ -272,8 +287,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "cursor.mark_delete": cursors.mark_delete,
             "cursor.reset": cursors.reset,
             "cursor.delete": _acknowledging(cursors.delete),
-            "lease.acquire": cursors.acquire_lease,
-            "lease.release": _acknowledging(cursors.release_lease),
+            "lease.acquire": self._acquire_lease,
+            "lease.release": _acknowledging(self._release_lease),
             "stage.open": self._open_staging,
             "run.commit": store.commit,
             "run.abort": _acknowledging(store.abort),
@@ -307,6 +322,10 @@ def _acknowledging(method: Callable[[Any], None]) -> Callable[[Any], Empty]:
         return Empty()
 
     return handle
+
+
+def _lease_key(request: AcquireLease | ReleaseLease) -> str:
+    return f"{request.ledger}\0{request.cursor}\0{request.holder}"
 
 
 def _place(block: SegmentBlock) -> BlockPlace:

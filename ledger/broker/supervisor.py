@@ -9,12 +9,16 @@ Rules
   up to five seconds.
 - SIGTERM ends both, whatever the supervisor is doing at that moment.
 - The store is created by the first broker only: one that somebody has deleted since then does not come back empty.
-- Standard error is a log that nobody empties: it is begun anew, before a start, when it has grown too large.
+- A broker that ends quickly several times and never once came to answer will not: the supervisor gives up, with
+  status 3, and says what the broker said last, so that whoever started it learns the reason.
+- Standard error is a log that nobody empties: when it has grown too large it is moved to `.old`, before a start by the
+  supervisor, and by the broker while it runs.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -25,7 +29,11 @@ _CANNOT_START = 2
 _QUICK_SECONDS = 5.0
 _DELAY_SECONDS_MAX = 5.0
 _STEP_SECONDS = 0.05
+_QUICK_DEATHS_MAX = 5
+_GAVE_UP = 3
 _LOG_BYTES_MAX = 16 * 1024 * 1024
+_TAIL_BYTES = 16 * 1024
+_ENDED = "the broker ended with status"
 
 
 class Supervisor:
@@ -36,6 +44,7 @@ class Supervisor:
         self._child: subprocess.Popen[bytes] | None = None
         self._leaving = False
         self._quick_deaths = 0
+        self._answered = False
 
     def run(self) -> int:
         """Returns the status to exit with."""
@@ -45,14 +54,20 @@ class Supervisor:
             status = self._run_once()
             if status in (0, _CANNOT_START, -signal.SIGTERM):
                 return max(status, 0)
+            self._answered = self._answered or self._has_answered()
             if time.monotonic() - started >= _QUICK_SECONDS:
+                self._answered = True
                 self._quick_deaths = 0
                 self._command = [word for word in self._command if word != "--create"]
             delay = min(0.1 * (2**self._quick_deaths - 1), _DELAY_SECONDS_MAX)
             self._quick_deaths = min(self._quick_deaths + 1, 10)
-            _bound_log(sys.stderr.fileno())
-            said = f"the broker ended with status {status}; starting it again in {delay:.1f} s"
-            print(said, file=sys.stderr, flush=True)
+            if self._quick_deaths >= _QUICK_DEATHS_MAX and not self._answered:
+                last = _last_words(sys.stderr.fileno())
+                said = f"{_ENDED} {status}, {self._quick_deaths} times, before it ever answered: {last}"
+                print(said, file=sys.stderr, flush=True)
+                return _GAVE_UP
+            bound_log(sys.stderr.fileno())
+            print(f"{_ENDED} {status}; starting it again in {delay:.1f} s", file=sys.stderr, flush=True)
             self._wait(delay)
         return 0
 
@@ -61,6 +76,17 @@ class Supervisor:
         if self._leaving:
             self._child.terminate()  # the signal came before there was a child to tell
         return self._child.wait()
+
+    def _has_answered(self) -> bool:
+        """Whether the record beside the store names the child: it is written once calls are answered."""
+        if "--store" not in self._command or self._child is None:
+            return False
+        record = os.path.join(self._command[self._command.index("--store") + 1], "broker.json")  # noqa: PTH118
+        try:
+            with open(record, "rb") as file:  # noqa: PTH123 — pathlib is as large as the rest of this process
+                return f'"pid":{self._child.pid},'.encode() in file.read()
+        except OSError:
+            return False
 
     def _leave(self) -> None:
         self._leaving = True
@@ -74,10 +100,36 @@ class Supervisor:
             time.sleep(_STEP_SECONDS)  # noqa: TID251 — nothing to wait on but time
 
 
-def _bound_log(fd: int) -> None:
+def bound_log(fd: int, path: str | None = None) -> None:
+    """Move what is in a log that has grown too large to `<log>.old`. With `path`, only if that is the log.
+
+    The file itself stays: several processes have it open, all to append.
+    """
     status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode) and status.st_size > _LOG_BYTES_MAX:
-        os.ftruncate(fd, 0)
+    if not stat.S_ISREG(status.st_mode) or status.st_size <= _LOG_BYTES_MAX:
+        return
+    name = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 — see below
+    if path not in (None, name):
+        return
+    with open(name, "rb") as full, open(f"{name}.old", "wb", opener=_private) as old:  # noqa: PTH123 — see below
+        shutil.copyfileobj(full, old)
+    os.ftruncate(fd, 0)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _last_words(fd: int) -> str:
+    """The last line of a log that is not the supervisor's own."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        return "see its log"
+    with open(f"/proc/self/fd/{fd}", "rb") as file:  # noqa: PTH123 — see above
+        file.seek(max(status.st_size - _TAIL_BYTES, 0))
+        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(_ENDED)]
+    return said[-1] if said else "it said nothing"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ledger.broker import embedded
 from ledger.broker.client import Client
 from ledger.broker.discovery import BrokerRecord
 from ledger.broker.embedded import connect_store
@@ -97,6 +98,18 @@ def test_no_secret_of_the_starter_reaches_the_broker(rig: Rig, monkeypatch: pyte
     connect_store(rig.store, create=True)
     for pid in rig.supervised():
         assert b"hush" not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_a_broker_that_cannot_run_is_given_up_and_its_starter_told_why(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "msgspec.py").write_text("raise ImportError('msgspec was built for another machine')\n")
+    monkeypatch.setattr(embedded, "_package_paths", lambda: [str(broken), str(Path(__file__).resolve().parents[3])])
+    with pytest.raises(Refused, match=r"status 3: .* before it ever answered: ImportError: msgspec was built for"):
+        connect_store(rig.store, create=True)
+    assert not rig.store.exists(), "a start that fails leaves nothing behind"
 
 
 def test_where_there_is_no_store_nothing_is_made_unless_asked(rig: Rig) -> None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ledger.broker.discovery import BrokerRecord
 from ledger.errors import LedgerError, Unavailable
-from ledger.protocol import CreateLedger
+from ledger.position import EARLIEST
+from ledger.protocol import AcquireLease, CreateLedger, OpenCursor, ReleaseLease
 
 Rig = Any
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_sigterm_ends_a_broker_whose_producers_are_still_connected(
@@ -71,6 +77,76 @@ def test_an_idle_broker_leaves_and_a_busy_one_stays(rig: Rig, make_entry: Callab
             _wait(broker, 2.0)
     assert broker.wait(15) == 0
     assert "nobody has called for 1 s" in rig.log()
+
+
+def test_a_lease_keeps_an_idle_broker(rig: Rig) -> None:
+    broker = rig.start("--create", "--idle", "1")
+    client = rig.client()
+    client.create(CreateLedger("orders"))
+    client.open_cursor(OpenCursor("orders", "billing", EARLIEST))
+    assert client.call("lease.acquire", AcquireLease("orders", "billing", "me", 3_600_000)).granted
+    with pytest.raises(TimeoutError):
+        _wait(broker, 2.0)
+    client.call("lease.release", ReleaseLease("orders", "billing", "me"))
+    assert broker.wait(15) == 0
+
+
+@pytest.mark.parametrize("limit_ms", [100, 3_600_000])
+def test_a_broker_that_cannot_settle_takes_nothing_new_and_leaves_in_time(rig: Rig, limit_ms: int) -> None:
+    """Its disk hangs, say. With a limit of an hour it is still there, and refuses what comes."""
+    rig.store.parent.mkdir(exist_ok=True)
+    config = rig.store.parent / "broker.toml"
+    config.write_text(f"brokerShutdownTimeoutMs = {limit_ms}")
+    hanging = "import sys, threading, ledger.store as s; s.Store.settle = lambda self: threading.Event().wait(); "
+    program = hanging + "from ledger.broker.main import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", program, "--store", str(rig.store), "--create", "--config", str(config)]
+    with (rig.store.parent / "broker-said").open("ab") as said:
+        broker = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    rig.pids.add(broker.pid)
+    rig.wait_until(lambda: BrokerRecord.read(rig.store), "the broker starts")
+    client = rig.client(deadline_ms=0)
+    client.create(CreateLedger("orders"))
+    broker.terminate()
+    if limit_ms == 100:
+        assert broker.wait(30) == 0
+        assert "not settled within 100 ms" in rig.log()
+        return
+
+    def refused() -> bool:
+        try:
+            client.create(CreateLedger("late", exist_ok=True))
+        except Unavailable:
+            return True
+        return False
+
+    rig.wait_until(refused, "nothing new is taken")
+    assert broker.poll() is None
+    broker.kill()
+
+
+def test_what_killed_brokers_left_is_swept_and_nothing_of_the_living(
+    rig: Rig, run_directory: Path, tmp_path: Path
+) -> None:
+    alive = rig.start("--create")
+    token = Path(rig.client().hello().token_path)
+    left = [token.with_name(name) for name in ("dead0.token", "dead0.sock", "dead1.sock", "young.token")]
+    for path in left:
+        if path.suffix == ".sock":
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(path))
+        else:
+            path.write_text("token")
+    for path in [*left[:3], token, token.with_suffix(".sock")]:
+        os.utime(path, (1, 1))
+    other = type(rig)(tmp_path / "other" / "store")
+    try:
+        other.start("--create")
+    finally:
+        other.close()
+    assert [path.exists() for path in left] == [False, False, False, True]
+    assert token.exists()
+    assert rig.client().hello().pid == alive.pid
+    left[3].unlink()
 
 
 @pytest.mark.parametrize(

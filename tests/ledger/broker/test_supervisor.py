@@ -96,10 +96,10 @@ def test_sigterm_reaches_the_child_and_nobody_comes_back(start: Start, runs: Pat
 
 def test_sigterm_ends_a_supervisor_that_waits_before_the_next_start(start: Start, runs: Path) -> None:
     process = start("1")
-    until_started(runs, 5)  # the next delay is more than a second
+    until_started(runs, 4)
     process.terminate()
     assert process.wait(10) == 0
-    assert len(started(runs)) <= 6
+    assert len(started(runs)) <= 5
 
 
 def test_a_store_that_was_served_for_a_while_is_not_created_again(
@@ -117,12 +117,51 @@ def test_a_store_that_was_served_for_a_while_is_not_created_again(
 
 def test_a_log_that_has_grown_too_large_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_LOG_BYTES_MAX", 100)
-    log = tmp_path / "log"
+    log, old = tmp_path / "log", tmp_path / "log.old"
     for size, left in ((100, 100), (101, 0)):
         log.write_bytes(b"x" * size)
         with log.open("ab") as file:
-            supervisor._bound_log(file.fileno())
+            supervisor.bound_log(file.fileno(), str(tmp_path / "another"))
+            assert log.stat().st_size == size
+            supervisor.bound_log(file.fileno(), str(log))
         assert log.stat().st_size == left
+    assert old.read_bytes() == b"x" * 101
+    assert old.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_child_that_never_came_to_answer_is_given_up_with_its_last_words(
+    tmp_path: Path, runs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    child = f"import sys; open({str(runs)!r}, 'a').write('run\\n'); sys.exit('no library of that name')"
+    command = [sys.executable, "-m", "ledger.broker.supervisor", "-c", child]
+    log = tmp_path / "log"
+    with log.open("ab") as output:
+        done = subprocess.run(command, stdout=output, stderr=output, timeout=60, check=False)
+    assert done.returncode == 3
+    assert len(started(runs)) == 5
+    last = log.read_text().splitlines()[-1]
+    assert last == "the broker ended with status 1, 5 times, before it ever answered: no library of that name"
+
+
+def test_a_child_that_has_answered_once_is_never_given_up(tmp_path: Path, runs: Path) -> None:
+    """The record beside the store names it: that is how a broker says that it answers."""
+    script = tmp_path / "child.py"
+    store = tmp_path / "store"
+    store.mkdir()
+    answering = f"""
+import json, os, sys
+record = {str(store / "broker.json")!r}
+with open({str(runs)!r}, "a") as file:
+    print("run", file=file)
+runs = len(open({str(runs)!r}).readlines())
+if runs == 1:
+    open(record, "w").write('{{"address":"x","pid":%d,"epoch":1}}' % os.getpid())
+sys.exit(0 if runs == 7 else 1)
+"""
+    script.write_text(answering)
+    command = [sys.executable, "-m", "ledger.broker.supervisor", str(script), "--store", str(store)]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120, check=False)
+    assert (done.returncode, len(started(runs))) == (0, 7)
 
 
 def test_it_is_small_and_imports_nothing_of_ours_but_itself() -> None:
