@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import stat
 from contextlib import suppress
@@ -21,6 +22,7 @@ from ledger import disk
 from ledger.errors import Refused
 
 _MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+_log = logging.getLogger(__name__)
 _STARTTIME_FIELD = 19  # in /proc/<pid>/stat, counted after the command's closing parenthesis
 
 
@@ -75,6 +77,26 @@ def run_directory() -> Path:
             hint="Remove it, or set XDG_RUNTIME_DIR to a private directory",
         )
     return path
+
+
+def require_private(store: Path) -> None:
+    """Refuse a store that others can write to; take from others what they can read of it.
+
+    Looks at the directory and at what stands in it, before any of that is trusted.
+    """
+    for path in [store, *sorted(store.iterdir())]:
+        status = path.lstat()
+        mode = stat.S_IMODE(status.st_mode)
+        if path.is_symlink() or status.st_uid != os.getuid() or mode & 0o022:
+            kind = "a link" if path.is_symlink() else f"owner {status.st_uid} and mode {mode:o}"
+            raise Refused(
+                f"{path} has {kind}, expected owner {os.getuid()} and a mode that lets nobody else write",
+                hint="Somebody else could have changed it. If nobody has: chown it, chmod -R go-w it",
+            )
+    mode = stat.S_IMODE(store.stat().st_mode)
+    if mode & 0o077:
+        _log.warning("%s has mode %o, has %o from now on: what a ledger holds is its owner's", store, mode, 0o700)
+        store.chmod(0o700)
 
 
 class StoreLock:

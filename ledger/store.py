@@ -25,7 +25,7 @@ from ledger import disk
 from ledger.clock import Clock, new_id
 from ledger.cursor_table import CursorTable
 from ledger.errors import Corrupt, NotFound, Refused, Unavailable
-from ledger.host import StoreLock, host_identity
+from ledger.host import StoreLock, host_identity, require_private
 from ledger.ledger_list import LogContext, files_of
 from ledger.ledger_policy import LedgerPolicy, require_properties
 from ledger.managed_ledger import ManagedLedger
@@ -95,8 +95,8 @@ class Store:
     ) -> Self:
         """Open a store as its only broker; with `create`, make it if the directory is not one yet.
 
-        Raises NotFound when there is none, Refused when another broker has it (unless `take_over`) or when it
-        belongs to another host or lies on a file system without locks, preallocation or sync.
+        Raises NotFound when there is none, Refused when another broker has it (unless `take_over`), when others can
+        write to it, when it belongs to another host or lies on a file system without locks, preallocation or sync.
         """
         path = path.absolute()
         known = (path / "metadata.sqlite").exists()
@@ -105,6 +105,7 @@ class Store:
         if not known and path.is_dir() and any(path.iterdir()) and not _left_by_create(path):
             raise Refused(f"{path} is neither empty nor a ledger store", hint="Choose an empty or new directory")
         disk.make_directory(path)
+        require_private(path)
         disk.require_suitable(path)
         lock = StoreLock.acquire(path, take_over=take_over)
         try:

@@ -47,6 +47,7 @@ _log = logging.getLogger("ledger.broker")
 def main(arguments: list[str] | None = None) -> int:
     """Run a broker until it leaves; returns the status to exit with."""
     options = _parser().parse_args(arguments)
+    os.umask(0o077)  # sockets and logs of whatever name are this user's, too
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = Settings.load(options.config) if options.config else Settings()

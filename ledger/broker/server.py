@@ -4,6 +4,7 @@ Rules
 - An action is looked up in the protocol's table, its body decoded to that table's type, and handed to one function.
 - Whatever the store raises crosses as that error; anything else is logged with its traceback and crosses as its text.
 - A call without the token that the address demands is answered before anything of it is read.
+- What may change something is done, and acknowledged, only while the store is ours: its epoch is read before and after.
 - Places are answered only to a client that sent the token, which it can only have read on this host as this user.
 """
 
@@ -74,6 +75,24 @@ from ledger.store import Store
 
 # What is answered however busy the broker is: else nobody could mend it.
 _ALWAYS = frozenset({"hello", "settings", "settings.change", "shutdown"})
+# What changes nothing. Everything else is refused by a broker whose store was taken over.
+_READING = frozenset(
+    {
+        "hello",
+        "describe",
+        "partitions",
+        "list",
+        "end",
+        "schema.get",
+        "locate",
+        "split",
+        "seek",
+        "cursor.describe",
+        "cache",
+        "settings",
+        "shutdown",
+    }
+)
 _log = logging.getLogger(__name__)
 
 
@@ -115,7 +134,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 raise Unsupported(f"this broker knows no action {action.type[:80]!r}", hint="Upgrade the broker")
             request = self._decoded(action.body, ACTIONS[action.type][0], f"action {action.type!r}")
             with nullcontext() if action.type in _ALWAYS else self._admission.requests.one():
-                return [flight.Result(msgspec.json.encode(self._handlers[action.type](request)))]
+                return [flight.Result(msgspec.json.encode(self._answer(action.type, request)))]
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """The blocks of a range."""
@@ -148,6 +167,15 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         if self.stopping.is_set():
             raise Unavailable("the broker is leaving", hint="Connect again")
 
+    def _answer(self, action: str, request: Any) -> msgspec.Struct:
+        """What an action comes to. What may change something is ours to do, and still ours when it is acknowledged."""
+        if action in _READING:
+            return self._handlers[action](request)
+        self._store.require_ours()
+        answer = self._handlers[action](request)
+        self._store.require_ours()
+        return answer
+
     def _decoded(self, body: Any, kind: Any, what: str) -> Any:
         most, body = self._settings.now.maxRequestBodyBytes, memoryview(body or b"{}")
         if len(body) > most:
@@ -179,7 +207,9 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             for batch in batches:
                 for entry in entries_of(batch):
                     part.write([entry], entry_rows(parse_entry(entry, f"an entry of {place.part}").metadata))
-            return part.close()
+            staged = part.close()
+        self._store.require_ours()
+        return staged
 
     def _located(self, request: ReadRequest) -> list[SegmentBlock]:
         ledger = self._store.ledger(request.name)

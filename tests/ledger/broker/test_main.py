@@ -17,7 +17,7 @@ import pytest
 from ledger.broker.discovery import BrokerRecord
 from ledger.errors import LedgerError, Unavailable
 from ledger.position import EARLIEST
-from ledger.protocol import AcquireLease, CreateLedger, OpenCursor, ReleaseLease
+from ledger.protocol import AcquireLease, ChangeSetting, CreateLedger, OpenCursor, ReleaseLease
 
 Rig = Any
 ROOT = Path(__file__).resolve().parents[3]
@@ -210,3 +210,39 @@ def test_a_broker_that_leaves_takes_its_token_along(rig: Rig) -> None:
     broker.send_signal(signal.SIGTERM)
     assert broker.wait(15) == 0
     assert not token.exists()
+
+
+def test_a_store_that_others_can_write_is_refused_and_one_that_they_can_read_is_closed(rig: Rig) -> None:
+    broker = rig.start("--create")
+    broker.terminate()
+    assert broker.wait(15) == 0
+    for path in (rig.store, rig.store / "ledgers", rig.store / "metadata.sqlite"):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o020)
+        assert rig.spawn().wait(20) == 2
+        assert f"{path} has owner {os.getuid()} and mode" in rig.log().splitlines()[-1]
+        path.chmod(mode)
+    rig.store.chmod(0o755)
+    rig.start()
+    assert rig.store.stat().st_mode & 0o777 == 0o700
+
+
+def test_whatever_a_broker_makes_is_its_owners_alone(
+    rig: Rig, make_entry: Callable[..., bytes], tmp_path: Path
+) -> None:
+    """Under the laxest mask, and with a socket outside of the run directory."""
+    before = os.umask(0)
+    try:
+        rig.start("--create", "--address", f"grpc+unix://{tmp_path}/b.sock")
+    finally:
+        os.umask(before)
+    client = rig.client()
+    client.create(CreateLedger("orders"))
+    with client.producer("orders") as producer:
+        producer.append(make_entry(b"x")).result(30)
+    client.stage_part("q", 1)
+    client.call("settings.change", ChangeSetting("maxWaitMillis", 1))
+    made = [tmp_path / "b.sock", Path(client.hello().token_path), rig.store, *rig.store.rglob("*")]
+    assert len(made) > 8
+    lax = {str(path): oct(path.stat().st_mode & 0o777) for path in made if path.stat().st_mode & 0o077}
+    assert lax == {}

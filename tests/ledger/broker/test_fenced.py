@@ -1,0 +1,195 @@
+"""Goal: a broker whose store was taken over acknowledges nothing more, whatever it is asked. Method: both brokers in
+one process, so that the old one is asked at the moment when it has lost the store; and, with real processes, one that
+was stopped, with calls on their way to it, and wakes up when another has the store.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ledger.broker import server as broker_server
+from ledger.broker.activity import Activity
+from ledger.broker.admission import BrokerAdmission
+from ledger.broker.client import Client
+from ledger.broker.listening import Listening
+from ledger.broker.live_settings import LiveSettings
+from ledger.broker.server import BrokerServer
+from ledger.cache.block_cache import BlockCache
+from ledger.clock import monotonic_ms, system_clock_ms
+from ledger.errors import Fenced, LedgerError, Unavailable
+from ledger.position import EARLIEST, Position
+from ledger.protocol import (
+    ACTIONS,
+    AbortRun,
+    AcquireLease,
+    ChangePartitions,
+    ChangePolicy,
+    ChangeProperties,
+    ChangeSetting,
+    CommitRun,
+    CreateLedger,
+    MarkDelete,
+    NameCursor,
+    NameLedger,
+    OpenCursor,
+    OpenStaging,
+    RegisterSchema,
+    ReleaseLease,
+    ResetCursor,
+)
+from ledger.settings import Settings
+from ledger.store import Store
+
+Rig = Any
+TOKEN = "a token of this host"
+ORDERS = "public/default/persistent/orders"
+# One request for each action that may change something. An action that is in neither table fails the test below.
+CHANGES: dict[str, Callable[[Any], msgspec.Struct]] = {
+    "create": lambda _: CreateLedger("fresh"),
+    "delete": lambda _: NameLedger("orders"),
+    "partitions.extend": lambda _: ChangePartitions("wide", 3),
+    "trim": lambda _: NameLedger("orders"),
+    "terminate": lambda _: NameLedger("orders"),
+    "properties": lambda _: ChangeProperties("orders", {"a": "b"}),
+    "policy": lambda _: ChangePolicy("orders"),
+    "schema.register": lambda _: RegisterSchema("orders", b"schema"),
+    "cursor.open": lambda _: OpenCursor("orders", "fresh", EARLIEST),
+    "cursor.mark_delete": lambda _: MarkDelete("orders", "billing", Position(0, 1)),
+    "cursor.reset": lambda _: ResetCursor("orders", "billing", Position(0, 1)),
+    "cursor.delete": lambda _: NameCursor("orders", "billing"),
+    "lease.acquire": lambda _: AcquireLease("orders", "billing", "me", 1000),
+    "lease.release": lambda _: ReleaseLease("orders", "billing", "me"),
+    "stage.open": lambda _: OpenStaging("q", 1, TOKEN),
+    "run.commit": lambda part: CommitRun("orders", "q", 0, 1, 2, [part]),
+    "run.abort": lambda part: AbortRun("q", 0, [part.part]),
+    "settings.change": lambda _: ChangeSetting("maxWaitMillis", 1),
+}
+
+
+class Served:
+    """A store with a server in this process, and what a client staged there."""
+
+    def __init__(self, path: Path, make_entry: Callable[..., bytes]) -> None:
+        self.path = path / "store"
+        self.store = Store.open(self.path, settings=Settings(), clock=system_clock_ms, create=True)
+        live = LiveSettings.load(self.path, Settings())
+        self.address = f"grpc+unix://{path}/s"
+        self.server = BrokerServer(
+            self.store,
+            BlockCache(1 << 20),
+            Listening(self.address),
+            token=TOKEN,
+            token_path=str(path / "token"),
+            settings=live,
+            admission=BrokerAdmission(live, monotonic_ms),
+            activity=Activity(monotonic_ms),
+            stopping=threading.Event(),
+        )
+        self.client = Client(self.address, deadline_ms=0)
+        self.client.create(CreateLedger("orders"))
+        self.client.create(CreateLedger("wide", partitions=2))
+        self.client.open_cursor(OpenCursor("orders", "billing", EARLIEST))
+        self.producer = self.client.producer("orders")
+        self.producer.append(make_entry(b"mine")).result(30)
+        writer = self.client.stage_part("q", 0)
+        writer.write([make_entry(b"staged", txnid_most_bits=1, txnid_least_bits=2)], 1)
+        self.part = writer.close()
+        self.open_part = self.client.stage_part("q", 1)
+
+    def close(self) -> None:
+        for close in (self.producer.close, self.open_part.close):  # Flight's shutdown waits for streams
+            with suppress(LedgerError):
+                close()
+        self.client.close()
+        self.server.shutdown()
+        self.store.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path, make_entry: Callable[..., bytes]) -> Iterator[Served]:
+    served = Served(tmp_path, make_entry)
+    yield served
+    served.close()
+
+
+def test_every_action_either_reads_or_is_asked_here() -> None:
+    assert set(CHANGES) | broker_server._READING == set(ACTIONS)
+    assert not set(CHANGES) & broker_server._READING
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+@pytest.mark.parametrize("action", CHANGES)
+def test_no_action_is_acknowledged_that_could_change_something(served: Served, action: str, taken_over: bool) -> None:
+    request = CHANGES[action](served.part)
+    if not taken_over:
+        served.client.call(action, request)  # so that the refusal is for the taking over, and nothing else
+        return
+    successor = Store.open(served.path, settings=Settings(), clock=system_clock_ms, take_over=True)
+    try:
+        files = sorted((served.path / "staging").rglob("*"))
+        with pytest.raises(Fenced, match="has epoch 2, this broker has 1"):
+            served.client.call(action, request)
+        assert sorted((served.path / "staging").rglob("*")) == files
+        assert successor.names() == [ORDERS, "public/default/persistent/wide"]
+    finally:
+        successor.close()
+
+
+def test_neither_an_append_nor_a_staged_part_is_acknowledged(served: Served, make_entry: Callable[..., bytes]) -> None:
+    successor = Store.open(served.path, settings=Settings(), clock=system_clock_ms, take_over=True)
+    try:
+        with pytest.raises(Fenced):
+            served.producer.append(make_entry(b"lost")).result(30)
+        served.open_part.write([make_entry(b"lost")], 1)
+        with pytest.raises(Fenced):
+            served.open_part.close()
+        assert successor.describe("orders").entries == 1
+    finally:
+        successor.close()
+
+
+def test_calls_on_their_way_to_a_stopped_broker_are_not_acknowledged_when_it_wakes(
+    rig: Rig, make_entry: Callable[..., bytes]
+) -> None:
+    first = rig.start("--create")
+    old = rig.client(deadline_ms=0)
+    old.create(CreateLedger("orders"))
+    old.open_cursor(OpenCursor("orders", "billing", EARLIEST))
+    producer = old.producer("orders")
+    producer.append(make_entry(b"mine")).result(30)
+    first.send_signal(signal.SIGSTOP)
+    late = producer.append(make_entry(b"late"))
+    actions = ("create", "schema.register", "cursor.open", "cursor.mark_delete", "lease.acquire", "cursor.delete")
+    became: dict[str, object] = {}
+
+    def ask(action: str) -> None:
+        try:
+            became[action] = old.call(action, CHANGES[action](None))
+        except LedgerError as error:
+            became[action] = error
+
+    asking = [threading.Thread(target=ask, args=(action,)) for action in actions]
+    for thread in asking:
+        thread.start()
+    rig.start("--take-over")
+    first.send_signal(signal.SIGCONT)
+    for thread in asking:
+        thread.join(60)
+    assert sorted(became) == sorted(actions)
+    assert {type(answer) for answer in became.values()} <= {Fenced, Unavailable}
+    with pytest.raises((Fenced, Unavailable)):
+        late.result(30)
+    fresh = rig.client()
+    assert fresh.names() == [ORDERS]
+    assert fresh.describe("orders").entries == 1
+    assert fresh.describe("orders").cursors == ["billing"]
+    assert fresh.call("cursor.describe", NameCursor("orders", "billing")).backlog_entries == 1
+    assert fresh.call("schema.get", NameLedger("orders")).version == -1
