@@ -115,10 +115,20 @@ class LedgerStore:
             return _partitioned(self.client, name)
         return Ledger(self.client, name)
 
-    def create_partitioned(self, name: str, partitions: int) -> PartitionedLedger:
+    def create(self, name: str, *, deduplication: bool = False) -> Ledger:
+        """Create a ledger that has what an append would not give it; refused when there is one of the name.
+
+        With `deduplication` a message that a producer of the same name sends again is not written again.
+        """
+        name = canonical_name(name)
+        self.client.call("create", CreateLedger(name, deduplication=deduplication))
+        return Ledger(self.client, name)
+
+    def create_partitioned(self, name: str, partitions: int, *, deduplication: bool = False) -> PartitionedLedger:
         """Create a ledger with partitions; one that has as many already is answered as it is."""
         name = canonical_name(name)
-        self.client.call("create", CreateLedger(name, exist_ok=True, partitions=partitions))
+        request = CreateLedger(name, exist_ok=True, partitions=partitions, deduplication=deduplication)
+        self.client.call("create", request)
         return _partitioned(self.client, name)
 
     def delete(self, name: str) -> None:

@@ -22,6 +22,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from ledger.deduplication import Admission
 from ledger.entry import Buffer
 from ledger.errors import LedgerError, Unavailable
 from ledger.position import Position
@@ -57,11 +58,15 @@ class Pending(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class PendingAppend(Pending[Position]):
-    """Entries that get consecutive ids in one ledger. `tried`: the disk has failed them once already."""
+    """Entries that get consecutive ids in one ledger. `tried`: the disk has failed them once already.
+
+    With an `admission` they are written only while that stands.
+    """
 
     entries: Sequence[CheckedEntry]
     size: int
     tried: bool = False
+    admission: Admission | None = None
 
 
 @dataclass(slots=True, eq=False)

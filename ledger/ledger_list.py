@@ -24,6 +24,7 @@ import numpy as np
 
 from ledger import disk
 from ledger.clock import Clock
+from ledger.deduplication import DEDUPLICATION_ENABLED, Deduplication, KnownSequence, highest_of
 from ledger.entry import entry_rows, parse_entry
 from ledger.ledger_policy import LedgerPolicy
 from ledger.log_snapshot import LogSegment, LogSnapshot
@@ -31,6 +32,7 @@ from ledger.metadata import LedgerRecord, Metadata, SegmentRecord
 from ledger.open_ledger import OpenLedger
 from ledger.position import Position
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from ledger.recovered_sequences import sequences_in
 from ledger.run import CommittedBatch, closes_run, marker_summary, run_id
 from ledger.segment_format import FRAME_BYTES
 from ledger.segment_index import EntryIndex
@@ -61,13 +63,16 @@ class LogContext:
 class LedgerList:
     """The ledgers of one managed ledger, sealed ones and the metadata record that lists them all."""
 
-    def __init__(self, record: LedgerRecord, context: LogContext) -> None:
+    def __init__(self, record: LedgerRecord, context: LogContext, deduplication: Deduplication | None = None) -> None:
         self._record = record
         self._context = context
         self.name = record.name
         self.incarnation = record.incarnation
         self.refresh_policy()
         self.trimmed = TrimMark.of(record.info, f"the record of {record.name!r}")
+        self.deduplication = deduplication
+        if deduplication is None and self.properties.get(DEDUPLICATION_ENABLED) == "true":
+            self.deduplication = Deduplication(context.metadata.sequences(record.name), context.clock)
         self.committed = {batch.query: batch for batch in context.metadata.committed_batches(record.name)}
         self._unsaved: dict[str, CommittedBatch] = {}
         rows = {segment.ledger_id: segment for segment in context.metadata.segments(record.name)}
@@ -97,9 +102,12 @@ class LedgerList:
         self.policy = LedgerPolicy.of(self._record.info, *stated, context.settings)
 
     @classmethod
-    def recover(cls, name: str, context: LogContext) -> LedgerList:
-        """The list as the metadata has it; a ledger that a dead broker left open is recovered and sealed."""
-        ledgers = cls(context.metadata.ledger(name), context)
+    def recover(cls, name: str, context: LogContext, deduplication: Deduplication | None = None) -> LedgerList:
+        """The list as the metadata has it; a ledger that a dead broker left open is recovered and sealed.
+
+        `deduplication` is what this broker knows already, if it opens the log again.
+        """
+        ledgers = cls(context.metadata.ledger(name), context, deduplication)
         ledgers._seal_left_open()
         return ledgers
 
@@ -194,6 +202,8 @@ class LedgerList:
         )
         for batch in _batches_of(recovered, context.clock()):
             self.remember(batch)
+        if self.deduplication is not None:
+            self.deduplication.learn(highest_of(sequences_in(path, recovered.index), context.clock()))
         sealed, index = seal_recovered(recovered), recovered.index
         del recovered  # it views the sidecar, and an error from here on would keep that open
         self._close(ledger_id, sealed, index, kept.created_ms)
@@ -212,7 +222,7 @@ class LedgerList:
         )
         if sealed.entries:
             listed.entries, listed.size, listed.timestamp = sealed.entries, sealed.size_bytes, now
-            self._save(info, record)
+            self._save(info, record, sequences=self._sequences())
             self._sealed.append(self._sealed_segment(ledger_id, sealed.entries, sealed.size_bytes, now, record, index))
             self._context.sealed(self.name)
             return
@@ -229,9 +239,31 @@ class LedgerList:
         info.CopyFrom(self._record.info)
         return info
 
-    def _save(self, info: ManagedLedgerInfo, segment: SegmentRecord | None, trimmed_to: Position | None = None) -> None:
+    def _sequences(self) -> list[KnownSequence] | None:
+        """What de-duplication knows of the ledgers up to the one that is closed, to be saved with it."""
+        if self.deduplication is None:
+            return None
+        settings = self._context.settings
+        return self.deduplication.snapshot(
+            inactive_ms=settings.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000,
+            producers_max=settings.brokerDeduplicationMaxNumberOfProducers,
+        )
+
+    def _save(
+        self,
+        info: ManagedLedgerInfo,
+        segment: SegmentRecord | None,
+        *,
+        trimmed_to: Position | None = None,
+        sequences: list[KnownSequence] | None = None,
+    ) -> None:
         self._record = self._context.metadata.update_ledger(
-            self._record, info, segment=segment, committed=list(self._unsaved.values()), trimmed_to=trimmed_to
+            self._record,
+            info,
+            segment=segment,
+            committed=list(self._unsaved.values()),
+            trimmed_to=trimmed_to,
+            sequences=sequences,
         )
         self._unsaved.clear()
 

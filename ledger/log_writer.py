@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ledger.append_queue import AppendQueue, CheckedEntry, Item, PendingAppend, PendingChange, PendingRun, Room
+from ledger.deduplication import fallen
 from ledger.entry import BrokerStamp
 from ledger.errors import Fenced, LedgerError, Terminated, Unavailable
 from ledger.ledger_list import LedgerList, LogContext
@@ -113,7 +114,8 @@ class LogWriter:
                     group = self._queue.wait_settled() + self.items(before) + group
                     before = []
                     self._make_writable()
-                return [*before, self._write_group(group)]
+                group = _standing(group, self._name)
+                return [*before, self._write_group(group)] if group else before
             except OSError as error:
                 self._give_up(error)
                 group = _tried_once(group, self._name, error)
@@ -335,8 +337,9 @@ class LogWriter:
 
     def _recover(self) -> None:
         """What a new broker would do: the list as the metadata has it, the ledger that was left open recovered."""
+        deduplication = self.list.deduplication
         try:
-            self.list = LedgerList.recover(self._name, self._context)
+            self.list = LedgerList.recover(self._name, self._context, deduplication)
         except OSError as error:
             raise Unavailable(f"{self._name!r} cannot be recovered: {error}", hint="Mend the store's disk") from error
         self._unsealed = False
@@ -352,6 +355,14 @@ def _tried_once(group: list[PendingAppend], name: str, error: BaseException) -> 
     for item in again:
         item.tried = True
     return again
+
+
+def _standing(group: list[PendingAppend], name: str) -> list[PendingAppend]:
+    """Those that may be written; the others are told that one before them has failed."""
+    fallen_ones = [item for item in group if item.admission is not None and not item.admission.standing]
+    _fail(fallen_ones, fallen(name))
+    # Their failure may have felled others.
+    return group if not fallen_ones else _standing([item for item in group if item not in fallen_ones], name)
 
 
 def _failed_twice(name: str, error: BaseException) -> Unavailable:

@@ -11,10 +11,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ledger import log_change
 from ledger.append_queue import CheckedEntry, PendingAppend, PendingChange, PendingRun
+from ledger.deduplication import (
+    Admission,
+    AppendSession,
+    Deduplication,
+    EntrySequence,
+    Span,
+    duplicate_of,
+    entry_sequence,
+)
 from ledger.entry import STAMP_BYTES_MAX, Buffer, entry_rows, is_marker, parse_entry
 from ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from ledger.ledger_list import LogContext
@@ -22,6 +31,7 @@ from ledger.ledger_policy import require_properties
 from ledger.log_snapshot import LogSnapshot
 from ledger.log_writer import LogWriter
 from ledger.position import Position, PositionRange
+from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import (
     CommitRun,
     CommittedRun,
@@ -36,6 +46,14 @@ from ledger.segment_reader import SegmentBlock
 from ledger.staging import OpenedPart
 
 T = TypeVar("T")
+
+
+class AppendedPart(NamedTuple):
+    """Some entries of an append, and when they are durable."""
+
+    future: Future[Position]
+    entries: int
+    size: int
 
 
 class ManagedLedger:
@@ -64,13 +82,57 @@ class ManagedLedger:
 
     def append(self, entries: Sequence[Buffer]) -> Future[Position]:
         """Append entries with consecutive ids; the future has the first one's position once all are durable."""
+        parts = self.append_parts(entries, AppendSession())
+        if len(parts) != 1:
+            raise Refused(f"an append to {self.name!r} is made of {len(parts)} parts: it holds duplicates")
+        return parts[0].future
+
+    def append_parts(self, entries: Sequence[Buffer], session: AppendSession) -> list[AppendedPart]:
+        """Append entries, each part with consecutive ids. Where the log has de-duplication, a duplicate is a part of
+        its own, is not written, and has the position `DUPLICATE`.
+        """
         if not entries:
             raise Refused(f"an append to {self.name!r} holds no entry", hint="Send at least one")
         self._writer.refuse_terminated()
         checked = [self._checked(entry, i) for i, entry in enumerate(entries)]
-        item = PendingAppend(checked, sum(entry.size for entry in checked))
+        deduplication = self._writer.list.deduplication
+        if deduplication is None:
+            item = PendingAppend([entry for entry, _ in checked], sum(entry.size for entry, _ in checked))
+            self._writer.put(item)
+            return [AppendedPart(item.future, len(checked), item.size)]
+        where = f"an append to {self.name!r}"
+        sequences = [entry_sequence(metadata, f"entry {i} of {where}") for i, (_, metadata) in enumerate(checked)]
+        with deduplication.turn:
+            return [
+                self._append_span(deduplication, session, span, checked, sequences)
+                for span in deduplication.split(session, sequences, where)
+            ]
+
+    def _append_span(
+        self,
+        deduplication: Deduplication,
+        session: AppendSession,
+        span: Span,
+        checked: list[tuple[CheckedEntry, MessageMetadata]],
+        sequences: list[EntrySequence | None],
+    ) -> AppendedPart:
+        entries = [entry for entry, _ in checked[span.start : span.end]]
+        size = sum(entry.size for entry in entries)
+        if span.duplicate:
+            return AppendedPart(duplicate_of(span.original), len(entries), size)
+        admission = Admission(session)
+        item = PendingAppend(entries, size, admission=admission)
         self._writer.put(item)
-        return item.future
+        deduplication.admit(sequences[span.start : span.end], admission, item.future)
+        return AppendedPart(item.future, len(entries), size)
+
+    def last_sequence_id(self, producer: str, timeout_ms: int) -> int | None:
+        """The highest sequence id of a producer that is durable, once nothing of it is on its way; -1 for none.
+
+        None for a log without de-duplication.
+        """
+        deduplication = self._writer.list.deduplication
+        return None if deduplication is None else deduplication.last_sequence_id(producer, timeout_ms)
 
     def commit_run(self, request: CommitRun, parts: Sequence[OpenedPart]) -> Future[CommittedRun]:
         """Append the parts as one run, unless this batch of this query is in the log already."""
@@ -175,7 +237,7 @@ class ManagedLedger:
         """Settle what was queued and seal the open ledger, where that can be done. May be repeated; raises nothing."""
         self._writer.close()
 
-    def _checked(self, entry: Buffer, ordinal: int) -> CheckedEntry:
+    def _checked(self, entry: Buffer, ordinal: int) -> tuple[CheckedEntry, MessageMetadata]:
         parsed = parse_entry(entry, f"entry {ordinal} of an append to {self.name!r}")
         if run_id(parsed.metadata) is not None or is_marker(parsed.metadata):
             raise Refused(
@@ -187,7 +249,7 @@ class ManagedLedger:
                 f"entry {ordinal} of an append to {self.name!r} carries broker metadata already",
                 hint="Send the entry as the producer made it; the broker stamps it",
             )
-        return self._sized(entry, entry_rows(parsed.metadata))
+        return self._sized(entry, entry_rows(parsed.metadata)), parsed.metadata
 
     def _checked_of_run(self, entry: Buffer, where: str, wanted: RunId) -> CheckedEntry:
         metadata = parse_entry(entry, where).metadata

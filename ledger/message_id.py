@@ -23,6 +23,11 @@ class MessageId(msgspec.Struct, frozen=True, order=True, array_like=True):
         """The entry that holds it."""
         return Position(self.ledger_id, self.entry_id)
 
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether the message was in the log already and was not written: its place is not known."""
+        return self.ledger_id < 0
+
     def __str__(self) -> str:
         text = f"{self.ledger_id}:{self.entry_id}:{self.partition}"
         return text if self.batch_index < 0 else f"{text}:{self.batch_index}"

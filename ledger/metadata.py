@@ -5,6 +5,7 @@
     segment       what `LedgerInfo` has no field for: block size, rows, file size, by ledger id
     run           the newest committed batch of each query, as far as it is sealed
     manifest      batches over several ledgers, from their commit point until they are rolled forward
+    sequence      the highest sequence id of each producer in sealed ledgers, where de-duplication is on
     schema        Arrow schemas of a ledger, versions from 0
     cursor        ManagedCursorInfo, replay floor, lease
     policy        what a ledger or a namespace states, by its name (ledger.policy_records)
@@ -25,6 +26,7 @@ import msgspec
 
 from ledger.clock import Clock
 from ledger.cursor import Cursor, Lease, cursor_info, next_position_of
+from ledger.deduplication import KnownSequence
 from ledger.errors import NotFound, Refused
 from ledger.metadata_file import MetadataFile
 from ledger.partition_record import extend_partitioned, insert_ledger, insert_partitioned
@@ -46,6 +48,8 @@ CREATE TABLE run (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, quer
   batch INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (ledger, query)) WITHOUT ROWID;
 CREATE TABLE manifest (query TEXT NOT NULL, batch INTEGER NOT NULL, body BLOB NOT NULL,
   PRIMARY KEY (query, batch)) WITHOUT ROWID;
+CREATE TABLE sequence (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, producer TEXT NOT NULL,
+  sequence_id INTEGER NOT NULL, last_ms INTEGER NOT NULL, PRIMARY KEY (ledger, producer)) WITHOUT ROWID;
 CREATE TABLE schema (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, version INTEGER NOT NULL,
   body BLOB NOT NULL, PRIMARY KEY (ledger, version)) WITHOUT ROWID;
 CREATE TABLE cursor (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, name TEXT NOT NULL,
@@ -208,11 +212,13 @@ class Metadata:
         segment: SegmentRecord | None,
         committed: list[CommittedBatch],
         trimmed_to: Position | None = None,
+        sequences: list[KnownSequence] | None = None,
     ) -> LedgerRecord:
         """Replace the list of ledgers, if the record is still at the version and incarnation that `record` has.
 
         `segment` is written beside it; side rows of ledgers that the new list does not have go. The newest committed
-        batches become as durable as the record. With `trimmed_to`, no cursor may need anything before it.
+        batches become as durable as the record; so do the producers' sequence ids, which replace those before. With
+        `trimmed_to`, no cursor may need anything before it.
         """
         name, listed = record.name, {listed.ledgerId for listed in info.ledgerInfo}
 
@@ -237,6 +243,12 @@ class Metadata:
                 "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
                 [(name, batch.query, batch.batch, msgspec.json.encode(batch)) for batch in committed],
             )
+            if sequences is not None:
+                c.execute("DELETE FROM sequence WHERE ledger = ?", (name,))
+                c.executemany(
+                    "INSERT INTO sequence VALUES (?, ?, ?, ?)",
+                    [(name, one.producer, one.sequence_id, one.last_ms) for one in sequences],
+                )
             return LedgerRecord(name, record.incarnation, record.version + 1, info)
 
         return self._file.change(update)
@@ -266,6 +278,15 @@ class Metadata:
         """The newest batch of each query that a sealed ledger holds."""
         rows = self._file.read(lambda c: c.execute("SELECT body FROM run WHERE ledger = ?", (name,)).fetchall())
         return [msgspec.json.decode(row[0], type=CommittedBatch) for row in rows]
+
+    def sequences(self, name: str) -> list[KnownSequence]:
+        """The highest sequence ids of producers, as of the last seal."""
+        rows = self._file.read(
+            lambda c: c.execute(
+                "SELECT producer, sequence_id, last_ms FROM sequence WHERE ledger = ?", (name,)
+            ).fetchall()
+        )
+        return [KnownSequence(*row) for row in rows]
 
     def schema(self, name: str, version: int) -> tuple[int, bytes]:
         """A registered schema, the newest for version -1; `(-1, b"")` when none is registered."""

@@ -80,6 +80,7 @@ class CreateLedger(msgspec.Struct, frozen=True):
     max_entries_per_ledger: NotNegative = 0
     max_size_per_ledger_bytes: NotNegative = 0
     partitions: NotNegative = 0
+    deduplication: bool = False
 
 
 class ChangePartitions(msgspec.Struct, frozen=True):
@@ -93,6 +94,19 @@ class PartitionCount(msgspec.Struct, frozen=True):
     """The number of partitions; 0 for a ledger that has none, or that is not there."""
 
     partitions: NotNegative
+
+
+class AskSequence(msgspec.Struct, frozen=True):
+    """The last sequence id of a producer in a ledger."""
+
+    ledger: str
+    producer: str
+
+
+class LastSequence(msgspec.Struct, frozen=True):
+    """The highest sequence id that is durable, -1 for none; None for a ledger without de-duplication."""
+
+    sequence_id: int | None
 
 
 class NameLedger(msgspec.Struct, frozen=True):
@@ -506,6 +520,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "create": (CreateLedger, LedgerDescription),
     "describe": (NameLedger, LedgerDescription),
     "delete": (NameLedger, Empty),
+    "producer.last": (AskSequence, LastSequence),
     "partitions": (NameLedger, PartitionCount),
     "partitions.extend": (ChangePartitions, LedgerDescription),
     "trim": (NameLedger, TrimmedLedgers),

@@ -65,6 +65,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     maxConcurrentReaders: int = 2_048
     brokerMaxConnections: int = 16_384
     stagingRetentionSeconds: int = 7 * 24 * 3600
+    brokerDeduplicationMaxNumberOfProducers: int = 10_000
+    brokerDeduplicationProducerInactivityTimeoutMinutes: int = 360
     brokerIdleTimeoutSeconds: int = 300
     brokerShutdownTimeoutMs: int = 60_000
     bindAddress: str = ""
@@ -219,6 +221,18 @@ SETTINGS: dict[str, Setting] = {
         60,
         10 * 365 * 24 * 3600,
         "How long what failed task attempts staged may wait for a batch's re-run.",
+    ),
+    "brokerDeduplicationMaxNumberOfProducers": Setting(
+        "producers",
+        1,
+        1_000_000,
+        "Producers whose sequence ids a ledger with de-duplication remembers; beyond it those longest silent go.",
+    ),
+    "brokerDeduplicationProducerInactivityTimeoutMinutes": Setting(
+        "minutes",
+        1,
+        10 * 365 * 24 * 60,
+        "A producer that was silent for so long is forgotten when its ledger is sealed: what it sends again is new.",
     ),
     "brokerIdleTimeoutSeconds": Setting(
         "seconds",

@@ -24,6 +24,7 @@ import msgspec
 from ledger import disk
 from ledger.clock import Clock, new_id
 from ledger.cursor_table import CursorTable
+from ledger.deduplication import DEDUPLICATION_ENABLED
 from ledger.errors import Corrupt, NotFound, Refused, Unavailable
 from ledger.host import StoreLock, host_identity, require_private
 from ledger.ledger_list import LogContext, files_of
@@ -168,14 +169,16 @@ class Store:
         if request.block_bytes:
             require_block_bytes(request.block_bytes)
         self.partitions.require_creatable(name)
-        self._metadata.create_ledger(name, new_id(), {**request.properties, **policy}, exist_ok=request.exist_ok)
+        self._metadata.create_ledger(
+            name, new_id(), {**request.properties, **policy, **_switches(request)}, exist_ok=request.exist_ok
+        )
         return self.ledger(name)
 
     def create_partitioned(self, request: CreateLedger) -> LedgerDescription:
         """Create a ledger with partitions; an existing one with as many is answered when `exist_ok`, else refused."""
         name = canonical_name(request.name)
         require_partitions(request.partitions)
-        properties = {**request.properties, **LedgerPolicy.properties(request, self._settings)}
+        properties = {**request.properties, **LedgerPolicy.properties(request, self._settings), **_switches(request)}
         if request.block_bytes:
             require_block_bytes(request.block_bytes)
         self.partitions.create(name, request.partitions, properties, exist_ok=request.exist_ok)
@@ -302,6 +305,11 @@ class Store:
             path.unlink()
         retention_ms = self._settings.stagingRetentionSeconds * 1000
         self._staging.sweep_older(self._clock() - retention_ms)
+
+
+def _switches(request: CreateLedger) -> dict[str, str]:
+    """The properties of what a ledger has or has not."""
+    return {DEDUPLICATION_ENABLED: "true"} if request.deduplication else {}
 
 
 def _left_by_create(path: Path) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from ledger.deduplication import AppendSession
 from ledger.errors import LedgerError, Refused
 from ledger.managed_ledger import ManagedLedger
 from ledger.position import EARLIEST, Position
@@ -40,6 +41,7 @@ class AppendStream:
         self._ledger = ledger
         self._writer = writer
         self._max = in_flight_max
+        self._session = AppendSession()
         self._in_flight = 0
         self._room = threading.Condition()
         self._error: BaseException | None = None
@@ -81,8 +83,8 @@ class AppendStream:
                 self._queue([entry])
 
     def _queue(self, entries: list[pa.Buffer]) -> None:
-        size = sum(entry.size for entry in entries)
-        self._waiting.put(_Waiting(self._ledger.append(entries), len(entries), size))
+        for part in self._ledger.append_parts(entries, self._session):
+            self._waiting.put(_Waiting(part.future, part.entries, part.size))
 
     def _wait_for_room(self, size: int) -> None:
         with self._room:

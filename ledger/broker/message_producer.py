@@ -27,7 +27,8 @@ from ledger.compression import NAMES
 from ledger.entry import STAMP_BYTES_MAX
 from ledger.errors import LedgerError, Refused, Unavailable
 from ledger.message_id import MessageId
-from ledger.position import Position
+from ledger.position import EARLIEST, Position
+from ledger.protocol import AskSequence
 from ledger.pulsar_batch import (
     Envelope,
     OutgoingMessage,
@@ -73,12 +74,15 @@ def open_producer(
     if compression.upper() not in NAMES:
         raise Refused(f"compression {compression!r} is not known", hint=f"Known are {', '.join(NAMES).lower()}")
     block_bytes = int(described.properties.get(_BLOCK_BYTES, 64 * 1024 * 1024))
+    # First what is known, then the stream: what the name has on its way is waited for.
+    known = client.call("producer.last", AskSequence(ledger, name)).sequence_id
     pipeline = client.producer(ledger, name, max_in_flight_bytes=max_pending_bytes)
     return MessageProducer(
         pipeline,
         Envelope(name, NAMES.index(compression.upper())),
         batching,
         entry_bytes_max=entry_bytes_max(block_bytes) - STAMP_BYTES_MAX,
+        known_sequence_id=-1 if known is None else known,
         partition=partition,
     )
 
@@ -93,7 +97,7 @@ class MessageProducer:
         batching: Batching,
         *,
         entry_bytes_max: int,
-        next_sequence_id: int = 0,
+        known_sequence_id: int = -1,
         partition: int = -1,
         clock: Clock = system_clock_ms,
     ) -> None:
@@ -103,7 +107,9 @@ class MessageProducer:
         self._entry_bytes_max = entry_bytes_max
         self._partition = partition
         self._clock = clock
-        self._next = next_sequence_id
+        self._known = known_sequence_id  # durable when the producer was made: what repeats it travels apart
+        self._next = known_sequence_id + 1
+        self._last_given = -1
         self._changed = threading.Condition()
         self._open: list[OutgoingMessage] = []
         self._futures: list[Future[MessageId]] = []
@@ -129,7 +135,10 @@ class MessageProducer:
 
     @property
     def last_sequence_id(self) -> int:
-        """The number of the last message that was sent, acknowledged or not; -1 before the first."""
+        """The number of the last message that was sent, acknowledged or not, or that is known from before; else -1.
+
+        Where the ledger has de-duplication, a producer that is made anew with the same name goes on from there.
+        """
         with self._changed:
             return self._next - 1
 
@@ -145,16 +154,18 @@ class MessageProducer:
     ) -> Future[MessageId]:
         """Send a message; the future has its id once it is durable. A value of None is a tombstone for its key.
 
-        Sequence ids count up by themselves; one that is given must be higher than the last.
+        Sequence ids count up by themselves; those that are given must rise. Where the ledger has de-duplication, a
+        message whose sequence id is in the log already is not written again, and its id says so: `is_duplicate`.
         """
         with self._changed:
             self._require_open()
             number = self._numbered(sequence_id)
             message = OutgoingMessage(value, number, key, properties or {}, event_time_ms, ordering_key)
             most = require_message(message, self._entry_bytes_max)
-            if self._open and self._is_beyond(message.size, most):
+            if self._open and self._is_apart(message, most):
                 self._send_open()
-            self._next = number + 1
+            self._last_given = number
+            self._next = max(self._next, number + 1)
             return self._add(message, most)
 
     def send_column(
@@ -222,16 +233,22 @@ class MessageProducer:
     def _numbered(self, sequence_id: int | None) -> int:
         if sequence_id is None:
             return self._next
-        if sequence_id < self._next:
+        if sequence_id <= self._last_given or self._known < sequence_id < self._next:
+            last = max(self._last_given, self._next - 1 if sequence_id > self._known else -1)
             raise Refused(
-                f"sequence id {sequence_id} was given to the producer {self.name!r}, its last is {self._next - 1}",
+                f"sequence id {sequence_id} was given to the producer {self.name!r}, its last is {last}",
                 hint="Give a higher one",
             )
         return sequence_id
 
-    def _is_beyond(self, size: int, most: int) -> bool:
-        """Whether the open batch would be too large with one more message."""
-        return self._bytes + size > self._batching.batching_max_bytes or self._bytes_most + most > self._entry_bytes_max
+    def _is_apart(self, message: OutgoingMessage, most: int) -> bool:
+        """Whether the open batch would be too large with one more message, or of messages both known and new."""
+        known = [one.sequence_id <= self._known for one in (self._open[-1], message)]
+        return (
+            known[0] != known[1]
+            or self._bytes + message.size > self._batching.batching_max_bytes
+            or self._bytes_most + most > self._entry_bytes_max
+        )
 
     def _add(self, message: OutgoingMessage, most: int) -> Future[MessageId]:
         future: Future[MessageId] = Future()
@@ -294,6 +311,10 @@ def _settle(futures: list[Future[MessageId]], sent: Future[Position], *, partiti
             future.set_exception(error)
         return
     position = sent.result()
+    if position == EARLIEST:  # a duplicate
+        for future in futures:
+            future.set_result(MessageId(position.ledger_id, position.entry_id, -1, partition))
+        return
     if batch_index == 0:
         futures[0].set_result(MessageId(position.ledger_id, position.entry_id, -1, partition))
         return

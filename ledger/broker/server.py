@@ -43,11 +43,13 @@ from ledger.protocol import (
     AcquireLease,
     AppendCommand,
     AskEnd,
+    AskSequence,
     BlockPlace,
     ChangeProperties,
     CreateLedger,
     Empty,
     Hello,
+    LastSequence,
     LeaseReply,
     LedgerDescription,
     LedgerEnd,
@@ -93,6 +95,7 @@ _READING = frozenset(
         "shutdown",
     }
 )
+_SETTLE_MS = 30_000
 _log = logging.getLogger(__name__)
 
 
@@ -270,6 +273,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         ledger = self._store.ledger(request.name)
         return Properties(ledger.name, ledger.change_properties(request.values, request.remove))
 
+    def _last_sequence(self, request: AskSequence) -> LastSequence:
+        ledger = self._store.ledger(request.ledger)
+        return LastSequence(ledger.last_sequence_id(request.producer, _SETTLE_MS))
+
     def _seek(self, request: SeekTime) -> PositionReply:
         return PositionReply(self._store.ledger(request.name).seek_time(request.timestamp_ms))
 
@@ -299,6 +306,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "create": self._create,
             "describe": lambda request: store.describe(request.name),
             "delete": self._delete,
+            "producer.last": self._last_sequence,
             "partitions": lambda request: PartitionCount(store.partitions.count(canonical_name(request.name))),
             "partitions.extend": store.extend_partitioned,
             "trim": lambda request: store.ledger(request.name).trim(),

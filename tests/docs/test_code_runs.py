@@ -20,7 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # What the reader sees, and would miss if the page were wrong.
 SAYS = {
     "README.md": [r"\|\s*2\|\s*salt\|\s*1\.2\|", r"'item': 'coffee'", r"'item': 'tea'"],
-    "docs/messages.md": [r"first message: 0", r"b'home'\}, \{'value': b'basket'", r"in 3 partitions: 9"],
+    "docs/messages.md": [
+        r"first message: 0",
+        r"b'home'\}, \{'value': b'basket'",
+        r"in 3 partitions: 9",
+        r"attempt 1 after 2 \[True, True, True\]",
+        r"payments: 3",
+    ],
     "docs/quickstart.md": [],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }
