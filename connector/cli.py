@@ -148,6 +148,7 @@ def delete(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     store: StoreOption = None,
+    output: OutputOption = Output.text,
 ) -> None:
     """Delete a ledger with its cursors and files, for good."""
     found = opened(store)
@@ -157,6 +158,7 @@ def delete(
             f"Delete {described.name} with {described.rows} rows and {len(described.cursors)} cursors?", abort=True
         )
     found.delete(described.name)
+    show(output, {"deleted": described.name}, lambda console: console.print(f"deleted {described.name}"))
 
 
 @app.command()
@@ -265,11 +267,22 @@ def create_cursor(
 @cursors.command("reset")
 @reporting
 def reset_cursor(
-    name: Name, cursor: str, position: str, store: StoreOption = None, output: OutputOption = Output.text
+    name: Name,
+    cursor: str,
+    position: Annotated[str, typer.Argument(help="earliest, latest or LEDGER:ENTRY.")] = "",
+    at_time: Annotated[
+        int | None, typer.Option(help="To the first entry of this time, ms by the broker's clock.")
+    ] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
 ) -> None:
     """Move a cursor anywhere, backwards too. Stop the query that reads in its name first."""
+    if bool(position) == (at_time is not None):
+        raise typer.BadParameter("give a position or --at-time, one of them")
     client = opened(store).client
     log = client.end(canonical_name(name))
+    if at_time is not None:
+        position = str(client.call("seek", SeekTime(log.name, at_time)).position)
     wanted = (
         min(max(_position(position), log.start), log.end) if position in ("earliest", "latest") else _position(position)
     )
@@ -279,9 +292,11 @@ def reset_cursor(
 
 @cursors.command("delete")
 @reporting
-def delete_cursor(name: Name, cursor: str, store: StoreOption = None) -> None:
+def delete_cursor(name: Name, cursor: str, store: StoreOption = None, output: OutputOption = Output.text) -> None:
     """Forget a cursor: it holds nothing back any more."""
-    opened(store).client.call("cursor.delete", NameCursor(canonical_name(name), cursor))
+    request = NameCursor(canonical_name(name), cursor)
+    opened(store).client.call("cursor.delete", request)
+    show(output, {"deleted": cursor}, lambda console: console.print(f"deleted {cursor} of {request.ledger}"))
 
 
 def _position(text: str) -> Position:
@@ -309,6 +324,8 @@ def _describe(console: Console, described: LedgerDescription) -> None:
         f"  columns: {'version ' + str(described.schema_version) if described.schema_version >= 0 else 'none'}"
     )
     console.print(f"  cursors: {', '.join(described.cursors) or 'none'}")
+    if described.terminated is not None:
+        console.print(f"  terminated: its last entry is {described.terminated}")
     table = Table("segment", "entries", "rows", "bytes", "state")
     for segment in described.segments:
         state = "sealed" if segment.close_ms else "open"

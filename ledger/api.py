@@ -28,11 +28,13 @@ from ledger.clock import monotonic_ms, new_id, system_clock_ms
 from ledger.columns import ColumnFit, require_columns, schema_bytes, schema_from_bytes
 from ledger.entry import Buffer, ParsedEntry, encode_entry, is_arrow, is_marker, parse_entry
 from ledger.errors import Refused
+from ledger.ledger_life import LedgerLife, change_policy
 from ledger.names import canonical_name
 from ledger.position import EARLIEST, Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import (
     AskEnd,
+    ChangePolicy,
     CreateLedger,
     Empty,
     GetSchema,
@@ -42,6 +44,7 @@ from ledger.protocol import (
     OpenCursor,
     ReadRequest,
     RegisterSchema,
+    ResetCursor,
 )
 from ledger.segment_reader import iter_frames
 
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
     from ledger.broker.client import Client
     from ledger.broker.message_producer import MessageProducer
     from ledger.partitioned_ledger import PartitionedLedger
-    from ledger.protocol import CursorState, LedgerDescription, LedgerEnd
+    from ledger.protocol import CursorState, LedgerDescription, LedgerEnd, Policies
 
 _RAW = pa.schema([pa.field("value", pa.binary())])
 _ENTRY_BYTES = 4 * 1024 * 1024
@@ -135,6 +138,11 @@ class LedgerStore:
         """Delete a ledger with its partitions and cursors, for good."""
         self.client.call("delete", NameLedger(canonical_name(name)))
 
+    def namespace_policy(self, namespace: str, forget: Iterable[str] = (), **values: int) -> Policies:
+        """Set and forget policies for every ledger of a namespace, `tenant/namespace`; without either, look."""
+        request = ChangePolicy(namespace, namespace=True, values=values, forget=list(forget))
+        return change_policy(self.client, request)
+
 
 def _partitioned(client: Client, name: str) -> PartitionedLedger:
     from ledger.partitioned_ledger import PartitionedLedger
@@ -142,7 +150,7 @@ def _partitioned(client: Client, name: str) -> PartitionedLedger:
     return PartitionedLedger(client, name)
 
 
-class Ledger:
+class Ledger(LedgerLife):
     """One managed ledger."""
 
     def __init__(self, client: Client, name: str) -> None:
@@ -223,7 +231,10 @@ class Ledger:
                 yield from _rows(parse_entry(frame, where), fit, where)
 
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
-        """What is there from `start`, then what comes, as tables; ends after `wait_ms` of silence, if given."""
+        """What is there from `start`, then what comes, as tables.
+
+        Ends after `wait_ms` of silence, if given, and at the end of a ledger that was terminated.
+        """
         at = start
         until = None if wait_ms is None else monotonic_ms() + wait_ms
         while True:
@@ -233,7 +244,7 @@ class Ledger:
                 if log.rows_since:
                     yield self.read(at, log.end)
                 until = None if wait_ms is None else monotonic_ms() + wait_ms
-            elif until is not None and monotonic_ms() >= until:
+            elif log.terminated or (until is not None and monotonic_ms() >= until):
                 return
             at = max(at, log.end)
 
@@ -305,9 +316,10 @@ class Cursor:
     def __repr__(self) -> str:
         return f"Cursor({self.ledger.name}, {self.name})"
 
-    def state(self) -> CursorState:
-        """Where it stands, and what it has left."""
-        found: CursorState = self.ledger.client.call("cursor.describe", NameCursor(self.ledger.name, self.name))
+    def state(self, *, precise: bool = True) -> CursorState:
+        """Where it stands, and what it has left. Not `precise`: rows and bytes from averages, no file is read."""
+        request = NameCursor(self.ledger.name, self.name, precise=precise)
+        found: CursorState = self.ledger.client.call("cursor.describe", request)
         return found
 
     def read(self) -> tuple[pa.Table, Position]:
@@ -318,6 +330,16 @@ class Cursor:
     def acknowledge(self, position: Position) -> None:
         """Everything before `position` is done with."""
         self.ledger.client.call("cursor.mark_delete", MarkDelete(self.ledger.name, self.name, position))
+
+    def reset(self, position: Position) -> None:
+        """Move it anywhere, backwards too. Refused below what was trimmed and beyond the end."""
+        self.ledger.client.call("cursor.reset", ResetCursor(self.ledger.name, self.name, position))
+
+    def seek(self, timestamp_ms: int) -> Position:
+        """Move it to the first entry that the broker took at or after a time; where that is."""
+        position = self.ledger.position_at(timestamp_ms)
+        self.reset(position)
+        return position
 
     def delete(self) -> None:
         """Forget it: it holds nothing back any more."""

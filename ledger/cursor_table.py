@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ledger.backlog import backlog, estimated_backlog
 from ledger.clock import Clock
 from ledger.cursor import Cursor
 from ledger.errors import NotFound, Refused
 from ledger.host import is_gone
 from ledger.log_snapshot import LogSnapshot
 from ledger.metadata import CursorRecord, Metadata
-from ledger.names import nearest
+from ledger.names import nearest, require_cursor_name
 from ledger.position import Position, PositionRange
 from ledger.protocol import (
     AcquireLease,
@@ -45,8 +46,7 @@ class CursorTable:
     def open(self, request: OpenCursor) -> CursorState:
         """The cursor as it stands; made at `start` when there is none and `create` says so."""
         snapshot = self._snapshot_of(request.ledger)
-        if not request.cursor:
-            raise Refused(f"a cursor of {request.ledger!r} has an empty name", hint="Name the subscription")
+        require_cursor_name(request.cursor, request.ledger)
         found = self._metadata.cursor(snapshot.name, request.cursor)
         if found is not None:
             return self._state(found.cursor, snapshot, created=False)
@@ -62,7 +62,7 @@ class CursorTable:
     def describe(self, request: NameCursor) -> CursorState:
         """The cursor and what it has left."""
         snapshot = self._snapshot_of(request.ledger)
-        return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
+        return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot, precise=request.precise)
 
     def mark_delete(self, request: MarkDelete) -> CursorState:
         """Acknowledge everything before a position."""
@@ -122,9 +122,11 @@ class CursorTable:
         near = nearest(name, self._metadata.cursor_names(ledger))
         return NotFound(f"ledger {ledger!r} has no cursor {name!r}", hint=f"Did you mean {near!r}?" if near else "")
 
-    def _state(self, cursor: Cursor, snapshot: LogSnapshot, *, created: bool = False) -> CursorState:
+    def _state(
+        self, cursor: Cursor, snapshot: LogSnapshot, *, created: bool = False, precise: bool = True
+    ) -> CursorState:
         left = PositionRange(max(cursor.next_position, snapshot.start), snapshot.end)
-        entries, rows, size = snapshot.measure(left) if left else (0, 0, 0)
+        entries, rows, size = (backlog if precise else estimated_backlog)(snapshot, left)
         return CursorState(
             ledger=cursor.ledger,
             cursor=cursor.name,

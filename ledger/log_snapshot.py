@@ -10,6 +10,7 @@ Invariants
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +21,7 @@ import numpy as np
 from ledger.errors import DataLoss
 from ledger.position import LATEST, Position, PositionRange
 from ledger.protocol import SplitPart
-from ledger.segment_index import EntryIndex
+from ledger.segment_index import EntryIndex, Integers
 from ledger.segment_reader import SegmentBlock, blocks
 from ledger.trim_mark import NOTHING_TRIMMED, TrimMark
 
@@ -149,19 +150,17 @@ class LogSnapshot:
 
     def seek_time(self, timestamp_ms: int) -> Position:
         """The first entry whose broker timestamp is at or after `timestamp_ms`; the end when there is none."""
-        for segment in self.segments:
-            if not segment.entries:
-                continue
-            stamps = segment.index().timestamps[: segment.entries]
-            if int(stamps[-1]) >= timestamp_ms:
-                return Position(segment.ledger_id, int(np.searchsorted(stamps, timestamp_ms, side="left")))
-        return self.end
+        held = [segment for segment in self.segments if segment.entries]
+        at = bisect_left(held, timestamp_ms, key=lambda segment: int(_stamps(segment)[-1]))
+        if at == len(held):
+            return self.end
+        return Position(held[at].ledger_id, int(np.searchsorted(_stamps(held[at]), timestamp_ms, side="left")))
 
     def last_timestamp_ms(self) -> int:
         """The broker timestamp of the last committed entry; 0 for an empty log."""
         for segment in reversed(self.segments):
             if segment.entries:
-                return int(segment.index().timestamps[segment.entries - 1])
+                return int(_stamps(segment)[-1])
         return 0
 
     def _cuts(self, range_: PositionRange, target_bytes: int) -> Iterator[Position]:
@@ -210,6 +209,10 @@ class LogSnapshot:
     def _is_at_end(self, position: Position) -> bool:
         """Whether a position after the end is the same place: before the first entry of a ledger that has none yet."""
         return position.entry_id <= 0 and any(s.ledger_id == position.ledger_id for s in self.segments)
+
+
+def _stamps(segment: LogSegment) -> Integers:
+    return segment.index().timestamps[: segment.entries]
 
 
 def _bytes_between(segment: LogSegment, first: int, end: int) -> int:

@@ -357,6 +357,7 @@ class Metadata:
         def put(c: sqlite3.Connection) -> int:
             if expected is None:
                 _require_ledger(c, cursor.ledger)
+                _require_own_case(c, cursor)
                 return c.execute(
                     "INSERT OR IGNORE INTO cursor (info, floor_ledger, floor_entry, holder, lease_until_ms, ledger, "
                     "name, version) VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
@@ -397,6 +398,15 @@ def _slowest(c: sqlite3.Connection, ledger: str) -> Position | None:
 def _require_ledger(c: sqlite3.Connection, name: str) -> None:
     if c.execute("SELECT 1 FROM ledger WHERE name = ?", (name,)).fetchone() is None:
         raise NotFound(f"there is no ledger {name!r}")
+
+
+def _require_own_case(c: sqlite3.Connection, cursor: Cursor) -> None:
+    for (name,) in c.execute("SELECT name FROM cursor WHERE ledger = ?", (cursor.ledger,)):
+        if name != cursor.name and name.casefold() == cursor.name.casefold():
+            raise Refused(
+                f"cursor {cursor.name!r} of {cursor.ledger!r} differs from {name!r} only in case",
+                hint="Use that one or another name",
+            )
 
 
 def _lost(c: sqlite3.Connection, record: LedgerRecord) -> Refused:

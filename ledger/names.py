@@ -56,6 +56,15 @@ def require_namespace(text: str) -> str:
     return text
 
 
+def require_cursor_name(text: str, ledger: str) -> str:
+    """The name of a cursor; raises Refused with the bad value."""
+    where = f"cursor name {text!r} of {ledger!r}"
+    if text in ("", ".", ".."):
+        raise Refused(f"{where} is none", hint="Name the subscription")
+    _require_text(text, where)
+    return text
+
+
 def short_name(canonical: str) -> str:
     """The shortest spelling of a canonical name."""
     return canonical.removeprefix(f"{_TENANT}/{_NAMESPACE}/{_DOMAIN}/").replace(f"/{_DOMAIN}/", "/", 1)
@@ -80,11 +89,15 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 def _require_part(part: str, text: str) -> None:
     if part in ("", ".", ".."):
         raise Refused(f"ledger name {text!r} has the part {part!r}", hint=_HINT)
-    if any(unicodedata.category(char) == "Cc" for char in part) or "\\" in part:
-        raise Refused(f"ledger name {text!r} has a control character or backslash in {part!r}", hint=_HINT)
+    _require_text(part, f"ledger name {text!r}")
+
+
+def _require_text(part: str, where: str) -> None:
+    if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in part) or "\\" in part:
+        raise Refused(f"{where} has a control character or backslash in {part!r}", hint=_HINT)
     try:
         size = len(part.encode())
     except UnicodeEncodeError:
-        raise Refused(f"ledger name {text!r} is not valid Unicode in {part!r}", hint=_HINT) from None
+        raise Refused(f"{where} is not valid Unicode in {part!r}", hint=_HINT) from None
     if size > _PART_BYTES_MAX:
-        raise Refused(f"ledger name has a part of {size} bytes, at most {_PART_BYTES_MAX} are allowed", hint=_HINT)
+        raise Refused(f"{where[:80]} has a part of {size} bytes, at most {_PART_BYTES_MAX} are allowed", hint=_HINT)

@@ -346,7 +346,10 @@ class OpenCursor(msgspec.Struct, frozen=True):
 
 
 class CursorState(msgspec.Struct, frozen=True):
-    """A durable cursor. `next_position` is the first position not acknowledged; the rest is what it has left."""
+    """A durable cursor. `next_position` is the first position not acknowledged; the rest is what it has left.
+
+    An entry that delivers no row, a marker of a run, is not counted in `backlog_entries`; an estimate counts it.
+    """
 
     ledger: str
     cursor: str
@@ -361,10 +364,11 @@ class CursorState(msgspec.Struct, frozen=True):
 
 
 class NameCursor(msgspec.Struct, frozen=True):
-    """A request about one cursor."""
+    """A request about one cursor. Not `precise`: rows and bytes of its backlog are estimated, and no file is read."""
 
     ledger: str
     cursor: str
+    precise: bool = True
 
 
 class MarkDelete(msgspec.Struct, frozen=True):

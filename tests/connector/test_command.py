@@ -68,6 +68,64 @@ def test_cursors_are_made_moved_and_forgotten(store: Path) -> None:
     assert run_json("cursor", "list", "orders") == []
 
 
+def test_a_cursor_is_moved_to_a_time(store: Path) -> None:
+    run("append", "orders", "a", "b")
+    described = run_json("describe", "orders")
+    run("cursor", "create", "orders", "billing", "--start", "latest")
+    moved = run_json("cursor", "reset", "orders", "billing", "--at-time", "0")
+    assert (moved["next_position"], moved["backlog_rows"]) == (described["start"], 2)
+    late = run_json("cursor", "reset", "orders", "billing", "--at-time", str(2**62))
+    assert late["next_position"] == described["end"]
+    run("cursor", "reset", "orders", "billing", status=2)
+    run("cursor", "reset", "orders", "billing", "latest", "--at-time", "0", status=2)
+    assert run_json("cursor", "delete", "orders", "billing") == {"deleted": "billing"}
+
+
+def test_policies_are_set_trimmed_by_and_forgotten(store: Path) -> None:
+    run("create", "orders", "--max-entries", "2")
+    run("append", "orders", "a", "b", "c", "d", "e")
+    assert run_json("trim", "orders")["ledgers"] == [], "nothing without a policy"
+    shown = run_json("policy", "orders")
+    assert (shown["stated"], shown["effective"]["retentionTimeInMinutes"]) == ({}, -1)
+    run("policy", "public/default", "retentionSizeInMB=100", "--namespace")
+    assert run_json("policy", "orders")["effective"]["retentionSizeInMB"] == 100
+    run("policy", "orders", "retentionTimeInMinutes=0", "retentionSizeInMB=0")
+    assert "itself" in run("policy", "orders")
+    trimmed = run_json("trim", "orders")
+    described = run_json("describe", "orders")
+    assert trimmed["start"] == described["start"]
+    assert len(described["segments"]) == 1, "by this call, or by the broker itself before it"
+    forgotten = run_json("policy", "orders", "--forget", "retentionTimeInMinutes", "--forget", "retentionSizeInMB")
+    assert forgotten["stated"] == {}
+    assert run_json("policy", "public/default", "--namespace")["stated"] == {"retentionSizeInMB": 100}
+
+
+def test_wrong_policies_are_one_line(store: Path) -> None:
+    run("append", "orders", "a")
+    for given, said in (
+        (["retentionSizeMB=1"], "Did you mean 'retentionSizeInMB'"),
+        (["retentionSizeInMB"], "not of the form NAME=VALUE"),
+        (["retentionSizeInMB=much"], "'much', expected a whole number"),
+        (["retentionSizeInMB=1", "retentionSizeInMB=2"], "set twice"),
+        (["retentionSizeInMB=0"], "0 in one of them only"),
+    ):
+        assert said in run("policy", "orders", *given, status=1)
+
+
+def test_a_ledger_is_ended_and_keeps_its_properties(store: Path) -> None:
+    run("append", "orders", "a", "b")
+    assert run_json("properties", "orders", "owner=billing")["owner"] == "billing"
+    assert "owner = billing" in run("properties", "orders")
+    assert "owner" not in run_json("properties", "orders", "--remove", "owner")
+    run("terminate", "orders", status=1, stdin="n\n")
+    last = run_json("terminate", "orders", "--yes")["position"]
+    assert run_json("terminate", "orders")["position"] == last, "what has ended is not asked about"
+    assert "LEDGER_TERMINATED" in run("append", "orders", "c", status=1)
+    assert "terminated: its last entry is" in run("describe", "orders")
+    rows = run("tail", "orders", "--start", "earliest", "--output", "json").splitlines()
+    assert len(rows) == 2, "and a tail without --wait-ms ends"
+
+
 def test_settings_are_shown_changed_and_taken_back(store: Path) -> None:
     run("append", "orders", "a")
     listed = {state["name"]: state for state in run_json("settings", "list")}

@@ -18,10 +18,12 @@ NOW = 1_700_000_000_000
 MINUTE = 60_000
 
 
-def entry(payload: bytes, *, rows: int = 1) -> bytes:
+def entry(payload: bytes, *, rows: int = 1, run: int = 0) -> bytes:
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     if rows != 1:
         metadata.num_messages_in_batch = rows
+    if run:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = 7, run
     return b"".join(encode_entry(metadata, payload))
 
 

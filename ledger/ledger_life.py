@@ -1,0 +1,67 @@
+"""What is done to a ledger as a whole: how long it is kept, what it is called to mind by, its end.
+
+    orders.set_policy(retentionTimeInMinutes=7 * 24 * 60, retentionSizeInMB=10_240)
+    orders.trim()                                   # what the policy lets go, now; the broker does it by itself, too
+    orders.change_properties({"owner": "billing"})
+    orders.terminate()                              # readers see the end, nothing is appended any more
+
+Rules: every call is durable when it returns, and may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from ledger.position import Position
+from ledger.protocol import ChangePolicy, ChangeProperties, NameLedger, SeekTime
+
+if TYPE_CHECKING:
+    from ledger.broker.client import Client
+    from ledger.protocol import Policies, TrimmedLedgers
+
+
+class LedgerLife:
+    """The calls about one managed ledger that neither append nor read."""
+
+    client: Client
+    name: str
+
+    def policy(self) -> Policies:
+        """The policies that it states, those of its namespace, and what counts."""
+        return change_policy(self.client, ChangePolicy(self.name))
+
+    def set_policy(self, **values: int) -> Policies:
+        """Set policies by their names; they go before the namespace's and the broker's, from now on."""
+        return change_policy(self.client, ChangePolicy(self.name, values=values))
+
+    def forget_policy(self, *names: str) -> Policies:
+        """Go by the namespace, or else the broker, again."""
+        return change_policy(self.client, ChangePolicy(self.name, forget=list(names)))
+
+    def trim(self) -> TrimmedLedgers:
+        """Delete what the policy lets go and no cursor needs; without a policy that is nothing."""
+        done: TrimmedLedgers = self.client.call("trim", NameLedger(self.name))
+        return done
+
+    def terminate(self) -> Position:
+        """End it for good. The position of its last entry, `(-1, -1)` when it never had one."""
+        last: Position = self.client.call("terminate", NameLedger(self.name)).position
+        return last
+
+    def change_properties(self, values: Mapping[str, str], remove: Collection[str] = ()) -> dict[str, str]:
+        """Set properties and remove others; answers all there are then."""
+        request = ChangeProperties(self.name, dict(values), list(remove))
+        kept: dict[str, str] = self.client.call("properties", request).properties
+        return kept
+
+    def position_at(self, timestamp_ms: int) -> Position:
+        """The first position whose entry the broker took at or after a time; the end when there is none."""
+        found: Position = self.client.call("seek", SeekTime(self.name, timestamp_ms)).position
+        return found
+
+
+def change_policy(client: Client, request: ChangePolicy) -> Policies:
+    """Set and forget policies of a ledger or namespace; without either, look at them."""
+    found: Policies = client.call("policy", request)
+    return found
