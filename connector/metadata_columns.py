@@ -22,6 +22,7 @@ import pyarrow as pa
 from connector.schema import METADATA
 from ledger.entry import ARROW_PROPERTY
 from ledger.position import Position
+from ledger.pulsar_columns import MessageColumns
 
 if TYPE_CHECKING:
     from ledger.proto.pulsar_messages_pb2 import MessageMetadata
@@ -70,17 +71,30 @@ def columns_of_messages(
 ) -> list[pa.Array]:
     """The metadata columns of messages; message `i` is of the entry at `positions[owner[i]]`."""
     count = len(messages)
-    index = np.fromiter((message.batch_index for message in messages), np.int64, count)
+    said = MessageColumns(
+        owner,
+        np.fromiter((message.batch_index for message in messages), np.int64, count),
+        pa.nulls(count, pa.binary()),
+        pa.array([message.key for message in messages], pa.string()),
+        np.fromiter((message.event_time for message in messages), np.int64, count),
+        np.fromiter((message.publish_time for message in messages), np.int64, count),
+        pa.array([list(message.properties.items()) for message in messages], _PROPERTIES),
+    )
+    return columns_of_batches(topic, positions, said)
+
+
+def columns_of_batches(topic: Topic, positions: Sequence[Position], said: MessageColumns) -> list[pa.Array]:
+    """The metadata columns of messages that are columns already; message `i` is at `positions[said.owner[i]]`."""
     ledger_ids = np.fromiter((position.ledger_id for position in positions), np.int64, len(positions))
     entry_ids = np.fromiter((position.entry_id for position in positions), np.int64, len(positions))
     return [
-        pa.array([message.key for message in messages], pa.string()),
-        pa.repeat(pa.scalar(topic.text, pa.string()), count),
-        message_ids(topic.partition, positions, owner, index),
-        _times(np.fromiter((message.publish_time for message in messages), np.int64, count)),
-        _times(np.fromiter((message.event_time for message in messages), np.int64, count)),
-        pa.array([list(message.properties.items()) for message in messages], _PROPERTIES),
-        _positions(ledger_ids[owner], entry_ids[owner], index),
+        said.keys,
+        pa.repeat(pa.scalar(topic.text, pa.string()), len(said.owner)),
+        message_ids(topic.partition, positions, said.owner, said.batch_index),
+        _times(said.publish_times),
+        _times(said.event_times),
+        said.properties,
+        _positions(ledger_ids[said.owner], entry_ids[said.owner], said.batch_index),
     ]
 
 
@@ -93,10 +107,12 @@ def message_ids(partition: int, positions: Sequence[Position], owner: Integers, 
     offsets = np.zeros(len(index) + 1, dtype=np.int32)
     np.cumsum(lengths, out=offsets[1:])
     data = np.zeros(int(offsets[-1]), dtype=np.uint8)
-    for number in np.unique(owner):
-        starts = offsets[:-1][owner == number].astype(np.int64)
-        head = np.frombuffer(heads[number], dtype=np.uint8)
-        data[starts[:, None] + np.arange(len(head))] = head
+    for length in np.unique(head_lengths).tolist():
+        alike = np.flatnonzero(head_lengths == length)
+        table = np.zeros((len(heads), length), dtype=np.uint8)
+        table[alike] = np.frombuffer(b"".join(heads[number] for number in alike), dtype=np.uint8).reshape(-1, length)
+        rows = np.flatnonzero(head_lengths[owner] == length)
+        data[offsets[rows].astype(np.int64)[:, None] + np.arange(length)] = table[owner[rows]]
     _put_tails(data, offsets[1:].astype(np.int64) - tail_lengths, tail_lengths, index)
     return pa.Array.from_buffers(pa.binary(), len(index), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 

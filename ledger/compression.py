@@ -26,6 +26,7 @@ UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
 
 _ZSTD_LEVEL = 3  # Pulsar's
 _EMPTY_LZ4 = b"\0"
+_LZ4_END = 5  # a block ends with at least so many bytes as they are
 
 
 def compress(kind: int, buffer: bytes | memoryview) -> bytes:
@@ -48,9 +49,12 @@ def decompress(
     where: str,
     *,
     max_bytes: int = UNCOMPRESSED_BYTES_MAX,
+    framed: bool = False,
 ) -> memoryview:
     """The bytes that were compressed, exactly `uncompressed_size` of them.
 
+    `framed` is for a caller who goes on to account for every byte by what the bytes say themselves: LZ4 is then
+    inflated once, and that it gives less than is stated is seen by its end only.
     NONE gives the buffer itself, whatever size is stated: clients need not state any. Raises Corrupt when
     size and bytes disagree, Unsupported for a size over `max_bytes` or an unknown number, naming `where`.
     """
@@ -67,7 +71,7 @@ def decompress(
     if kind == ZLIB:
         return _inflate_zlib(buffer, uncompressed_size, where)
     if kind == LZ4:
-        return _inflate_lz4(buffer, uncompressed_size, where)
+        return _inflate_lz4(buffer, uncompressed_size, where, framed=framed)
     if kind == SNAPPY:
         _require_snappy_size(memoryview(buffer), uncompressed_size, where)
     return _inflate(kind, buffer, uncompressed_size, where)
@@ -80,13 +84,15 @@ def _inflate(kind: int, buffer: bytes | memoryview, size: int, where: str) -> me
         raise Corrupt(f"{where} is no {NAMES[kind]} of {len(buffer)} bytes that gives {size}: {wrong}") from wrong
 
 
-def _inflate_lz4(buffer: bytes | memoryview, size: int, where: str) -> memoryview:
+def _inflate_lz4(buffer: bytes | memoryview, size: int, where: str, *, framed: bool) -> memoryview:
     """A block does not tell its size. One that still fits with a byte less gives less than was stated."""
     if size == 0:
         if bytes(buffer[:2]) == _EMPTY_LZ4:
             return memoryview(b"")
         raise Corrupt(f"{where} is LZ4 of {len(buffer)} bytes that states 0 bytes, expected one byte of 00")
     inflated = _inflate(LZ4, buffer, size, where)
+    if framed and size >= _LZ4_END and inflated[-_LZ4_END:] == memoryview(buffer)[-_LZ4_END:]:
+        return inflated
     if _fits_lz4(buffer, size - 1):
         raise Corrupt(f"{where} is LZ4 of {len(buffer)} bytes that gives less than the {size} bytes it states")
     return inflated

@@ -1,0 +1,167 @@
+"""Batches that Pulsar's clients wrote, made Arrow columns, against the plain way of doing it.
+
+The messages are those of a real topic (`tests/fixtures/pulsar/02-lz4`: keys, properties, event times, values of up to
+500 bytes), put into LZ4 batches of 100, a million rows. Ours starts from entries as they lie in a segment, checksum
+included, and ends in record batches as Spark gets them. The base starts from the same entries without verifying them:
+metadata by `ParseFromString`, LZ4 by Arrow, then for each message `ParseFromString`, an append to a list per column,
+and one array per list for 16 Ki rows.
+
+The result is of whole messages: value, key, times, properties and place. With `value` alone the base has little to do,
+and that ratio is printed by its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from benchmarks.harness import Loop, compare
+from connector.metadata_columns import Topic
+from connector.pulsar_rows import PulsarRows
+from connector.schema import METADATA
+from ledger.compression import LZ4, compress, decompress
+from ledger.entry import encode_entry, parse_entry
+from ledger.position import Position
+from ledger.proto.pulsar_messages_pb2 import MessageMetadata, SingleMessageMetadata
+from tests.ledger.test_fixtures_pulsar import walk
+
+ROWS = 1_000_000
+PER_BATCH = 100
+_DISTINCT = 100  # batches; the rest are the same again
+_ARRAY_ROWS = 16 * 1024
+_VALUE = pa.schema([pa.field("value", pa.binary())])
+_WHOLE = pa.schema([*_VALUE, *METADATA])
+_PROPERTIES = METADATA.field("__messageProperties").type
+_TIME = METADATA.field("__publishTime").type
+
+
+def real_items() -> list[bytes]:
+    """Every message of the topic as it lies in its batch: size, metadata, value."""
+    items = []
+    for _, _, data in walk("02-lz4"):
+        parsed = parse_entry(data, "fixture")
+        plain = decompress(LZ4, parsed.payload, parsed.metadata.uncompressed_size, "fixture")
+        at = 0
+        for _ in range(parsed.metadata.num_messages_in_batch):
+            start, head = at, int.from_bytes(plain[at : at + 4], "big")
+            item = SingleMessageMetadata.FromString(plain[at + 4 : at + 4 + head])
+            at += 4 + head + item.payload_size
+            items.append(bytes(plain[start:at]))
+    return items
+
+
+def entries() -> list[bytes]:
+    """A million messages in batches of 100."""
+    items = real_items()
+    made = []
+    for number in range(_DISTINCT):
+        plain = b"".join(items[(number * 37 + i) % len(items)] for i in range(PER_BATCH))
+        metadata = MessageMetadata(
+            producer_name="bench",
+            sequence_id=number,
+            publish_time=int(datetime.now(UTC).timestamp() * 1000),
+            num_messages_in_batch=PER_BATCH,
+            compression=LZ4,
+            uncompressed_size=len(plain),
+        )
+        made.append(b"".join(bytes(part) for part in encode_entry(metadata, compress(LZ4, plain))))
+    return made * (ROWS // PER_BATCH // _DISTINCT)
+
+
+def ours(data: list[bytes], target: pa.Schema) -> Loop:
+    """Through the connector."""
+    topic = Topic.of("public/default/persistent/bench")
+
+    def loop() -> None:
+        parsed = ((Position(1, number), parse_entry(entry, "entry")) for number, entry in enumerate(data))
+        rows = sum(batch.num_rows for batch in PulsarRows(topic, target, len(target) - 1).batches(parsed))
+        _require(rows)
+
+    return loop
+
+
+def base(data: list[bytes], *, whole: bool) -> Loop:
+    """Message by message."""
+
+    def loop() -> None:
+        _require(sum(len(columns[0]) for columns in _plainly(data, whole=whole)))
+
+    return loop
+
+
+def _plainly(data: list[bytes], *, whole: bool) -> Iterator[list[pa.Array]]:
+    codec, lists = pa.Codec("lz4_raw"), _Lists()
+    for entry_id, entry in enumerate(data):
+        metadata = MessageMetadata()
+        size = int.from_bytes(entry[6:10], "big")
+        metadata.ParseFromString(entry[10 : 10 + size])
+        plain = codec.decompress(entry[10 + size :], metadata.uncompressed_size, asbytes=True)
+        at = 0
+        for number in range(metadata.num_messages_in_batch):
+            start = at + 4 + int.from_bytes(plain[at : at + 4], "big")
+            item = SingleMessageMetadata()
+            item.ParseFromString(plain[at + 4 : start])
+            at = start + item.payload_size
+            lists.values.append(plain[start:at])
+            if whole:
+                lists.add(metadata, item, entry_id, number)
+        if len(lists.values) >= _ARRAY_ROWS:
+            yield lists.arrays(whole=whole)
+            lists = _Lists()
+    if lists.values:
+        yield lists.arrays(whole=whole)
+
+
+class _Lists:
+    """A list per column."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self._keys: list[str | None] = []
+        self._published: list[int] = []
+        self._events: list[int | None] = []
+        self._properties: list[list[tuple[str, str]]] = []
+        self._entries: list[int] = []
+        self._numbers: list[int] = []
+
+    def add(self, metadata: MessageMetadata, item: SingleMessageMetadata, entry_id: int, number: int) -> None:
+        """What stands beside a value."""
+        self._keys.append(item.partition_key if item.HasField("partition_key") else None)
+        self._published.append(metadata.publish_time * 1000)
+        self._events.append(item.event_time * 1000 if item.HasField("event_time") else None)
+        self._properties.append([(pair.key, pair.value) for pair in item.properties])
+        self._entries.append(entry_id)
+        self._numbers.append(number)
+
+    def arrays(self, *, whole: bool) -> list[pa.Array]:
+        """One array per column."""
+        columns = [pa.array(self.values, pa.binary())]
+        if whole:
+            columns += [
+                pa.array(self._keys, pa.string()),
+                pa.array(self._published, _TIME),
+                pa.array(self._events, _TIME),
+                pa.array(self._properties, _PROPERTIES),
+                pa.array(self._entries, pa.int64()),
+                pa.array(self._numbers, pa.int32()),
+            ]
+        return columns
+
+
+def _require(rows: int) -> None:
+    if rows != ROWS:
+        message = f"{rows} rows were decoded of {ROWS}"
+        raise RuntimeError(message)
+
+
+def main() -> None:
+    """Both shapes; the last line is that of whole messages."""
+    data = entries()
+    compare("pulsar_decode_value", ours(data, _VALUE), base(data, whole=False))
+    compare("pulsar_decode", ours(data, _WHOLE), base(data, whole=True))
+
+
+if __name__ == "__main__":
+    main()
