@@ -134,14 +134,14 @@ class ManagedLedger:
         deduplication = self._writer.list.deduplication
         return None if deduplication is None else deduplication.last_sequence_id(producer, timeout_ms)
 
+    def require_run(self, request: CommitRun, parts: Sequence[OpenedPart]) -> None:
+        """Refuse what `commit_run` would refuse."""
+        self._writer.refuse_terminated()
+        self._run_entries(request, parts)
+
     def commit_run(self, request: CommitRun, parts: Sequence[OpenedPart]) -> Future[CommittedRun]:
         """Append the parts as one run, unless this batch of this query is in the log already."""
-        wanted = RunId(request.txn_most, request.txn_least)
-        entries = [
-            self._checked_of_run(entry, f"{part.part.part} entry {ordinal}", wanted)
-            for part in parts
-            for ordinal, entry in enumerate(part.entries)
-        ]
+        entries = self._run_entries(request, parts)
         item = PendingRun(request, entries, sum(part.part.length for part in parts))
         self._writer.put(item)
         return item.future
@@ -250,6 +250,14 @@ class ManagedLedger:
                 hint="Send the entry as the producer made it; the broker stamps it",
             )
         return self._sized(entry, entry_rows(parsed.metadata)), parsed.metadata
+
+    def _run_entries(self, request: CommitRun, parts: Sequence[OpenedPart]) -> list[CheckedEntry]:
+        wanted = RunId(request.txn_most, request.txn_least)
+        return [
+            self._checked_of_run(entry, f"{part.part.part} entry {ordinal}", wanted)
+            for part in parts
+            for ordinal, entry in enumerate(part.entries)
+        ]
 
     def _checked_of_run(self, entry: Buffer, where: str, wanted: RunId) -> CheckedEntry:
         metadata = parse_entry(entry, where).metadata

@@ -28,6 +28,7 @@ from ledger.clock import Clock
 from ledger.cursor import Cursor, Lease, cursor_info, next_position_of
 from ledger.deduplication import KnownSequence
 from ledger.errors import NotFound, Refused
+from ledger.manifest_records import ManifestRecords
 from ledger.metadata_file import MetadataFile
 from ledger.partition_record import extend_partitioned, insert_ledger, insert_partitioned
 from ledger.policy_records import POLICY_TABLE, PolicyRecords
@@ -48,15 +49,17 @@ CREATE TABLE run (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, quer
   batch INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (ledger, query)) WITHOUT ROWID;
 CREATE TABLE manifest (query TEXT NOT NULL, batch INTEGER NOT NULL, body BLOB NOT NULL,
   PRIMARY KEY (query, batch)) WITHOUT ROWID;
-CREATE TABLE sequence (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, producer TEXT NOT NULL,
-  sequence_id INTEGER NOT NULL, last_ms INTEGER NOT NULL, PRIMARY KEY (ledger, producer)) WITHOUT ROWID;
 CREATE TABLE schema (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, version INTEGER NOT NULL,
   body BLOB NOT NULL, PRIMARY KEY (ledger, version)) WITHOUT ROWID;
 CREATE TABLE cursor (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, name TEXT NOT NULL,
   version INTEGER NOT NULL, info BLOB NOT NULL, floor_ledger INTEGER, floor_entry INTEGER,
   holder TEXT NOT NULL, lease_until_ms INTEGER NOT NULL, PRIMARY KEY (ledger, name)) WITHOUT ROWID;
 """
-_SCHEMA += POLICY_TABLE + ";\n"
+_SEQUENCE_TABLE = """
+CREATE TABLE IF NOT EXISTS sequence (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, producer TEXT NOT NULL,
+  sequence_id INTEGER NOT NULL, last_ms INTEGER NOT NULL, PRIMARY KEY (ledger, producer)) WITHOUT ROWID"""
+_LATER = {"policy": POLICY_TABLE, "sequence": _SEQUENCE_TABLE}  # which the first stores were made without
+_SCHEMA += "".join(table + ";\n" for table in _LATER.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ class Metadata:
         self._file = file
         self._clock = clock
         self.policies = PolicyRecords(file)
+        self.manifests = ManifestRecords(file)
 
     @classmethod
     def create(cls, path: Path, store_id: str, host: str, clock: Clock) -> Self:
@@ -134,8 +138,9 @@ class Metadata:
     def bump_epoch(self) -> int:
         """Take the store: durable before it returns."""
         epoch = self._file.bump_epoch()
-        if not self._file.read(lambda c: c.execute("SELECT 1 FROM sqlite_master WHERE name = 'policy'").fetchone()):
-            self._file.change(lambda c: c.execute(POLICY_TABLE))  # which the first stores were made without
+        names = self._file.read(lambda c: c.execute("SELECT name FROM sqlite_master").fetchall())
+        for table in _LATER.keys() - {name for (name,) in names}:
+            self._file.change(lambda c, table=table: c.execute(_LATER[table]))  # type: ignore[misc]
         return epoch
 
     def require_epoch(self, mine: int) -> None:

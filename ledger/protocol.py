@@ -464,6 +464,28 @@ class CommitRun(msgspec.Struct, frozen=True):
             raise ValueError("each half of a run's id has 64 bits")
 
 
+class LedgerParts(msgspec.Struct, frozen=True):
+    """The staged parts that one ledger gets, in order."""
+
+    ledger: str
+    parts: list[StagedPart]
+
+
+class CommitRuns(msgspec.Struct, frozen=True):
+    """Commit one batch of a query to several ledgers, exactly once: the first commit of it decides what goes where."""
+
+    query: str
+    batch: Int64
+    txn_most: Uint64
+    txn_least: Uint64
+    runs: list[LedgerParts]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, which a decoder takes for a field that is wrong."""
+        if max(self.txn_most, self.txn_least) >= 2**64:
+            raise ValueError("each half of a run's id has 64 bits")
+
+
 class CommittedRun(msgspec.Struct, frozen=True):
     """A run that is in the log. `repeated` when this call found it there already."""
 
@@ -472,6 +494,16 @@ class CommittedRun(msgspec.Struct, frozen=True):
     end: Position
     entries: int
     rows: int
+
+
+class CommittedRuns(msgspec.Struct, frozen=True):
+    """A batch that is in its ledgers, by their canonical names. `repeated`: this call brought nothing new.
+
+    Of a batch before the newest one the ledgers are not known any more.
+    """
+
+    repeated: bool
+    runs: dict[str, CommittedRun]
 
 
 class AbortRun(msgspec.Struct, frozen=True):
@@ -547,6 +579,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "lease.release": (ReleaseLease, Empty),
     "stage.open": (OpenStaging, StagingPlace),
     "run.commit": (CommitRun, CommittedRun),
+    "runs.commit": (CommitRuns, CommittedRuns),
     "run.abort": (AbortRun, Empty),
     "cache": (Empty, CacheMetrics),
     "settings": (Empty, SettingStates),

@@ -80,6 +80,17 @@ class StagingArea:
             raise Corrupt(f"staged part {path} holds {len(entries)} entries, its writer said {part.entries}")
         return OpenedPart(part, entries)
 
+    def sync(self, parts: Sequence[StagedPart]) -> None:
+        """Make parts durable, with their names."""
+        folders: set[Path] = set()
+        for part in parts:
+            path = self.path(part.part)
+            with disk.opened(path) as fd:
+                disk.sync_data(fd)
+            folders |= {path.parent, path.parent.parent}
+        for folder in sorted(folders | {self._directory} if folders else folders):
+            disk.sync_directory(folder)
+
     def remove(self, parts: Sequence[str]) -> None:
         """Delete parts; those that are gone already are ignored."""
         for part in parts:

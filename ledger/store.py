@@ -30,6 +30,7 @@ from ledger.host import StoreLock, host_identity, require_private
 from ledger.ledger_list import LogContext, files_of
 from ledger.ledger_policy import LedgerPolicy, require_properties
 from ledger.managed_ledger import ManagedLedger
+from ledger.manifest_commit import ManifestCommits
 from ledger.metadata import Metadata
 from ledger.names import canonical_name, nearest, short_name
 from ledger.partition_table import PartitionTable
@@ -88,7 +89,10 @@ class Store:
         )
         self._opening = threading.Lock()
         self._leaving = False
-        self._sweep()
+        self.commits = ManifestCommits(metadata.manifests, self._staging, self.ledger)
+        # Before the sweep: what is committed and not in its ledgers yet is in the staged parts only.
+        finished = self.commits.finish_all()
+        self._sweep(staging=finished)
 
     @classmethod
     def open(
@@ -242,6 +246,7 @@ class Store:
     def commit(self, request: CommitRun) -> CommittedRun:
         """Append staged parts as one run, exactly once per ledger, query and batch. Blocks until it is durable."""
         ledger = self.ledger(request.ledger)
+        self.commits.finish(request.query)
         earlier = ledger.committed_batch(request.query)
         if earlier is not None and request.batch <= earlier.batch:
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
@@ -257,8 +262,9 @@ class Store:
         return committed
 
     def abort(self, request: AbortRun) -> None:
-        """Throw staged parts away."""
-        self._staging.remove(request.parts)
+        """Throw staged parts away, but for those of a batch that is committed."""
+        kept = self.commits.keeps(request.query, request.parts)
+        self._staging.remove([part for part in request.parts if part not in kept])
 
     def require_ours(self) -> None:
         """Raise Fenced when another broker has taken the store over."""
@@ -290,7 +296,7 @@ class Store:
         hint = f"Did you mean {short_name(near)!r}?" if near else "The store holds no ledger of a similar name"
         raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.path}", hint=hint)
 
-    def _sweep(self) -> None:
+    def _sweep(self, *, staging: bool) -> None:
         """Delete files of ledgers that no record lists: a crash came between making and listing, or after unlisting."""
         listed, unused = self._metadata.ledger_ids(), self._metadata.next_ledger_id()
         for path in (self.path / "ledgers").iterdir():
@@ -303,6 +309,8 @@ class Store:
                     hint="The metadata is older than the ledgers. Restore both from the same copy; nothing was deleted",
                 )
             path.unlink()
+        if not staging:
+            return
         retention_ms = self._settings.stagingRetentionSeconds * 1000
         self._staging.sweep_older(self._clock() - retention_ms)
 

@@ -329,6 +329,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "lease.release": _acknowledging(self._release_lease),
             "stage.open": self._open_staging,
             "run.commit": store.commit,
+            "runs.commit": store.commits.commit,
             "run.abort": _acknowledging(store.abort),
             "cache": lambda _: self._source.metrics(),
             "settings": lambda _: self._settings.describe(),

@@ -1,0 +1,86 @@
+"""The manifests of batches over several ledgers, as rows of the metadata file: one per query, its newest.
+
+    manifest      query, batch, JSON of `Manifest`: which staged parts go to which ledger, and whether all are there
+
+Rules: putting a manifest is the commit point of its batch, durable when it returns; it replaces that of the query's
+batch before, which was done. A manifest that is done stays, because the ledgers alone do not tell that the batch was
+committed: run again, its rows may go to other ones.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from ledger.errors import Refused
+from ledger.metadata_file import MetadataFile
+from ledger.protocol import StagedPart
+
+
+class ManifestRun(msgspec.Struct, frozen=True):
+    """The parts that one ledger gets, in order."""
+
+    ledger: str
+    incarnation: str
+    parts: list[StagedPart]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A committed batch over several ledgers. `done`: all of its runs are in their ledgers."""
+
+    query: str
+    batch: int
+    txn_most: int
+    txn_least: int
+    runs: list[ManifestRun]
+    done: bool = False
+
+
+class ManifestRecords:
+    """All manifests of a store. Any thread may call any method."""
+
+    def __init__(self, file: MetadataFile) -> None:
+        self._file = file
+
+    def newest(self, query: str) -> Manifest | None:
+        """The manifest of a query's newest batch over several ledgers."""
+        row = self._file.read(
+            lambda c: c.execute(
+                "SELECT body FROM manifest WHERE query = ? ORDER BY batch DESC LIMIT 1", (query,)
+            ).fetchone()
+        )
+        return None if row is None else msgspec.json.decode(row[0], type=Manifest)
+
+    def pending(self) -> list[Manifest]:
+        """Those whose runs are not all known to be in their ledgers, in no order."""
+        rows = self._file.read(lambda c: c.execute("SELECT body FROM manifest").fetchall())
+        found = [msgspec.json.decode(row[0], type=Manifest) for row in rows]
+        return [manifest for manifest in found if not manifest.done]
+
+    def put(self, manifest: Manifest) -> None:
+        """The commit point of a batch; refused while an earlier one of the query is not done."""
+
+        def put(c: sqlite3.Connection) -> None:
+            rows = c.execute("SELECT batch, body FROM manifest WHERE query = ?", (manifest.query,)).fetchall()
+            for batch, body in rows:
+                if batch >= manifest.batch or not msgspec.json.decode(body, type=Manifest).done:
+                    raise Refused(
+                        f"batch {manifest.batch} of query {manifest.query!r} comes behind batch {batch}",
+                        hint="Commit the batches of a query one after the other",
+                    )
+            c.execute("DELETE FROM manifest WHERE query = ?", (manifest.query,))
+            c.execute(
+                "INSERT INTO manifest VALUES (?, ?, ?)",
+                (manifest.query, manifest.batch, msgspec.json.encode(manifest)),
+            )
+
+        self._file.change(put)
+
+    def finish(self, manifest: Manifest) -> None:
+        """Note that all runs are in their ledgers."""
+        body = msgspec.json.encode(msgspec.structs.replace(manifest, done=True))
+        key = (manifest.query, manifest.batch)
+        self._file.change(
+            lambda c: c.execute("UPDATE manifest SET body = ? WHERE query = ? AND batch = ?", (body, *key))
+        )
