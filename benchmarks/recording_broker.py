@@ -49,13 +49,14 @@ def recording_broker(directory: Path, record: Path) -> Iterator[tuple[Client, Sy
     command = [sys.executable, "-m", "benchmarks.recording_broker", str(record), "--store", str(directory)]
     process = subprocess.Popen([*command, "--create", "--idle", "0"])
     try:
-        yield _connected(directory, process), SyncRecord(record)
+        yield connected(directory, process), SyncRecord(record)
     finally:
         process.terminate()
         process.wait()
 
 
-def _connected(directory: Path, process: subprocess.Popen[bytes]) -> Client:
+def connected(directory: Path, process: subprocess.Popen[bytes]) -> Client:
+    """A client of the broker that a process is about to be."""
     until = monotonic_ms() + _START_MS
     while True:
         try:

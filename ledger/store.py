@@ -14,6 +14,7 @@ Invariants
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -299,8 +300,10 @@ class Store:
     def _sweep(self, *, staging: bool) -> None:
         """Delete files of ledgers that no record lists: a crash came between making and listing, or after unlisting."""
         listed, unused = self._metadata.ledger_ids(), self._metadata.next_ledger_id()
-        for path in (self.path / "ledgers").iterdir():
-            stem = path.name.partition(".")[0]
+        folder, known = self.path / "ledgers", {str(ledger_id) for ledger_id in listed}
+        # Names only: of thousands of files nearly all are listed, and none of them is looked at.
+        for name in [name for name in os.listdir(folder) if name.partition(".")[0] not in known]:  # noqa: PTH208
+            path, stem = folder / name, name.partition(".")[0]
             if not stem.isdecimal() or int(stem) in listed or path.suffix == ".torn":
                 continue
             if int(stem) >= unused:
