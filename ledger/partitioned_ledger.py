@@ -23,7 +23,10 @@ from ledger.names import short_name
 from ledger.partition_routing import murmur3_32
 from ledger.partitions import partition_names
 from ledger.position import EARLIEST, Position
-from ledger.protocol import ChangePartitions, NameLedger
+from ledger.producer_messages import ChangePartitions
+from ledger.protocol import (
+    NameLedger,
+)
 
 if TYPE_CHECKING:
     from ledger.broker.partitioned_producer import PartitionedProducer

@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from ledger.position import Position, PositionRange
+from ledger.producer_messages import AskSequence, ChangePartitions, LastSequence, NotNegative, PartitionCount
 
 PROTOCOL_VERSION = 1
 SPLIT_PARTS_MAX = 100_000
@@ -27,7 +28,6 @@ BLOCK_BYTES_MAX = 2**30
 LEASE_MS_MAX = 24 * 3600 * 1000
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Uint64 = Annotated[int, msgspec.Meta(ge=0)]  # below 2**64, which msgspec cannot say: see `CommitRun`
-NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 ENTRY_SCHEMA = pa.schema([pa.field("entry", pa.binary(), nullable=False)])
 BLOCK_SCHEMA = pa.schema(
@@ -81,32 +81,6 @@ class CreateLedger(msgspec.Struct, frozen=True):
     max_size_per_ledger_bytes: NotNegative = 0
     partitions: NotNegative = 0
     deduplication: bool = False
-
-
-class ChangePartitions(msgspec.Struct, frozen=True):
-    """Increase the number of partitions of a partitioned ledger."""
-
-    name: str
-    partitions: NotNegative
-
-
-class PartitionCount(msgspec.Struct, frozen=True):
-    """The number of partitions; 0 for a ledger that has none, or that is not there."""
-
-    partitions: NotNegative
-
-
-class AskSequence(msgspec.Struct, frozen=True):
-    """The last sequence id of a producer in a ledger."""
-
-    ledger: str
-    producer: str
-
-
-class LastSequence(msgspec.Struct, frozen=True):
-    """The highest sequence id that is durable, -1 for none; None for a ledger without de-duplication."""
-
-    sequence_id: int | None
 
 
 class NameLedger(msgspec.Struct, frozen=True):

@@ -37,9 +37,9 @@ from ledger.names import canonical_name, nearest, short_name
 from ledger.partition_table import PartitionTable
 from ledger.partitions import partition_names, require_partitions, without_partitions
 from ledger.policy_desk import PolicyDesk
+from ledger.producer_messages import ChangePartitions
 from ledger.protocol import (
     AbortRun,
-    ChangePartitions,
     CommitRun,
     CommittedRun,
     CreateLedger,

@@ -28,7 +28,7 @@ from ledger.entry import STAMP_BYTES_MAX
 from ledger.errors import LedgerError, Refused, Unavailable
 from ledger.message_id import MessageId
 from ledger.position import EARLIEST, Position
-from ledger.protocol import AskSequence
+from ledger.producer_messages import AskSequence
 from ledger.pulsar_batch import (
     Envelope,
     OutgoingMessage,

@@ -36,6 +36,7 @@ from ledger.cache.block_cache import BlockSource
 from ledger.entry import entry_rows, parse_entry
 from ledger.errors import LedgerError, Refused, Unavailable, Unsupported
 from ledger.names import canonical_name
+from ledger.producer_messages import AskSequence, LastSequence, PartitionCount
 from ledger.protocol import (
     ACTIONS,
     BLOCK_SCHEMA,
@@ -43,20 +44,17 @@ from ledger.protocol import (
     AcquireLease,
     AppendCommand,
     AskEnd,
-    AskSequence,
     BlockPlace,
     ChangeProperties,
     CreateLedger,
     Empty,
     Hello,
-    LastSequence,
     LeaseReply,
     LedgerDescription,
     LedgerEnd,
     LedgerNames,
     NameLedger,
     OpenStaging,
-    PartitionCount,
     Places,
     PositionReply,
     Properties,

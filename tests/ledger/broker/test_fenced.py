@@ -26,16 +26,18 @@ from ledger.cache.block_cache import BlockCache
 from ledger.clock import monotonic_ms, system_clock_ms
 from ledger.errors import Fenced, LedgerError, Unavailable
 from ledger.position import EARLIEST, Position
+from ledger.producer_messages import AskSequence, ChangePartitions
 from ledger.protocol import (
     ACTIONS,
     AbortRun,
     AcquireLease,
-    ChangePartitions,
     ChangePolicy,
     ChangeProperties,
     ChangeSetting,
     CommitRun,
+    CommitRuns,
     CreateLedger,
+    LedgerParts,
     MarkDelete,
     NameCursor,
     NameLedger,
@@ -69,6 +71,9 @@ CHANGES: dict[str, Callable[[Any], msgspec.Struct]] = {
     "lease.release": lambda _: ReleaseLease("orders", "billing", "me"),
     "stage.open": lambda _: OpenStaging("q", 1, TOKEN),
     "run.commit": lambda part: CommitRun("orders", "q", 0, 1, 2, [part]),
+    "runs.commit": lambda part: CommitRuns("q", 0, 1, 2, [LedgerParts("orders", [part])]),
+    # Changes nothing, but what it tells decides what a producer sends again.
+    "producer.last": lambda _: AskSequence("orders", "p"),
     "run.abort": lambda part: AbortRun("q", 0, [part.part]),
     "settings.change": lambda _: ChangeSetting("maxWaitMillis", 1),
 }

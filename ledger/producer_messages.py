@@ -1,0 +1,38 @@
+"""What producers ask beside appending: the partitions of a ledger, and the last sequence id that is known of them.
+
+A part of `ledger.protocol`, whose rules hold here too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class ChangePartitions(msgspec.Struct, frozen=True):
+    """Increase the number of partitions of a partitioned ledger."""
+
+    name: str
+    partitions: NotNegative
+
+
+class PartitionCount(msgspec.Struct, frozen=True):
+    """The number of partitions; 0 for a ledger that has none, or that is not there."""
+
+    partitions: NotNegative
+
+
+class AskSequence(msgspec.Struct, frozen=True):
+    """The last sequence id of a producer in a ledger."""
+
+    ledger: str
+    producer: str
+
+
+class LastSequence(msgspec.Struct, frozen=True):
+    """The highest sequence id that is durable, -1 for none; None for a ledger without de-duplication."""
+
+    sequence_id: int | None
