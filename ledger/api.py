@@ -97,6 +97,16 @@ def connect(
     return LedgerStore(connect_store(store_location(store), create=create, start=True, credentials=credentials))
 
 
+def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
+    """A store's directory on this host, for reading: no broker is needed and none is started, nothing is changed."""
+    from ledger.read_only_store import ReadOnlyStore
+
+    location = store_location(store)
+    if location.startswith(_SCHEMES):
+        raise Refused(f"{location!r} is a broker's address", hint="Name the store's directory to read it without one")
+    return LedgerStore(ReadOnlyStore(Path(location)))  # type: ignore[arg-type]  # the calls that read, no others
+
+
 class LedgerStore:
     """A store and the ledgers in it."""
 

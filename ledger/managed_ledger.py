@@ -28,6 +28,7 @@ from ledger.entry import STAMP_BYTES_MAX, Buffer, entry_rows, is_marker, parse_e
 from ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from ledger.ledger_list import LogContext
 from ledger.ledger_policy import require_properties
+from ledger.log_description import log_description, log_end
 from ledger.log_snapshot import LogSnapshot
 from ledger.log_writer import LogWriter
 from ledger.position import Position, PositionRange
@@ -37,7 +38,6 @@ from ledger.protocol import (
     CommittedRun,
     LedgerDescription,
     LedgerEnd,
-    LedgerSegment,
     SplitPart,
     TrimmedLedgers,
 )
@@ -152,21 +152,7 @@ class ManagedLedger:
 
     def end(self, since: Position | None = None) -> LedgerEnd:
         """Where the log ends, and how much lies after `since`."""
-        snapshot = self._snapshot
-        entries = rows = size = 0
-        if since is not None and since < snapshot.end:
-            entries, rows, size = self._asked(lambda s: s.measure(PositionRange(since, snapshot.end)))
-        return LedgerEnd(
-            name=self.name,
-            incarnation=self.incarnation,
-            start=snapshot.start,
-            end=snapshot.end,
-            rows_since=rows,
-            bytes_since=size,
-            entries_since=entries,
-            last_publish_ms=self._asked(LogSnapshot.last_timestamp_ms),
-            terminated=snapshot.terminated,
-        )
+        return self._asked(lambda snapshot: log_end(snapshot, self.incarnation, since))
 
     def wait_past(self, position: Position, timeout_ms: int) -> None:
         """Return when the log's end has passed `position`, when it never will, or after `timeout_ms`."""
@@ -175,24 +161,9 @@ class ManagedLedger:
 
     def describe(self) -> LedgerDescription:
         """The whole of it, segment by segment."""
-        snapshot = self._snapshot
-        return LedgerDescription(
-            name=self.name,
-            incarnation=self.incarnation,
-            start=snapshot.start,
-            end=snapshot.end,
-            entries=sum(segment.entries for segment in snapshot.segments),
-            size_bytes=sum(segment.size_bytes for segment in snapshot.segments),
-            rows=snapshot.rows,
-            last_publish_ms=self._asked(LogSnapshot.last_timestamp_ms),
-            schema_version=-1,
-            segments=[
-                LedgerSegment(part.ledger_id, part.entries, part.size_bytes, part.rows, part.close_ms)
-                for part in snapshot.segments
-            ],
-            cursors=[],
-            properties=self._writer.list.properties,
-            terminated=self._writer.list.terminated,
+        listed = self._writer.list
+        return self._asked(
+            lambda snapshot: log_description(snapshot, listed.incarnation, listed.properties, listed.terminated)
         )
 
     def blocks(self, range_: PositionRange, max_block_bytes: int) -> list[SegmentBlock]:
