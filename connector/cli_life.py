@@ -14,8 +14,9 @@ from rich.table import Table
 from connector.cli import Name, Output, OutputOption, StoreOption, opened, reporting, show
 from ledger.errors import Refused
 from ledger.ledger_life import change_policy
+from ledger.life_calls import ChangePolicy, ChangeProperties, Policies
 from ledger.names import canonical_name
-from ledger.protocol import ChangePolicy, ChangeProperties, NameLedger, Policies
+from ledger.protocol import NameLedger
 
 Pairs = Annotated[list[str] | None, typer.Argument(help="NAME=VALUE, as many as are to be set.")]
 Forget = Annotated[list[str] | None, typer.Option("--forget", help="A name to forget; may be repeated.")]

@@ -29,12 +29,12 @@ from ledger.columns import ColumnFit, require_columns, schema_bytes, schema_from
 from ledger.entry import Buffer, ParsedEntry, encode_entry, is_arrow, is_marker, parse_entry
 from ledger.errors import Refused
 from ledger.ledger_life import LedgerLife, change_policy
+from ledger.life_calls import ChangePolicy
 from ledger.names import canonical_name
 from ledger.position import EARLIEST, Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import (
     AskEnd,
-    ChangePolicy,
     CreateLedger,
     Empty,
     GetSchema,
@@ -51,8 +51,9 @@ from ledger.segment_reader import iter_frames
 if TYPE_CHECKING:
     from ledger.broker.client import Client
     from ledger.broker.message_producer import MessageProducer
+    from ledger.life_calls import Policies
     from ledger.partitioned_ledger import PartitionedLedger
-    from ledger.protocol import CursorState, LedgerDescription, LedgerEnd, Policies
+    from ledger.protocol import CursorState, LedgerDescription, LedgerEnd
 
 _RAW = pa.schema([pa.field("value", pa.binary())])
 _ENTRY_BYTES = 4 * 1024 * 1024

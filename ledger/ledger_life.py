@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from ledger.life_calls import ChangePolicy, ChangeProperties
 from ledger.position import Position
-from ledger.protocol import ChangePolicy, ChangeProperties, NameLedger, SeekTime
+from ledger.protocol import NameLedger, SeekTime
 
 if TYPE_CHECKING:
     from ledger.broker.client import Client
-    from ledger.protocol import Policies, TrimmedLedgers
+    from ledger.life_calls import Policies, TrimmedLedgers
 
 
 class LedgerLife:

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ledger.ledger_list import LogContext
+from ledger.life_calls import TrimmedLedgers
 from ledger.log_writer import LogWriter
 from ledger.position import Position
-from ledger.protocol import TrimmedLedgers
 from ledger.retention import HeldLedger, expendable
 
 _log = logging.getLogger(__name__)

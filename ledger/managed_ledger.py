@@ -28,19 +28,13 @@ from ledger.entry import STAMP_BYTES_MAX, Buffer, entry_rows, is_marker, parse_e
 from ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from ledger.ledger_list import LogContext
 from ledger.ledger_policy import require_properties
+from ledger.life_calls import TrimmedLedgers
 from ledger.log_description import log_description, log_end
 from ledger.log_snapshot import LogSnapshot
 from ledger.log_writer import LogWriter
 from ledger.position import Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import (
-    CommitRun,
-    CommittedRun,
-    LedgerDescription,
-    LedgerEnd,
-    SplitPart,
-    TrimmedLedgers,
-)
+from ledger.protocol import CommitRun, CommittedRun, LedgerDescription, LedgerEnd, SplitPart
 from ledger.run import CommittedBatch, RunId, run_id
 from ledger.segment_reader import SegmentBlock
 from ledger.staging import OpenedPart

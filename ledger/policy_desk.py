@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ledger.errors import NotFound, Refused
 from ledger.ledger_policy import effective, require_names, require_policies, require_rollover
+from ledger.life_calls import ChangePolicy, Policies
 from ledger.managed_ledger import ManagedLedger
 from ledger.metadata import Metadata
 from ledger.names import namespace_of, require_namespace
 from ledger.policy_records import scopes_of
-from ledger.protocol import ChangePolicy, Policies
 from ledger.settings import Settings
 
 

@@ -19,6 +19,7 @@ from typing import Annotated
 import msgspec
 import pyarrow as pa
 
+from ledger.life_calls import ChangePolicy, ChangeProperties, Policies, Properties, TrimmedLedgers
 from ledger.position import Position, PositionRange
 from ledger.producer_messages import AskSequence, ChangePartitions, LastSequence, NotNegative, PartitionCount
 
@@ -180,52 +181,6 @@ class GetSchema(msgspec.Struct, frozen=True):
 
     name: str
     version: Int64 = -1
-
-
-class TrimmedLedgers(msgspec.Struct, frozen=True):
-    """What a trim took off a managed ledger, oldest first; it begins at `start` now."""
-
-    name: str
-    ledgers: list[int]
-    entries: int
-    size_bytes: int
-    start: Position
-
-
-class ChangeProperties(msgspec.Struct, frozen=True):
-    """Set properties of a managed ledger, and remove others; the broker's own, `ledger.…`, are refused."""
-
-    name: str
-    values: dict[str, str] = {}
-    remove: list[str] = []
-
-
-class Properties(msgspec.Struct, frozen=True):
-    """All properties of a managed ledger."""
-
-    name: str
-    properties: dict[str, str]
-
-
-class ChangePolicy(msgspec.Struct, frozen=True):
-    """Set policies of a ledger, or of a namespace (`tenant/namespace`), and forget others. Without either: look.
-
-    What is forgotten is again as the namespace or the broker's settings say.
-    """
-
-    scope: str
-    namespace: bool = False
-    values: dict[str, int] = {}
-    forget: list[str] = []
-
-
-class Policies(msgspec.Struct, frozen=True):
-    """The policies of a ledger or a namespace: what it states itself, what its namespace states, what counts."""
-
-    scope: str
-    stated: dict[str, int]
-    inherited: dict[str, int]
-    effective: dict[str, int]
 
 
 class ReadRequest(msgspec.Struct, frozen=True):

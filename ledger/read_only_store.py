@@ -31,6 +31,7 @@ from ledger.metadata_view import MetadataView
 from ledger.names import canonical_name, nearest, short_name
 from ledger.partitions import partition_count, without_partitions
 from ledger.position import Position
+from ledger.producer_messages import PartitionCount
 from ledger.protocol import (
     AskEnd,
     Empty,
@@ -38,7 +39,6 @@ from ledger.protocol import (
     LedgerDescription,
     LedgerNames,
     NameLedger,
-    PartitionCount,
     PositionReply,
     ReadRequest,
     SchemaVersion,

@@ -35,6 +35,7 @@ from ledger.broker.wire_errors import to_flight
 from ledger.cache.block_cache import BlockSource
 from ledger.entry import entry_rows, parse_entry
 from ledger.errors import LedgerError, Refused, Unavailable, Unsupported
+from ledger.life_calls import ChangeProperties, Properties
 from ledger.names import canonical_name
 from ledger.producer_messages import AskSequence, LastSequence, PartitionCount
 from ledger.protocol import (
@@ -45,7 +46,6 @@ from ledger.protocol import (
     AppendCommand,
     AskEnd,
     BlockPlace,
-    ChangeProperties,
     CreateLedger,
     Empty,
     Hello,
@@ -57,7 +57,6 @@ from ledger.protocol import (
     OpenStaging,
     Places,
     PositionReply,
-    Properties,
     PutCommand,
     ReadRequest,
     ReleaseLease,
