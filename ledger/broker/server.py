@@ -74,6 +74,9 @@ from ledger.store import Store
 
 # What is answered however busy the broker is: else nobody could mend it.
 _ALWAYS = frozenset({"hello", "settings", "settings.change", "shutdown"})
+# Blocks that are made ready together, behind the first: what Python runs once for each block runs four times as fast
+# in a row as after a block was copied through the processor's caches. A reader that stands still holds so many.
+_AHEAD = 8
 # What changes nothing. Everything else is refused by a broker whose store was taken over.
 _READING = frozenset(
     {
@@ -115,7 +118,6 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         middleware = {MIDDLEWARE: WantedStoreFactory()}
         if listening.tokens:
             middleware[bearer_token.MIDDLEWARE] = BearerTokenFactory(listening.tokens)
-        super().__init__(listening.address, middleware=middleware, **listening.tls)
         self.stopping = stopping
         self._store = store
         self._source = source
@@ -125,6 +127,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._admission = admission
         self._activity = activity
         self._handlers = self._table()
+        # Last: from here on calls come in.
+        super().__init__(listening.address, middleware=middleware, **listening.tls)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         """One action of the protocol."""
@@ -198,8 +202,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _blocks(self, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
         with self._activity.call(), _errors_crossing(), self._admission.readers.one():
-            for block in blocks:
-                yield _block_batch(block, self._source.read(block))
+            for group in (blocks[:1], *(blocks[at : at + _AHEAD] for at in range(1, len(blocks), _AHEAD))):
+                yield from [_block_batch(block, self._source.read(block)) for block in group]
 
     def _stage(self, command: StageCommand, batches: Iterator[pa.RecordBatch]) -> StagedPart:
         place = self._store.open_part(command.query, command.batch)

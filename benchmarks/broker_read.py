@@ -1,0 +1,122 @@
+"""Reading cached entries by DoGet, against a bare Flight server that hands out the same bytes.
+
+Both servers are processes of their own behind Unix sockets, and one loop reads from both: it takes every batch and
+counts its bytes. The base has the very batches that the broker sends in memory, and Arrow hands them out without any
+Python in between. What the broker does more: find the blocks of the range in its index, take each from the cache, count
+it, and wrap it. Entries of 1 KiB and of 1 MiB, all of them in the cache; the lower ratio counts.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from benchmarks.append import entry_of
+from benchmarks.harness import Loop, compare
+from ledger.api import connect
+from ledger.broker.client import Client
+from ledger.position import EARLIEST, PositionRange
+from ledger.protocol import BLOCK_SCHEMA, ChangeSetting, CreateLedger, Empty, ReadRequest
+
+TOTAL_BYTES = 256 * 1024 * 1024
+SIZES = {"1KiB": 1024, "1MiB": 1024 * 1024}
+READS = 4  # in a round: one takes a tenth of a second, and that is noise
+ROUNDS = 11
+_SERVER_SECONDS = 30
+
+
+class BareServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Hands out the batches of a file, whatever it is asked."""
+
+    def __init__(self, location: str, file: Path) -> None:
+        with pa.OSFile(str(file)) as source:
+            self._batches = pa.ipc.open_stream(source).read_all().to_batches()
+        super().__init__(location)
+
+    def do_get(self, _context: flight.ServerCallContext, _ticket: flight.Ticket) -> flight.RecordBatchStream:
+        """All of it."""
+        return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(BLOCK_SCHEMA, self._batches))
+
+
+def read_loop(connection: flight.FlightClient, ticket: flight.Ticket, options: flight.FlightCallOptions) -> Loop:
+    """Takes every batch of some reads."""
+
+    def read() -> int:
+        reader = connection.do_get(ticket, options)
+        size = 0
+        while True:
+            try:
+                size += reader.read_chunk().data.nbytes
+            except StopIteration:
+                return size
+
+    def loop() -> None:
+        size = sum(read() for _ in range(READS))
+        if size < READS * TOTAL_BYTES * 0.9:
+            message = f"{size} bytes were read of {READS * TOTAL_BYTES}"
+            raise ValueError(message)
+
+    return loop
+
+
+def fill(client: Client, name: str, size: int) -> flight.Ticket:
+    """A ledger of entries of that size; the ticket that reads it."""
+    client.create(CreateLedger(name, max_entries_per_ledger=10**6))
+    payload = os.urandom(size - 100)
+    with client.producer(name) as producer:
+        for sequence in range(TOTAL_BYTES // size):
+            producer.append(*entry_of(payload, sequence))
+    end = client.end(name).end
+    return flight.Ticket(msgspec.json.encode(ReadRequest(name, PositionRange(EARLIEST, end))))
+
+
+def measure(client: Client, label: str, size: int, folder: Path) -> float:
+    """The ratio of one size of entries."""
+    ticket = fill(client, label, size)
+    connection, options = client.connection(), client.options()
+    file, socket = folder / f"{label}.arrow", folder / f"{label}.sock"
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, BLOCK_SCHEMA) as writer:
+        for batch in connection.do_get(ticket, options).read_all().to_batches():
+            writer.write_batch(batch)
+    address = f"grpc+unix://{socket}"
+    server = subprocess.Popen([sys.executable, "-m", "benchmarks.broker_read", address, str(file)])
+    try:
+        until = time.monotonic() + _SERVER_SECONDS
+        while not socket.exists() and server.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        bare = flight.connect(address)
+        ours, base = read_loop(connection, ticket, options), read_loop(bare, ticket, flight.FlightCallOptions())
+        return compare(f"broker_read_{label}", ours, base, rounds=ROUNDS, work_bytes=READS * TOTAL_BYTES).ratio
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def main() -> None:
+    """Both sizes; the last line is the lower ratio."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", "."), ignore_cleanup_errors=True) as text:
+        folder = Path(text).resolve()
+        client = connect(folder / "store").client
+        try:
+            client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 2048))
+            ratios = [measure(client, label, size, folder) for label, size in SIZES.items()]
+            cache = client.call("cache", Empty())
+            print(f"  {cache.misses:,} entries were read from files, {cache.hits:,} from the cache")
+        finally:
+            client.call("shutdown", Empty())
+            time.sleep(1)
+    print(f"ratio broker_read {min(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        BareServer(sys.argv[1], Path(sys.argv[2])).serve()
+    main()
