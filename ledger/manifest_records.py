@@ -4,7 +4,8 @@
 
 Rules: putting a manifest is the commit point of its batch, durable when it returns; it replaces that of the query's
 batch before, which was done. A manifest that is done stays, because the ledgers alone do not tell that the batch was
-committed: run again, its rows may go to other ones.
+committed: run again, its rows may go to other ones. A manifest names no ledger that was terminated, and no ledger is
+terminated while a manifest that is not done names it: what is committed must find its place.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import sqlite3
 
 import msgspec
 
-from ledger.errors import Refused
+from ledger.errors import Refused, Terminated
 from ledger.metadata_file import MetadataFile
+from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from ledger.protocol import StagedPart
 
 
@@ -69,6 +71,8 @@ class ManifestRecords:
                         f"batch {manifest.batch} of query {manifest.query!r} comes behind batch {batch}",
                         hint="Commit the batches of a query one after the other",
                     )
+            for run in manifest.runs:
+                _require_going(c, run.ledger)
             c.execute("DELETE FROM manifest WHERE query = ?", (manifest.query,))
             c.execute(
                 "INSERT INTO manifest VALUES (?, ?, ?)",
@@ -84,3 +88,21 @@ class ManifestRecords:
         self._file.change(
             lambda c: c.execute("UPDATE manifest SET body = ? WHERE query = ? AND batch = ?", (body, *key))
         )
+
+
+def require_none_pending(c: sqlite3.Connection, ledger: str) -> None:
+    """Within a change: refuse to end a ledger that a committed batch still has to be written to."""
+    for (body,) in c.execute("SELECT body FROM manifest"):
+        manifest = msgspec.json.decode(body, type=Manifest)
+        if not manifest.done and any(run.ledger == ledger for run in manifest.runs):
+            raise Refused(
+                f"{ledger!r} cannot be terminated: batch {manifest.batch} of query {manifest.query!r} is committed to "
+                "it and not written yet",
+                hint="Terminate it again in a moment",
+            )
+
+
+def _require_going(c: sqlite3.Connection, ledger: str) -> None:
+    row = c.execute("SELECT info FROM ledger WHERE name = ?", (ledger,)).fetchone()
+    if row is not None and ManagedLedgerInfo.FromString(row[0]).HasField("terminatedPosition"):
+        raise Terminated(f"{ledger!r} was terminated: no batch can be committed to it", hint="Write to another ledger")

@@ -28,7 +28,7 @@ from ledger.clock import Clock
 from ledger.cursor import Cursor, Lease, cursor_info, next_position_of
 from ledger.deduplication import KnownSequence
 from ledger.errors import NotFound, Refused
-from ledger.manifest_records import ManifestRecords
+from ledger.manifest_records import ManifestRecords, require_none_pending
 from ledger.metadata_file import MetadataFile
 from ledger.partition_record import extend_partitioned, insert_ledger, insert_partitioned
 from ledger.policy_records import POLICY_TABLE, PolicyRecords
@@ -234,6 +234,8 @@ class Metadata:
             )
             if done.rowcount != 1:
                 raise _lost(c, record)
+            if info.HasField("terminatedPosition") and not record.info.HasField("terminatedPosition"):
+                require_none_pending(c, name)
             slowest = None if trimmed_to is None else _slowest(c, name)
             if slowest is not None and trimmed_to is not None and slowest < trimmed_to:
                 raise Refused(f"{name!r} was to be trimmed to {trimmed_to}, a cursor was just put back to {slowest}")

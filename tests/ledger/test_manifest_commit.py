@@ -224,3 +224,21 @@ def _fail_behind_the_commit_point(store: Store, monkeypatch: pytest.MonkeyPatch,
 
 def _no_disk(*_: object) -> None:
     raise OSError(5, "no disk")
+
+
+def test_a_ledger_ends_before_the_commit_point_or_behind_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In between, what is committed would have no place to go."""
+    request = staged(store, 1, {"a": ["1"], "b": ["2"]})
+    _fail_behind_the_commit_point(store, monkeypatch, request)
+    with pytest.raises(Refused, match="batch 1 of query 'q' is committed to it and not written yet"):
+        store.ledger("b").terminate()
+    store.commits.finish("q")
+    store.ledger("b").terminate()
+    assert contents(store)["b"] == ["2"]
+    manifest = store._metadata.manifests.newest("q")
+    assert manifest is not None
+    with pytest.raises(Terminated, match=r"persistent/b' was terminated"):
+        store._metadata.manifests.put(msgspec.structs.replace(manifest, batch=2, done=False))
+    with pytest.raises(Terminated):
+        store.commits.commit(staged(store, 2, {"a": ["3"], "b": ["4"]}))
+    assert contents(store)["a"] == ["1"]
