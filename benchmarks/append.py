@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from benchmarks.harness import Loop, compare
-from benchmarks.raw_disk import let_go, raw_append, warm_memory
+from benchmarks.raw_disk import bench_dir, let_go, raw_append, warm_memory
 from benchmarks.recording_broker import SyncRecord, recording_broker
 from ledger.broker.client import Client
 from ledger.entry import encode_entry
@@ -98,7 +98,7 @@ def measure(label: str, size: int, count: int, folder: Path) -> float:
 
 def main() -> None:
     """All sizes; the last line is the lowest."""
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as name:
+    with tempfile.TemporaryDirectory(dir=bench_dir()) as name:
         chosen = os.environ.get("APPEND_SIZES", ",".join(SIZES)).split(",")
         ratios = [measure(label, *SIZES[label], Path(name)) for label in chosen]
     print(f"ratio {'append' if set(chosen) == set(SIZES) else 'append_in_part'} {min(ratios):.3f}")

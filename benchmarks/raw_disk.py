@@ -26,6 +26,13 @@ GROUPS = {"64KiB": (64 * 1024, 200), "1MiB": (1024 * 1024, 40), "8MiB": (8 * 102
 _PATTERN_BYTES = 1024 * 1024
 
 
+def bench_dir() -> Path:
+    """Where measured files go: `BENCH_DIR`, else `build/` here, so that a run that was killed leaves nothing about."""
+    path = Path(os.environ.get("BENCH_DIR", "build"))
+    path.mkdir(exist_ok=True)
+    return path
+
+
 def warm_memory(size: int) -> None:
     """Use `size` bytes of memory once and free them, so that the kernel has pages that the host has backed."""
     with mmap.mmap(-1, size) as memory:
@@ -68,7 +75,7 @@ def raw_append(directory: Path, sizes: Sequence[int]) -> float:
 
 def main() -> None:
     """The loop against itself, for each size of group."""
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as name:
+    with tempfile.TemporaryDirectory(dir=bench_dir()) as name:
         directory = Path(name)
         for label, (size, count) in GROUPS.items():
             sizes = [size] * count

@@ -28,6 +28,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.harness import ROUNDS_MIN, Loop, compare
+from benchmarks.raw_disk import bench_dir
 from benchmarks.repeated_rows import BareServer, allow
 from benchmarks.rows import ENTRY_BYTES, ROW_BYTES, create, entry, entry_rows, fill
 from benchmarks.spark_queries import Took, drained, session, start, step, took
@@ -204,7 +205,7 @@ def _prefix(bench: Bench) -> str:
 @contextmanager
 def prepared(*, mapping: str, with_server: bool) -> Iterator[Bench]:
     """A session, a store with its broker and, if wanted, the bare server."""
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", "."), ignore_cleanup_errors=True) as text:
+    with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
         folder = Path(text).resolve()  # an address of a socket is absolute
         client = connect(folder / "store").client
         server = None

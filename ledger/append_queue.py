@@ -1,16 +1,16 @@
-"""Appends that wait for the disk: while one group is synced the next is written, and one sync takes all that gathered.
+"""Appends that wait for the disk: while some are synced others are written, and one sync takes all that was written.
 
-Two turns, each held by one thread at a time. The *writing turn* takes what waits and writes it, also while a sync is in
-flight; when that sync is over, the same thread takes the *syncing turn*, gives the writing turn away, and syncs all
-that was written. So a lone append is written and synced by one thread, and a busy log writes and syncs at once.
+Two turns, each held by one thread at a time. The *writing turn* takes what waits and writes it: whoever appends to an
+idle log may take it, and leaves it to the executor when others keep coming. The *syncing turn* takes all that was written
+so far, syncs it once and answers, for as long as there is more.
 
 Invariants
 - What is taken keeps the order of arrival, through both turns; so order of acknowledgement is order in the log.
 - A group holds appends only, or one run only, or one change of the log itself (a rollover, a trim, its end). A run and
   a change are made with nothing in flight before or beside them.
-- Appends whose sync failed are written again before anything that came later.
-- After each group the thread goes to whoever has waited longest for one: logs that never fall silent keep no other
-  log waiting for ever.
+- Appends whose sync failed, and all that was written behind them, are written again before anything that came later.
+- Every few groups the executor's thread goes to whoever has waited longest for one: logs that never fall silent keep
+  no other log waiting for ever.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class Room:
 Item = PendingAppend | PendingRun | PendingChange
 Group = list[PendingAppend] | PendingRun | PendingChange
 Written = TypeVar("Written")
+_GROUPS_IN_A_ROW = 8
 
 
 class Log(Protocol[Written]):
@@ -105,10 +106,10 @@ class Log(Protocol[Written]):
         """What the ledger that is being written still takes."""
         ...
 
-    def write(self, before: list[Written], group: list[PendingAppend]) -> list[Written]:
-        """Write a group behind what was written before and is not synced; returns all that is to be synced now.
+    def write(self, group: list[PendingAppend]) -> Written | None:
+        """Write a group; the answer waits for its sync. None when all of it was told that it failed.
 
-        Whoever is not in the answer was told that it failed. May call `AppendQueue.wait_settled`.
+        May call `wait_settled` and `reclaim` of the queue.
         """
         ...
 
@@ -130,28 +131,34 @@ class Log(Protocol[Written]):
 
 
 class AppendQueue(Generic[Written]):
-    """The queue of one managed ledger; its turns are taken on the executor's threads."""
+    """The queue of one managed ledger."""
 
     def __init__(self, executor: Executor, log: Log[Written]) -> None:
         self._executor = executor
         self._log = log
-        self._waiting: deque[Item] = deque()
-        self._again: list[PendingAppend] = []
         self._changed = threading.Condition()
+        self._waiting: deque[Item] = deque()
+        self._written: list[Written] = []
+        self._again: list[PendingAppend] = []
         self._writing = self._syncing = False
         self._closed = ""
 
-    def put(self, item: Item) -> None:
-        """Queue an item and see to it that somebody writes."""
+    def put(self, item: Item, *, here: bool = False) -> None:
+        """Queue an item, and see to it that somebody writes.
+
+        With `here` the caller does, where nobody else is at it. It must hold nothing that an answer may wait for.
+        """
         with self._changed:
             if self._closed:
                 raise Unavailable(self._closed)
             self._waiting.append(item)
             if self._writing:
-                self._changed.notify_all()
                 return
             self._writing = True
-        self._executor.submit(self._take_turns)
+        if here:
+            self._write_turn()
+        else:
+            self._executor.submit(self._write_turn)
 
     def close(self, reason: str) -> None:
         """Refuse what comes from now on with `reason`, and wait until all that was queued is settled."""
@@ -160,45 +167,75 @@ class AppendQueue(Generic[Written]):
             self._changed.wait_for(lambda: not self._writing and not self._syncing)
 
     def wait_settled(self) -> list[PendingAppend]:
-        """In the writing turn: wait for the sync in flight; returns what must be written again before all else."""
+        """In the writing turn: wait until all that was written is synced; returns what must be written again."""
         with self._changed:
             self._changed.wait_for(lambda: not self._syncing)
             again, self._again = self._again, []
             return again
 
-    def _take_turns(self) -> None:
-        group = self._next_group()
-        if not isinstance(group, list):
+    def reclaim(self) -> list[PendingAppend]:
+        """In the writing turn: take back what no sync has taken yet, wait for the sync in flight.
+
+        Returns all that must be written again, in order.
+        """
+        with self._changed:
+            back, self._written = self._written, []
+            self._changed.wait_for(lambda: not self._syncing)
+            again, self._again = self._again, []
+            return again + self._log.items(back)
+
+    def _write_turn(self) -> None:
+        for _ in range(_GROUPS_IN_A_ROW):
+            group = self._next_group()
             if isinstance(group, PendingRun):
                 self._log.commit_run(group)
-            else:
+            elif isinstance(group, PendingChange):
                 self._log.make_change(group)
-            self._pass_writing_on(syncing=False)
+            elif group:
+                self._to_be_synced(self._log.write(group))
+            with self._changed:
+                if not self._waiting and not self._again:
+                    self._writing = False
+                    self._changed.notify_all()
+                    return
+        self._executor.submit(self._write_turn)
+
+    def _to_be_synced(self, part: Written | None) -> None:
+        while part is not None:
+            with self._changed:
+                again, self._again = self._again, []
+                if not again:
+                    self._written.append(part)
+                    if self._syncing:
+                        return
+                    self._syncing = True
+                    break
+            # The ledger that it was written to has been given up: it goes to the next one, behind what was before it.
+            part = self._log.write(again + self._log.items([part]))
+        else:
             return
-        written = self._write_until_settled(group)
-        self._pass_writing_on(syncing=bool(written))
-        if written:
-            self._settle(written)
+        self._executor.submit(self._sync_turn)
 
-    def _pass_writing_on(self, *, syncing: bool) -> None:
-        with self._changed:
-            self._syncing = syncing
-            self._writing = bool(self._waiting)
-            self._changed.notify_all()
-            if not self._writing:
-                return
-        self._executor.submit(self._take_turns)
-
-    def _settle(self, written: list[Written]) -> None:
-        again = self._log.settle(written)
-        with self._changed:
-            self._again += again
-            self._syncing = False
-            self._changed.notify_all()
-            if self._writing or not again:
-                return
-            self._writing = True
-        self._executor.submit(self._take_turns)
+    def _sync_turn(self) -> None:
+        for _ in range(_GROUPS_IN_A_ROW):
+            with self._changed:
+                written, self._written = self._written, []
+            again = self._log.settle(written) if written else []
+            with self._changed:
+                if again:
+                    self._again = again + self._log.items(self._written)
+                    self._written = []
+                if not self._written:
+                    self._syncing = False
+                    self._changed.notify_all()
+                    if self._writing or not self._again:
+                        return
+                    self._writing = True
+                    break
+        else:
+            self._executor.submit(self._sync_turn)
+            return
+        self._write_turn()
 
     def _next_group(self) -> Group:
         """What must be written again, else what waits; a run or a change only when nothing is in flight."""
@@ -211,31 +248,9 @@ class AppendQueue(Generic[Written]):
             return again
         return group
 
-    def _write_until_settled(self, group: list[PendingAppend]) -> list[Written]:
-        """Write the group, and what arrives during the sync before it; returns when that sync is over."""
-        written = self._log.write([], group)
-        over = False
-        while not over:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._syncing or self._takes_more())
-                over = not self._syncing
-                again, self._again = self._again, []
-                more = self._take() if not again and self._takes_more() else []
-            if again:
-                # The ledger that all of this went to is given up: everything goes to the next one, in order.
-                written = self._log.write([], again + self._log.items(written))
-            elif isinstance(more, list) and more:
-                written = self._log.write(written, more)
-        return written
-
-    def _takes_more(self) -> bool:
-        """Whether what waits longest is an append that the ledger has room for."""
-        if not self._waiting or not isinstance(self._waiting[0], PendingAppend):
-            return False
-        room, item = self._log.room(), self._waiting[0]
-        return len(item.entries) <= room.entries and item.size <= room.size
-
     def _take(self) -> Group:
+        if not self._waiting:
+            return []
         head = self._waiting.popleft()
         if not isinstance(head, PendingAppend):
             return head

@@ -65,9 +65,9 @@ class LogWriter:
         """The ledger that is being written."""
         return self._open
 
-    def put(self, item: Item) -> None:
+    def put(self, item: Item, *, here: bool = False) -> None:
         """Queue something; its future tells what became of it."""
-        self._queue.put(item)
+        self._queue.put(item, here=here)
 
     def close(self) -> None:
         """Settle what was queued, then seal the open ledger. May be repeated; raises nothing.
@@ -106,16 +106,15 @@ class LogWriter:
         """The appends of what was written, in order."""
         return [item for part in written for item in part.group]
 
-    def write(self, before: list[Written], group: list[PendingAppend]) -> list[Written]:
-        """Write a group behind what waits for its sync; moves all of it to a new ledger when the open one fails."""
+    def write(self, group: list[PendingAppend]) -> Written | None:
+        """Write a group; all that is not synced moves to a new ledger when the open one fails."""
         while group:
             try:
                 if not self._is_writable():
-                    group = self._queue.wait_settled() + self.items(before) + group
-                    before = []
+                    group = (self._queue.reclaim() if self._is_broken() else self._queue.wait_settled()) + group
                     self._make_writable()
                 group = _standing(group, self._name)
-                return [*before, self._write_group(group)] if group else before
+                return self._write_group(group) if group else None
             except OSError as error:
                 self._give_up(error)
                 group = _tried_once(group, self._name, error)
@@ -131,7 +130,7 @@ class LogWriter:
                 self._give_up(error)
                 _fail(group, Unavailable(f"append to {self._name!r} failed: {error!r}"))
                 break
-        return before
+        return None
 
     def commit_run(self, run: PendingRun) -> None:
         """Append a run, unless its batch is in the log already; nothing else is in flight."""
@@ -203,10 +202,13 @@ class LogWriter:
         return []
 
     def _is_writable(self) -> bool:
-        if self._failure is not None or self._unsealed:
-            return False
-        log, now = self._open, self._context.clock()
-        return log is not None and not (log.given_up or log.failed or log.is_full(self.list.policy, now))
+        log = self._open
+        return log is not None and not self._is_broken() and not log.is_full(self.list.policy, self._context.clock())
+
+    def _is_broken(self) -> bool:
+        """Whether what was written and not synced cannot stay where it is."""
+        log = self._open
+        return self._failure is not None or self._unsealed or (log is not None and (log.given_up or log.failed))
 
     def _make_writable(self) -> None:
         """An open ledger with room, where there was none; nothing is in flight. Raises Fenced after a take-over."""

@@ -92,7 +92,7 @@ class ManagedLedger:
         deduplication = self._writer.list.deduplication
         if deduplication is None:
             item = PendingAppend([entry for entry, _ in checked], sum(entry.size for entry, _ in checked))
-            self._writer.put(item)
+            self._writer.put(item, here=True)
             return [AppendedPart(item.future, len(checked), item.size)]
         where = f"an append to {self.name!r}"
         sequences = [entry_sequence(metadata, f"entry {i} of {where}") for i, (_, metadata) in enumerate(checked)]

@@ -253,6 +253,12 @@ class PositionReply(msgspec.Struct, frozen=True):
     position: Position
 
 
+class AppendBegan(msgspec.Struct, frozen=True):
+    """First reply of an append stream: whether entries may come by the ring that was offered."""
+
+    ring: bool
+
+
 class Appended(msgspec.Struct, frozen=True):
     """`entries` consecutive entries from `first` are durable. Metadata reply of an append stream.
 
@@ -517,11 +523,26 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
 }
 
 
+class RingPlace(msgspec.Struct, frozen=True):
+    """Memory that a producer on the broker's host offers: see `ledger.broker.shared_ring`. `nonce` in hexadecimal."""
+
+    pid: int
+    fd: int
+    size: int
+    nonce: str
+
+
 class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
-    """Descriptor of DoPut: append to a ledger. A stream is one producer; its order is the order in the log."""
+    """Descriptor of DoPut: append to a ledger. A stream is one producer; its order is the order in the log.
+
+    The broker answers `AppendBegan` first. Where that takes the ring, a message without a batch holds the places of
+    entries in it, as metadata. `token` is that of `Welcome.token_path`.
+    """
 
     ledger: str
     producer: str
+    ring: RingPlace | None = None
+    token: str = ""
 
 
 class StageCommand(msgspec.Struct, frozen=True, tag="stage"):

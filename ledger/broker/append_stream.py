@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from ledger.broker.shared_ring import RingReader
 from ledger.deduplication import AppendSession
 from ledger.errors import LedgerError, Refused
 from ledger.managed_ledger import ManagedLedger
@@ -47,14 +48,13 @@ class AppendStream:
         self._error: BaseException | None = None
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
 
-    def serve(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def serve(self, sent: Iterator[list[pa.Buffer]]) -> None:
         """Append everything that comes; returns when all of it is acknowledged, raises what failed first."""
         answering = threading.Thread(target=self._answer, name="answer", daemon=True)
         answering.start()
         refused: LedgerError | None = None
         try:
-            for batch in batches:
-                entries = entries_of(batch)
+            for entries in sent:
                 self._wait_for_room(sum(entry.size for entry in entries))
                 if self._error is not None:
                     break
@@ -111,6 +111,21 @@ class AppendStream:
         said = WireError(error.code, error.message, error.hint)
         with suppress(pa.ArrowException, flight.FlightError, OSError):  # of a producer that is gone
             self._writer.write(msgspec.msgpack.encode(Appended(EARLIEST, 0, said)))
+
+
+def sent_entries(reader: flight.MetadataRecordBatchReader, ring: RingReader | None) -> Iterator[list[pa.Buffer]]:
+    """What a producer sends, message by message: entries in a batch, or the places of entries in its ring."""
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            return
+        if chunk.data is not None:
+            yield entries_of(chunk.data)
+        elif ring is not None:
+            yield ring.entries(chunk.app_metadata)
+        else:
+            raise Refused("places in a ring were sent, and this stream has none")
 
 
 def entries_of(batch: pa.RecordBatch) -> list[pa.Buffer]:

@@ -38,6 +38,7 @@ from ledger.settings import Settings
 from ledger.store import Store
 
 _CANNOT_START = 2
+_SWITCH_SECONDS = 0.0005  # a thread whose sync is over must not wait for one that checks sums
 _MB = 1024 * 1024
 _CHECK_SECONDS = 0.5
 _GRACE_MS = 2_000
@@ -48,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a broker until it leaves; returns the status to exit with."""
     options = _parser().parse_args(arguments)
     os.umask(0o077)  # sockets and logs of whatever name are this user's, too
+    sys.setswitchinterval(_SWITCH_SECONDS)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = Settings.load(options.config) if options.config else Settings()

@@ -26,10 +26,11 @@ from pyarrow import flight
 from ledger.broker import bearer_token
 from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
-from ledger.broker.append_stream import AppendStream, entries_of
+from ledger.broker.append_stream import AppendStream, entries_of, sent_entries
 from ledger.broker.bearer_token import BearerTokenFactory, require_token
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
+from ledger.broker.shared_ring import RingReader
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
 from ledger.cache.block_cache import BlockSource
@@ -43,6 +44,7 @@ from ledger.protocol import (
     BLOCK_SCHEMA,
     PROTOCOL_VERSION,
     AcquireLease,
+    AppendBegan,
     AppendCommand,
     AskEnd,
     BlockPlace,
@@ -161,7 +163,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             with self._admission.requests.one():
                 if isinstance(command, AppendCommand):
                     ledger = self._store.ledger(command.ledger)
-                    AppendStream(ledger, writer, self._settings.now.maxInFlightAppendBytes).serve(self._batches(reader))
+                    ring = self._ring_of(command)
+                    writer.write(msgspec.msgpack.encode(AppendBegan(ring is not None)))
+                    sent = self._sent(reader, ring)
+                    AppendStream(ledger, writer, self._settings.now.maxInFlightAppendBytes).serve(sent)
                 else:
                     writer.write(msgspec.msgpack.encode(self._stage(command, self._batches(reader))))
 
@@ -195,10 +200,18 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 batch = reader.read_chunk().data
             except StopIteration:
                 return
-            most = self._settings.now.maxMessageSize
-            if batch.nbytes > most:
-                raise Refused(f"a request carries {batch.nbytes} bytes, setting 'maxMessageSize' allows {most}")
+            self._require_allowed(batch.nbytes)
             yield batch
+
+    def _sent(self, reader: flight.MetadataRecordBatchReader, ring: RingReader | None) -> Iterator[list[pa.Buffer]]:
+        for entries in sent_entries(reader, ring):
+            self._require_allowed(sum(entry.size for entry in entries))
+            yield entries
+
+    def _require_allowed(self, size: int) -> None:
+        most = self._settings.now.maxMessageSize
+        if size > most:
+            raise Refused(f"a request carries {size} bytes, setting 'maxMessageSize' allows {most}")
 
     def _blocks(self, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
         with self._activity.call(), _errors_crossing(), self._admission.readers.one():
@@ -223,6 +236,16 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 hint="It was deleted and made again: start a new checkpoint",
             )
         return ledger.blocks(request.range, request.max_block_bytes)
+
+    def _ring_of(self, command: AppendCommand) -> RingReader | None:
+        """The producer's memory, when it is on this host and can be mapped; else its entries come by the socket."""
+        if command.ring is None or not self._on_this_host(command.token):
+            return None
+        try:
+            return RingReader(command.ring)
+        except (OSError, LedgerError) as error:  # of a producer in a container of its own, say
+            _log.info("entries of %s come by the socket: %s", command.producer, error)
+            return None
 
     def _on_this_host(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self._token.encode())

@@ -55,10 +55,10 @@ class Disk:
     def items(self, written: list[Written]) -> list[PendingAppend]:
         return [item for part in written for item in part.items]
 
-    def write(self, before: list[Written], group: list[PendingAppend]) -> list[Written]:
+    def write(self, group: list[PendingAppend]) -> Written:
         with self._alone("write"):
             self.written += [item.size for item in group]
-            return [*before, Written(group)]
+            return Written(group)
 
     def settle(self, written: list[Written]) -> list[PendingAppend]:
         with self._alone("sync"):
@@ -144,11 +144,14 @@ def test_what_gathers_while_the_disk_syncs_goes_together_in_order_and_a_run_goes
 ) -> None:
     queue, disk = make(entries, size)
     held(disk)
-    for one in put:
-        queue.put(one)
+    putting = threading.Thread(target=lambda: [queue.put(one) for one in put])
+    putting.start()
+    until(lambda: not putting.is_alive() or isinstance(put[0], PendingRun) or bool(disk.written[1:]))
     disk.free.set()
+    putting.join(10)
     put[-1].future.result(10)
-    assert disk.synced == [[1], *synced]
+    assert [size for group in disk.synced for size in group] == [1, *[size for group in synced for size in group]]
+    assert [group for group in disk.synced if group[0] in (7, 8, 9)] == [g for g in synced if g[0] in (7, 8, 9)]
 
 
 def test_the_next_group_is_written_while_the_one_before_is_synced(make: Make) -> None:
@@ -165,29 +168,35 @@ def test_the_next_group_is_written_while_the_one_before_is_synced(make: Make) ->
     assert disk.synced == [[1], [2, 3]], "both with one sync"
 
 
-@pytest.mark.parametrize(("entries", "size"), [(2, 1000), (100, 5), (0, 0)])
+@pytest.mark.parametrize(
+    ("entries", "size", "groups"),
+    [(2, 1000, [[2, 3], [4]]), (100, 5, [[2, 3], [4]]), (0, 0, [[2], [3], [4]]), (100, 1000, [[2, 3, 4]])],
+)
 def test_a_group_takes_what_the_ledger_has_room_for_and_never_less_than_one(
-    make: Make, entries: int, size: int
+    make: Make, entries: int, size: int, groups: list[list[int]]
 ) -> None:
     queue, disk = make(entries, size)
-    taken: list[int] = []
+    taken: list[list[int]] = []
+    entered, free = threading.Event(), threading.Event()
     write = disk.write
 
-    def counted(before: list[Written], group: list[PendingAppend]) -> list[Written]:
-        taken.append(len(group))
-        return write(before, group)
+    def held_write(group: list[PendingAppend]) -> Written:
+        taken.append([one.size for one in group])
+        entered.set()
+        assert free.wait(10)
+        return write(group)
 
-    disk.write = counted  # type: ignore[method-assign]
-    held(disk)
+    disk.write = held_write  # type: ignore[method-assign]
+    first = threading.Thread(target=lambda: queue.put(item(1)))
+    first.start()
+    assert entered.wait(10)
     items = [item(2), item(3), item(4)]
     for one in items:
         queue.put(one)
-    disk.free.set()
+    free.set()
     items[-1].future.result(10)
-    assert disk.order == [1, 2, 3, 4]
-    assert max(taken) <= 2
-    if not entries:
-        assert taken == [1, 1, 1, 1]
+    first.join(10)
+    assert taken == [[1], *groups]
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])
@@ -199,9 +208,11 @@ def test_what_a_failed_sync_leaves_is_written_again_before_all_that_came_later(
     held(disk)
     disk.fail_next = failures
     put = [item(size) if size > 0 else run(-size) for size in behind]
-    for one in put:
-        queue.put(one)
+    # A run waits for the sync in flight on its caller's thread.
+    putting = threading.Thread(target=lambda: [queue.put(one) for one in put])
+    putting.start()
     disk.free.set()
+    putting.join(10)
     queue.close("over")
     assert disk.order == [1, *map(abs, behind)]
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from ledger.broker.append_stream import AppendStream
-from ledger.broker.entry_batches import entry_batch
 from ledger.errors import Corrupt, Refused, Unavailable
 from ledger.position import Position
 from ledger.protocol import Appended, CreateLedger
@@ -77,7 +76,7 @@ def test_an_append_that_failed_before_a_refused_one_is_the_error() -> None:
     replies = Replies()
     stream = AppendStream(FailingLog(), replies, 1000)
     with pytest.raises(Unavailable, match="the disk is gone"):
-        stream.serve(iter([entry_batch([b"good"]), entry_batch([b"bad"])]))
+        stream.serve(iter([[pa.py_buffer(b"good")], [pa.py_buffer(b"bad")]]))
     assert [(reply.entries, reply.error.message) for reply in replies.sent if reply.error] == [(0, "the disk is gone")]
 
 
@@ -87,7 +86,7 @@ def test_a_client_that_went_away_ends_the_stream_though_its_entries_are_written(
             raise pa.ArrowInvalid("nobody reads this")
 
     log = FailingLog()
-    batches = iter([entry_batch([b"first"]), entry_batch([b"second"])])
+    batches = iter([[pa.py_buffer(b"first")], [pa.py_buffer(b"second")]])
 
     def settled() -> Any:
         for batch in batches:

@@ -1,0 +1,110 @@
+"""Goal: no entry is overwritten before it is settled, and nothing but a producer's own ring is ever mapped.
+
+Method: random takes and releases against the bytes that were put in; rings that are lies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.broker.shared_ring import RingReader, RingWriter, pack_places
+from ledger.errors import LedgerError, Refused, Unsupported
+
+
+@pytest.fixture
+def ring() -> Iterator[RingWriter]:
+    ring = RingWriter(1000)
+    yield ring
+    ring.close()
+
+
+@given(limit=st.integers(1, 300), moves=st.lists(st.integers(1, 400), max_size=200))
+def test_every_entry_within_the_limit_finds_room_and_stays_as_it_is(limit: int, moves: list[int]) -> None:
+    writer = RingWriter(2 * limit)
+    reader = RingReader(writer.place())
+    live: deque[tuple[int, bytes]] = deque()
+    for number, move in enumerate(moves):
+        if move > limit:
+            if live:
+                writer.release()
+                live.popleft()
+            continue
+        while sum(len(data) for _, data in live) + move > limit:
+            writer.release()
+            live.popleft()
+        data = bytes([number % 251]) * move
+        offset = writer.write([data[:3], memoryview(data)[3:]], move)
+        assert offset >= 0, "there is room for every entry within the limit"
+        live.append((offset, data))
+        found = reader.entries(pack_places([(at, len(data)) for at, data in live]))
+        assert [entry.to_pybytes() for entry in found] == [data for _, data in live]
+    writer.close()
+
+
+def test_an_entry_without_room_is_told_and_takes_none(ring: RingWriter) -> None:
+    assert ring.write([b"x" * 1001], 1001) == -1
+    first = ring.write([b"a" * 600], 600)
+    assert ring.write([b"b" * 600], 600) == -1
+    ring.release()
+    assert ring.write([b"c" * 600], 600) == first
+
+
+@pytest.mark.parametrize(
+    "places",
+    [[(0, 10)], [(64, 1001)], [(1060, 5)], [(64, -1)], [(-5, 10)], [(2**62, 2**62)], [(64, 5), (64, 2**63 - 1)]],
+)
+def test_a_place_outside_the_ring_is_refused(ring: RingWriter, places: list[tuple[int, int]]) -> None:
+    reader = RingReader(ring.place())
+    with pytest.raises(Refused, match="outside a ring of 1064 bytes"):
+        reader.entries(pack_places(places))
+
+
+def test_entries_without_a_byte_have_places_too(ring: RingWriter) -> None:
+    offsets = [ring.write([b""], 0), ring.write([b"x"], 1), ring.write([], 0), ring.write([b"y"], 1)]
+    assert len(set(offsets)) == 4
+    sizes = [0, 1, 0, 1]
+    found = RingReader(ring.place()).entries(pack_places(list(zip(offsets, sizes, strict=True))))
+    assert [entry.to_pybytes() for entry in found] == [b"", b"x", b"", b"y"]
+
+
+def test_half_a_place_is_refused(ring: RingWriter) -> None:
+    with pytest.raises(Refused, match="no pairs"):
+        RingReader(ring.place()).entries(pa.py_buffer(np.zeros(3, dtype=np.int64)))
+
+
+def test_what_is_not_the_ring_that_was_promised_is_not_mapped(ring: RingWriter) -> None:
+    place = ring.place()
+    for lie in ({"nonce": "00" * 16}, {"size": place.size - 1}, {"size": 1 << 40}):
+        with pytest.raises(Unsupported):
+            RingReader(msgspec.structs.replace(place, **lie))
+    with pytest.raises(OSError, match="No such"):
+        RingReader(msgspec.structs.replace(place, fd=9999))
+
+
+def test_a_file_that_could_shrink_is_not_mapped(ring: RingWriter) -> None:
+    """A mapping of a file that was cut kills the process that touches it."""
+    fd = os.memfd_create("loose")
+    os.truncate(fd, 4096)
+    try:
+        with pytest.raises((LedgerError, OSError)):
+            RingReader(msgspec.structs.replace(ring.place(), fd=fd, size=4096))
+    finally:
+        os.close(fd)
+
+
+def test_the_broker_keeps_entries_of_a_producer_that_is_gone(ring: RingWriter) -> None:
+    reader = RingReader(ring.place())
+    offset = ring.write([b"kept"], 4)
+    (entry,) = reader.entries(pack_places([(offset, 4)]))
+    ring.close()
+    del reader, ring
+    assert entry.to_pybytes() == b"kept"
