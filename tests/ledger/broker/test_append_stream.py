@@ -13,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 from ledger.broker.append_stream import AppendStream
+from ledger.deduplication import AppendSession
 from ledger.errors import Corrupt, Refused, Unavailable
+from ledger.managed_ledger import AppendedPart
 from ledger.position import Position
 from ledger.protocol import Appended, CreateLedger
 
@@ -52,13 +54,13 @@ class FailingLog:
     def __init__(self) -> None:
         self.waiting: list[Future[Position]] = []
 
-    def append(self, entries: list[pa.Buffer]) -> Future[Position]:
+    def append_parts(self, entries: list[pa.Buffer], session: AppendSession) -> list[AppendedPart]:
         if any(bytes(entry) == b"bad" for entry in entries):
             for future in self.waiting:
                 future.set_exception(Unavailable("the disk is gone"))
             raise Refused("this is no entry")
         self.waiting.append(Future())
-        return self.waiting[-1]
+        return [AppendedPart(self.waiting[-1], len(entries), sum(entry.size for entry in entries))]
 
 
 class Replies:
