@@ -1,8 +1,8 @@
 """Appends that wait for the disk: while some are synced others are written, and one sync takes all that was written.
 
 Two turns, each held by one thread at a time. The *writing turn* takes what waits and writes it: whoever appends to an
-idle log may take it, and leaves it to the executor when others keep coming. The *syncing turn* takes all that was written
-so far, syncs it once and answers, for as long as there is more.
+idle log may take it, and leaves it to the executor when others keep coming. The *syncing turn* takes all that was
+written so far, syncs it once and answers, for as long as there is more.
 
 Invariants
 - What is taken keeps the order of arrival, through both turns; so order of acknowledgement is order in the log.

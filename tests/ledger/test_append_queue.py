@@ -144,7 +144,7 @@ def test_what_gathers_while_the_disk_syncs_goes_together_in_order_and_a_run_goes
 ) -> None:
     queue, disk = make(entries, size)
     held(disk)
-    putting = threading.Thread(target=lambda: [queue.put(one) for one in put])
+    putting = threading.Thread(target=lambda: [queue.put(one, here=True) for one in put])
     putting.start()
     until(lambda: not putting.is_alive() or isinstance(put[0], PendingRun) or bool(disk.written[1:]))
     disk.free.set()
@@ -159,7 +159,7 @@ def test_the_next_group_is_written_while_the_one_before_is_synced(make: Make) ->
     first = held(disk)
     items = [item(2), item(3)]
     for number, one in enumerate(items, 2):
-        queue.put(one)
+        queue.put(one, here=True)
         until(lambda number=number: len(disk.written) == number)  # type: ignore[misc]
     assert not first.future.done()
     assert disk.inside["sync"] == 1
@@ -187,12 +187,12 @@ def test_a_group_takes_what_the_ledger_has_room_for_and_never_less_than_one(
         return write(group)
 
     disk.write = held_write  # type: ignore[method-assign]
-    first = threading.Thread(target=lambda: queue.put(item(1)))
+    first = threading.Thread(target=lambda: queue.put(item(1), here=True))
     first.start()
     assert entered.wait(10)
     items = [item(2), item(3), item(4)]
     for one in items:
-        queue.put(one)
+        queue.put(one, here=True)
     free.set()
     items[-1].future.result(10)
     first.join(10)
@@ -209,7 +209,7 @@ def test_what_a_failed_sync_leaves_is_written_again_before_all_that_came_later(
     disk.fail_next = failures
     put = [item(size) if size > 0 else run(-size) for size in behind]
     # A run waits for the sync in flight on its caller's thread.
-    putting = threading.Thread(target=lambda: [queue.put(one) for one in put])
+    putting = threading.Thread(target=lambda: [queue.put(one, here=True) for one in put])
     putting.start()
     disk.free.set()
     putting.join(10)
@@ -226,7 +226,7 @@ def test_close_waits_for_what_was_queued_and_refuses_what_comes_after(make: Make
     closing.start()
     until(lambda: bool(queue._closed))
     with pytest.raises(Unavailable, match="gone fishing"):
-        queue.put(item(3))
+        queue.put(item(3), here=True)
     assert closing.is_alive()
     assert not last.future.done()
     disk.free.set()
@@ -263,12 +263,12 @@ def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> 
             queue: AppendQueue[Written] = queue,
         ) -> list[PendingAppend]:
             if not stop.is_set():
-                queue.put(item(1))
+                queue.put(item(1), here=True)
             return settle(written)
 
         disk.settle = busy  # type: ignore[method-assign]
         queues.append(queue)
-        queue.put(item(1))
+        queue.put(item(1), here=True)
     late, _ = make()
     last = item(2)
     late.put(last)
@@ -288,7 +288,7 @@ def test_many_threads_lose_nothing_and_each_keeps_its_order(make: Make) -> None:
     def produce(number: int) -> None:
         sent[number] = [item(1000 * number + i) for i in range(200)]
         for one in sent[number]:
-            queue.put(one)
+            queue.put(one, here=True)
 
     threads = [threading.Thread(target=produce, args=(number,)) for number in range(1, 5)]
     for thread in threads:
