@@ -45,6 +45,13 @@ class Output(StrEnum):
     json = "json"
 
 
+class Durability(StrEnum):
+    """When an append is acknowledged."""
+
+    fsync = "fsync"
+    os = "os"
+
+
 StoreOption = Annotated[str | None, typer.Option("--store", "-s", help="Directory or broker address.")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people, or for scripts.")]
 Name = Annotated[str, typer.Argument(help="A ledger: orders, or tenant/namespace/orders.")]
@@ -125,11 +132,23 @@ def create(
     name: Name,
     block_bytes: Annotated[int, typer.Option(help="Bytes of a block; 0: the broker's default.")] = 0,
     max_entries: Annotated[int, typer.Option(help="Roll over after so many entries; 0: the default.")] = 0,
+    partitions: Annotated[int, typer.Option(help="Partitions; 0: none.")] = 0,
+    deduplication: Annotated[bool, typer.Option("--deduplication", help="Write what comes again once.")] = False,
+    durability: Annotated[Durability, typer.Option(help="Acknowledge synced entries, or written ones.")] = (
+        Durability.fsync
+    ),
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Create a ledger, and the store if need be."""
-    request = CreateLedger(canonical_name(name), block_bytes=block_bytes, max_entries_per_ledger=max_entries)
+    request = CreateLedger(
+        canonical_name(name),
+        block_bytes=block_bytes,
+        max_entries_per_ledger=max_entries,
+        partitions=partitions,
+        deduplication=deduplication,
+        durability=durability.value,
+    )
     described = opened(store, create=True).client.create(request)
     show(output, described, lambda console: console.print(f"created {described.name}"))
 

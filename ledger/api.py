@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -129,19 +129,29 @@ class LedgerStore:
             return _partitioned(self.client, name)
         return Ledger(self.client, name)
 
-    def create(self, name: str, *, deduplication: bool = False) -> Ledger:
+    def create(self, name: str, *, deduplication: bool = False, durability: Literal["fsync", "os"] = "fsync") -> Ledger:
         """Create a ledger that has what an append would not give it; refused when there is one of the name.
 
-        With `deduplication` a message that a producer of the same name sends again is not written again.
+        With `deduplication` a message that a producer of the same name sends again is not written again. With a
+        `durability` of "os" an append returns before the device has it: a loss of power loses what is not sealed.
         """
         name = canonical_name(name)
-        self.client.call("create", CreateLedger(name, deduplication=deduplication))
+        self.client.call("create", CreateLedger(name, deduplication=deduplication, durability=durability))
         return Ledger(self.client, name)
 
-    def create_partitioned(self, name: str, partitions: int, *, deduplication: bool = False) -> PartitionedLedger:
+    def create_partitioned(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        deduplication: bool = False,
+        durability: Literal["fsync", "os"] = "fsync",
+    ) -> PartitionedLedger:
         """Create a ledger with partitions; one that has as many already is answered as it is."""
         name = canonical_name(name)
-        request = CreateLedger(name, exist_ok=True, partitions=partitions, deduplication=deduplication)
+        request = CreateLedger(
+            name, exist_ok=True, partitions=partitions, deduplication=deduplication, durability=durability
+        )
         self.client.call("create", request)
         return _partitioned(self.client, name)
 

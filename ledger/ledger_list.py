@@ -26,7 +26,7 @@ from ledger import disk
 from ledger.clock import Clock
 from ledger.deduplication import DEDUPLICATION_ENABLED, Deduplication, KnownSequence, highest_of
 from ledger.entry import entry_rows, parse_entry
-from ledger.ledger_policy import LedgerPolicy
+from ledger.ledger_policy import DURABILITY, LedgerPolicy
 from ledger.log_snapshot import LogSegment, LogSnapshot
 from ledger.metadata import LedgerRecord, Metadata, SegmentRecord
 from ledger.open_ledger import OpenLedger
@@ -88,6 +88,11 @@ class LedgerList:
         return {pair.key: pair.value for pair in self._record.info.properties}
 
     @property
+    def _is_synced(self) -> bool:
+        """Whether an entry is on the device before it is acknowledged. What is sealed always is."""
+        return self.properties.get(DURABILITY) != "os"
+
+    @property
     def terminated(self) -> Position | None:
         """The position of the last entry there will ever be, once the log is terminated."""
         if not self._record.info.HasField("terminatedPosition"):
@@ -121,6 +126,7 @@ class LedgerList:
             store_id=context.store_id,
             block_bytes=policy.block_bytes,
             first_row=first_row,
+            sync=self._is_synced,
         )
         info = self._info()
         info.ledgerInfo.add(ledgerId=ledger_id)
@@ -199,6 +205,7 @@ class LedgerList:
             block_bytes=kept.block_bytes,
             first_row=kept.first_row,
             describe=entry_traits,
+            synced=self._is_synced,
         )
         for batch in _batches_of(recovered, context.clock()):
             self.remember(batch)

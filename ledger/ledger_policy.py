@@ -22,6 +22,8 @@ from ledger.segment_format import entry_bytes_max
 from ledger.settings import SETTINGS, Settings
 
 RESERVED_PREFIX = "ledger."
+DURABILITY = "ledger.durability"
+"""The property that says "os" where a ledger is acknowledged as soon as the operating system has it."""
 _BLOCK_BYTES, _ENTRIES_MAX, _SIZE_MAX = (
     "ledger.blockBytes",
     "ledger.maxEntriesPerLedger",

@@ -14,7 +14,7 @@ Flight error's extra info. Fields are only ever added, with defaults.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import pyarrow as pa
@@ -72,7 +72,10 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 class CreateLedger(msgspec.Struct, frozen=True):
-    """Create a managed ledger. With `exist_ok` an existing one is answered as it is. 0 `partitions`: it has none."""
+    """Create a managed ledger. With `exist_ok` an existing one is answered as it is. 0 `partitions`: it has none.
+
+    `durability` says when an entry is acknowledged: once the device has it, or the operating system.
+    """
 
     name: str
     exist_ok: bool = False
@@ -82,6 +85,7 @@ class CreateLedger(msgspec.Struct, frozen=True):
     max_size_per_ledger_bytes: NotNegative = 0
     partitions: NotNegative = 0
     deduplication: bool = False
+    durability: Literal["fsync", "os"] = "fsync"
 
 
 class NameLedger(msgspec.Struct, frozen=True):

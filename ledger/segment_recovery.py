@@ -11,6 +11,9 @@ Rules
   `Corrupt`.
 - Without a sidecar nobody knows the acknowledged end. Then an entry that holds beyond the damage proves that
   the damage is not the tail: `Corrupt`.
+- A segment that was not synced (`synced=False`) may lack any of its pages after a loss of power, those of
+  acknowledged entries too, and its sidecar proves nothing. Every entry is verified, and the segment is cut at
+  the first damage, wherever that is; how many acknowledged entries went is said in the log.
 - What no checksum covers is compared here: header zeros, padding, lengths, ids, stamps. The checksum of an
   acknowledged entry is left to its readers and to verification; of any other entry it decides where the log
   ends, and is verified.
@@ -84,10 +87,19 @@ class RecoveredSegment:
 
 
 def recover_segment(
-    path: Path, ledger_id: int, *, store_id: str, block_bytes: int, first_row: int, describe: Describe
+    path: Path,
+    ledger_id: int,
+    *,
+    store_id: str,
+    block_bytes: int,
+    first_row: int,
+    describe: Describe,
+    synced: bool = True,
 ) -> RecoveredSegment:
     """Find the end of an unsealed segment. Changes nothing; raises Corrupt or DataLoss."""
-    sidecar = _sidecar_of(path, ledger_id, block_bytes, first_row)
+    found = _sidecar_of(path, ledger_id, block_bytes, first_row)
+    acknowledged = found.acknowledged.entries if found else None
+    sidecar = found if synced else None
     end = sidecar.acknowledged if sidecar else AcknowledgedEnd(0, HEADER_BYTES, first_row)
     try:
         fd = disk.open_file(path)
@@ -104,7 +116,7 @@ def recover_segment(
             torn_end = _last_byte(fd, scan)
             if torn_end > scan.end and not scan.damage:
                 scan.damage = f"{path} at {scan.end}: bytes that are no entry, expected zeros"
-            if sidecar is None and torn_end > scan.end and not scan.closed:
+            if synced and sidecar is None and torn_end > scan.end and not scan.closed:
                 _require_nothing_beyond(scan)
     finally:
         os.close(fd)
@@ -115,7 +127,14 @@ def recover_segment(
         scan.damage = scan.damage or f"{path}: the run from entry {scan.run_start} has no marker"
     cut = index.end_offset(index.count - 1)
     torn_bytes = max(torn_end, scan.end) - cut
-    acknowledged = sidecar.acknowledged.entries if sidecar else None
+    if acknowledged is not None and index.count < acknowledged:
+        _log.error(
+            "%s: %d of %d acknowledged entries are lost; the ledger is not synced (durability os): %s",
+            path,
+            acknowledged - index.count,
+            acknowledged,
+            scan.damage or "they are not there",
+        )
     return RecoveredSegment(
         path,
         ledger_id,
@@ -247,12 +266,14 @@ def _set_aside(fd: int, recovered: RecoveredSegment) -> None:
         os.close(target)
     scratch.rename(path)
     disk.sync_directory(path.parent)
+    lost = (recovered.acknowledged or 0) > recovered.entries
     _log.warning(
-        "%s: %d bytes after %d, of which %d whole entries, were never acknowledged; cut and kept in %s (%s)",
+        "%s: %d bytes after %d, of which %d whole entries, %s; cut and kept in %s (%s)",
         recovered.path,
         recovered.torn_bytes,
         recovered.end_offset,
         recovered.torn_entries,
+        "do not hold" if lost else "were never acknowledged",
         path,
         recovered.damage,
     )

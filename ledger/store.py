@@ -29,7 +29,7 @@ from ledger.deduplication import DEDUPLICATION_ENABLED
 from ledger.errors import Corrupt, NotFound, Refused, Unavailable
 from ledger.host import StoreLock, host_identity, require_private
 from ledger.ledger_list import LogContext, files_of
-from ledger.ledger_policy import LedgerPolicy, require_properties
+from ledger.ledger_policy import DURABILITY, LedgerPolicy, require_properties
 from ledger.managed_ledger import ManagedLedger
 from ledger.manifest_commit import ManifestCommits
 from ledger.metadata import Metadata
@@ -320,7 +320,8 @@ class Store:
 
 def _switches(request: CreateLedger) -> dict[str, str]:
     """The properties of what a ledger has or has not."""
-    return {DEDUPLICATION_ENABLED: "true"} if request.deduplication else {}
+    said = {DEDUPLICATION_ENABLED: "true"} if request.deduplication else {}
+    return {**said, DURABILITY: request.durability} if request.durability != "fsync" else said
 
 
 def _left_by_create(path: Path) -> bool:
