@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from ledger import disk
 from ledger.errors import AlreadyExists, Corrupt, Fenced, LedgerError, NotFound, Refused, Unavailable, Unsupported
+from ledger.shared_read import SharedRead
 
 APPLICATION_ID = 0x4C444752  # "LDGR"
 FORMAT_VERSION = 1
@@ -40,6 +41,7 @@ class MetadataFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._epoch: int | None = None
+        self._shared_epoch = SharedRead(self.epoch)
         self._writer = _connect(path)
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
@@ -133,8 +135,8 @@ class MetadataFile:
         return int(self.read(lambda connection: connection.execute("SELECT epoch FROM store").fetchone()[0]))
 
     def require_epoch(self, mine: int) -> None:
-        """Raise Fenced unless the store still has this epoch."""
-        found = self.epoch()
+        """Raise Fenced unless the store still has this epoch. Those who ask at the same time share the look."""
+        found = self._shared_epoch()
         if found != mine:
             raise _fenced(self.path, found, mine)
 

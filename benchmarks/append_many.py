@@ -1,0 +1,89 @@
+"""Durable appends to 100 ledgers at once, against the same bytes to one ledger with as many bytes to a sync.
+
+Ours has 100 managed ledgers in one store, and one append of 64 KiB in flight to each: the next one follows when it is
+acknowledged. The base has one ledger, and 100 such appends in flight at once, the next 100 when all of them are
+acknowledged: about 6.25 MiB to a sync. Both go through the store in this process, so what differs is 100 files, and who
+syncs them. Memory is warmed and page cache let go as `benchmarks.raw_disk` says.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from queue import SimpleQueue
+
+from benchmarks.append import entry_of
+from benchmarks.harness import Loop, compare
+from benchmarks.raw_disk import let_go, warm_memory
+from ledger.clock import system_clock_ms
+from ledger.managed_ledger import ManagedLedger
+from ledger.position import Position
+from ledger.protocol import CreateLedger
+from ledger.settings import Settings
+from ledger.store import Store
+
+LEDGERS, SIZE, APPENDS = 100, 64 * 1024, 20  # of each ledger, in a round
+_TOTAL = LEDGERS * SIZE * APPENDS
+
+
+def many_loop(ledgers: list[ManagedLedger], entry: bytes, folder: Path) -> Loop:
+    """One append in flight to each ledger."""
+
+    def loop() -> float:
+        warm_memory(_TOTAL)
+        answered: SimpleQueue[tuple[int, Future[Position]]] = SimpleQueue()
+
+        def send(number: int) -> None:
+            future = ledgers[number].append([entry])
+            future.add_done_callback(lambda done: answered.put((number, done)))
+
+        left = [APPENDS] * LEDGERS
+        start = time.perf_counter()
+        for number in range(LEDGERS):
+            send(number)
+        for _ in range(LEDGERS * APPENDS):
+            number, future = answered.get()
+            future.result()
+            left[number] -= 1
+            if left[number]:
+                send(number)
+        seconds = time.perf_counter() - start
+        let_go(folder)
+        return seconds
+
+    return loop
+
+
+def one_loop(ledger: ManagedLedger, entry: bytes, folder: Path) -> Loop:
+    """As many appends in flight to one ledger."""
+
+    def loop() -> float:
+        warm_memory(_TOTAL)
+        start = time.perf_counter()
+        for _ in range(APPENDS):
+            for future in [ledger.append([entry]) for _ in range(LEDGERS)]:
+                future.result()
+        seconds = time.perf_counter() - start
+        let_go(folder)
+        return seconds
+
+    return loop
+
+
+def main() -> None:
+    """Both, on one store."""
+    entry = b"".join(bytes(part) for part in entry_of(os.urandom(SIZE - 64), 7))
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as name:
+        store = Store.open(Path(name) / "store", settings=Settings(), clock=system_clock_ms, create=True)
+        many = [store.create_ledger(CreateLedger(f"ledger-{number}")) for number in range(LEDGERS)]
+        one = store.create_ledger(CreateLedger("one"))
+        folder = store.path / "ledgers"
+        compare("append_many", many_loop(many, entry, folder), one_loop(one, entry, folder), 9, _TOTAL)
+        store.close()
+
+
+if __name__ == "__main__":
+    main()
