@@ -17,6 +17,7 @@ from ledger.clock import Clock
 from ledger.errors import Unavailable
 
 _COUNT_AGAIN_MS = 250
+_MB = 1024 * 1024
 
 
 class Admission:
@@ -67,11 +68,33 @@ class Connections:
                 raise _too_many("connections", self._count, self._setting, self._most())
 
 
+class InFlightBytes:
+    """Bytes of all producers that wait for the disk. Back-pressure, never a refusal."""
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most = most
+        self._changed = threading.Condition()
+        self._bytes = 0
+
+    def take(self, size: int, waits_no_more: Callable[[], object]) -> None:
+        """Wait until there is room, or `waits_no_more`: a producer that has nothing here need not wait for others."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._bytes + size <= self._most() or waits_no_more())
+            self._bytes += size
+
+    def give(self, size: int) -> None:
+        """So many are on the disk, or will never be."""
+        with self._changed:
+            self._bytes -= size
+            self._changed.notify_all()
+
+
 class BrokerAdmission:
     """What all servers of one broker let in together."""
 
     def __init__(self, settings: LiveSettings, monotonic_ms: Clock) -> None:
         self.requests = Admission("maxConcurrentRequests", "calls", lambda: settings.now.maxConcurrentRequests)
+        self.in_flight = InFlightBytes(lambda: settings.now.maxMessagePublishBufferSizeInMB * _MB)
         self.readers = Admission("maxConcurrentReaders", "readers", lambda: settings.now.maxConcurrentReaders)
         self.connections = Connections("brokerMaxConnections", lambda: settings.now.brokerMaxConnections, monotonic_ms)
 

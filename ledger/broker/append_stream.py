@@ -1,8 +1,8 @@
 """One producer's append stream at the broker: entries in, acknowledgements out, in order, with bounded memory.
 
 The reading thread takes batches and queues their entries with the log; a second thread waits for each in turn and
-answers. Reading stops while more bytes wait for the disk than one producer may have in flight, so that gRPC's flow
-control holds the producer back.
+answers. Reading stops while more bytes wait for the disk than one producer, or all together, may have in flight, so
+that gRPC's flow control holds the producer back.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from ledger.broker.admission import InFlightBytes
 from ledger.broker.shared_ring import RingReader
 from ledger.deduplication import AppendSession
 from ledger.errors import LedgerError, Refused
@@ -38,8 +39,15 @@ class _Waiting:
 class AppendStream:
     """Serves one DoPut stream."""
 
-    def __init__(self, ledger: ManagedLedger, writer: flight.FlightMetadataWriter, in_flight_max: int) -> None:
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        writer: flight.FlightMetadataWriter,
+        in_flight_max: int,
+        in_flight_of_all: InFlightBytes,
+    ) -> None:
         self._ledger = ledger
+        self._of_all = in_flight_of_all
         self._writer = writer
         self._max = in_flight_max
         self._session = AppendSession()
@@ -64,6 +72,7 @@ class AppendStream:
         finally:
             self._waiting.put(None)
             answering.join()
+            self._of_all.give(self._in_flight)  # what was refused
         # What came earlier in the stream failed first, though it may be known later.
         first = self._error or refused
         if first is not None:
@@ -89,6 +98,8 @@ class AppendStream:
     def _wait_for_room(self, size: int) -> None:
         with self._room:
             self._room.wait_for(lambda: self._in_flight == 0 or self._in_flight + size <= self._max or self._error)
+        self._of_all.take(size, lambda: self._in_flight == 0 or self._error)
+        with self._room:
             self._in_flight += size
 
     def _answer(self) -> None:
@@ -105,6 +116,7 @@ class AppendStream:
             with self._room:
                 self._in_flight -= waiting.size
                 self._room.notify()
+            self._of_all.give(waiting.size)
 
     def _tell(self, error: LedgerError) -> None:
         """Answer with the error now: `serve` hears of it only when the producer sends more, and it may be waiting."""

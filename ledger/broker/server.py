@@ -163,10 +163,11 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             with self._admission.requests.one():
                 if isinstance(command, AppendCommand):
                     ledger = self._store.ledger(command.ledger)
+                    most = self._settings.now.maxInFlightAppendBytes
                     ring = self._ring_of(command)
                     writer.write(msgspec.msgpack.encode(AppendBegan(ring is not None)))
                     sent = self._sent(reader, ring)
-                    AppendStream(ledger, writer, self._settings.now.maxInFlightAppendBytes).serve(sent)
+                    AppendStream(ledger, writer, most, self._admission.in_flight).serve(sent)
                 else:
                     writer.write(msgspec.msgpack.encode(self._stage(command, self._batches(reader))))
 

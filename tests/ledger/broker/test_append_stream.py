@@ -4,14 +4,16 @@ entries on a real broker; a log whose disk fails where no real one would.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
+import queue
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 
+from ledger.broker.admission import InFlightBytes
 from ledger.broker.append_stream import AppendStream
 from ledger.deduplication import AppendSession
 from ledger.errors import Corrupt, Refused, Unavailable
@@ -76,7 +78,7 @@ class Replies:
 def test_an_append_that_failed_before_a_refused_one_is_the_error() -> None:
     """The refusal is known at once, the failing sync later: the client takes the error for its first open entry."""
     replies = Replies()
-    stream = AppendStream(FailingLog(), replies, 1000)
+    stream = AppendStream(FailingLog(), replies, 1000, InFlightBytes(lambda: 1000))
     with pytest.raises(Unavailable, match="the disk is gone"):
         stream.serve(iter([[pa.py_buffer(b"good")], [pa.py_buffer(b"bad")]]))
     assert [(reply.entries, reply.error.message) for reply in replies.sent if reply.error] == [(0, "the disk is gone")]
@@ -98,4 +100,45 @@ def test_a_client_that_went_away_ends_the_stream_though_its_entries_are_written(
                     future.set_result(Position(0, 0))
 
     with pytest.raises(pa.ArrowInvalid, match="nobody reads this"):
-        AppendStream(log, Gone(), 1).serve(settled())
+        AppendStream(log, Gone(), 1, InFlightBytes(lambda: 1000)).serve(settled())
+
+
+class StoppedLog:
+    """A log whose disk does not answer; each append stays in flight until the test settles it."""
+
+    def __init__(self) -> None:
+        self.pending: queue.SimpleQueue[Future[Position]] = queue.SimpleQueue()
+
+    def append_parts(self, entries: list[pa.Buffer], _session: object) -> list[AppendedPart]:
+        future: Future[Position] = Future()
+        self.pending.put(future)
+        return [AppendedPart(future, len(entries), sum(entry.size for entry in entries))]
+
+
+def test_all_producers_together_are_held_back_and_each_has_one_entry_there() -> None:
+    """Ten bytes for all: the first takes eight, the second still gets its first in, and both wait with their second."""
+    of_all = InFlightBytes(lambda: 10)
+    logs = [StoppedLog(), StoppedLog()]
+    read: list[list[int]] = [[], []]
+
+    def batches(number: int) -> Iterator[list[pa.Buffer]]:
+        for sequence in range(3):
+            read[number].append(sequence)
+            yield [pa.py_buffer(b"x" * 8)]
+
+    with ThreadPoolExecutor(2) as pool:
+        streams = [AppendStream(log, Replies(), 1000, of_all) for log in logs]
+        served = [pool.submit(stream.serve, batches(number)) for number, stream in enumerate(streams)]
+        first = [log.pending.get(timeout=30) for log in logs]
+        for log in logs:
+            with pytest.raises(queue.Empty):
+                log.pending.get(timeout=0.2)
+        assert all(len(numbers) <= 2 for numbers in read), "a producer was read beyond what may wait"
+        for future in first:
+            future.set_result(Position(0, 0))
+        for _ in range(2):
+            for log in logs:
+                log.pending.get(timeout=30).set_result(Position(0, 0))
+        for done in served:
+            done.result(30)
+    assert of_all._bytes == 0
