@@ -13,3 +13,6 @@ for command in (trim, terminate, properties, policy, verify):
     app.command()(command)
 
 __all__ = ["app"]
+
+if __name__ == "__main__":
+    app()

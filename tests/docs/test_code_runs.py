@@ -28,6 +28,11 @@ SAYS = {
         r"payments: 3",
     ],
     "docs/quickstart.md": [],
+    "docs/broker.md": [
+        r"\{'id': 1, 'item': 'tea'\}",
+        r"LEDGER_UNAUTHENTICATED\] the call carried no token",
+        r"maxConcurrentReaders = 100 readers",
+    ],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }
 # A stream that the page leaves running has to get through what there is.
