@@ -289,12 +289,43 @@ def _items(
         _varint(sequence_ids, everywhere),
         *([_constant(_NULL, ~_valid(values)), _constant(1, ~_valid(values))] if values.null_count else []),
     ]
+    if keys is None and not values.null_count and not times.any() and _are_even(_lengths(values)):
+        return _even_items(values, _lengths(values), behind)
     sizes = key_sizes + sum(mask.sum(axis=1, dtype=np.int64) for _, mask in (*before, *behind))
     columns = [_joined([_u32(sizes), *before]), *([keys] if keys is not None else []), _joined(behind), values]
     empty = pa.scalar(b"", pa.large_binary())
     joined = pc.binary_join_element_wise(*columns, empty, null_handling="replace", null_replacement="")
     _, offsets, data = joined.buffers()
     return data, np.frombuffer(offsets, dtype=np.int64)[joined.offset : joined.offset + count + 1]
+
+
+def _are_even(sizes: npt.NDArray[np.int64]) -> bool:
+    return len(sizes) > 0 and int(sizes.min()) == int(sizes.max())
+
+
+def _even_items(
+    values: pa.Array, sizes: npt.NDArray[np.int64], metadata: Sequence[tuple[_Bytes, _Mask]]
+) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
+    """The items of values of one size: their metadata changes its length rarely, so that they lie in few rectangles."""
+    count, size = len(values), int(sizes[0])
+    pieces = [_u32(sum(mask.sum(axis=1, dtype=np.int64) for _, mask in metadata)), *metadata]
+    rows = np.concatenate([piece for piece, _ in pieces], axis=1)
+    there = np.concatenate([mask for _, mask in pieces], axis=1)
+    heads = there.sum(axis=1, dtype=np.int64)
+    offsets = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(heads + size, out=offsets[1:])
+    data = pa.allocate_buffer(int(offsets[-1]))
+    target = np.frombuffer(data, dtype=np.uint8)
+    _, edges, held = values.buffers()
+    first = int(np.frombuffer(edges, dtype=np.int64)[values.offset])
+    source = np.zeros(0, np.uint8) if held is None else np.frombuffer(held, dtype=np.uint8)
+    source = source[first : first + count * size].reshape(count, size)
+    for start, end in pairwise([0, *(np.flatnonzero(np.diff(heads)) + 1).tolist(), count]):
+        head = int(heads[start])
+        block = target[offsets[start] : offsets[end]].reshape(end - start, head + size)
+        block[:, :head] = rows[start:end][there[start:end]].reshape(end - start, head)
+        block[:, head:] = source[start:end]
+    return data, offsets
 
 
 def _constant(byte: int, where: _Mask) -> tuple[_Bytes, _Mask]:

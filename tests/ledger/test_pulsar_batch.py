@@ -137,6 +137,22 @@ def test_columns_give_the_bytes_of_protobuf(plain: list[Any], as_bytes: bool, fi
     assert b"".join(map(memoryview, columns)) == b"".join(map(memoryview, whole))
 
 
+@settings(deadline=None)
+@given(st.integers(0, 200), st.integers(1, 40), st.integers(0, 5), st.sampled_from([0, 100, 127, 16370, 2**21 - 9]))
+def test_values_of_one_size_give_the_bytes_of_protobuf(size: int, count: int, skipped: int, first: int) -> None:
+    column = pa.array([bytes([i]) * size for i in range(count + skipped)], pa.binary()).slice(skipped)
+    messages = [OutgoingMessage(value, first + i) for i, value in enumerate(column.to_pylist())]
+    data, offsets = pulsar_batch._items(
+        column.cast(pa.large_binary()),
+        np.arange(first, first + count, dtype=np.uint64),
+        None,
+        np.zeros(count, np.uint64),
+        is_base64=False,
+    )
+    assert bytes(memoryview(data)) == b"".join(map(pulsar_batch._item, messages))
+    assert offsets[-1] == len(memoryview(data))
+
+
 def test_many_values_are_cut_into_batches_and_numbered_on() -> None:
     values = pa.array([b"x" * size for size in (10, 10, 10, 50, 1, 1, 1, 1)])
     built = list(encode_columns(Envelope("p", LZ4), values, 40, PUBLISHED, max_messages=3, max_bytes=30))
