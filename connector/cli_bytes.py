@@ -6,26 +6,27 @@ entry of the open one with its checksum; the first that disagrees ends it with t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from connector.cli import Output, OutputOption, StoreOption, opened, reporting, show
 from ledger.api import LedgerStore
 from ledger.clock import system_clock_ms
 from ledger.entry import ParsedEntry, entry_rows, is_arrow, is_marker, parse_entry
-from ledger.errors import NotFound, Refused
+from ledger.errors import Corrupt, NotFound, Refused
 from ledger.ledger_list import entry_traits
 from ledger.metadata import Metadata
 from ledger.metadata_value import parse_cursor_info, parse_ledger_info
 from ledger.names import canonical_name
 from ledger.position import Position, PositionRange
 from ledger.protocol import LedgerDescription, ReadRequest
+from ledger.segment_index import EntryIndex, load_index
 from ledger.segment_reader import iter_frames, walk_segment
 from ledger.segment_verification import verify_segment
 from ledger.segment_writer import data_path
@@ -105,38 +106,57 @@ def verify(
         for canonical in [canonical_name(name)] if name else found.names():
             described = found.client.describe(canonical)
             task = progress.add_task(canonical, total=described.entries)
-            for done in _verified(found, directory, described):
+            checked[canonical] = 0
+
+            def advance(done: int, canonical: str = canonical, task: TaskID = task) -> None:
                 progress.advance(task, done)
-                checked[canonical] = checked.get(canonical, 0) + done
+                checked[canonical] += done
+
+            _verify(found, directory, described, advance)
     show(output, checked, lambda console: console.print(f"{sum(checked.values()):,} entries hold"))
 
 
-def _verified(store: LedgerStore, directory: Path, described: LedgerDescription) -> Iterator[int]:
+def _verify(
+    store: LedgerStore, directory: Path, described: LedgerDescription, advance: Callable[[int], object]
+) -> None:
     records = Metadata.open(directory / "metadata.sqlite", system_clock_ms)
     kept = {record.ledger_id: record for record in records.segments(described.name)}
     records.close()
     for part in described.segments:
         if not part.close_ms:
-            yield from _read_open(store, described, part.ledger_id, part.entries)
+            _read_open(store, described, part.ledger_id, part.entries, advance)
             continue
         record = kept[part.ledger_id]
+        path = data_path(directory / "ledgers", part.ledger_id)
         verify_segment(
-            data_path(directory / "ledgers", part.ledger_id),
+            path,
             part.ledger_id,
             entries=part.entries,
             file_bytes=record.file_bytes,
             first_row=record.first_row,
             describe=entry_traits,
+            index=_index(path, part.ledger_id, part.entries),
+            progress=advance,
         )
-        yield part.entries
 
 
-def _read_open(store: LedgerStore, described: LedgerDescription, ledger_id: int, entries: int) -> Iterator[int]:
+def _index(path: Path, ledger_id: int, entries: int) -> EntryIndex | None:
+    """The sidecar of a sealed segment, which spares the parsing; none when it is lost, for it can be made anew."""
+    try:
+        return load_index(path.with_suffix(".index"), ledger_id, entries)
+    except (NotFound, Corrupt) as error:
+        Console(stderr=True).print(f"{error.message}; it will be made anew from its segment", soft_wrap=True)
+        return None
+
+
+def _read_open(
+    store: LedgerStore, described: LedgerDescription, ledger_id: int, entries: int, advance: Callable[[int], object]
+) -> None:
     range_ = PositionRange(Position(ledger_id, 0), Position(ledger_id, entries))
     for block in store.client.read_blocks(ReadRequest(described.name, range_)) if entries else ():
         for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
             parse_entry(frame, f"entry {ledger_id}:{entry_id} of {described.name}")
-        yield block.entries
+        advance(block.entries)
 
 
 def _entries(file: Path) -> Iterator[dict[str, Any]]:

@@ -6,10 +6,12 @@ array over the same bytes passes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from ledger.entry import Buffer
@@ -20,3 +22,9 @@ def crc32c(buffer: Buffer, start: int = 0) -> int:
     if isinstance(buffer, bytes):
         return int(google_crc32c.extend(start, buffer))
     return int(google_crc32c.extend(start, np.frombuffer(buffer, dtype=np.uint8)))
+
+
+def crc32c_of_ranges(data: npt.NDArray[np.uint8], starts: Iterable[int], ends: Iterable[int]) -> Iterator[int]:
+    """The CRC32C of each range `[start, end)` of one buffer, without a view of each."""
+    extend = google_crc32c.extend
+    return (extend(0, data[start:end]) for start, end in zip(starts, ends, strict=True))

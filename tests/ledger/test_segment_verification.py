@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ledger.errors import Corrupt, DataLoss
-from ledger.segment_index import load_index
+from ledger.segment_index import EntryIndex, load_index
+from ledger.segment_scan import EntryTraits
 from ledger.segment_verification import load_or_rebuild_index, verify_segment
 from ledger.segment_writer import SealedSegment
 
 if TYPE_CHECKING:
-    from ledger.segment_index import EntryIndex
     from tests.ledger.conftest import SegmentRig
 
 
@@ -61,6 +61,36 @@ def test_every_flipped_bit_of_a_sealed_segment_is_corrupt(rig: SegmentRig) -> No
             verify(rig, sealed, index)
         flip(rig.data, bit)
     verify(rig, sealed, index)
+
+
+def test_what_holds_is_not_parsed_and_told_as_it_goes(rig: SegmentRig) -> None:
+    rig.fill(9)
+    rig.commit(rig.entry(b"long enough for all heads to be compared at once"))
+    sealed = rig.writer.seal()
+    index = load_index(rig.sidecar, 7, 10)
+
+    def parse(entry: memoryview) -> EntryTraits:
+        raise AssertionError(bytes(entry))
+
+    told: list[int] = []
+    found = verify_segment(
+        rig.data, 7, entries=10, file_bytes=sealed.file_bytes, first_row=0, describe=parse, index=index,
+        progress=told.append,
+    )  # fmt: skip
+    assert found.rows().tolist() == index.rows().tolist()
+    assert sum(told) == 10
+    assert len(told) > 1, "block by block"
+
+
+def test_an_index_that_says_otherwise_is_named(rig: SegmentRig) -> None:
+    rig.fill(6)
+    sealed = rig.writer.seal()
+    rows = load_index(rig.sidecar, 7, 6).rows()
+    rows["timestamp"][3] += 1
+    with pytest.raises(Corrupt, match=r"entry 3 is .* the sidecar says"):
+        verify(rig, sealed, EntryIndex.of_rows(7, 0, rows))
+    with pytest.raises(Corrupt, match="holds 6 entries, its sidecar 5"):
+        verify(rig, sealed, EntryIndex.of_rows(7, 0, load_index(rig.sidecar, 7, 6).rows()[:5]))
 
 
 def test_a_file_of_another_length(rig: SegmentRig) -> None:
