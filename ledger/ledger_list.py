@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,6 +58,8 @@ class LogContext:
     executor: Executor
     sealed: Callable[[str], None]
     """Told the name of a managed ledger that has just sealed a ledger; must not wait for anything."""
+    deleted: Callable[[Collection[int]], None]
+    """Told the ids of ledgers whose files were just deleted."""
 
 
 class LedgerList:

@@ -161,6 +161,13 @@ def require_properties(names: Iterable[str], where: str) -> None:
         )
 
 
+def require_settings(settings: Settings) -> None:
+    """Refuse settings of a broker that contradict each other, as policies would be."""
+    values = effective({}, {}, settings)
+    require_policies(values, "the broker's settings")
+    require_rollover(values, "the broker")
+
+
 def require_names(names: Iterable[str], where: str) -> None:
     """Refuse what is no policy's name."""
     for name in names:

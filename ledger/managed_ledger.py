@@ -182,6 +182,7 @@ class ManagedLedger:
         trimmed, files = self._change(lambda: log_change.trim(self._writer, self._context))
         for path in files:
             path.unlink(missing_ok=True)
+        self._context.deleted(trimmed.ledgers)
         return trimmed
 
     def terminate(self) -> Position:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -30,6 +31,11 @@ APPLICATION_ID = 0x4C444752  # "LDGR"
 FORMAT_VERSION = 1
 _BUSY_SECONDS = 10.0
 _IDLE_MAX = 32
+
+# The head of an SQLite file: what it is, the user's version, the application's id.
+_MAGIC, _HEAD_BYTES, _VERSION_AT, _APPLICATION_AT = b"SQLite format 3\0", 100, 60, 68
+_U32 = struct.Struct(">I")
+_RESTORE = "Restore it from a copy"
 
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection], T]
@@ -208,17 +214,18 @@ def _run(path: Path, connection: sqlite3.Connection, change: Change[Any], future
 
 
 def _require_ours(path: Path) -> None:
-    """Look at a file without changing it: opening it for writing would already make it a WAL file."""
-    connection = None
+    """Look at the file's head, and let SQLite touch nothing: opening it for writing would make it a WAL file, and
+    opening it for reading fails where a killed broker left a write-ahead log that only a writer may recover.
+    """
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.Error as error:
-        raise _failure(path, error) from error
-    finally:
-        if connection is not None:
-            connection.close()
+        with disk.opened(path) as fd:
+            head = os.pread(fd, _HEAD_BYTES, 0)
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error}", hint="Look at the disk of the store") from error
+    if head and (len(head) < _HEAD_BYTES or not head.startswith(_MAGIC)):
+        raise Corrupt(f"{path} is damaged or no metadata file: it begins with {head[:16]!r}", hint=_RESTORE)
+    head = head or bytes(_HEAD_BYTES)  # an empty file is an empty database, of nobody's
+    (version,), (application,) = (_U32.unpack_from(head, at) for at in (_VERSION_AT, _APPLICATION_AT))
     if application != APPLICATION_ID:
         raise Corrupt(f"{path} has application id {application:#x}, expected {APPLICATION_ID:#x}")
     if version != FORMAT_VERSION:
@@ -254,7 +261,7 @@ def _failure(path: Path, error: sqlite3.Error) -> LedgerError:
     if isinstance(error, sqlite3.IntegrityError):
         return Refused(f"{path}: {error}", hint="Nothing was changed")
     if type(error) is sqlite3.DatabaseError:
-        return Corrupt(f"{path} is damaged or no metadata file: {error}", hint="Restore it from a copy")
+        return Corrupt(f"{path} is damaged or no metadata file: {error}", hint=_RESTORE)
     locked = "A broker stopped in the middle of a change keeps the file locked: let it go on, or kill it"
     return Unavailable(f"{path}: {error}", hint=locked if "locked" in str(error) else "Look at the disk of the store")
 

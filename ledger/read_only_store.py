@@ -71,6 +71,7 @@ class ReadOnlyStore:
             system_clock_ms,
             ThreadPoolExecutor(1, thread_name_prefix="none"),
             lambda name: None,  # noqa: ARG005 — nothing is ever sealed here
+            lambda ledger_ids: None,  # noqa: ARG005 — nor deleted
         )
         self._cursors = CursorTable(self._metadata, system_clock_ms, lambda name: self._list(name)[1])
         self._answers: dict[str, Callable[[Any], msgspec.Struct]] = {

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -29,7 +30,7 @@ from ledger.deduplication import DEDUPLICATION_ENABLED
 from ledger.errors import Corrupt, NotFound, Refused, Unavailable
 from ledger.host import StoreLock, host_identity, require_private
 from ledger.ledger_list import LogContext, files_of
-from ledger.ledger_policy import DURABILITY, LedgerPolicy, require_properties
+from ledger.ledger_policy import DURABILITY, LedgerPolicy, require_properties, require_settings
 from ledger.managed_ledger import ManagedLedger
 from ledger.manifest_commit import ManifestCommits
 from ledger.metadata import Metadata
@@ -74,6 +75,7 @@ class Store:
         self._executor = ThreadPoolExecutor(_DRAINING_THREADS, thread_name_prefix="drain")
         self._staging = StagingArea(path / "staging", new_id)
         self._opened: dict[str, ManagedLedger] = {}
+        self.on_deleted: Callable[[Collection[int]], None] = _nobody
         self.policies = PolicyDesk(
             metadata, settings, lambda name: self._require_exists(canonical_name(name)), self._open_now
         )
@@ -87,6 +89,7 @@ class Store:
             clock,
             self._executor,
             self.upkeep.sealed,
+            lambda ledger_ids: self.on_deleted(ledger_ids),  # noqa: PLW0108 — as it is then, not now
         )
         self._opening = threading.Lock()
         self._leaving = False
@@ -105,6 +108,7 @@ class Store:
         write to it, when it belongs to another host or lies on a file system without locks, preallocation or sync.
         """
         path = path.absolute()
+        require_settings(settings)
         known = (path / "metadata.sqlite").exists()
         if not known and not create:
             raise NotFound(f"there is no ledger store at {path}", hint="Write to it once, or correct the path")
@@ -215,6 +219,7 @@ class Store:
             self._metadata.delete_ledger(*names)
         for path in files:
             path.unlink(missing_ok=True)
+        self.on_deleted({int(path.stem) for path in files})
 
     def describe(self, name: str) -> LedgerDescription:
         """A managed ledger with its cursors and the version of its schema."""
@@ -322,6 +327,10 @@ def _switches(request: CreateLedger) -> dict[str, str]:
     """The properties of what a ledger has or has not."""
     said = {DEDUPLICATION_ENABLED: "true"} if request.deduplication else {}
     return {**said, DURABILITY: request.durability} if request.durability != "fsync" else said
+
+
+def _nobody(_: Collection[int]) -> None:
+    """Who is told of deleted ledgers until somebody asks to be."""
 
 
 def _left_by_create(path: Path) -> bool:

@@ -91,6 +91,7 @@ def _bound(
     token_path = socket_path(store.store_id).with_suffix(".token")
     token = _write_token(token_path)
     cache = BlockCache(live.now.managedLedgerCacheSizeMB * _MB)
+    store.on_deleted = cache.forget
     live.on_change(lambda now: cache.resize(now.managedLedgerCacheSizeMB * _MB))
     admission = BrokerAdmission(live, monotonic_ms)
     stopping = threading.Event()

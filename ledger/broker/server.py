@@ -35,7 +35,7 @@ from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_s
 from ledger.broker.wire_errors import to_flight
 from ledger.cache.block_cache import BlockSource
 from ledger.entry import entry_rows, parse_entry
-from ledger.errors import LedgerError, Refused, Unavailable, Unsupported
+from ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from ledger.life_calls import ChangeProperties, Properties
 from ledger.names import canonical_name
 from ledger.producer_messages import AskSequence, LastSequence, PartitionCount
@@ -147,7 +147,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         with _errors_crossing():
             self._require_welcome(context)
             request = self._decoded(ticket.ticket, ReadRequest, "a read")
-            return flight.GeneratorStream(BLOCK_SCHEMA, self._blocks(self._located(request)))
+            return flight.GeneratorStream(BLOCK_SCHEMA, self._blocks(request, self._located(request)))
 
     def do_put(
         self,
@@ -214,10 +214,15 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         if size > most:
             raise Refused(f"a request carries {size} bytes, setting 'maxMessageSize' allows {most}")
 
-    def _blocks(self, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
+    def _blocks(self, request: ReadRequest, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
         with self._activity.call(), _errors_crossing(), self._admission.readers.one():
             for group in (blocks[:1], *(blocks[at : at + _AHEAD] for at in range(1, len(blocks), _AHEAD))):
-                yield from [_block_batch(block, self._source.read(block)) for block in group]
+                try:
+                    batches = [_block_batch(block, self._source.read(block)) for block in group]
+                except NotFound:
+                    self._located(request)  # which says so if they were trimmed meanwhile
+                    raise
+                yield from batches
 
     def _stage(self, command: StageCommand, batches: Iterator[pa.RecordBatch]) -> StagedPart:
         place = self._store.open_part(command.query, command.batch)

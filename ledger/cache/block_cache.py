@@ -15,7 +15,7 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -78,6 +78,13 @@ class BlockCache:
                 self._size += block.length
             self._make_room()
         return buffer
+
+    def forget(self, ledger_ids: Collection[int]) -> None:
+        """Let go of ledgers that were deleted: a mapping would keep their space on the disk."""
+        with self._lock:
+            for key in [key for key in self._blocks if key[0] in ledger_ids]:
+                del self._blocks[key]
+                self._size -= key[2]
 
     def resize(self, limit_bytes: int) -> None:
         """Keep at most so many bytes from now on."""

@@ -15,6 +15,7 @@ from ledger.ledger_policy import (
     require_policies,
     require_properties,
     require_rollover,
+    require_settings,
 )
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from ledger.protocol import CreateLedger
@@ -114,6 +115,15 @@ def test_a_largest_age_below_the_smallest_is_refused() -> None:
         require_rollover(effective({MOST: most, LEAST: 10}, {}, Settings()), "a ledger")
     with pytest.raises(Refused, match="after 9 minutes and not before 10"):
         require_rollover(effective({MOST: 9}, {LEAST: 10}, Settings()), "a ledger")
+
+
+def test_settings_of_the_broker_may_not_contradict_each_other() -> None:
+    require_settings(Settings())
+    require_settings(Settings.of({"defaultRetentionTimeInMinutes": 0, "defaultRetentionSizeInMB": 0}))
+    with pytest.raises(Refused, match="the broker's settings is 0 minutes and -1 MiB"):
+        require_settings(Settings.of({"defaultRetentionTimeInMinutes": 0}))
+    with pytest.raises(Refused, match="the broker would roll over after 5 minutes and not before 6"):
+        require_settings(Settings.of({MOST: 5, LEAST: 6}))
 
 
 @pytest.mark.parametrize("name", ["", "ledger.blockBytes", "ledger.trimmed"])

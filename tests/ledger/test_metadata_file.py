@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -224,6 +225,20 @@ def test_a_foreign_file_is_refused_untouched(path: Path) -> None:
             MetadataFile.open(path)
         assert path.read_bytes() == content
         assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_what_a_killed_writer_left_is_recovered(path: Path, tmp_path: Path) -> None:
+    """The write-ahead log without the shared memory beside it, as a kill between two steps of SQLite leaves them."""
+    left = MetadataFile.create(path, SCHEMA)
+    left.change(insert(7))
+    copy = tmp_path / "copy.sqlite"
+    for suffix in ("", "-wal"):
+        shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
+    left.close()
+    assert Path(f"{copy}-wal").stat().st_size > 0
+    found = MetadataFile.open(copy)
+    assert items(found) == {7}
+    found.close()
 
 
 def test_a_locked_file_is_not_called_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,9 @@ from ledger.broker import block_source
 from ledger.broker.client import Client
 from ledger.broker.embedded import connect_store
 from ledger.errors import Corrupt, DataLoss, NotFound, Refused
+from ledger.life_calls import ChangePolicy
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import CreateLedger, Empty, ReadRequest
+from ledger.protocol import CreateLedger, Empty, NameLedger, ReadRequest
 
 Rig = Any
 EVERYTHING = ReadRequest("orders", PositionRange(EARLIEST, LATEST), max_block_bytes=3000)
@@ -159,3 +160,19 @@ def test_an_offset_beyond_the_log_is_data_loss_naming_both(client: Client) -> No
     for mapping in (True, False):
         with pytest.raises(DataLoss, match=f"ends at {last}:25, entries from {last}:10000 were asked for"):
             list(client.read_blocks(request, mapping=mapping))
+
+
+def test_what_is_trimmed_under_a_reader_is_named(client: Client) -> None:
+    """The reader has all its places and its first block when the rest goes."""
+    request = msgspec.structs.replace(EVERYTHING, max_block_bytes=1)
+    first = client.describe("orders").segments[0].ledger_id
+    blocks = client.read_blocks(request)
+    assert next(blocks).entries == 1
+    client.call("policy", ChangePolicy("orders", values={"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}))
+    client.call("trim", NameLedger("orders"))
+    with pytest.raises(DataLoss, match=rf"entries \[{first}:1, .*\) of .*orders' were trimmed by its retention"):
+        list(blocks)
+    wanted = msgspec.structs.replace(request, range=PositionRange(Position(first, 3), LATEST))
+    for mapping in (True, False):
+        with pytest.raises(DataLoss, match="were trimmed by its retention"):
+            list(client.read_blocks(wanted, mapping=mapping))
