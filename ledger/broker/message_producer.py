@@ -40,7 +40,7 @@ from ledger.pulsar_batch import (
 from ledger.segment_format import entry_bytes_max
 
 _BLOCK_BYTES = "ledger.blockBytes"
-_COLUMN_BYTES = 1024 * 1024  # laid out at once: so much memory is used again and again
+_COLUMN_BYTES = 8 * 1024 * 1024  # laid out at once: what follows each other travels and is synced together
 
 
 class Batching(msgspec.Struct, frozen=True):
