@@ -15,11 +15,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ledger.api import connect
 from ledger.entry import encode_entry, is_marker, parse_entry
 from ledger.errors import NotFound, Refused, Terminated
 from ledger.position import EARLIEST, LATEST, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import AbortRun, CommitRun, CommitRuns, CreateLedger, LedgerParts, StagedPart
+from ledger.protocol import AbortRun, CommitRun, CommitRuns, CreateLedger, Empty, LedgerParts, StagedPart
 from ledger.segment_reader import iter_frames
 from ledger.settings import Settings
 from ledger.staging import PartFile
@@ -212,6 +213,26 @@ def test_what_a_commit_needs_is_neither_aborted_nor_overtaken(store: Store, monk
     # A later batch of the query, to one ledger, comes behind it.
     store.commit(CommitRun("b", "q", 2, 7, 2, [stage(store, 2, ["5"])]))
     assert contents(store) == {**FIRST, "b": ["3", "5"]}
+
+
+def test_a_client_commits_to_several_ledgers(tmp_path: Path) -> None:
+    client = connect(tmp_path / "store").client
+    try:
+        runs = []
+        for number, name in enumerate(NAMES):
+            client.create(CreateLedger(name))
+            metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+            metadata.txnid_most_bits, metadata.txnid_least_bits = 7, 2**64 - 1
+            writer = client.stage_part("q", 1)
+            for _ in range(number):
+                writer.write([b"".join(encode_entry(metadata, b"row"))], 1)
+            runs.append(LedgerParts(name, [writer.close()]))
+        request = CommitRuns("q", 1, 7, 2**64 - 1, runs)
+        first, again = client.call("runs.commit", request), client.call("runs.commit", request)
+        assert (first.repeated, again.repeated) == (False, True)
+        assert [client.end(name, EARLIEST).rows_since for name in NAMES] == [0, 1, 2]
+    finally:
+        client.call("shutdown", Empty())
 
 
 def _fail_behind_the_commit_point(store: Store, monkeypatch: pytest.MonkeyPatch, request: CommitRuns) -> None:
