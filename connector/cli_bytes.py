@@ -16,14 +16,16 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from connector.cli import Output, OutputOption, StoreOption, opened, reporting, show
-from ledger.api import LedgerStore
+from ledger.api import LedgerStore, store_location
 from ledger.clock import system_clock_ms
+from ledger.cursor import cursor_info
 from ledger.entry import ParsedEntry, entry_rows, is_arrow, is_marker, parse_entry
 from ledger.errors import Corrupt, NotFound, Refused
 from ledger.ledger_list import entry_traits
 from ledger.metadata import Metadata
 from ledger.metadata_value import parse_cursor_info, parse_ledger_info
-from ledger.names import canonical_name
+from ledger.metadata_view import MetadataView
+from ledger.names import canonical_name, nearest
 from ledger.position import Position, PositionRange
 from ledger.protocol import LedgerDescription, ReadRequest
 from ledger.segment_index import EntryIndex, load_index
@@ -88,6 +90,30 @@ def metadata(
     """A record of Pulsar's metadata store, plain or compressed."""
     parse = parse_cursor_info if cursor else parse_ledger_info
     _show(output, MessageToDict(parse(_bytes(file), str(file))))
+
+
+@dump.command()
+@reporting
+def record(
+    name: Annotated[str, typer.Argument(help="A ledger of a store on this host.")],
+    cursor: Annotated[str | None, typer.Option("--cursor", help="The record of this cursor of it instead.")] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """A record of a store of ours, as Pulsar's metadata store would hold it. No broker is needed."""
+    path = Path(store_location(store)) / "metadata.sqlite"
+    records, canonical = Metadata(MetadataView(path), system_clock_ms), canonical_name(name)
+    found = records.ledger(canonical)
+    if cursor is None:
+        _show(output, MessageToDict(found.info))
+        return
+    kept = records.cursor(canonical, cursor)
+    if kept is None:
+        near = nearest(cursor, records.cursor_names(canonical))
+        raise NotFound(f"ledger {canonical!r} has no cursor {cursor!r}", hint=f"Did you mean {near!r}?" if near else "")
+    floor, lease = kept.cursor.replay_floor, kept.cursor.lease
+    shown = {"record": MessageToDict(cursor_info(kept.cursor)), "replayFloor": None if floor is None else str(floor)}
+    _show(output, {**shown, "leaseHolder": lease.holder, "leaseUntilMs": lease.until_ms})
 
 
 @reporting

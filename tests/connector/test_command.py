@@ -126,6 +126,22 @@ def test_a_ledger_is_ended_and_keeps_its_properties(store: Path) -> None:
     assert len(rows) == 2, "and a tail without --wait-ms ends"
 
 
+def test_the_records_of_a_store_are_dumped_as_pulsar_holds_them(store: Path) -> None:
+    run("create", "orders", "--max-entries", "2")
+    run("append", "orders", "a", "b", "c")
+    run("cursor", "create", "orders", "billing", "--start", "latest")
+    described = run_json("describe", "orders")
+    info = run_json("dump", "record", "orders")
+    assert [int(part["ledgerId"]) for part in info["ledgerInfo"]] == [p["ledger_id"] for p in described["segments"]]
+    assert info["ledgerInfo"][0]["entries"] == "2"
+    cursor = run_json("dump", "record", "orders", "--cursor", "billing")
+    end = described["end"]
+    found = [int(cursor["record"][name]) for name in ("markDeleteLedgerId", "markDeleteEntryId")]
+    assert found == [end[0], end[1] - 1], "the last acknowledged entry, as Pulsar writes it"
+    assert "Did you mean 'billing'" in run("dump", "record", "orders", "--cursor", "biling", status=1)
+    assert "LEDGER_NOT_FOUND" in run("dump", "record", "nothing", status=1)
+
+
 def test_settings_are_shown_changed_and_taken_back(store: Path) -> None:
     run("append", "orders", "a")
     listed = {state["name"]: state for state in run_json("settings", "list")}
