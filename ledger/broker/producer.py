@@ -114,13 +114,20 @@ class Producer:
             self._bytes += size
             self._queued.append(sent)
             self._queued_bytes += size
-            self._changed.notify_all()
-        if self._queued_bytes >= _BATCH_BYTES_MAX and self._begun is not None and self._writing.acquire(blocking=False):
-            # A thread that computes keeps the interpreter for milliseconds: the sender would come too late.
+            # A thread that computes keeps the interpreter for milliseconds: the sender would come too late. And who has
+            # nothing in flight waits for this entry: to wake the sender for it takes longer than to send it.
+            here = not self._in_flight or self._queued_bytes >= _BATCH_BYTES_MAX
+            here = here and self._begun is not None and self._writing.acquire(blocking=False)
+            if not here:
+                self._changed.notify_all()
+        if here:
             try:
                 self._send_batch()
             finally:
                 self._writing.release()
+            if self._queued:
+                with self._changed:
+                    self._changed.notify_all()
         return sent.future
 
     def flush(self) -> None:
