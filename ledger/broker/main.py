@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import resource
 import secrets
 import signal
 import sys
@@ -40,6 +41,7 @@ from ledger.store import Store
 _CANNOT_START = 2
 _SWITCH_SECONDS = 0.0005  # a thread whose sync is over must not wait for one that checks sums
 _MB = 1024 * 1024
+_DESCRIPTORS_MAX = 2**20  # the kernel's own limit, unless it was changed
 _CHECK_SECONDS = 0.5
 _GRACE_MS = 2_000
 _log = logging.getLogger("ledger.broker")
@@ -51,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.umask(0o077)  # sockets and logs of whatever name are this user's, too
     sys.setswitchinterval(_SWITCH_SECONDS)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _raise_descriptors()
     try:
         settings = Settings.load(options.config) if options.config else Settings()
         live = LiveSettings.load(options.store, settings)
@@ -77,6 +80,18 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = (lambda: live.now.brokerIdleTimeoutSeconds) if idle is None else (lambda: idle)
     _serve(store, servers, record, activity, wanted, live)
     return 0
+
+
+def _raise_descriptors() -> None:
+    """As many open files as the system lets this process have: a ledger that is written to takes three of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else hard
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        _log.warning("at most %d files can be open, %d were asked for: %s", soft, wanted, error)
+        return
+    _log.info("up to %d files can be open, %d before", wanted, soft)
 
 
 def _bound(
