@@ -254,8 +254,8 @@ SETTINGS: dict[str, Setting] = {
 TEXT_SETTINGS: dict[str, TextSetting] = {
     "bindAddress": TextSetting(
         "address",
-        "Where the broker listens beside its private socket: grpc://127.0.0.1:PORT, or grpc+tls://HOST:PORT. Beyond "
-        "loopback it takes all four settings below.",
+        "Where the broker listens instead of its private socket: grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT. Beyond "
+        "loopback it takes all four settings below. Where it asks for credentials, the private socket stays beside it.",
     ),
     "tlsCertificateFilePath": TextSetting("path", "The broker's certificate and what it was signed with, PEM."),
     "tlsKeyFilePath": TextSetting("path", "The key of the certificate, PEM, mode 600."),

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,31 @@ def test_sigterm_ends_a_broker_whose_producers_are_still_connected(
     assert [payload for _, payload in read_log(rig.client(), "orders")] == [b"%d" % i for i in range(100)]
     described = rig.client().describe("orders")
     assert [segment.close_ms > 0 for segment in described.segments] == [True], "the ledger was not sealed"
+
+
+def test_sigterm_in_the_middle_of_appends_loses_nothing_acknowledged(
+    rig: Rig, make_entry: Callable[..., bytes], read_log: Callable[..., list[tuple[str, bytes]]]
+) -> None:
+    broker = rig.start("--create")
+    client = rig.client(deadline_ms=0)
+    client.create(CreateLedger("orders"))
+    producer = client.producer("orders", max_in_flight_bytes=512)
+    acknowledged, number = [], 0
+    with suppress(LedgerError):
+        while True:
+            sent = producer.append(make_entry(b"%d" % number))
+            sent.add_done_callback(lambda done, n=number: done.exception() or acknowledged.append(n))
+            number += 1
+            if number == 200:
+                broker.send_signal(signal.SIGTERM)
+    with suppress(LedgerError):
+        producer.close()
+    assert broker.wait(60) == 0
+    rig.start()
+    found = [payload for _, payload in read_log(rig.client(), "orders")]
+    assert found[: len(acknowledged)] == [b"%d" % n for n in acknowledged]
+    assert len(found) >= len(acknowledged) > 0
+    assert all(segment.close_ms for segment in rig.client().describe("orders").segments), "the ledger was not sealed"
 
 
 def test_a_broker_that_was_taken_over_leaves_and_its_successor_stays_reachable(
