@@ -12,7 +12,7 @@ Invariants
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Self
@@ -185,6 +185,7 @@ class MessageProducer:
             rows = max(1, len(values) * _COLUMN_BYTES // max(values.nbytes, 1))
             done: Future[MessageId] = Future()
             last: Future[Position] | None = None
+            entries: list[Future[Position]] = []
             count = 0
             for at in range(0, len(values), rows):
                 for entry, count in encode_columns(
@@ -198,12 +199,13 @@ class MessageProducer:
                     max_bytes=self._batching.batching_max_bytes,
                 ):
                     last = self._pipeline.append(*entry)
+                    entries.append(last)
                     self._next += count
                     self.batches += 1
             done.set_running_or_notify_cancel()
             assert last is not None  # noqa: S101 — there was a value
-            # After an error the pipeline acknowledges nothing more: the last entry speaks for all before it.
-            last.add_done_callback(partial(_settle, [done], partition=self._partition, batch_index=count - 1))
+            # The pipeline answers in order, and nothing after an error: when the last is there, all before it are.
+            last.add_done_callback(partial(self._settle, [done], batch_index=count - 1, new=True, before=entries))
             return done
 
     def require_columns(self, values: pa.Array, keys: pa.Array | None, event_times_ms: pa.Array | None) -> None:
@@ -282,7 +284,8 @@ class MessageProducer:
             for future in futures:
                 future.set_exception(error)
             return
-        sent.add_done_callback(partial(_settle, futures, partition=self._partition, batch_index=batch_index))
+        new = messages[0].sequence_id > self._known
+        sent.add_done_callback(partial(self._settle, futures, batch_index=batch_index, new=new))
 
     def _start_timer(self) -> None:
         if self._timer is None:
@@ -302,22 +305,33 @@ class MessageProducer:
                 else:
                     self._send_open()
 
+    def _settle(
+        self,
+        futures: list[Future[MessageId]],
+        sent: Future[Position],
+        *,
+        batch_index: int,
+        new: bool,
+        before: Sequence[Future[Position]] = (),
+    ) -> None:
+        """Tell the messages of a batch; the last future's is at `batch_index`. `new`: its numbers were not known.
 
-def _settle(futures: list[Future[MessageId]], sent: Future[Position], *, partition: int, batch_index: int) -> None:
-    """Tell the messages of a batch; the last future's is at `batch_index`."""
-    error = sent.exception()
-    if error is not None:
-        for future in futures:
-            future.set_exception(error)
-        return
-    position = sent.result()
-    if position == EARLIEST:  # a duplicate
-        for future in futures:
-            future.set_result(MessageId(position.ledger_id, position.entry_id, -1, partition))
-        return
-    if batch_index == 0:
-        futures[0].set_result(MessageId(position.ledger_id, position.entry_id, -1, partition))
-        return
-    first = batch_index - len(futures) + 1
-    for number, future in enumerate(futures, first):
-        future.set_result(MessageId(position.ledger_id, position.entry_id, number, partition))
+        `before` are entries that share its fate.
+        """
+        error = sent.exception()
+        position = EARLIEST if error is not None else sent.result()
+        is_duplicate = error is None and any(one.result() == EARLIEST for one in (*before, sent))
+        if is_duplicate and new:
+            error = Refused(
+                f"messages of {self.name!r} were not written: their sequence ids came to {self._pipeline.ledger} from "
+                "another producer of that name",
+                hint="Give each producer a name of its own, and a name to one process at a time",
+            )
+        if error is not None:
+            for future in futures:
+                future.set_exception(error)
+            return
+        single = is_duplicate or batch_index == 0
+        for number, future in enumerate(futures, batch_index - len(futures) + 1):
+            index = -1 if single else number
+            future.set_result(MessageId(position.ledger_id, position.entry_id, index, self._partition))

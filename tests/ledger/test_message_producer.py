@@ -161,6 +161,25 @@ def test_messages_of_a_batch_that_cannot_be_sent_all_hear_of_it(store: LedgerSto
         producer.close()
 
 
+def test_messages_sent_again_are_known_and_a_name_that_two_use_is_told(store: LedgerStore) -> None:
+    log = store.create("once", deduplication=True)
+    with log.producer("p", batching_max_publish_delay_ms=HOUR_MS) as producer:
+        sent = [producer.send(b"a"), producer.send(b"b")]
+    assert [one.result().is_duplicate for one in sent] == [False, False]
+    first, second = log.producer("p"), log.producer("p")
+    assert first.last_sequence_id == 1
+    again = [first.send(b"a", sequence_id=0), first.send(b"b", sequence_id=1), first.send(b"c")]
+    assert [one.result(60).is_duplicate for one in again] == [True, True, False]
+    for future in (second.send(b"lost"), second.send_column(pa.array([b"too"]))):
+        if future.exception(60) is not None:
+            break
+    with pytest.raises(Refused, match="from another producer of that name"):
+        future.result(60)
+    first.close()
+    second.close()
+    assert [value for batch in values(log) for value in batch][:3] == [b"a", b"b", b"c"]
+
+
 def test_settings_out_of_range_and_ledgers_of_rows_are_refused(store: LedgerStore) -> None:
     log = store.ledger("rows")
     log.append([{"id": 1}])
