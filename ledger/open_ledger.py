@@ -23,6 +23,7 @@ class OpenLedger:
         self._writer = writer
         self.ledger_id = writer.ledger_id
         self.created_ms = created_ms
+        self._age_from = created_ms
         self.size = 0
         # Set when something went wrong beyond the acknowledged end: nothing more may be added to this ledger.
         self.given_up = False
@@ -76,9 +77,14 @@ class OpenLedger:
 
     def is_full(self, policy: LedgerPolicy, now_ms: int) -> bool:
         """Whether the next entry belongs into a new ledger. One that is empty never is full."""
-        age = now_ms - self.created_ms
+        age = self._age(now_ms)
         full = self._is_filled(policy) and policy.may_roll_over(age)
         return self.written > 0 and (full or policy.is_due(self.ledger_id, age))
+
+    def _age(self, now_ms: int) -> int:
+        """Its age in ms. When the clock went back, age begins anew there: never negative, and no wait for lost time."""
+        self._age_from = min(self._age_from, now_ms)
+        return now_ms - self._age_from
 
     def left(self, policy: LedgerPolicy, now_ms: int) -> tuple[int, int]:
         """Entries and bytes until it is full; those of a new one while it is filled and too young to be sealed."""

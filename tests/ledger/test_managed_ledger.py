@@ -166,9 +166,17 @@ class LogMachine(RuleBasedStateMachine):
         self.store.close()
         self.store = open_store(self.directory / "store", clock=self.clock)
 
-    @rule(unfinished=st.lists(st.integers(0, 200), max_size=3), run=st.booleans(), torn=st.integers(0, 40))
-    def die_in_mid_append(self, unfinished: list[int], run: bool, torn: int) -> None:
-        """Written and never acknowledged: whole entries are kept or cut as one, half ones and open runs are cut."""
+    @rule(
+        unfinished=st.lists(st.integers(0, 200), max_size=3),
+        run=st.booleans(),
+        torn=st.booleans(),
+        gone=st.booleans(),
+    )
+    def die_in_mid_append(self, unfinished: list[int], run: bool, torn: bool, gone: bool) -> None:
+        """Written and never acknowledged: whole entries are kept or cut as one, half ones and open runs are cut.
+
+        A broker that is gone holds its files no more; one that is only stopped does, and recovery must work on copies.
+        """
         log = self.store.ledger("log")
         payloads = self.payloads(unfinished)
         entries = [log._sized(entry(payload, run=99 if run else 0), 1) for payload in payloads]
@@ -179,6 +187,8 @@ class LogMachine(RuleBasedStateMachine):
             os.pwrite(writer._fd, b"\x00\x00\x01\x00torn" * 5, writer.end_offset) if torn else None
             if not run:
                 self.sent += payloads
+            if gone:
+                open_ledger.let_go()
         self.dead.append(self.store)
         self.store = open_store(self.directory / "store", take_over=True, clock=self.clock)
 
