@@ -12,7 +12,7 @@ import pytest
 
 from ledger.errors import Fenced, NotFound, Refused, Terminated
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import CommitRun, CommittedRun, NameCursor
+from ledger.protocol import CommitRun, CommittedRun, CreateLedger, NameCursor
 from ledger.staging import PartFile
 from tests.ledger.log_rig import MINUTE, NOW, LogRig, entry
 
@@ -259,3 +259,15 @@ def test_cursors_have_names_that_pulsar_could_have(rig: LogRig, name: str, said:
     assert rig.store.cursors.names("public/default/persistent/log") == ["billing"]
     rig.cursor("x" * 255)
     rig.cursor("a/b é", EARLIEST)
+
+
+def test_a_partition_goes_by_the_policy_of_its_whole_and_by_its_own_first(rig: LogRig) -> None:
+    rig.store.create_partitioned(CreateLedger("parts", block_bytes=512, max_entries_per_ledger=2, partitions=2))
+    for partition in range(2):
+        log = rig.store.ledger(f"parts-partition-{partition}")
+        for number in range(3):
+            log.append([entry(b"%d" % number)]).result()
+    rig.retain(0, 0, "parts")
+    rig.retain(-1, -1, "parts-partition-1")
+    rig.store.upkeep.round()
+    assert [len(rig.contents(f"parts-partition-{partition}")) for partition in range(2)] == [1, 3]
