@@ -61,7 +61,10 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """Who answers. Reading `token_path` proves that the client is on the same host (send the token with reads)."""
+    """Who answers. Reading `token_path` proves that the client is on the same host (send the token with reads).
+
+    `append_socket` is the abstract name where producers on the same host come in; empty when there is none.
+    """
 
     version: int
     store_id: str
@@ -69,6 +72,7 @@ class Welcome(msgspec.Struct, frozen=True):
     epoch: int
     pid: int
     token_path: str
+    append_socket: str = ""
 
 
 class CreateLedger(msgspec.Struct, frozen=True):
@@ -255,12 +259,6 @@ class PositionReply(msgspec.Struct, frozen=True):
     """One position."""
 
     position: Position
-
-
-class AppendBegan(msgspec.Struct, frozen=True):
-    """First reply of an append stream: whether entries may come by the ring that was offered."""
-
-    ring: bool
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -527,26 +525,14 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
 }
 
 
-class RingPlace(msgspec.Struct, frozen=True):
-    """Memory that a producer on the broker's host offers: see `ledger.broker.shared_ring`. `nonce` in hexadecimal."""
-
-    pid: int
-    fd: int
-    size: int
-    nonce: str
-
-
 class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
-    """Descriptor of DoPut: append to a ledger. A stream is one producer; its order is the order in the log.
+    """Begins an append stream, as descriptor of DoPut or first packet at the append socket.
 
-    The broker answers `AppendBegan` first. Where that takes the ring, a message without a batch holds the places of
-    entries in it, as metadata. `token` is that of `Welcome.token_path`.
+    A stream is one producer; its order is the order in the log.
     """
 
     ledger: str
     producer: str
-    ring: RingPlace | None = None
-    token: str = ""
 
 
 class StageCommand(msgspec.Struct, frozen=True, tag="stage"):

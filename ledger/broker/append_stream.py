@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -21,12 +22,19 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ledger.broker.admission import InFlightBytes
-from ledger.broker.shared_ring import RingReader
 from ledger.deduplication import AppendSession
 from ledger.errors import LedgerError, Refused
 from ledger.managed_ledger import ManagedLedger
 from ledger.position import EARLIEST, Position
 from ledger.protocol import ENTRY_SCHEMA, Appended, WireError
+
+
+class Replies(Protocol):
+    """Where answers go."""
+
+    def write(self, message: bytes) -> None:
+        """Send one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class AppendStream:
     def __init__(
         self,
         ledger: ManagedLedger,
-        writer: flight.FlightMetadataWriter,
+        writer: Replies,
         in_flight_max: int,
         in_flight_of_all: InFlightBytes,
     ) -> None:
@@ -123,21 +131,6 @@ class AppendStream:
         said = WireError(error.code, error.message, error.hint)
         with suppress(pa.ArrowException, flight.FlightError, OSError):  # of a producer that is gone
             self._writer.write(msgspec.msgpack.encode(Appended(EARLIEST, 0, said)))
-
-
-def sent_entries(reader: flight.MetadataRecordBatchReader, ring: RingReader | None) -> Iterator[list[pa.Buffer]]:
-    """What a producer sends, message by message: entries in a batch, or the places of entries in its ring."""
-    while True:
-        try:
-            chunk = reader.read_chunk()
-        except StopIteration:
-            return
-        if chunk.data is not None:
-            yield entries_of(chunk.data)
-        elif ring is not None:
-            yield ring.entries(chunk.app_metadata)
-        else:
-            raise Refused("places in a ring were sent, and this stream has none")
 
 
 def entries_of(batch: pa.RecordBatch) -> list[pa.Buffer]:

@@ -27,6 +27,7 @@ import pyarrow as pa
 from ledger import disk
 from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
+from ledger.broker.append_door import AppendDoor
 from ledger.broker.discovery import BrokerRecord, socket_path, sweep_run_directory
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
@@ -39,7 +40,7 @@ from ledger.settings import Settings
 from ledger.store import Store
 
 _CANNOT_START = 2
-_SWITCH_SECONDS = 0.0005  # a thread whose sync is over must not wait for one that checks sums
+_SWITCH_SECONDS = 0.0002  # a thread whose sync is over must not wait for one that checks sums
 _MB = 1024 * 1024
 _DESCRIPTORS_MAX = 2**20  # the kernel's own limit, unless it was changed
 _CHECK_SECONDS = 0.5
@@ -133,6 +134,9 @@ def _bound(
         socket.unlink(missing_ok=True)
         addresses.insert(0, f"grpc+unix://{socket}")
         servers.append(server_at(Listening(addresses[0])))
+    door = AppendDoor(servers[-1].append)
+    for server in servers:
+        server.append_socket = door.name
     remote = addresses[1] if len(addresses) > 1 else ""
     return servers, BrokerRecord(addresses[0], os.getpid(), store.epoch, store.store_id, remote)
 

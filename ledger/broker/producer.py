@@ -1,8 +1,5 @@
 """A pipelined producer: entries out, positions back, many in flight, in order.
 
-On the broker's host an entry is copied once, into memory that both share, and what is sent is its place; elsewhere, and
-for an entry that the ring has no room for, the bytes are sent.
-
 One thread sends: what gathers while it sends goes into the next batch, so that small entries travel together. One
 thread takes the acknowledgements, which come in the order of sending.
 
@@ -18,7 +15,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Self
@@ -27,15 +23,14 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from ledger.broker.client import Client, host_token
-from ledger.broker.entry_batches import entry_batch
-from ledger.broker.shared_ring import RingWriter, pack_places
+from ledger.broker.client import Client
+from ledger.broker.entry_stream import Held, open_stream
 from ledger.broker.wire_errors import from_flight
 from ledger.clock import new_id
 from ledger.entry import Buffer
 from ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unavailable, Unsupported, error_for
 from ledger.position import Position
-from ledger.protocol import ENTRY_SCHEMA, AppendBegan, AppendCommand, Appended
+from ledger.protocol import AppendCommand, Appended
 
 # While one batch is written and synced the next one gathers: small enough that many small entries make several.
 _BATCH_BYTES_MAX = 1024 * 1024
@@ -47,9 +42,8 @@ _ENTRY_BYTES_MAX = 2**31 - 2**20  # gRPC counts a message in 31 bits, Arrow's fr
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    data: Buffer
+    held: Held
     size: int
-    offset: int = -1  # in the ring
     future: Future[Position] = field(default_factory=Future)
 
     def __post_init__(self) -> None:
@@ -76,16 +70,10 @@ class Producer:
         self._send_error: LedgerError | None = None
         self._writing = threading.Lock()
         self._over = False
-        self._begun: bool | None = None  # whether the broker takes the ring
-        token = host_token(client.hello())  # waits for a broker that is coming back; a stream cannot be begun again
-        self._ring = RingWriter(2 * max_in_flight_bytes) if token else None
-        place = None if self._ring is None else self._ring.place()
-        command = msgspec.json.encode(AppendCommand(ledger, self.name, place, token))
+        welcome = client.hello()  # waits for a broker that is coming back; a stream cannot be begun again
         try:
-            descriptor = flight.FlightDescriptor.for_command(command)
-            self._writer, self._reader = client.connection().do_put(descriptor, ENTRY_SCHEMA, client.options())
+            self._stream = open_stream(client, welcome, AppendCommand(ledger, self.name), max_in_flight_bytes)
         except (pa.ArrowException, flight.FlightError, OSError) as error:
-            self._drop_ring()
             raise from_flight(error, self._address) from None
         self._sender = threading.Thread(target=self._send, name=f"send {ledger}", daemon=True)
         self._receiver = threading.Thread(target=self._receive, name=f"receive {ledger}", daemon=True)
@@ -103,21 +91,20 @@ class Producer:
         size = sum(memoryview(buffer).nbytes for buffer in entry)
         if size > _ENTRY_BYTES_MAX:
             raise Refused(f"an entry of {size} bytes is too large to be sent, at most {_ENTRY_BYTES_MAX} are")
-        joined = _joined(entry) if self._ring is None else None
         with self._changed:
             self._changed.wait_for(lambda: not self._bytes or self._bytes + size <= self._max or self._error)
             if self._error is not None:
                 raise self._error
             if self._closing:
                 raise Unavailable(f"the producer {self.name!r} of {self.ledger!r} is closed")
-            sent = self._kept(entry, size) if joined is None else _Sent(joined, size)
+            sent = _Sent(self._stream.hold(entry, size), size)
             self._bytes += size
             self._queued.append(sent)
             self._queued_bytes += size
             # A thread that computes keeps the interpreter for milliseconds: the sender would come too late. And who has
             # nothing in flight waits for this entry: to wake the sender for it takes longer than to send it.
             here = not self._in_flight or self._queued_bytes >= _BATCH_BYTES_MAX
-            here = here and self._begun is not None and self._writing.acquire(blocking=False)
+            here = here and self._writing.acquire(blocking=False)
             if not here:
                 self._changed.notify_all()
         if here:
@@ -147,46 +134,41 @@ class Producer:
         if self._error is not None:
             raise self._error
 
-    def _kept(self, entry: Sequence[Buffer], size: int) -> _Sent:
-        """An entry on its way: in the ring where that has room."""
-        offset = -1 if self._ring is None else self._ring.write(entry, size)
-        return _Sent(_joined(entry) if offset < 0 else b"", size, offset)
-
     def _send(self) -> None:
         """The sending thread: what the callers do not send themselves."""
         while self._has_more():
             with self._writing:
                 self._send_batch()
         with self._writing:
-            self._write(self._writer.done_writing)
+            self._write([])
 
     def _has_more(self) -> bool:
         """Wait for something to send; false when nothing will come any more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or (self._begun is not None and (self._queued or self._closing)))
+            self._changed.wait_for(lambda: self._ended or self._queued or self._closing)
             return bool(self._queued) and not self._ended
 
     def _send_batch(self) -> None:
         """Send what gathered, up to the size of a batch. The caller holds `_writing`."""
-        batch = self._next_batch()
-        if not batch:
-            return
-        if batch[0].offset >= 0 and self._begun:
-            places = pack_places([(sent.offset, sent.size) for sent in batch])
-            self._write(lambda: self._writer.write_metadata(places))
-            return
-        data = self._batch_of(batch)
-        if data is not None:
-            self._write(lambda: self._writer.write_batch(data))
+        if batch := self._next_batch():
+            self._write([(sent.held, sent.size) for sent in batch])
 
-    def _write(self, write: Callable[[], None]) -> None:
+    def _write(self, entries: list[tuple[Held, int]]) -> None:
+        """Send entries; none is the end of the stream."""
         if self._over:
             return
         try:
-            write()
+            if entries:
+                self._stream.send(entries)
+            else:
+                self._stream.finish()
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+            self._send_failed(Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}"))
         except (pa.ArrowException, flight.FlightError, OSError) as error:
             # The reason, if the broker gave one, comes by the reader; it is the better one.
             self._send_failed(from_flight(error, self._address))
+        except Exception as error:  # noqa: BLE001 — whatever it is, it must not leave anybody waiting
+            self._send_failed(Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}"))
 
     def _send_failed(self, error: LedgerError) -> None:
         """Nothing more is sent; the stream is ended, so that the receiver tells whoever waits."""
@@ -198,22 +180,6 @@ class Producer:
     def _ended(self) -> bool:
         return self._error is not None or self._send_error is not None
 
-    def _batch_of(self, batch: list[_Sent]) -> pa.RecordBatch | None:
-        """What is sent; None when a caller's buffers cannot be: the stream ends, the receiver tells who waits."""
-        try:
-            return entry_batch([self._bytes_of(sent) for sent in batch])
-        except Exception as error:  # noqa: BLE001 — whatever it is, it must not leave anybody waiting
-            self._send_failed(Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}"))
-            return None
-
-    def _bytes_of(self, sent: _Sent) -> Buffer:
-        if sent.offset < 0:
-            return sent.data
-        ring = self._ring
-        if ring is None:
-            raise Unavailable(f"the stream of {self.name!r} is over")
-        return ring.view(sent.offset, sent.size)
-
     def _next_batch(self) -> list[_Sent]:
         with self._changed:
             batch: list[_Sent] = []
@@ -221,7 +187,7 @@ class Producer:
             while self._queued and not self._ended and len(batch) < _BATCH_ENTRIES_MAX:
                 sent = self._queued[0]
                 size += sent.size
-                if batch and (size > _BATCH_BYTES_MAX or (sent.offset < 0) != (batch[0].offset < 0)):
+                if batch and size > _BATCH_BYTES_MAX:
                     break
                 batch.append(self._queued.popleft())
                 self._queued_bytes -= sent.size
@@ -231,10 +197,8 @@ class Producer:
     def _receive(self) -> None:
         error: LedgerError | None = None
         try:
-            if (reply := self._reader.read()) is not None:
-                self._begin(msgspec.msgpack.decode(reply.to_pybytes(), type=AppendBegan))
-            while (reply := self._reader.read()) is not None:
-                appended = msgspec.msgpack.decode(reply.to_pybytes(), type=Appended)
+            while (reply := self._stream.read()) is not None:
+                appended = msgspec.msgpack.decode(reply, type=Appended)
                 if appended.error is not None:
                     error = error_for(appended.error.code, appended.error.message, appended.error.hint)
                     self._settle(error)
@@ -242,17 +206,10 @@ class Producer:
                 self._acknowledge(appended)
             with self._writing:
                 self._over = True
-                self._writer.close()
-        except StopIteration:
-            pass
+                self._stream.close()
         except Exception as raised:  # noqa: BLE001 — whatever it is, nobody may wait for ever
             error = error or from_flight(raised, self._address)
         self._settle(error)
-
-    def _begin(self, began: AppendBegan) -> None:
-        with self._changed:
-            self._begun = began.ring
-            self._changed.notify_all()
 
     def _acknowledge(self, appended: Appended) -> None:
         with self._changed:
@@ -261,8 +218,7 @@ class Producer:
             done = [self._in_flight.popleft() for _ in range(appended.entries)]
             for sent in done:
                 self._bytes -= sent.size
-                if sent.offset >= 0 and self._ring is not None:
-                    self._ring.release()
+                self._stream.release(sent.held)
             self._changed.notify_all()
         first = appended.first
         for i, sent in enumerate(done):
@@ -280,7 +236,6 @@ class Producer:
             self._in_flight.clear()
             self._queued.clear()
             self._bytes = 0
-            self._drop_ring()
             self._changed.notify_all()
         if error is None:
             return
@@ -293,12 +248,3 @@ class Producer:
         unknown = f"{error.message}; whether {len(left)} entries in flight are in the log is not known"
         for sent in left:
             sent.future.set_exception(type(error)(unknown, hint=error.hint))
-
-    def _drop_ring(self) -> None:
-        if self._ring is not None:
-            self._ring.close()
-        self._ring = None
-
-
-def _joined(entry: Sequence[Buffer]) -> Buffer:
-    return entry[0] if len(entry) == 1 else b"".join(memoryview(buffer) for buffer in entry)

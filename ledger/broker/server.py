@@ -26,11 +26,10 @@ from pyarrow import flight
 from ledger.broker import bearer_token
 from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
-from ledger.broker.append_stream import AppendStream, entries_of, sent_entries
+from ledger.broker.append_stream import AppendStream, Replies, entries_of
 from ledger.broker.bearer_token import BearerTokenFactory, require_token
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
-from ledger.broker.shared_ring import RingReader
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
 from ledger.cache.block_cache import BlockSource
@@ -44,7 +43,6 @@ from ledger.protocol import (
     BLOCK_SCHEMA,
     PROTOCOL_VERSION,
     AcquireLease,
-    AppendBegan,
     AppendCommand,
     AskEnd,
     BlockPlace,
@@ -125,6 +123,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._source = source
         self._token = token
         self.token_path = token_path
+        self.append_socket = ""
         self._settings = settings
         self._admission = admission
         self._activity = activity
@@ -162,14 +161,20 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             command = self._decoded(descriptor.command, PutCommand, "a write")
             with self._admission.requests.one():
                 if isinstance(command, AppendCommand):
-                    ledger = self._store.ledger(command.ledger)
-                    most = self._settings.now.maxInFlightAppendBytes
-                    ring = self._ring_of(command)
-                    writer.write(msgspec.msgpack.encode(AppendBegan(ring is not None)))
-                    sent = self._sent(reader, ring)
-                    AppendStream(ledger, writer, most, self._admission.in_flight).serve(sent)
+                    self._append(command, writer, (entries_of(batch) for batch in self._batches(reader)))
                 else:
                     writer.write(msgspec.msgpack.encode(self._stage(command, self._batches(reader))))
+
+    def append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[pa.Buffer]]) -> None:
+        """A stream of entries that did not come by Flight; raises what the log says."""
+        with self._activity.call(), self._admission.requests.one():
+            self._append(command, replies, self._allowed(sent))
+
+    def _append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[pa.Buffer]]) -> None:
+        if self.stopping.is_set():
+            raise Unavailable("the broker is leaving", hint="Connect again")
+        ledger, most = self._store.ledger(command.ledger), self._settings.now.maxInFlightAppendBytes
+        AppendStream(ledger, replies, most, self._admission.in_flight).serve(sent)
 
     def _require_welcome(self, context: flight.ServerCallContext) -> None:
         require_token(context)
@@ -204,8 +209,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             self._require_allowed(batch.nbytes)
             yield batch
 
-    def _sent(self, reader: flight.MetadataRecordBatchReader, ring: RingReader | None) -> Iterator[list[pa.Buffer]]:
-        for entries in sent_entries(reader, ring):
+    def _allowed(self, sent: Iterator[list[pa.Buffer]]) -> Iterator[list[pa.Buffer]]:
+        for entries in sent:
             self._require_allowed(sum(entry.size for entry in entries))
             yield entries
 
@@ -243,16 +248,6 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             )
         return ledger.blocks(request.range, request.max_block_bytes)
 
-    def _ring_of(self, command: AppendCommand) -> RingReader | None:
-        """The producer's memory, when it is on this host and can be mapped; else its entries come by the socket."""
-        if command.ring is None or not self._on_this_host(command.token):
-            return None
-        try:
-            return RingReader(command.ring)
-        except (OSError, LedgerError) as error:  # of a producer in a container of its own, say
-            _log.info("entries of %s come by the socket: %s", command.producer, error)
-            return None
-
     def _on_this_host(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self._token.encode())
 
@@ -266,7 +261,15 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 hint="Another store's broker answers at this address: correct the address",
             )
         store = self._store
-        return Welcome(PROTOCOL_VERSION, store.store_id, str(store.path), store.epoch, os.getpid(), self.token_path)
+        return Welcome(
+            PROTOCOL_VERSION,
+            store.store_id,
+            str(store.path),
+            store.epoch,
+            os.getpid(),
+            self.token_path,
+            self.append_socket,
+        )
 
     def _create(self, request: CreateLedger) -> LedgerDescription:
         if request.partitions:

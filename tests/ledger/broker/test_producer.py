@@ -21,6 +21,7 @@ import pytest
 from pyarrow import flight
 
 from ledger.broker.append_stream import entries_of
+from ledger.broker.entry_stream import FlightStream, RingStream
 from ledger.broker.shared_ring import RingWriter
 from ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unavailable
 from ledger.names import short_name
@@ -324,22 +325,19 @@ def fill_up(producer: Any, make_entry: MakeEntry) -> None:
         producer.append(make_entry(b"y")).result(10)
 
 
-@pytest.mark.parametrize("way", ["ring", "declined", "elsewhere", "no room"])
-def test_entries_are_the_same_by_shared_memory_and_by_the_socket(
+@pytest.mark.parametrize("way", ["shared memory", "no room", "Flight"])
+def test_entries_are_the_same_by_shared_memory_and_by_flight(
     calm: Any, make_entry: MakeEntry, read_log: ReadLog, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    if way == "declined":
-        place = RingWriter.place
-        monkeypatch.setattr(RingWriter, "place", lambda ring: msgspec.structs.replace(place(ring), nonce="00" * 16))
-    if way == "elsewhere":
-        monkeypatch.setattr("ledger.broker.producer.host_token", lambda _: "")
+    if way == "Flight":
+        monkeypatch.setattr("ledger.broker.entry_stream.is_same_user", lambda _: False)
     if way == "no room":
         write = RingWriter.write
         taken = itertools.count()
         monkeypatch.setattr(RingWriter, "write", lambda *a: write(*a) if next(taken) % 3 else -1)
     payloads = [b"%d" % i * (1 + 37 * i % 500) for i in range(300)]
     with calm.producer("orders", max_in_flight_bytes=20_000) as producer:
+        assert isinstance(producer._stream, FlightStream if way == "Flight" else RingStream)
         futures = [producer.append(make_entry(payload)[:7], make_entry(payload)[7:]) for payload in payloads]
-    assert producer._begun is (way in ("ring", "no room"))
     assert [future.result(10).entry_id for future in futures] == list(range(300))
     assert [payload for _, payload in read_log(calm, "orders")] == payloads

@@ -1,0 +1,125 @@
+"""Where producers of the same host and user come in: a local socket whose packets are places in shared memory.
+
+See `ledger.broker.entry_stream` for what crosses it. A producer is a connection, served by a thread of its own.
+
+Invariants: nobody of another user is listened to; the name is new with every broker, so that a producer can only reach
+the one that welcomed it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import msgspec
+import pyarrow as pa
+
+from ledger.broker.append_stream import Replies
+from ledger.broker.entry_stream import is_same_user
+from ledger.broker.shared_ring import RingReader, map_sealed
+from ledger.clock import new_id
+from ledger.errors import LedgerError, Refused
+from ledger.position import EARLIEST
+from ledger.protocol import AppendCommand, Appended, WireError
+
+_PACKET_BYTES_MAX = 64 * 1024
+_log = logging.getLogger(__name__)
+
+
+Serve = Callable[[AppendCommand, Replies, Iterator[list[pa.Buffer]]], None]
+
+
+class AppendDoor:
+    """Listens from the moment it is made. `serve` appends what a producer sends, and raises what the log says."""
+
+    def __init__(self, serve: Serve) -> None:
+        self.name = f"ledger-append-{new_id()}"
+        self._serve = serve
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.bind(f"\0{self.name}")
+        self._socket.listen(socket.SOMAXCONN)
+        threading.Thread(target=self._accept, name="append door", daemon=True).start()
+
+    def close(self) -> None:
+        """Let nobody in any more; who is in stays."""
+        with suppress(OSError):  # shut already
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return  # closed
+            threading.Thread(target=self._converse, args=(peer,), name="append", daemon=True).start()
+
+    def _converse(self, peer: socket.socket) -> None:
+        with peer:
+            try:
+                if is_same_user(peer):
+                    command, ring = _opened(peer)
+                    self._serve(command, _Packets(peer), _sent(peer, ring))
+            except LedgerError as error:
+                _tell(peer, error)
+            except Exception as error:  # noqa: BLE001 — whatever it is, the producer must hear of it
+                _log.exception("an append stream failed in a way that nobody foresaw")
+                _tell(peer, LedgerError(f"the broker failed: {error!r}", hint="See broker.log in the store"))
+
+
+class _Packets:
+    """Answers as packets."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._peer = peer
+
+    def write(self, message: bytes) -> None:
+        """Send one; raises OSError when the producer is gone."""
+        self._peer.send(message)
+
+
+def _opened(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
+    """The first packet: what to append to, and the producer's memory."""
+    body, files = _packet(peer)
+    try:
+        command = msgspec.json.decode(body, type=AppendCommand)
+        if len(files) != 1:
+            raise Refused(f"an append stream begins with one descriptor, {len(files)} came")
+        return command, RingReader(files[0])
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise Refused(f"an append stream begins with an AppendCommand: {wrong}") from wrong
+    finally:
+        for fd in files:
+            os.close(fd)
+
+
+def _sent(peer: socket.socket, ring: RingReader) -> Iterator[list[pa.Buffer]]:
+    while True:
+        places, files = _packet(peer)
+        try:
+            if not places:
+                return
+            yield [map_sealed(fd) for fd in files] if files else ring.entries(places)
+        finally:
+            for fd in files:
+                os.close(fd)
+
+
+def _packet(peer: socket.socket) -> tuple[bytes, list[int]]:
+    """One packet and its descriptors; nothing at the end, also of a producer that was killed."""
+    try:
+        body, files, flags, _ = socket.recv_fds(peer, _PACKET_BYTES_MAX, 4, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError:
+        return b"", []
+    if flags & socket.MSG_TRUNC:
+        raise Refused(f"a packet of an append stream exceeds {_PACKET_BYTES_MAX} bytes")
+    return body, files
+
+
+def _tell(peer: socket.socket, error: LedgerError) -> None:
+    with suppress(OSError):  # the producer is gone
+        peer.send(msgspec.msgpack.encode(Appended(EARLIEST, 0, WireError(error.code, error.message, error.hint))))

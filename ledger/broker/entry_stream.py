@@ -1,0 +1,185 @@
+"""How a producer's entries reach the broker: through memory that both share on one host, or by Flight from anywhere.
+
+    to the broker     AppendCommand + descriptor of the ring, then packets of places; a packet that comes with a
+                      descriptor is one entry, in a file of its own
+    from the broker   Appended …
+
+On the broker's host an entry is copied once, and what crosses the socket is its place. The socket has an abstract name
+that the broker made up and tells in its welcome; both ends see to it that the other is the same user.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+from pyarrow import flight
+
+from ledger.broker.client import Client
+from ledger.broker.entry_batches import entry_batch
+from ledger.broker.shared_ring import RingWriter, pack_places, sealed_file
+from ledger.entry import Buffer
+from ledger.protocol import ENTRY_SCHEMA, AppendCommand, Welcome
+
+_REPLY_BYTES_MAX = 64 * 1024
+_CREDENTIALS = struct.Struct("3i")
+
+# Where an entry is until it is acknowledged: its bytes, or its offset in the ring.
+Held: TypeAlias = "Buffer | int"
+
+
+class EntryStream(Protocol):
+    """The producer's end of one append stream. `hold` and `release` are called under the producer's lock."""
+
+    def hold(self, buffers: Sequence[Buffer], size: int) -> Held:
+        """Keep an entry until it is acknowledged."""
+        ...
+
+    def release(self, held: Held) -> None:
+        """The oldest entry that was kept is settled."""
+        ...
+
+    def send(self, entries: Sequence[tuple[Held, int]]) -> None:
+        """Send entries, each with its size; blocks while the broker has no room."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing more will be sent."""
+        ...
+
+    def read(self) -> bytes | None:
+        """The next reply; None when the broker has ended the stream."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything, once nobody sends any more."""
+        ...
+
+
+def open_stream(client: Client, welcome: Welcome, command: AppendCommand, max_in_flight_bytes: int) -> EntryStream:
+    """By shared memory where the broker is on this host and of this user, else by Flight."""
+    local = _same_user_socket(welcome.append_socket)
+    if local is not None:
+        return RingStream(local, command, 2 * max_in_flight_bytes)
+    return FlightStream(client, command)
+
+
+class RingStream:
+    """A stream by shared memory."""
+
+    def __init__(self, local: socket.socket, command: AppendCommand, ring_bytes: int) -> None:
+        self._socket = local
+        self._ring = RingWriter(ring_bytes)
+        try:
+            socket.send_fds(local, [msgspec.json.encode(command)], [self._ring.fd])
+        except BaseException:
+            local.close()
+            raise
+        finally:
+            self._ring.close()
+
+    def hold(self, buffers: Sequence[Buffer], size: int) -> Held:
+        """In the ring; an entry larger than the ring stays where it is."""
+        offset = self._ring.write(buffers, size)
+        return offset if offset >= 0 else _joined(buffers)
+
+    def release(self, held: Held) -> None:
+        """Free its place."""
+        if isinstance(held, int):
+            self._ring.release()
+
+    def send(self, entries: Sequence[tuple[Held, int]]) -> None:
+        """As places; an entry that is not in the ring goes as a file."""
+        places: list[tuple[int, int]] = []
+        for held, size in entries:
+            if isinstance(held, int):
+                places.append((held, size))
+                continue
+            self._send_places(places)
+            places = []
+            fd = sealed_file(size, [held])
+            try:
+                socket.send_fds(self._socket, [pack_places([(0, size)])], [fd])
+            finally:
+                os.close(fd)
+        self._send_places(places)
+
+    def finish(self) -> None:
+        """The broker reads the end."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def read(self) -> bytes | None:
+        """One packet."""
+        return self._socket.recv(_REPLY_BYTES_MAX) or None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _send_places(self, places: list[tuple[int, int]]) -> None:
+        if places:
+            self._socket.send(pack_places(places))
+
+
+class FlightStream:
+    """A stream by `DoPut`."""
+
+    def __init__(self, client: Client, command: AppendCommand) -> None:
+        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(command))
+        self._writer, self._reader = client.connection().do_put(descriptor, ENTRY_SCHEMA, client.options())
+
+    def hold(self, buffers: Sequence[Buffer], size: int) -> Held:  # noqa: ARG002 — the ring needs it
+        """As it is, joined."""
+        return _joined(buffers)
+
+    def release(self, held: Held) -> None:
+        """Nothing is kept elsewhere."""
+
+    def send(self, entries: Sequence[tuple[Held, int]]) -> None:
+        """As one batch."""
+        self._writer.write_batch(entry_batch([held for held, _ in entries if not isinstance(held, int)]))
+
+    def finish(self) -> None:
+        """Half-close."""
+        self._writer.done_writing()
+
+    def read(self) -> bytes | None:
+        """One metadata message."""
+        try:
+            reply = self._reader.read()
+        except StopIteration:
+            return None
+        return None if reply is None else reply.to_pybytes()
+
+    def close(self) -> None:
+        """End the call; raises what the broker ended it with."""
+        self._writer.close()
+
+
+def is_same_user(peer: socket.socket) -> bool:
+    """Whether the process at the other end of a local socket has this user's rights, no more and no less."""
+    found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(found)
+    return bool(user == os.geteuid())
+
+
+def _same_user_socket(name: str) -> socket.socket | None:
+    if not name:
+        return None
+    local = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        local.connect(f"\0{name}")
+        if is_same_user(local):
+            return local
+    except OSError:
+        pass  # the broker is on another host: nobody has this name here
+    local.close()
+    return None
+
+
+def _joined(entry: Sequence[Buffer]) -> Buffer:
+    return entry[0] if len(entry) == 1 else b"".join(memoryview(buffer) for buffer in entry)
