@@ -55,6 +55,10 @@ class Connections:
         self._lock = threading.Lock()
         self._counted_ms = 0
         self._count = 0
+        self._own = 0
+
+    def begin(self) -> None:
+        """What is open now are the broker's own: it listens, and nobody has come yet."""
         self._own = _sockets()
 
     def require_room(self) -> None:

@@ -137,6 +137,7 @@ def _bound(
     door = AppendDoor(servers[-1].append)
     for server in servers:
         server.append_socket = door.name
+    admission.connections.begin()
     remote = addresses[1] if len(addresses) > 1 else ""
     return servers, BrokerRecord(addresses[0], os.getpid(), store.epoch, store.store_id, remote)
 

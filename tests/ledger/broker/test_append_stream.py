@@ -34,7 +34,7 @@ def test_entries_that_share_a_batch_with_a_bad_one_do_not_fail_for_it(
     producer = client.producer("orders")
     entries = [make_entry(b"%d" % i) for i in range(6)]
     entries[3] = entries[3][:-1] + b"?"
-    with producer._changed:  # so that the sender finds all of them at once
+    with producer._writing:  # so that whoever sends finds all of them at once
         producer.append(entries[0])
         futures = [producer.append(entry) for entry in entries[1:]]
         assert len(producer._queued) == 6
