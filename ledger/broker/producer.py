@@ -33,7 +33,7 @@ from ledger.position import Position
 from ledger.protocol import AppendCommand, Appended
 
 # While one batch is written and synced the next one gathers: small enough that many small entries make several.
-_BATCH_BYTES_MAX = 1024 * 1024
+_BATCH_BYTES_MAX = 2048 * 1024
 _BATCH_ENTRIES_MAX = 1024
 # What the broker says of one entry, after it has acknowledged all before it.
 _REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
