@@ -26,6 +26,8 @@ from ledger.entry import Buffer
 from ledger.protocol import ENTRY_SCHEMA, AppendCommand, Welcome
 
 _REPLY_BYTES_MAX = 64 * 1024
+# A ring that is larger than what the disk takes in a few syncs gains nothing, and every page of it is first made.
+_RING_BYTES_MAX = 32 * 1024 * 1024
 _CREDENTIALS = struct.Struct("3i")
 
 # Where an entry is until it is acknowledged: its bytes, or its offset in the ring.
@@ -34,6 +36,10 @@ Held: TypeAlias = "Buffer | int"
 
 class EntryStream(Protocol):
     """The producer's end of one append stream. `hold` and `release` are called under the producer's lock."""
+
+    def has_room(self, size: int) -> bool:
+        """Whether an entry can be kept now; when not, it can be after some have been released."""
+        ...
 
     def hold(self, buffers: Sequence[Buffer], size: int) -> Held:
         """Keep an entry until it is acknowledged."""
@@ -64,7 +70,7 @@ def open_stream(client: Client, welcome: Welcome, command: AppendCommand, max_in
     """By shared memory where the broker is on this host and of this user, else by Flight."""
     local = _same_user_socket(welcome.append_socket)
     if local is not None:
-        return RingStream(local, command, 2 * max_in_flight_bytes)
+        return RingStream(local, command, min(2 * max_in_flight_bytes, _RING_BYTES_MAX))
     return FlightStream(client, command)
 
 
@@ -81,6 +87,10 @@ class RingStream:
             raise
         finally:
             self._ring.close()
+
+    def has_room(self, size: int) -> bool:
+        """In the ring; what is larger needs none of it."""
+        return size > self._ring.size or self._ring.has_room(size)
 
     def hold(self, buffers: Sequence[Buffer], size: int) -> Held:
         """In the ring; an entry larger than the ring stays where it is."""
@@ -131,6 +141,10 @@ class FlightStream:
     def __init__(self, client: Client, command: AppendCommand) -> None:
         descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(command))
         self._writer, self._reader = client.connection().do_put(descriptor, ENTRY_SCHEMA, client.options())
+
+    def has_room(self, size: int) -> bool:  # noqa: ARG002 — the ring needs it
+        """Nothing limits what is kept but the producer itself."""
+        return True
 
     def hold(self, buffers: Sequence[Buffer], size: int) -> Held:  # noqa: ARG002 — the ring needs it
         """As it is, joined."""

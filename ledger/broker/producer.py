@@ -92,7 +92,7 @@ class Producer:
         if size > _ENTRY_BYTES_MAX:
             raise Refused(f"an entry of {size} bytes is too large to be sent, at most {_ENTRY_BYTES_MAX} are")
         with self._changed:
-            self._changed.wait_for(lambda: not self._bytes or self._bytes + size <= self._max or self._error)
+            self._changed.wait_for(lambda: self._has_room(size) or self._error)
             if self._error is not None:
                 raise self._error
             if self._closing:
@@ -116,6 +116,9 @@ class Producer:
                 with self._changed:
                     self._changed.notify_all()
         return sent.future
+
+    def _has_room(self, size: int) -> bool:
+        return not self._bytes or (self._bytes + size <= self._max and self._stream.has_room(size))
 
     def flush(self) -> None:
         """Wait until everything appended so far is durable; raises what failed."""

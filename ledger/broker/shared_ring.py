@@ -11,7 +11,8 @@ Invariants
   process.
 - Places are given back in the order in which they were taken, and every entry has one of its own.
 - With twice as much room as a producer may have in flight, every entry within that limit finds a place: when neither
-  end of the ring has room for it, what is in flight and the entry exceed half the ring together.
+  end of the ring has room for it, what is in flight and the entry exceed half the ring together. In a smaller ring an
+  entry waits until others are settled; in an empty one there is always room.
 """
 
 from __future__ import annotations
@@ -38,9 +39,13 @@ class RingWriter:
     def __init__(self, size: int) -> None:
         self.fd = sealed_file(size)
         self._memory = memoryview(mmap.mmap(self.fd, size))
-        self._size = size
+        self.size = size
         self._head = 0
         self._live: deque[tuple[int, int]] = deque()
+
+    def has_room(self, length: int) -> bool:
+        """Whether `write` would take an entry of this length."""
+        return self._room(max(length, 1)) >= 0
 
     def write(self, buffers: Sequence[Buffer], length: int) -> int:
         """Copy an entry of `length` bytes into the ring; returns its offset, or -1 when there is no room."""
@@ -69,9 +74,9 @@ class RingWriter:
             self.fd = -1
 
     def _room(self, length: int) -> int:
-        tail = self._live[0][0] if self._live else self._size
+        tail = self._live[0][0] if self._live else self.size
         if self._live and tail < self._head:
-            if length <= self._size - self._head:
+            if length <= self.size - self._head:
                 return self._head
             return 0 if length <= tail else -1
         return self._head if length <= tail - self._head else -1
