@@ -123,8 +123,11 @@ class RingStream:
         self._socket.shutdown(socket.SHUT_WR)
 
     def read(self) -> bytes | None:
-        """One packet."""
-        return self._socket.recv(_REPLY_BYTES_MAX) or None
+        """One packet. A broker that hung up with packets unread resets the connection: what it said comes behind that."""
+        try:
+            return self._socket.recv(_REPLY_BYTES_MAX) or None
+        except ConnectionResetError:
+            return self._socket.recv(_REPLY_BYTES_MAX) or None
 
     def close(self) -> None:
         """Hang up."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -341,3 +342,14 @@ def test_entries_are_the_same_by_shared_memory_and_by_flight(
         futures = [producer.append(make_entry(payload)[:7], make_entry(payload)[7:]) for payload in payloads]
     assert [future.result(10).entry_id for future in futures] == list(range(300))
     assert [payload for _, payload in read_log(calm, "orders")] == payloads
+
+
+def test_what_the_broker_said_before_it_hung_up_is_heard_though_packets_were_left_unread() -> None:
+    ours, brokers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    stream = RingStream(ours, AppendCommand("orders", "p"), 1000)
+    stream.send([(stream.hold([b"unread"], 6), 6)])
+    brokers.send(b"why")
+    brokers.close()
+    assert stream.read() == b"why"
+    assert stream.read() is None
+    stream.close()
