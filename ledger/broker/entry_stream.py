@@ -123,7 +123,7 @@ class RingStream:
         self._socket.shutdown(socket.SHUT_WR)
 
     def read(self) -> bytes | None:
-        """One packet. A broker that hung up with packets unread resets the connection: what it said comes behind that."""
+        """One packet. When a broker hangs up with packets unread the reset comes first, what it said behind it."""
         try:
             return self._socket.recv(_REPLY_BYTES_MAX) or None
         except ConnectionResetError:
