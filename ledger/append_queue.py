@@ -9,6 +9,8 @@ Invariants
 - A group holds appends only, or one run only, or one change of the log itself (a rollover, a trim, its end). A run and
   a change are made with nothing in flight before or beside them.
 - Appends whose sync failed, and all that was written behind them, are written again before anything that came later.
+- Whoever waits in the writing turn for a sync that no thread has begun makes it: were all of the executor's threads to
+  wait, none would be left to sync.
 - Every few groups the executor's thread goes to whoever has waited longest for one: logs that never fall silent keep
   no other log waiting for ever.
 """
@@ -141,6 +143,7 @@ class AppendQueue(Generic[Written]):
         self._written: list[Written] = []
         self._again: list[PendingAppend] = []
         self._writing = self._syncing = False
+        self._sync_asked = False  # of the executor, which has not come to it
         self._closed = ""
 
     def put(self, item: Item, *, here: bool = False) -> None:
@@ -168,6 +171,7 @@ class AppendQueue(Generic[Written]):
 
     def wait_settled(self) -> list[PendingAppend]:
         """In the writing turn: wait until all that was written is synced; returns what must be written again."""
+        self._sync_if_asked()
         with self._changed:
             self._changed.wait_for(lambda: not self._syncing)
             again, self._again = self._again, []
@@ -180,6 +184,8 @@ class AppendQueue(Generic[Written]):
         """
         with self._changed:
             back, self._written = self._written, []
+        self._sync_if_asked()
+        with self._changed:
             self._changed.wait_for(lambda: not self._syncing)
             again, self._again = self._again, []
             return again + self._log.items(back)
@@ -208,13 +214,20 @@ class AppendQueue(Generic[Written]):
                     self._written.append(part)
                     if self._syncing:
                         return
-                    self._syncing = True
+                    self._syncing = self._sync_asked = True
                     break
             # The ledger that it was written to has been given up: it goes to the next one, behind what was before it.
             part = self._log.write(again + self._log.items([part]))
         else:
             return
-        self._executor.submit(self._sync_turn)
+        self._executor.submit(self._sync_if_asked)
+
+    def _sync_if_asked(self) -> None:
+        """Take the syncing turn, unless another thread has taken it since it was asked for."""
+        with self._changed:
+            asked, self._sync_asked = self._sync_asked, False
+        if asked:
+            self._sync_turn()
 
     def _sync_turn(self) -> None:
         for _ in range(_GROUPS_IN_A_ROW):
@@ -233,7 +246,9 @@ class AppendQueue(Generic[Written]):
                     self._writing = True
                     break
         else:
-            self._executor.submit(self._sync_turn)
+            with self._changed:
+                self._sync_asked = True
+            self._executor.submit(self._sync_if_asked)
             return
         self._write_turn()
 

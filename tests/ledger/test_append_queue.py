@@ -280,6 +280,39 @@ def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> 
             queue.close("over")
 
 
+@pytest.mark.parametrize("wait", ["wait_settled", "reclaim"])
+def test_logs_that_wait_for_their_syncs_do_so_with_fewer_threads_than_logs(wait: str) -> None:
+    """Each log waits before its second group, as for a new ledger, and the only thread there is has to do it all."""
+    with ThreadPoolExecutor(1) as executor:
+        queues, last = [], []
+        for _ in range(3):
+            disk = Disk(entries=1)
+            queue = disk.queue = AppendQueue(executor, disk)
+            write = disk.write
+
+            def full(
+                group: list[PendingAppend],
+                write: Callable[[list[PendingAppend]], Written] = write,
+                queue: AppendQueue[Written] = queue,
+            ) -> Written:
+                return write(getattr(queue, wait)() + group)
+
+            disk.write = full  # type: ignore[method-assign]
+            items = [item(1), item(2), item(3)]
+            before = threading.Event()
+            executor.submit(before.wait, 10)  # until all of them wait
+            for one in items:
+                queue.put(one)
+            before.set()
+            queues.append(queue)
+            last.append((disk, items[-1]))
+        for disk, end in last:
+            assert end.future.result(10) == Position(0, 0)
+            assert disk.order == [1, 2, 3]
+        for queue in queues:
+            queue.close("over")
+
+
 def test_many_threads_lose_nothing_and_each_keeps_its_order(make: Make) -> None:
     queue, disk = make(entries=7)
     disk.fail_next = 5
