@@ -35,7 +35,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[PartMessage | None]) -> None:  # type: ignore[override]
         """On the driver: make all rows visible at once."""
-        commit_parts(self._target, self._version, messages, _BATCH)
+        commit_parts(self._target, self._version, messages, _BATCH, once=True)
 
     def abort(self, messages: list[PartMessage | None]) -> None:  # type: ignore[override]
         """On the driver: throw away what was staged."""

@@ -143,16 +143,19 @@ def stage_rows(target: SinkTarget, version: str, query: str, batch: int, rows: I
 
 
 def commit_parts(
-    target: SinkTarget, version: str, messages: Sequence[PartMessage | None], batch: int
+    target: SinkTarget, version: str, messages: Sequence[PartMessage | None], batch: int, *, once: bool = False
 ) -> CommittedRun | None:
-    """Append the staged parts of a batch, in the order of its partitions, exactly once. None: it had no rows."""
+    """Append the staged parts of a batch, in the order of its partitions, exactly once. None: it had no rows.
+
+    `once`: the query has no other batch.
+    """
     told = _agreed(target, version, messages, batch)
     parts = [message.part for message in told if message.part is not None]
     if not parts:
         return None
     query = told[0].query
     run = run_of(query, batch)
-    request = CommitRun(target.ledger, query, batch, run.most, run.least, parts)
+    request = CommitRun(target.ledger, query, batch, run.most, run.least, parts, once)
     connection = _connection(target, deadline_ms=target.commit_timeout_ms)
     committed: CommittedRun = connection.call(lambda client: client.call("run.commit", request))
     return committed

@@ -266,15 +266,24 @@ class LedgerList:
         trimmed_to: Position | None = None,
         sequences: list[KnownSequence] | None = None,
     ) -> None:
+        forgotten = self._queries_over()
         self._record = self._context.metadata.update_ledger(
             self._record,
             info,
             segment=segment,
             committed=list(self._unsaved.values()),
+            forgotten=forgotten,
             trimmed_to=trimmed_to,
             sequences=sequences,
         )
         self._unsaved.clear()
+        for query in forgotten:
+            del self.committed[query]
+
+    def _queries_over(self) -> list[str]:
+        """Batch writes that nobody can commit again: what they staged is swept by now. Else they would pile up."""
+        oldest = self._context.clock() - self._context.settings.stagingRetentionSeconds * 1000
+        return [batch.query for batch in self.committed.values() if batch.once and batch.committed_ms < oldest]
 
     def _sealed_segment(
         self,

@@ -291,7 +291,7 @@ class LogWriter:
             self._write_stamped(log, [CheckedEntry(marker, len(marker), 0)])
             end = Position(log.ledger_id, log.written)
             now = self._context.clock()
-            batch = CommittedBatch(request.query, request.batch, first, end, entries, rows, now)
+            batch = CommittedBatch(request.query, request.batch, first, end, entries, rows, now, request.once)
             self._make_durable(log, log.written, batch)
         except BaseException:
             # Whatever was written of this run must never be taken for acknowledged by the next sync.

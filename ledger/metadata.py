@@ -17,7 +17,7 @@ Ledger ids rise through the whole store and are never given twice. Names that di
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -216,14 +216,15 @@ class Metadata:
         *,
         segment: SegmentRecord | None,
         committed: list[CommittedBatch],
+        forgotten: Collection[str] = (),
         trimmed_to: Position | None = None,
         sequences: list[KnownSequence] | None = None,
     ) -> LedgerRecord:
         """Replace the list of ledgers, if the record is still at the version and incarnation that `record` has.
 
         `segment` is written beside it; side rows of ledgers that the new list does not have go. The newest committed
-        batches become as durable as the record; so do the producers' sequence ids, which replace those before. With
-        `trimmed_to`, no cursor may need anything before it.
+        batches become as durable as the record, those of `forgotten` queries go; so do the producers' sequence ids,
+        which replace those before. With `trimmed_to`, no cursor may need anything before it.
         """
         name, listed = record.name, {listed.ledgerId for listed in info.ledgerInfo}
 
@@ -250,6 +251,7 @@ class Metadata:
                 "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
                 [(name, batch.query, batch.batch, msgspec.json.encode(batch)) for batch in committed],
             )
+            c.executemany("DELETE FROM run WHERE ledger = ? AND query = ?", [(name, query) for query in forgotten])
             if sequences is not None:
                 c.execute("DELETE FROM sequence WHERE ledger = ?", (name,))
                 c.executemany(

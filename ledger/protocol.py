@@ -385,7 +385,8 @@ class StagedPart(msgspec.Struct, frozen=True):
 class CommitRun(msgspec.Struct, frozen=True):
     """Append the staged parts as one run, closed by a marker, exactly once per (ledger, query, batch).
 
-    `txn_most` and `txn_least` are the run's id, as its entries carry it.
+    `txn_most` and `txn_least` are the run's id, as its entries carry it. `once`: the query commits nothing else, so it
+    need not be remembered for longer than its parts may lie about.
     """
 
     ledger: str
@@ -394,6 +395,7 @@ class CommitRun(msgspec.Struct, frozen=True):
     txn_most: Uint64
     txn_least: Uint64
     parts: list[StagedPart]
+    once: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError, which a decoder takes for a field that is wrong."""

@@ -56,6 +56,7 @@ class CommittedBatch(msgspec.Struct, frozen=True):
     entries: int
     rows: int
     committed_ms: int
+    once: bool = False  # the query commits nothing else
 
 
 def run_id(metadata: MessageMetadata) -> RunId | None:

@@ -397,6 +397,33 @@ def test_metadata_that_cannot_be_written_at_a_rollover_leaks_nothing(
     assert len(log.describe().segments) == 2
 
 
+def test_a_batch_write_is_forgotten_when_nobody_can_commit_it_again_and_a_stream_never(store_path: Path) -> None:
+    now = [NOW]
+    store = open_store(store_path, clock=lambda: now[0])
+    log = create(store, entries=3)
+    week_ms = Settings().stagingRetentionSeconds * 1000
+
+    def write(query: str, *, once: bool) -> bool:
+        run = next(numbers)
+        parts = [stage(store, query, 0, [b"x", b"y"], run)]
+        return store.commit(CommitRun("log", query, 0, 7, run, parts, once)).repeated
+
+    numbers = itertools.count(1)
+    assert not write("batch-1", once=True)
+    assert not write("stream", once=False)
+    now[0] += week_ms
+    assert write("batch-1", once=True), "its writer may still come again"
+    now[0] += 1
+    assert not write("batch-2", once=True)  # rolls over: the next record is written
+    assert write("stream", once=False)
+    store.close()
+    again = open_store(store_path, clock=lambda: now[0])
+    found = again.ledger("log")
+    assert [found.committed_batch(query) is None for query in ("batch-1", "stream", "batch-2")] == [True, False, False]
+    assert log.committed_batch("batch-1") is None
+    again.close()
+
+
 def test_sixteen_threads_append_and_each_finds_its_own_order(store: Store) -> None:
     log = create(store, entries=50)
     sent: dict[int, list[Position]] = {}
