@@ -3,7 +3,7 @@
 See `ledger.broker.entry_stream` for what crosses it. A producer is a connection, served by a thread of its own.
 
 Invariants: nobody of another user is listened to; the name is new with every broker, so that a producer can only reach
-the one that welcomed it.
+the one that welcomed it. While descriptors or threads are short producers wait, or are told; the door stays open.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from ledger.broker.append_stream import Replies
 from ledger.broker.entry_stream import is_same_user
 from ledger.broker.shared_ring import RingReader, map_sealed
 from ledger.clock import new_id
-from ledger.errors import LedgerError, Refused
+from ledger.errors import LedgerError, Refused, Unavailable
 from ledger.position import EARLIEST
 from ledger.protocol import AppendCommand, Appended, WireError
 
 _PACKET_BYTES_MAX = 64 * 1024
+_DESCRIPTORS_MAX = 4
+_SHORT_SECONDS = 0.5  # until a door that could let nobody in tries again
 _log = logging.getLogger(__name__)
 
 
@@ -39,6 +41,7 @@ class AppendDoor:
     def __init__(self, serve: Serve) -> None:
         self.name = f"ledger-append-{new_id()}"
         self._serve = serve
+        self._shut = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(f"\0{self.name}")
         self._socket.listen(socket.SOMAXCONN)
@@ -46,17 +49,25 @@ class AppendDoor:
 
     def close(self) -> None:
         """Let nobody in any more; who is in stays."""
+        self._shut.set()
         with suppress(OSError):  # shut already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._shut.is_set():
             try:
                 peer, _ = self._socket.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._converse, args=(peer,), name="append", daemon=True).start()
+            except OSError as error:
+                if not self._shut.is_set():
+                    _log.error("a producer cannot come in yet: %s", error)
+                    self._shut.wait(_SHORT_SECONDS)
+                continue
+            try:
+                threading.Thread(target=self._converse, args=(peer,), name="append", daemon=True).start()
+            except RuntimeError as error:
+                with peer:
+                    _tell(peer, Unavailable(f"the broker has no thread for one more producer: {error}"))
 
     def _converse(self, peer: socket.socket) -> None:
         with peer:
@@ -78,8 +89,11 @@ class _Packets:
         self._peer = peer
 
     def write(self, message: bytes) -> None:
-        """Send one; raises OSError when the producer is gone."""
-        self._peer.send(message)
+        """Send one; raises Unavailable when the producer is gone: it may be killed at any time."""
+        try:
+            self._peer.send(message)
+        except ConnectionError as error:
+            raise Unavailable(f"the producer is gone: {error}") from error
 
 
 def _opened(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
@@ -112,12 +126,19 @@ def _sent(peer: socket.socket, ring: RingReader) -> Iterator[list[pa.Buffer]]:
 def _packet(peer: socket.socket) -> tuple[bytes, list[int]]:
     """One packet and its descriptors; nothing at the end, also of a producer that was killed."""
     try:
-        body, files, flags, _ = socket.recv_fds(peer, _PACKET_BYTES_MAX, 4, socket.MSG_CMSG_CLOEXEC)
+        body, files, flags, _ = socket.recv_fds(peer, _PACKET_BYTES_MAX, _DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
     except ConnectionError:
         return b"", []
+    if not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        return body, files
+    for fd in files:
+        os.close(fd)
     if flags & socket.MSG_TRUNC:
         raise Refused(f"a packet of an append stream exceeds {_PACKET_BYTES_MAX} bytes")
-    return body, files
+    raise Unavailable(
+        f"a packet of an append stream lost descriptors: over {_DESCRIPTORS_MAX} came, or the broker has none left",
+        hint="Use fewer producers at once, or raise the broker's limit of open files (ulimit -n)",
+    )
 
 
 def _tell(peer: socket.socket, error: LedgerError) -> None:

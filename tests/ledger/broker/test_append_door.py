@@ -5,11 +5,15 @@ Method: raw packets to a door whose log only counts.
 
 from __future__ import annotations
 
+import logging
 import os
+import resource
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -156,3 +160,77 @@ def test_another_user_is_not_listened_to(
         assert reply(peer) is None
     assert log.entries == []
     assert not log.ended.is_set()
+
+
+def test_a_door_without_descriptors_opens_again_when_there_are_some(
+    connect: Callable[[], socket.socket], ring: RingWriter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    probe = connect()  # let in before the limit falls
+    socket.send_fds(probe, [BEGIN], [ring.fd])
+    probe.send(pack_places([(0, 4)]))
+    assert reply(probe) is not None
+    late = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    late.settimeout(20)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        late.connect(probe.getpeername())
+        until = time.monotonic() + 20
+        while "cannot come in yet" not in caplog.text and time.monotonic() < until:
+            time.sleep(0.01)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "cannot come in yet" in caplog.text
+    with late:
+        socket.send_fds(late, [BEGIN], [ring.fd])
+        late.send(pack_places([(0, 4)]))
+        assert reply(late) == Appended(Position(0, 0), 1)
+
+
+def _rings_open() -> int:
+    links = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # of the listing itself
+            links.append(str(fd.readlink()))
+    return sum("ledger-producer" in link for link in links)
+
+
+def test_a_packet_that_lost_descriptors_is_said_to_have(connect: Callable[[], socket.socket], ring: RingWriter) -> None:
+    before = _rings_open()
+    peer = connect()
+    socket.send_fds(peer, [BEGIN], [ring.fd] * 5)
+    said = reply(peer)
+    assert said is not None
+    assert said.error is not None
+    assert said.error.code == "LEDGER_UNAVAILABLE"
+    assert "lost descriptors" in said.error.message
+    assert reply(peer) is None, "hung up, so all of it is let go"
+    assert _rings_open() == before
+
+
+def test_a_producer_that_is_killed_before_its_answer_is_no_fault_of_the_broker(
+    caplog: pytest.LogCaptureFixture, ring: RingWriter
+) -> None:
+    begun, gone = threading.Event(), threading.Event()
+    serving: list[threading.Thread] = []
+
+    def serve(_: AppendCommand, replies: Replies, sent: Iterator[list[pa.Buffer]]) -> None:
+        next(sent)
+        serving.append(threading.current_thread())
+        begun.set()
+        assert gone.wait(20)
+        replies.write(b"too late")
+
+    door = AppendDoor(serve)
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.connect(f"\0{door.name}")
+    socket.send_fds(peer, [BEGIN], [ring.fd])
+    peer.send(pack_places([(0, 4)]))
+    assert begun.wait(20)
+    peer.close()
+    gone.set()
+    serving[0].join(20)
+    assert not serving[0].is_alive()
+    door.close()
+    assert "nobody foresaw" not in caplog.text
