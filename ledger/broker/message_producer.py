@@ -157,6 +157,7 @@ class MessageProducer:
         Sequence ids count up by themselves; those that are given must rise. Where the ledger has de-duplication, a
         message whose sequence id is in the log already is not written again, and its id says so: `is_duplicate`.
         """
+        self._pipeline.require_own_process()
         with self._changed:
             self._require_open()
             number = self._numbered(sequence_id)
@@ -179,6 +180,7 @@ class MessageProducer:
         if not len(values):
             raise Refused("no value was given to be sent", hint="Give at least one")
         self.require_columns(values, keys, event_times_ms)
+        self._pipeline.require_own_process()
         with self._changed:
             self._require_open()
             self._send_open()
@@ -214,12 +216,14 @@ class MessageProducer:
 
     def flush(self) -> None:
         """Send what has gathered and wait until everything sent so far is durable; raises what failed."""
+        self._pipeline.require_own_process()
         with self._changed:
             self._send_open()
         self._pipeline.flush()
 
     def close(self) -> None:
         """Send what has gathered, wait for all of it and take nothing more; raises what failed."""
+        self._pipeline.require_own_process()
         with self._changed:
             self._closed = True
             self._send_open()

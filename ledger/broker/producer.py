@@ -7,12 +7,14 @@ Invariants
 - The bytes between `append` and acknowledgement never exceed the limit; `append` waits for room (one entry always
   fits).
 - One thread at a time touches the writing end, and none after it was closed: gRPC aborts the whole process otherwise.
+- Only the process that made it may use it: a forked child shares ring and stream, and would take its parent's places.
 - After an error nothing more is sent. The entry that the broker refused fails as the broker said, all behind it as
   `Unavailable`: whether they are in the log is not known, and the producer never sends an entry twice.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -60,6 +62,7 @@ class Producer:
         self.ledger = ledger
         self.name = name or f"producer-{new_id()}"
         self._address = client.address
+        self._process = os.getpid()
         self._max = max_in_flight_bytes
         self._changed = threading.Condition()
         self._queued: deque[_Sent] = deque()
@@ -88,6 +91,7 @@ class Producer:
 
     def append(self, *entry: Buffer) -> Future[Position]:
         """Send one entry, given in its buffers; the future has its position once it is durable."""
+        self.require_own_process()
         size = sum(memoryview(buffer).nbytes for buffer in entry)
         if size > _ENTRY_BYTES_MAX:
             raise Refused(f"an entry of {size} bytes is too large to be sent, at most {_ENTRY_BYTES_MAX} are")
@@ -117,11 +121,21 @@ class Producer:
                     self._changed.notify_all()
         return sent.future
 
+    def require_own_process(self) -> None:
+        """Refuse to be used by another process than the one that made it."""
+        if os.getpid() != self._process:
+            raise Refused(
+                f"the producer {self.name!r} of {self.ledger!r} was made by process {self._process}, "
+                f"this is {os.getpid()}",
+                hint="Make a producer in each process that appends",
+            )
+
     def _has_room(self, size: int) -> bool:
         return not self._bytes or (self._bytes + size <= self._max and self._stream.has_room(size))
 
     def flush(self) -> None:
         """Wait until everything appended so far is durable; raises what failed."""
+        self.require_own_process()
         with self._changed:
             self._changed.wait_for(lambda: not self._bytes or self._error)
             if self._error is not None:
@@ -129,6 +143,7 @@ class Producer:
 
     def close(self) -> None:
         """Wait for what is in flight and end the stream; raises what failed."""
+        self.require_own_process()
         with self._changed:
             self._closing = True
             self._changed.notify_all()

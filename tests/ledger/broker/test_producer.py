@@ -353,3 +353,24 @@ def test_what_the_broker_said_before_it_hung_up_is_heard_though_packets_were_lef
     assert stream.read() == b"why"
     assert stream.read() is None
     stream.close()
+
+
+@pytest.mark.parametrize("call", ["append", "flush", "close"])
+def test_a_forked_child_is_refused_and_its_parent_goes_on(
+    calm: Any, make_entry: MakeEntry, read_log: ReadLog, call: str
+) -> None:
+    entry = make_entry(b"child")
+    with calm.producer("orders") as producer:
+        producer.append(make_entry(b"before")).result(10)
+        child = os.fork()
+        if not child:
+            said = 1
+            try:
+                producer.append(entry) if call == "append" else getattr(producer, call)()
+            except Refused as refused:
+                said = 0 if f"made by process {os.getppid()}, this is {os.getpid()}" in refused.message else 2
+            finally:
+                os._exit(said)
+        assert os.waitpid(child, 0)[1] == 0
+        producer.append(make_entry(b"after")).result(10)
+    assert [payload for _, payload in read_log(calm, "orders")] == [b"before", b"after"]
