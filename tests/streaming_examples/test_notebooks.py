@@ -1,4 +1,4 @@
-"""Goal: each notebook is its script, without outputs. Method: make it again and compare bytes; take a cell apart."""
+"""Goal: each notebook is its script, without outputs, and listed. Method: make it again, compare bytes; read lists."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def test_the_notebook_is_current(script: Path) -> None:
     made = tool.notebook_text(script.read_text(encoding="utf-8"))
     committed = script.with_suffix(".ipynb").read_text(encoding="utf-8")
     assert committed == made, "run: .venv/bin/python tools/make_notebooks.py"
+
+
+@pytest.mark.parametrize("script", tool.scripts(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_readers_are_told_of_the_notebook(script: Path, page: str) -> None:
+    assert f"streaming_examples/{script.stem}.ipynb)" in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_cells_are_text_or_code() -> None:

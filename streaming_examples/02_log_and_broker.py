@@ -1,0 +1,312 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # The log and its broker
+# MAGIC
+# MAGIC What a ledger can do beside Spark: messages with keys, partitions, batches, producers that come back, retention,
+# MAGIC times, an end. The messages are the flights that left New York in 2013; twice the broker is killed. Spark comes
+# MAGIC last, and finds every flight.
+
+# COMMAND ----------
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import reduce
+
+import matplotlib.pyplot as plt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from ledger.errors import DataLoss, LedgerError, Terminated
+from pyspark_ledger import connect, session
+from streaming_examples.broker_control import kill_broker
+from streaming_examples.flights import FLIGHT_ROWS, flights
+
+store = connect()
+year = flights()
+text = [pc.cast(year[name], pa.string()) for name in ("month", "carrier", "flight", "origin", "dest", "dep_delay")]
+lines = pc.cast(pc.binary_join_element_wise(*text, ",", null_handling="replace"), pa.binary()).combine_chunks()
+carriers, month_of = year["carrier"].combine_chunks(), year["month"].combine_chunks()
+departures = pc.cast(pc.cast(year["time_hour"], pa.timestamp("ms", tz="UTC")), pa.int64()).combine_chunks()
+print(f"{len(lines):,} messages, such as", lines[0].as_py())
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **Partitions.** The key of a message is the flight's carrier. A column is sent without Python per message; the
+# MAGIC producer cuts it into Pulsar's batches and compresses each.
+
+# COMMAND ----------
+
+routed = store.create_partitioned("departures", 4)
+with routed.producer("tower", compression="lz4") as producer:
+    producer.send_column(lines, keys=carriers, event_times_ms=departures)
+
+whole = routed.describe()
+assert whole.rows == FLIGHT_ROWS
+assert whole.entries < FLIGHT_ROWS / 500
+print(f"{whole.rows:,} messages in {whole.entries} batches")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC A key goes where Pulsar's clients send it: to MurmurHash3 of it, modulo the partitions. A carrier has two
+# MAGIC letters, so the hash is a few lines here, and each partition holds the flights of its carriers and no others.
+
+# COMMAND ----------
+
+
+def partition_of(carrier: str, partitions: int) -> int:
+    """MurmurHash3 (x86, 32 bits, seed 0) of two letters, without its sign bit, modulo the partitions."""
+    low, high = carrier.encode()
+    word = (low | high << 8) * 0xCC9E2D51 & 0xFFFFFFFF
+    word = (word << 15 | word >> 17) * 0x1B873593 & 0xFFFFFFFF
+    word ^= 2
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        word = (word ^ word >> shift) * factor & 0xFFFFFFFF
+    return (word & 0x7FFFFFFF) % partitions
+
+
+home = pa.array([partition_of(carrier, 4) for carrier in carriers.to_pylist()])
+for number, partition in enumerate(routed.partitions()):
+    assert partition.read()["value"].to_pylist() == lines.filter(pc.equal(home, number)).to_pylist()
+
+flown = {count["values"]: count["counts"] for count in carriers.value_counts().to_pylist()}
+plt.figure(figsize=(9, 3))
+tops = [0, 0, 0, 0]
+for carrier, count in sorted(flown.items(), key=lambda item: -item[1]):
+    at = partition_of(carrier, 4)
+    plt.bar(at, count, bottom=tops[at], edgecolor="white", color="tab:blue")
+    if count > 15_000:
+        plt.text(at, tops[at] + count / 2, carrier, ha="center", va="center", color="white")
+    tops[at] += count
+plt.xticks(range(4), [f"partition {number}" for number in range(4)])
+plt.ylabel("messages, by carrier")
+plt.show()
+assert tops == [partition.rows for partition in whole.partitions]
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **Compression** is the producer's choice. Readers see the same messages, whatever it was.
+
+# COMMAND ----------
+
+january = lines.slice(0, pc.sum(pc.equal(month_of, 1)).as_py())
+sizes = {}
+for compression in ("none", "lz4", "snappy", "zlib", "zstd"):
+    log = store.ledger(f"january-{compression}")
+    with log.producer(compression=compression) as producer:
+        producer.send_column(january)
+    assert log.read()["value"].to_pylist() == january.to_pylist()
+    sizes[compression] = log.describe().size_bytes
+
+assert all(size < sizes["none"] for compression, size in sizes.items() if compression != "none")
+plt.figure(figsize=(9, 2.5))
+plt.barh(list(sizes), [size / 1024 for size in sizes.values()])
+plt.xlabel("January in the log, KiB")
+plt.show()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **Sending again.** A producer does not know what became of its last messages when the broker is killed. Where
+# MAGIC the ledger has de-duplication, it comes back under its name and sends everything from the first line on. A
+# MAGIC message is known by its sequence id, here the number of the line.
+
+# COMMAND ----------
+
+manifest = january.slice(0, 5_000).to_pylist()
+once = store.create("manifest", deduplication=True)
+
+producer = once.producer("gate", batching_max_messages=100)
+first = []
+with suppress(LedgerError):  # what was on its way when the broker died
+    for number, line in enumerate(manifest):
+        if number == 2_000:
+            producer.flush()
+        if number == 3_000:
+            before, after, _ = kill_broker(store.client)
+        first.append(producer.send(line, sequence_id=number))
+with suppress(LedgerError):
+    producer.close()
+acknowledged = sum(sent.exception() is None for sent in first)
+assert before != after
+assert 2_000 <= acknowledged <= 3_000
+print(f"broker {before} was killed, {after} came; of {len(manifest)} lines {acknowledged} are acknowledged")
+
+# COMMAND ----------
+
+with once.producer("gate", batching_max_messages=100) as producer:
+    known = producer.last_sequence_id + 1
+    second = [producer.send(line, sequence_id=number) for number, line in enumerate(manifest)]
+repeated = sum(sent.result().is_duplicate for sent in second)
+assert acknowledged <= known == repeated < len(manifest)
+assert once.read()["value"].to_pylist() == manifest
+print(f"sent again: {repeated} were there, {len(manifest) - repeated} are new, none is doubled and none is missing")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **Retention.** A ledger keeps everything, until a policy says otherwise; a policy counts from the moment when it
+# MAGIC is set. Here the year arrives month by month. The cursor `bureau` reads at the end of each quarter. From July on
+# MAGIC the log may let go what is beyond 2 MiB, from October on all that was read. What `bureau` has not read stays in
+# MAGIC any case.
+
+# COMMAND ----------
+
+arrivals = store.create("arrivals")
+arrivals.set_policy(managedLedgerMaxEntriesPerLedger=4, managedLedgerMinLedgerRolloverTimeMinutes=0)
+bureau = arrivals.cursor("bureau")
+policies = {
+    6: {"retentionTimeInMinutes": -1, "retentionSizeInMB": 2},
+    9: {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
+}
+seen = []  # (month, bytes of the log, rows that bureau has not read): before bureau reads, and after the trim
+last, published = {}, {}  # of each month: where its last message is, and when the broker took it
+months = [lines.filter(pc.equal(month_of, month)) for month in range(1, 13)]
+
+for month, flights_then in enumerate(months, 1):
+    with arrivals.producer("radar") as producer:
+        sent = producer.send_column(flights_then)
+    last[month] = sent.result().position
+    published[month] = arrivals.describe().last_publish_ms
+    while time.time() * 1000 < published[month] + 1:
+        time.sleep(0.001)  # the next month is published in a later millisecond
+    seen.append((month, arrivals.describe().size_bytes, bureau.state().backlog_rows))
+    if month in (3, 6, 9):
+        rows, position = bureau.read()
+        assert rows["value"].to_pylist() == pa.concat_arrays(months[month - 3 : month]).to_pylist()
+        bureau.acknowledge(position)
+    if month in policies:
+        arrivals.set_policy(**policies[month])
+    arrivals.trim()  # the broker does it by itself, too: now it is done when the picture is taken
+    seen.append((month, arrivals.describe().size_bytes, bureau.state().backlog_rows))
+
+# COMMAND ----------
+
+quota = 2 * 1024 * 1024
+written, trimmed = ({month: (size, rows) for month, size, rows in seen[which::2]} for which in (0, 1))
+for month in range(1, 13):
+    quarter = sum(len(flights_then) for flights_then in months[(month - 1) // 3 * 3 : month])
+    assert written[month][1] == quarter
+    assert trimmed[month][1] == (0 if month in (3, 6, 9) else quarter)  # no trim took what bureau has not read
+assert [size for _, size, _ in seen[:11]] == sorted(size for _, size, _ in seen[:11])  # no policy: nothing goes
+assert quota <= trimmed[6][0] < written[6][0]  # the first policy takes what is beyond the quota, and no more
+assert all(trimmed[month][0] >= quota for month in (7, 8))
+assert trimmed[9][0] < quota / 2  # the second takes all that was read, but for the part that is still being written
+assert trimmed[12][0] > trimmed[9][0]  # the last quarter is unread, and there
+
+figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(9, 4))
+above.plot([month for month, *_ in seen], [size / 1024**2 for _, size, _ in seen], color="tab:blue")
+above.set_ylabel("log, MiB")
+above.set_ylim(bottom=0)
+below.fill_between([month for month, *_ in seen], [rows / 1000 for *_, rows in seen], color="tab:gray", alpha=0.6)
+below.set_ylabel("backlog, thousand rows")
+below.set_xlabel("month of 2013")
+below.set_xticks(range(1, 13))
+for month, policy in policies.items():
+    above.axvline(month, color="tab:red", linestyle="--")
+    above.text(
+        month, above.get_ylim()[1], f"keep {policy['retentionSizeInMB']} MiB from here", ha="center", va="bottom"
+    )
+plt.show()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC Whoever asks for what is gone is told so.
+
+# COMMAND ----------
+
+
+def error_of(call: Callable[[], object]) -> LedgerError:
+    """What a call is refused with."""
+    try:
+        call()
+    except LedgerError as error:
+        return error
+    raise AssertionError("it was not refused")
+
+
+gone = error_of(lambda: arrivals.read(last[1]))
+assert isinstance(gone, DataLoss)
+print(gone)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **Seek by time.** The broker notes when it took a message. A cursor goes to such a time, back and forth: here to
+# MAGIC the first message after October was complete, then to where `bureau` stands.
+
+# COMMAND ----------
+
+auditor = arrivals.cursor("auditor")
+auditor.seek(published[10] + 1)
+rows, _ = auditor.read()
+assert rows["value"].to_pylist() == pa.concat_arrays(months[10:]).to_pylist()
+auditor.seek(published[9] + 1)
+assert auditor.state().backlog_rows == bureau.state().backlog_rows == sum(len(month) for month in months[9:])
+print(f"after October: {rows.num_rows:,} messages, the first", rows["value"][0].as_py())
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **The end.** A log that is terminated takes nothing more and can be read for ever: whoever follows it comes to
+# MAGIC an end. That holds for the next broker, too, as do the cursor, the policy and what was let go.
+
+# COMMAND ----------
+
+
+def send_one_more() -> None:
+    """A flight of the next year."""
+    with arrivals.producer("radar") as producer:
+        producer.send(b"1,AA,1,JFK,LAX,0").result()
+
+
+october = bureau.state().next_position
+ended = arrivals.terminate()
+assert ended == last[12]
+before, after, _ = kill_broker(store.client)
+assert before != after
+assert isinstance(error_of(send_one_more), Terminated)
+bureau = arrivals.cursor("bureau")
+assert bureau.state().next_position == october
+assert arrivals.policy().effective["retentionSizeInMB"] == 0
+followed = pa.concat_tables(arrivals.tail(bureau.state().next_position))  # ends, because nothing can come
+assert followed["value"].to_pylist() == pa.concat_arrays(months[9:]).to_pylist()
+print(f"the log ends at {ended}; its last quarter is {followed.num_rows:,} messages")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **Spark** reads a partition as a table: keys and event times are columns, a value is bytes that it parses. All
+# MAGIC partitions together are the year, carrier by carrier and month by month, as pyarrow counts it in the source.
+
+# COMMAND ----------
+
+spark = session("log and broker")
+
+
+def table(partition: int) -> DataFrame:
+    """The flights of one partition."""
+    messages = spark.read.format("ledger").option("includeMetadata", "true").load(f"departures-partition-{partition}")
+    columns = "month int, carrier string, flight int, origin string, dest string, dep_delay int"
+    flight = f.from_csv(f.col("value").cast("string"), columns)
+    return messages.select(flight.alias("flight"), "__key", "__eventTime").select("flight.*", "__key", "__eventTime")
+
+
+departed = reduce(DataFrame.unionAll, [table(partition) for partition in range(4)])
+strayed = f.sum((f.col("__key") != f.col("carrier")).cast("int"))
+counted = departed.groupBy("__key", "month").agg(f.count("*"), f.sum("dep_delay"), f.min("__eventTime"), strayed)
+found = counted.toArrow().rename_columns(["carrier", "month", "flights", "minutes", "first", "strayed"])
+source = year.group_by(["carrier", "month"]).aggregate([([], "count_all"), ("dep_delay", "sum"), ("time_hour", "min")])
+source = source.rename_columns(found.column_names[:-1])
+order = [("carrier", "ascending"), ("month", "ascending")]
+assert found.drop_columns("strayed").sort_by(order).to_pylist() == source.sort_by(order).to_pylist()
+assert pc.sum(found["strayed"]).as_py() == 0  # every key is the carrier in its message
+total = pc.sum(found["flights"]).as_py()
+assert total == FLIGHT_ROWS
+print(f"{total:,} flights in {found.num_rows} months of {len(flown)} carriers, as in the source")
