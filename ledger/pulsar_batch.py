@@ -15,9 +15,11 @@ Rules
 from __future__ import annotations
 
 import base64
+import operator
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import SupportsIndex
 
 import msgspec
 import numpy as np
@@ -141,12 +143,17 @@ def require_message(message: OutgoingMessage, entry_bytes_max: int) -> int:
         raise Refused(f"a message's key is {type(message.key).__name__}, expected str, bytes or None")
     if not isinstance(message.ordering_key, bytes | None):
         raise Refused(f"a message's ordering key is {type(message.ordering_key).__name__}, expected bytes or None")
-    if not 0 <= message.event_time_ms < 2**63:
-        raise Refused(f"a message's event time is {message.event_time_ms}, expected milliseconds since 1970")
+    _require_number(message.event_time_ms, "event time", "milliseconds since 1970")
+    _require_number(message.sequence_id, "sequence id", "a number from 0 to 2^63-1")
+    if isinstance(message.key, str):
+        _require_text(message.key, "key")
+    if not isinstance(message.properties, Mapping):
+        raise Refused(f"a message's properties are {type(message.properties).__name__}, expected a mapping of text")
     given: Iterable[tuple[object, object]] = message.properties.items()
     for name, value in given:
         if not (isinstance(name, str) and isinstance(value, str)):
             raise Refused(f"property {name!r} of a message is {value!r}, expected text")
+        _require_text(name + value, "property")
         if name == ARROW_PROPERTY:
             raise Refused(f"property {name!r} is what marks rows of Arrow", hint="Choose another name")
     around = sum(4 * (len(name) + len(value)) + 20 for name, value in message.properties.items())
@@ -154,6 +161,18 @@ def require_message(message: OutgoingMessage, entry_bytes_max: int) -> int:
     return _require_size(
         _bytes_around(message.size, key_bytes) + len(message.ordering_key or b"") + around, entry_bytes_max
     )
+
+
+def _require_number(value: object, what: str, expected: str) -> None:
+    if not isinstance(value, SupportsIndex) or not 0 <= operator.index(value) < 2**63:
+        raise Refused(f"a message's {what} is {value!r}, expected {expected}")
+
+
+def _require_text(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Refused(f"a message's {what} {text[:80]!r} is not valid Unicode") from None
 
 
 def require_columns(

@@ -53,8 +53,13 @@ class Batching(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         least = {"batching_max_messages": 1, "batching_max_bytes": 1, "batching_max_publish_delay_ms": 0}
         for name, most in least.items():
-            if getattr(self, name) < most:
-                raise Refused(f"{name} is {getattr(self, name)}, expected at least {most}")
+            require_at_least(name, getattr(self, name), most)
+
+
+def require_at_least(name: str, value: object, least: int) -> None:
+    """Refuse what is no whole number, and one below the least."""
+    if not isinstance(value, int) or value < least:
+        raise Refused(f"{name} is {value!r}, expected a whole number of at least {least}")
 
 
 def open_producer(
@@ -71,7 +76,8 @@ def open_producer(
     described = client.describe(ledger)
     if described.schema_version >= 0:
         raise Refused(f"ledger {ledger} holds rows with columns", hint="Send messages to a ledger of their own")
-    if compression.upper() not in NAMES:
+    require_at_least("max_pending_bytes", max_pending_bytes, 1)
+    if not isinstance(compression, str) or compression.upper() not in NAMES:  # type: ignore[redundant-expr]  # a user's
         raise Refused(f"compression {compression!r} is not known", hint=f"Known are {', '.join(NAMES).lower()}")
     block_bytes = int(described.properties.get(_BLOCK_BYTES, 64 * 1024 * 1024))
     # First what is known, then the stream: what the name has on its way is waited for.
@@ -285,8 +291,10 @@ class MessageProducer:
         try:
             sent = self._pipeline.append(*encode_messages(self._envelope, messages, self._clock()))
         except LedgerError as error:
-            for future in futures:
-                future.set_exception(error)
+            _fail(futures, error)
+            return
+        except Exception as error:  # noqa: BLE001 — whatever it is, nobody may wait for ever
+            _fail(futures, Refused(f"a batch of {len(messages)} messages of {self.name!r} cannot be sent: {error!r}"))
             return
         new = messages[0].sequence_id > self._known
         sent.add_done_callback(partial(self._settle, futures, batch_index=batch_index, new=new))
@@ -332,10 +340,14 @@ class MessageProducer:
                 hint="Give each producer a name of its own, and a name to one process at a time",
             )
         if error is not None:
-            for future in futures:
-                future.set_exception(error)
+            _fail(futures, error)
             return
         single = is_duplicate or batch_index == 0
         for number, future in enumerate(futures, batch_index - len(futures) + 1):
             index = -1 if single else number
             future.set_result(MessageId(position.ledger_id, position.entry_id, index, self._partition))
+
+
+def _fail(futures: list[Future[MessageId]], error: BaseException) -> None:
+    for future in futures:
+        future.set_exception(error)

@@ -6,11 +6,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from ledger.api import Ledger, LedgerStore, connect
+from ledger.broker import message_producer
 from ledger.entry import parse_entry
 from ledger.errors import LedgerError, Refused, Unavailable
 from ledger.message_id import MessageId
@@ -138,6 +140,41 @@ def test_what_is_refused_is_refused_alone(store: LedgerStore) -> None:
         producer.send(b"late")
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"event_time_ms": 1.5}, "event time is 1.5, expected milliseconds"),
+        ({"event_time_ms": 2**63}, "event time is 9223372036854775808"),
+        ({"event_time_ms": None}, "event time is None"),
+        ({"sequence_id": 2**64}, "sequence id is 18446744073709551616"),
+        ({"key": "\ud800"}, r"key '\\ud800' is not valid Unicode"),
+        ({"properties": {"a": "\ud800"}}, "property .* is not valid Unicode"),
+        ({"properties": "a"}, "properties are str"),
+    ],
+)
+def test_what_protobuf_cannot_say_is_refused_alone_and_nobody_waits_for_ever(
+    store: LedgerStore, given: dict[str, Any], said: str
+) -> None:
+    with store.ledger("log").producer("p") as producer:
+        kept = producer.send(b"a")
+        with pytest.raises(Refused, match=said):
+            producer.send(b"b", **given)
+        other = producer.send(b"c")
+        assert kept.result(60).ledger_id == other.result(60).ledger_id
+    assert [value for batch in values(store.ledger("log")) for value in batch] == [b"a", b"c"]
+
+
+def test_a_batch_that_cannot_be_encoded_is_told_to_its_messages(
+    store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_producer, "require_message", lambda *_: 1)  # so that the encoder is what refuses
+    with store.ledger("log").producer("p") as producer:
+        sent = producer.send(b"b", event_time_ms=1.5)  # type: ignore[arg-type]  # as a user may
+        with pytest.raises(Refused, match="a batch of 1 messages of 'p' cannot be sent: TypeError"):
+            sent.result(60)
+        assert producer.send(b"c").result(60).ledger_id >= 0
+
+
 def test_a_batch_never_outgrows_an_entry(store: LedgerStore) -> None:
     store.client.create(CreateLedger("log", block_bytes=5 << 20))
     log = store.ledger("log")
@@ -185,7 +222,11 @@ def test_settings_out_of_range_and_ledgers_of_rows_are_refused(store: LedgerStor
     log.append([{"id": 1}])
     with pytest.raises(Refused, match="holds rows with columns"):
         log.producer()
-    with pytest.raises(Refused, match="batching_max_messages is 0, expected at least 1"):
+    with pytest.raises(Refused, match="batching_max_messages is 0, expected a whole number of at least 1"):
         store.ledger("log").producer(batching_max_messages=0)
-    with pytest.raises(Refused, match="compression 'gzip' is not known"):
-        store.ledger("log").producer(compression="gzip")
+    for compression in ("gzip", None):
+        with pytest.raises(Refused, match=f"compression {compression!r} is not known"):
+            store.ledger("log").producer(compression=compression)  # type: ignore[arg-type]  # as a user may
+    for value in (0, -5, "1", 1.5):
+        with pytest.raises(Refused, match=f"max_pending_bytes is {value!r}, expected a whole number of at least 1"):
+            store.ledger("log").producer(max_pending_bytes=value)  # type: ignore[arg-type]  # as a user may
