@@ -58,6 +58,11 @@ def create_file(path: Path) -> int:
         raise
 
 
+def open_or_create(path: Path) -> int:
+    """A small file to be written in place, made if it is not there."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, FILE_MODE)
+
+
 def open_file(path: Path, *, writable: bool = False) -> int:
     """An existing file; raises NotFound naming it. A symbolic link is refused by the kernel (ELOOP)."""
     try:

@@ -5,7 +5,7 @@ Rules
 - One thread writes. Changes that arrive while it commits are grouped into its next transaction: one sync for all. Each
   runs in a savepoint of its own, so one that fails takes nothing else with it.
 - Every transaction compares the broker's epoch first. Another epoch in the file means that the store was taken over:
-  `Fenced`, and nothing is written.
+  `Fenced`, and nothing is written. Who only asks whether the store is still ours looks at a file beside it first.
 - Readers borrow a connection from a pool and wait for no writer. (Not one per thread: a Flight server's callbacks come
   on threads that Python forgets after each call.)
 - A file that is refused (not ours, of another format, busy) is as it was before. A file that exists is never replaced.
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ledger import disk
+from ledger.epoch_file import EpochFile
 from ledger.errors import AlreadyExists, Corrupt, Fenced, LedgerError, NotFound, Refused, Unavailable, Unsupported
-from ledger.shared_read import SharedRead
 
 APPLICATION_ID = 0x4C444752  # "LDGR"
 FORMAT_VERSION = 1
@@ -47,7 +47,7 @@ class MetadataFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._epoch: int | None = None
-        self._shared_epoch = SharedRead(self.epoch)
+        self._seen: EpochFile | None = None
         self._writer = _connect(path)
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
@@ -133,16 +133,23 @@ class MetadataFile:
             return int(connection.execute("SELECT epoch FROM store").fetchone()[0])
 
         self._epoch = None
-        self._epoch = self.change(bump)
-        return self._epoch
+        epoch = self.change(bump)
+        before, self._seen = self._seen, EpochFile(self.path.with_suffix(".epoch"), epoch)
+        if before is not None:
+            before.close()
+        self._epoch = epoch
+        return epoch
 
     def epoch(self) -> int:
         """The epoch in the file, now."""
         return int(self.read(lambda connection: connection.execute("SELECT epoch FROM store").fetchone()[0]))
 
     def require_epoch(self, mine: int) -> None:
-        """Raise Fenced unless the store still has this epoch. Those who ask at the same time share the look."""
-        found = self._shared_epoch()
+        """Raise Fenced unless the store still has this epoch."""
+        seen = self._seen
+        if mine == self._epoch and seen is not None and seen.is_current():
+            return
+        found = self.epoch()
         if found != mine:
             raise _fenced(self.path, found, mine)
 
@@ -155,6 +162,8 @@ class MetadataFile:
         for connection in idle:
             connection.close()
         self._thread.join()
+        if self._seen is not None:
+            self._seen.close()
 
     def _write(self) -> None:
         """The one thread that writes: commit whatever arrived while the last group was being committed."""

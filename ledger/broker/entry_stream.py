@@ -62,7 +62,11 @@ class EntryStream(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything, once nobody sends any more."""
+        """End a stream that the broker has ended too; nobody sends any more."""
+        ...
+
+    def drop(self) -> None:
+        """Let go of a stream that is broken."""
         ...
 
 
@@ -133,6 +137,10 @@ class RingStream:
         """Hang up."""
         self._socket.close()
 
+    def drop(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
     def _send_places(self, places: list[tuple[int, int]]) -> None:
         if places:
             self._socket.send(pack_places(places))
@@ -175,6 +183,9 @@ class FlightStream:
     def close(self) -> None:
         """End the call; raises what the broker ended it with."""
         self._writer.close()
+
+    def drop(self) -> None:
+        """Nothing: gRPC has ended the call, and must not be asked to do it again."""
 
 
 def is_same_user(peer: socket.socket) -> bool:

@@ -227,6 +227,9 @@ class Producer:
                 self._stream.close()
         except Exception as raised:  # noqa: BLE001 — whatever it is, nobody may wait for ever
             error = error or from_flight(raised, self._address)
+            with self._writing:
+                self._over = True
+                self._stream.drop()
         self._settle(error)
 
     def _acknowledge(self, appended: Appended) -> None:

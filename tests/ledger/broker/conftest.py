@@ -85,6 +85,15 @@ class BrokerRig:
         self.pids |= {supervisor, broker}
         return supervisor, broker
 
+    def halt(self, pid: int) -> None:
+        """SIGSTOP a broker, and return when each of its threads has stopped: some may still be at work before that."""
+        os.kill(pid, signal.SIGSTOP)
+        threads = Path(f"/proc/{pid}/task")
+        self.wait_until(
+            lambda: all((one / "stat").read_text().rpartition(")")[2].split()[0] == "T" for one in threads.iterdir()),
+            "the broker stands still",
+        )
+
     def close(self) -> None:
         for client in self._clients:
             client.close()

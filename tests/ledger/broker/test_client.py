@@ -78,7 +78,7 @@ def test_a_stopped_broker_does_not_hold_a_greeting_past_its_deadline(rig: Rig) -
     broker = rig.start("--create")
     client = rig.client()
     client.names()
-    broker.send_signal(signal.SIGSTOP)
+    rig.halt(broker.pid)
     started = time.monotonic()
     with pytest.raises(Unavailable):
         client.hello(deadline_ms=1000)

@@ -129,7 +129,7 @@ def test_a_refused_start_leaves_somebody_elses_directory_as_it_was(rig: Rig) -> 
 
 def test_a_broker_that_holds_the_store_and_does_not_answer_is_waited_for_and_named(rig: Rig) -> None:
     broker = rig.start("--create")
-    broker.send_signal(signal.SIGSTOP)
+    rig.halt(broker.pid)
     with pytest.raises(Unavailable, match=f"did not answer within 1500 ms.*/{broker.pid}/"):
         connect_store(rig.store, deadline_ms=1500)
     broker.send_signal(signal.SIGCONT)

@@ -170,7 +170,7 @@ def test_calls_on_their_way_to_a_stopped_broker_are_not_acknowledged_when_it_wak
     old.open_cursor(OpenCursor("orders", "billing", EARLIEST))
     producer = old.producer("orders")
     producer.append(make_entry(b"mine")).result(30)
-    first.send_signal(signal.SIGSTOP)
+    rig.halt(first.pid)
     late = producer.append(make_entry(b"late"))
     actions = ("create", "schema.register", "cursor.open", "cursor.mark_delete", "lease.acquire", "cursor.delete")
     became: dict[str, object] = {}

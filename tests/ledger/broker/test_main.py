@@ -80,7 +80,7 @@ def test_a_broker_that_was_taken_over_leaves_and_its_successor_stays_reachable(
     old.create(CreateLedger("orders"))
     producer = old.producer("orders")
     producer.append(make_entry(b"mine")).result(10)
-    first.send_signal(signal.SIGSTOP)
+    rig.halt(first.pid)
     second = rig.start("--take-over")
     assert rig.client().hello().epoch == 2
     first.send_signal(signal.SIGCONT)

@@ -129,7 +129,7 @@ def test_a_killed_broker_fails_what_was_in_flight_and_nobody_waits_for_ever(
 ) -> None:
     producer = client.producer("orders", max_in_flight_bytes=1000)
     acknowledged = producer.append(make_entry(b"kept")).result(10)
-    os.kill(rig.record().pid, signal.SIGSTOP)
+    rig.halt(rig.record().pid)
     flying = [producer.append(make_entry(b"f" * 300)) for _ in range(3)]
     blocked: list[LedgerError] = []
 
@@ -160,7 +160,7 @@ def test_a_killed_broker_fails_what_was_in_flight_and_nobody_waits_for_ever(
 
 def test_append_waits_for_room_and_goes_on_when_there_is_some(rig: Rig, client: Any, make_entry: MakeEntry) -> None:
     producer = client.producer("orders", max_in_flight_bytes=1000)
-    os.kill(rig.record().pid, signal.SIGSTOP)
+    rig.halt(rig.record().pid)
     appended: list[Future[Position]] = []
     thread = threading.Thread(
         target=lambda: appended.extend(producer.append(make_entry(b"x" * 400)) for _ in range(10))
