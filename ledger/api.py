@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,7 @@ from ledger.errors import Refused
 from ledger.ledger_life import LedgerLife, change_policy
 from ledger.life_calls import ChangePolicy
 from ledger.names import canonical_name
+from ledger.partitions import require_partitions
 from ledger.position import EARLIEST, Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import (
@@ -65,9 +67,12 @@ _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "grpc+unix://")
 
 def store_location(given: str | os.PathLike[str] | None = None) -> str:
     """Where the store is: what is given, else `LEDGER_STORE`, else `./ledger-store`. Directories become absolute."""
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise Refused(f"the store is {given!r}, expected a directory or a broker's address")
     text = os.fspath(given) if given else os.environ.get("LEDGER_STORE") or "ledger-store"
     text = text.removeprefix("file://")
     if text.startswith(_SCHEMES):
+        _require_address(text)
         return text
     if "://" in text:
         raise Refused(
@@ -75,6 +80,22 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
             hint=f"An address begins with {', '.join(_SCHEMES)}",
         )
     return str(Path(text).expanduser().absolute())
+
+
+def _require_address(text: str) -> None:
+    """Refuse an address that no connection can be made to."""
+    if text.startswith("grpc+unix://"):
+        return
+    try:
+        parts = urlsplit(text)
+        whole = bool(parts.hostname and parts.port)
+    except ValueError:
+        whole = False
+    if not whole:
+        raise Refused(
+            f"the broker's address {text!r} has no host or no port that is a number",
+            hint="Write grpc://HOST:PORT or grpc+tls://HOST:PORT",
+        )
 
 
 def connect(
@@ -149,6 +170,7 @@ class LedgerStore:
     ) -> PartitionedLedger:
         """Create a ledger with partitions; one that has as many already is answered as it is."""
         name = canonical_name(name)
+        require_partitions(partitions)
         request = CreateLedger(
             name, exist_ok=True, partitions=partitions, deduplication=deduplication, durability=durability
         )
@@ -235,6 +257,7 @@ class Ledger(LedgerLife):
 
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of `[start, end)`, entry by entry; `end` defaults to the end as it is now."""
+        _require_positions(start=start, **({} if end is None else {"end": end}))
         log = self.end()
         schema = self.schema()
         request = ReadRequest(
@@ -256,6 +279,7 @@ class Ledger(LedgerLife):
 
         Ends after `wait_ms` of silence, if given, and at the end of a ledger that was terminated.
         """
+        _require_positions(start=start)
         at = start
         until = None if wait_ms is None else monotonic_ms() + wait_ms
         while True:
@@ -271,6 +295,7 @@ class Ledger(LedgerLife):
 
     def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
         """A durable cursor, created at `start` when there is none of that name."""
+        _require_positions(start=start)
         state: CursorState = self.client.call("cursor.open", OpenCursor(self.name, name, start))
         return Cursor(self, state.cursor)
 
@@ -350,10 +375,12 @@ class Cursor:
 
     def acknowledge(self, position: Position) -> None:
         """Everything before `position` is done with."""
+        _require_positions(position=position)
         self.ledger.client.call("cursor.mark_delete", MarkDelete(self.ledger.name, self.name, position))
 
     def reset(self, position: Position) -> None:
         """Move it anywhere, backwards too. Refused below what was trimmed and beyond the end."""
+        _require_positions(position=position)
         self.ledger.client.call("cursor.reset", ResetCursor(self.ledger.name, self.name, position))
 
     def seek(self, timestamp_ms: int) -> Position:
@@ -389,6 +416,9 @@ def _listed(rows: Iterable[Mapping[str, object]]) -> list[Mapping[str, object]]:
     for number, row in enumerate(listed):
         if not isinstance(row, Mapping):
             raise Refused(f"row {number} is {type(row).__name__}, expected a mapping", hint='Give rows as {"id": 1}')
+        for name in row:
+            if not isinstance(name, str):
+                raise Refused(f"row {number} has the column {name!r}, expected text", hint='Give rows as {"id": 1}')
     return listed
 
 
@@ -402,6 +432,16 @@ def _column(values: list[object], name: str, field: pa.Field | None) -> pa.Array
     except (pa.ArrowException, OverflowError) as wrong:
         text = f"column {name!r} of what is appended cannot be {wanted or 'of one type'}: {wrong}"
         raise Refused(text, hint="Correct the value; nothing was appended") from wrong
+
+
+def _require_positions(**given: object) -> None:
+    """Refuse what is no position, by the name of its argument."""
+    for name, value in given.items():
+        if not isinstance(value, Position):
+            raise Refused(
+                f"{name} is {value!r}, expected a position",
+                hint="Import Position, EARLIEST or LATEST from ledger.position; Position.parse('0:5') reads text",
+            )
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

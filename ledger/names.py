@@ -21,6 +21,7 @@ _HINT = "Use a name such as orders, or tenant/namespace/orders"
 
 def canonical_name(text: str) -> str:
     """The full name that a user's spelling means; raises Refused with the bad value."""
+    _require_str(text, "a ledger's name")
     local = text.removeprefix("persistent://")
     parts = local.split("/")
     if "://" in local:
@@ -48,6 +49,7 @@ def namespace_of(canonical: str) -> str:
 
 def require_namespace(text: str) -> str:
     """The namespace that a user names; raises Refused with the bad value."""
+    _require_str(text, "a namespace")
     parts = text.split("/")
     if len(parts) != 2:
         raise Refused(f"namespace {text!r} has {len(parts)} parts, expected 2", hint="Use tenant/namespace")
@@ -84,6 +86,11 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
     found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
     return by_folded[found[0]] if found else None
+
+
+def _require_str(given: object, what: str) -> None:
+    if not isinstance(given, str):
+        raise Refused(f"{what} is {given!r}, expected text", hint=_HINT)
 
 
 def _require_part(part: str, text: str) -> None:

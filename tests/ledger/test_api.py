@@ -5,8 +5,9 @@ Method: a real store and its broker, small rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -89,12 +90,66 @@ def test_rows_lose_neither_keys_nor_fractions_nor_themselves(store: LedgerStore)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [("text", "rows are str"), ({"id": 1}, "rows are dict"), ([7], "row 0 is int")]
+    ("given", "said"),
+    [
+        ("text", "rows are str"),
+        ({"id": 1}, "rows are dict"),
+        ([7], "row 0 is int"),
+        ([{"id": 1}, {1: 2}], "row 1 has the column 1, expected text"),
+    ],
 )
 def test_what_is_no_row_is_refused_before_a_ledger_is_made(store: LedgerStore, given: object, said: str) -> None:
     with pytest.raises(Refused, match=said):
         store.ledger("orders").append(given)  # type: ignore[arg-type]
     assert store.names() == []
+
+
+@pytest.mark.parametrize("given", ["earliest", 0, (0, 0), 1.5])
+def test_what_is_no_position_is_refused_by_name(store: LedgerStore, given: Any) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"id": 1}])
+    cursor = orders.cursor("c")
+    asked: list[tuple[str, Callable[[], object]]] = [
+        ("start", lambda: orders.read(given)),
+        ("end", lambda: orders.read(end=given)),
+        ("start", lambda: list(orders.tail(given, wait_ms=0))),
+        ("start", lambda: orders.cursor("d", given)),
+        ("position", lambda: cursor.acknowledge(given)),
+        ("position", lambda: cursor.reset(given)),
+    ]
+    for name, ask in asked:
+        with pytest.raises(Refused, match=rf" {name} is .*, expected a position.*EARLIEST"):
+            ask()
+    assert cursor.state().backlog_entries == 1
+    assert orders.describe().cursors == ["c"]
+
+
+@pytest.mark.parametrize("given", [None, 5, b"orders"])
+def test_what_is_no_name_is_refused(store: LedgerStore, given: Any) -> None:
+    for ask in (store.ledger, store.create, store.delete, lambda name: store.create_partitioned(name, 2)):
+        with pytest.raises(Refused, match=r"a ledger's name is .*, expected text"):
+            ask(given)
+
+
+@pytest.mark.parametrize("given", [0, -1, "3", 2.5, 10_001])
+def test_a_number_of_partitions_that_no_ledger_has_makes_none(store: LedgerStore, given: Any) -> None:
+    with pytest.raises(Refused, match="partitions were asked for, a ledger has 1 to 10000"):
+        store.create_partitioned("parted", given)
+    assert store.names() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (5, "the store is 5, expected a directory"),
+        ("grpc://localhost:port", "'grpc://localhost:port' has no host or no port"),
+        ("grpc+tls://", "has no host or no port"),
+        ("grpc://localhost", "grpc://HOST:PORT"),
+    ],
+)
+def test_what_is_no_store_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        connect(given)
 
 
 def test_nothing_given_fixes_no_columns(store: LedgerStore) -> None:
