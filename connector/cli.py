@@ -7,6 +7,7 @@ is one line on standard error and status 1; nothing prints a traceback. A store 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -193,9 +194,12 @@ def append(
     """Append messages to a ledger of messages; the position after the last."""
     ledger = opened(store, create=True).ledger(name)
     end: Position | None = None
-    for line in messages or (line.rstrip("\n") for line in sys.stdin):
-        end = ledger.append(line.encode())
-    show(output, {"end": end}, lambda console: console.print(f"appended up to {end}"))
+    # Bytes as they are given: neither an argument nor a line need be text.
+    lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
+    for message in map(os.fsencode, messages) if messages else lines:
+        end = ledger.append(message)
+    said = "nothing was appended" if end is None else f"appended up to {end}"
+    show(output, {"end": end}, lambda console: console.print(said))
 
 
 @app.command()

@@ -6,7 +6,7 @@ entry of the open one with its checksum; the first that disagrees ends it with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -129,17 +129,23 @@ def verify(
         raise Refused(f"the store {directory} is not on this host", hint="Run ledger verify where its broker runs")
     checked: dict[str, int] = {}
     with Progress(console=Console(stderr=True), disable=output is Output.json) as progress:
-        for canonical in [canonical_name(name)] if name else found.names():
-            described = found.client.describe(canonical)
-            task = progress.add_task(canonical, total=described.entries)
-            checked[canonical] = 0
+        for described in _described(found, [canonical_name(name)] if name else found.names()):
+            task = progress.add_task(described.name, total=described.entries)
+            checked[described.name] = 0
 
-            def advance(done: int, canonical: str = canonical, task: TaskID = task) -> None:
+            def advance(done: int, canonical: str = described.name, task: TaskID = task) -> None:
                 progress.advance(task, done)
                 checked[canonical] += done
 
             _verify(found, directory, described, advance)
     show(output, checked, lambda console: console.print(f"{sum(checked.values()):,} entries hold"))
+
+
+def _described(store: LedgerStore, names: Iterable[str]) -> Iterator[LedgerDescription]:
+    """The ledgers that hold bytes: of a partitioned one, its partitions."""
+    for name in names:
+        whole = store.client.describe(name)
+        yield from [store.client.describe(part.name) for part in whole.partitions] or [whole]
 
 
 def _verify(

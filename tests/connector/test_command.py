@@ -163,6 +163,31 @@ def test_errors_are_one_line_that_says_what_to_do(store: Path) -> None:
     assert "neither earliest" in run("tail", "orders", "--start", "noon", status=2)
 
 
+def test_verify_walks_the_partitions(store: Path) -> None:
+    run("create", "views", "--partitions", "2")
+    for number in range(4):
+        run("append", "views", f"page {number}")
+    assert sorted(run_json("verify", "views")) == [f"public/default/persistent/views-partition-{n}" for n in range(2)]
+    assert sum(run_json("verify").values()) == 4
+    part = connect(store).ledger("views").partitions()[0]  # type: ignore[attr-defined]  # it is partitioned
+    part.append(b"one more, so that there is something to damage")
+    segment = store / "ledgers" / f"{part.describe().segments[0].ledger_id}.ledger"
+    part.terminate()  # sealed
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    for arguments in (["verify"], ["verify", "views"], ["verify", "views-partition-0"]):
+        assert "LEDGER_CORRUPT" in run(*arguments, status=1)
+
+
+def test_what_is_appended_need_not_be_text(store: Path) -> None:
+    run("append", "orders", "a", "\udcff", "")
+    CliRunner().invoke(app, ["append", "orders"], input=b"\xfe\n\nb\r\nlast")
+    assert "nothing was appended" in run("append", "orders", stdin="")
+    log = connect(store).ledger("orders").read()
+    assert log.column("value").to_pylist() == [b"a", b"\xff", b"", b"\xfe", b"", b"b", b"last"]
+
+
 def test_verify_names_the_byte_that_disagrees(store: Path) -> None:
     run("create", "orders", "--max-entries", "1")
     run("append", "orders", "hello", "world")
