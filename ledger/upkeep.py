@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from ledger.clock import Clock
+from ledger.clock import Clock, monotonic_ms
 from ledger.errors import Fenced, LedgerError, NotFound
 from ledger.ledger_policy import LedgerPolicy
 from ledger.managed_ledger import ManagedLedger
@@ -93,16 +93,19 @@ class Upkeep:
             self._ledger(name).trim()
 
     def _run(self) -> None:
+        interval_ms = self._settings.retentionCheckIntervalInSeconds * 1000
+        # A store in which ledgers are sealed all the time has its rounds, too.
+        due_ms = monotonic_ms() + interval_ms
         while True:
             with self._arrival:
-                self._arrival.wait_for(
-                    lambda: self._stopped or self._sealed, self._settings.retentionCheckIntervalInSeconds
-                )
+                left = max(due_ms - monotonic_ms(), 0)
+                self._arrival.wait_for(lambda: self._stopped or self._sealed, left / 1000)
                 if self._stopped:
                     return
                 names, self._sealed = self._sealed, set()
-            if not names:
+            if monotonic_ms() >= due_ms:
                 _guarded("the store", self.round)
+                due_ms = monotonic_ms() + interval_ms
             for name in names:
                 _guarded(name, lambda name=name: self._trim(name))  # type: ignore[misc]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,6 +57,25 @@ def test_age_seals_at_an_append_too(rig: LogRig) -> None:
     rig.policy(**{MAX: 10})
     rig.now += 11 * MINUTE
     assert rig.append(b"b", b"c", entries=100) == [Position(1, 0), Position(1, 1)]
+
+
+def test_a_store_that_never_falls_silent_has_its_rounds(make: Callable[..., LogRig]) -> None:
+    """Ledgers are sealed without a pause; one that nobody writes to comes of age meanwhile."""
+    rig = make(retentionCheckIntervalInSeconds=1)
+    idle = rig.log(entries=100)
+    rig.append(b"a", entries=100)
+    rig.log("busy")
+    rig.policy(**{MAX: 10})
+    rig.now += 11 * MINUTE
+    rig.store.upkeep.start()
+    try:
+        pause, end = threading.Event(), time.monotonic() + 30
+        while not idle.snapshot.segments[-1].close_ms and time.monotonic() < end:
+            rig.store.upkeep.sealed(rig.store.ledger("busy").name)
+            pause.wait(0.02)
+        assert idle.snapshot.segments[-1].close_ms == rig.now
+    finally:
+        rig.store.upkeep.stop()
 
 
 def test_an_empty_ledger_never_rolls_over(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
