@@ -78,7 +78,8 @@ class BrokerRig:
         return record
 
     def supervised(self) -> tuple[int, int]:
-        """The process ids of the supervisor and of its broker."""
+        """The process ids of the supervisor and of its broker; waits for the one after a broker that was killed."""
+        self.wait_until(lambda: Path(f"/proc/{self.record().pid}/stat").exists(), "a broker is there")
         broker = self.record().pid
         supervisor = int(Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[1])
         assert b"ledger.broker.supervisor" in Path(f"/proc/{supervisor}/cmdline").read_bytes()
