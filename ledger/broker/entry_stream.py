@@ -69,6 +69,10 @@ class EntryStream(Protocol):
         """Let go of a stream that is broken."""
         ...
 
+    def free(self) -> None:
+        """Let go of what entries were kept in, once none will be: a producer may be remembered long after its end."""
+        ...
+
 
 def open_stream(client: Client, welcome: Welcome, command: AppendCommand, max_in_flight_bytes: int) -> EntryStream:
     """By shared memory where the broker is on this host and of this user, else by Flight."""
@@ -141,6 +145,10 @@ class RingStream:
         """Hang up."""
         self._socket.close()
 
+    def free(self) -> None:
+        """Of the ring."""
+        self._ring.free()
+
     def _send_places(self, places: list[tuple[int, int]]) -> None:
         if places:
             self._socket.send(pack_places(places))
@@ -183,6 +191,9 @@ class FlightStream:
     def close(self) -> None:
         """End the call; raises what the broker ended it with."""
         self._writer.close()
+
+    def free(self) -> None:
+        """Nothing is kept elsewhere."""
 
     def drop(self) -> None:
         """Nothing: gRPC has ended the call, and must not be asked to do it again."""

@@ -231,6 +231,8 @@ class Producer:
                 self._over = True
                 self._stream.drop()
         self._settle(error)
+        with self._changed:
+            self._stream.free()  # nothing is held any more
 
     def _acknowledge(self, appended: Appended) -> None:
         with self._changed:

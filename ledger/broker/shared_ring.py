@@ -38,7 +38,8 @@ class RingWriter:
 
     def __init__(self, size: int) -> None:
         self.fd = sealed_file(size)
-        self._memory = memoryview(mmap.mmap(self.fd, size))
+        self._map = mmap.mmap(self.fd, size)
+        self._memory = memoryview(self._map)
         self.size = size
         self._head = 0
         self._live: deque[tuple[int, int]] = deque()
@@ -66,6 +67,12 @@ class RingWriter:
         self._live.popleft()
         if not self._live:
             self._head = 0  # what is used seldom stays within few pages
+
+    def free(self) -> None:
+        """Let go of the memory, too: nothing is written any more. May be repeated."""
+        self.close()
+        self._memory.release()
+        self._map.close()
 
     def close(self) -> None:
         """Let go of the file; the memory lives for as long as anybody has a view of it."""

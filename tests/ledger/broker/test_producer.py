@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -374,3 +375,18 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(
         assert os.waitpid(child, 0)[1] == 0
         producer.append(make_entry(b"after")).result(10)
     assert [payload for _, payload in read_log(calm, "orders")] == [b"before", b"after"]
+
+
+def test_a_producer_that_is_closed_or_lost_keeps_no_memory(client: Any, rig: Rig, make_entry: MakeEntry) -> None:
+    """Also while somebody remembers it: each had up to 32 MiB and a descriptor."""
+    closed, lost = client.producer("orders"), client.producer("orders")
+    for producer in (closed, lost):
+        producer.append(make_entry(b"x")).result(10)
+    closed.close()
+    os.kill(rig.record().pid, signal.SIGKILL)
+    with suppress(Unavailable):
+        lost.close()
+    for producer in (closed, lost):
+        assert producer._stream._ring._map.closed
+        with pytest.raises(Unavailable):
+            producer.append(make_entry(b"late"))
