@@ -20,7 +20,7 @@ from ledger.api import Cursor, Ledger, rows_table
 from ledger.clock import new_id
 from ledger.errors import Refused
 from ledger.names import short_name
-from ledger.partition_routing import murmur3_32
+from ledger.partition_routing import murmur3_32, require_hashing_scheme
 from ledger.partitions import partition_names
 from ledger.position import EARLIEST, Position
 from ledger.producer_messages import ChangePartitions
@@ -73,6 +73,7 @@ class PartitionedLedger(Ledger):
         from ledger.broker.message_producer import Batching, open_producer
         from ledger.broker.partitioned_producer import PartitionedProducer
 
+        require_hashing_scheme(hashing_scheme)  # before any stream is opened
         if self.schema() is not None:
             raise Refused(f"ledger {self.name} holds rows with columns", hint="Send messages to a ledger of their own")
         batching = Batching(batching_max_messages, batching_max_bytes, batching_max_publish_delay_ms)

@@ -3,6 +3,7 @@ broker."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,3 +140,10 @@ def test_its_partitions_survive_the_broker(store: LedgerStore, tmp_path: Path) -
     again = connect(tmp_path / "store").ledger("clicks")
     assert isinstance(again, PartitionedLedger)
     assert again.read().to_pylist() == [{"n": 1}]
+
+
+def test_a_producer_that_is_refused_leaves_no_stream(store: LedgerStore) -> None:
+    clicks = store.create_partitioned("clicks", 3)
+    with pytest.raises(Refused, match="md5"):
+        clicks.producer(hashing_scheme="md5")
+    assert not [thread for thread in threading.enumerate() if thread.name.endswith("/clicks-partition-0")]
