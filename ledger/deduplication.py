@@ -164,7 +164,7 @@ class Deduplication:
             admission.session.broken |= failed
             now = self._clock()
             for name, highest in admission.highest.items():
-                producer = self._producers[name]
+                producer = self._producers.setdefault(name, _Producer())  # it may have been forgotten meanwhile
                 if failed:
                     _drop_from(producer.in_flight, admission)
                 elif admission in producer.in_flight:
