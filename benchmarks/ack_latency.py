@@ -21,6 +21,7 @@ from pyarrow import flight
 
 from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
+from benchmarks.raw_disk import bench_dir
 from ledger.api import connect
 from ledger.broker.entry_batches import entry_batch
 from ledger.protocol import ENTRY_SCHEMA, CreateLedger, Empty
@@ -91,7 +92,7 @@ def bare_append(address: str, payload: bytes) -> Callable[[int], object]:
 def main() -> None:
     """Both in turns."""
     payload = os.urandom(MESSAGE_BYTES)
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", "."), ignore_cleanup_errors=True) as text:
+    with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
         folder = Path(text).resolve()
         address = f"grpc+unix://{folder}/bare.sock"
         server = subprocess.Popen([sys.executable, "-m", "benchmarks.ack_latency", address, str(folder / "bare")])

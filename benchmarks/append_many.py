@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
-from benchmarks.raw_disk import let_go, warm_memory
+from benchmarks.raw_disk import bench_dir, let_go, warm_memory
 from ledger.clock import system_clock_ms
 from ledger.managed_ledger import ManagedLedger
 from ledger.position import Position
@@ -76,7 +76,7 @@ def one_loop(ledger: ManagedLedger, entry: bytes, folder: Path) -> Loop:
 def main() -> None:
     """Both, on one store."""
     entry = b"".join(bytes(part) for part in entry_of(os.urandom(SIZE - 64), 7))
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as name:
+    with tempfile.TemporaryDirectory(dir=bench_dir()) as name:
         store = Store.open(Path(name) / "store", settings=Settings(), clock=system_clock_ms, create=True)
         many = [store.create_ledger(CreateLedger(f"ledger-{number}")) for number in range(LEDGERS)]
         one = store.create_ledger(CreateLedger("one"))

@@ -21,6 +21,7 @@ from pyarrow import flight
 
 from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
+from benchmarks.raw_disk import bench_dir
 from ledger.api import connect
 from ledger.broker.client import Client
 from ledger.position import EARLIEST, PositionRange
@@ -102,7 +103,7 @@ def measure(client: Client, label: str, size: int, folder: Path) -> float:
 
 def main() -> None:
     """Both sizes; the last line is the lower ratio."""
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", "."), ignore_cleanup_errors=True) as text:
+    with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
         folder = Path(text).resolve()
         client = connect(folder / "store").client
         try:

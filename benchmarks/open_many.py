@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
+from benchmarks.raw_disk import bench_dir
 from benchmarks.recording_broker import connected
 from ledger.clock import system_clock_ms
 from ledger.protocol import CreateLedger
@@ -89,7 +90,7 @@ def main() -> None:
     """The store alone, then the process, which is the result."""
     if len(sys.argv) == 3:
         fill(Path(sys.argv[1]), int(sys.argv[2]))
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as name:
+    with tempfile.TemporaryDirectory(dir=bench_dir()) as name:
         many, few = made(Path(name), MANY), made(Path(name), FEW)
         compare("open_many_store", open_loop(many), open_loop(few), of_time=True)
         compare("open_many", start_loop(many), start_loop(few), of_time=True)

@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
+from benchmarks.raw_disk import bench_dir
 from ledger.clock import system_clock_ms
 from ledger.names import canonical_name
 from ledger.protocol import CreateLedger
@@ -152,7 +153,7 @@ def main() -> None:
     """Both sizes; the last line is the higher."""
     if len(sys.argv) == 3:
         fill(Path(sys.argv[1]), int(sys.argv[2]))
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as name:
+    with tempfile.TemporaryDirectory(dir=bench_dir()) as name:
         ratios = [measure(label, size, Path(name)) for label, size in SIZES.items()]
     print(f"ratio recovery {max(ratios):.3f}")
 
