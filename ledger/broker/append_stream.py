@@ -2,7 +2,7 @@
 
 The reading thread takes batches and queues their entries with the log; a second thread waits for each in turn and
 answers. Reading stops while more bytes wait for the disk than one producer, or all together, may have in flight, so
-that gRPC's flow control holds the producer back.
+that the flow control of gRPC or of the local socket holds the producer back.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Waiting:
 
 
 class AppendStream:
-    """Serves one DoPut stream."""
+    """Serves one producer, however its entries come."""
 
     def __init__(
         self,

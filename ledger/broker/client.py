@@ -234,7 +234,11 @@ class Client:
         that the broker did not know.
         """
         if self._token is None or self._token == stale:
-            self._token = host_token(self.hello())
+            path = self.hello().token_path
+            try:
+                self._token = Path(path).read_text(encoding="ascii")
+            except OSError:
+                self._token = ""
         return self._token
 
     def connection(self) -> flight.FlightClient:
@@ -288,14 +292,6 @@ class Client:
                 ours = self.credentials.failure(self.address) or ours
             raise ours from None
         return msgspec.json.decode(result.body.to_pybytes(), type=ACTIONS[action][1])
-
-
-def host_token(welcome: Welcome) -> str:
-    """What a broker wrote down for clients on its host; empty elsewhere."""
-    try:
-        return Path(welcome.token_path).read_text(encoding="ascii")
-    except OSError:
-        return ""
 
 
 _clients: dict[tuple[str, str, Credentials], Client] = {}

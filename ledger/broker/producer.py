@@ -35,7 +35,7 @@ from ledger.position import Position
 from ledger.protocol import AppendCommand, Appended
 
 # While one batch is written and synced the next one gathers: small enough that many small entries make several.
-_BATCH_BYTES_MAX = 2048 * 1024
+_BATCH_BYTES_MAX = 2 * 1024 * 1024
 _BATCH_ENTRIES_MAX = 1024
 # What the broker says of one entry, after it has acknowledged all before it.
 _REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
@@ -180,9 +180,7 @@ class Producer:
                 self._stream.send(entries)
             else:
                 self._stream.finish()
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
-            self._send_failed(Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}"))
-        except (pa.ArrowException, flight.FlightError, OSError) as error:
+        except (flight.FlightError, OSError) as error:
             # The reason, if the broker gave one, comes by the reader; it is the better one.
             self._send_failed(from_flight(error, self._address))
         except Exception as error:  # noqa: BLE001 — whatever it is, it must not leave anybody waiting
