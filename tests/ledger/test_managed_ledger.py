@@ -20,28 +20,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ledger import disk
 from ledger.checksum import crc32c
-from ledger.entry import encode_entry, is_marker, parse_entry
+from ledger.entry import is_marker, parse_entry
 from ledger.errors import DataLoss, Fenced, LedgerError, Refused, Unavailable
 from ledger.managed_ledger import ManagedLedger
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import CommitRun, CommittedRun, CreateLedger, StagedPart
 from ledger.segment_reader import iter_frames
 from ledger.settings import Settings
 from ledger.staging import PartFile
 from ledger.store import Store
-
-BLOCK = 512
-NOW = 1_700_000_000_000
-
-
-def entry(payload: bytes, *, rows: int = 1, run: int = 0) -> bytes:
-    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
-    if rows != 1:
-        metadata.num_messages_in_batch = rows
-    if run:
-        metadata.txnid_most_bits, metadata.txnid_least_bits = 7, run
-    return b"".join(encode_entry(metadata, payload))
+from tests.ledger.log_rig import BLOCK, NOW, entry
 
 
 def open_store(path: Path, *, take_over: bool = False, clock: Callable[[], int] = lambda: NOW) -> Store:
