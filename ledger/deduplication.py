@@ -164,7 +164,9 @@ class Deduplication:
             admission.session.broken |= failed
             now = self._clock()
             for name, highest in admission.highest.items():
-                producer = self._producers.setdefault(name, _Producer())  # it may have been forgotten meanwhile
+                producer = self._producers.get(name)
+                if producer is None:
+                    continue  # forgotten since a recovery took this off the way
                 if failed:
                     _drop_from(producer.in_flight, admission)
                 elif admission in producer.in_flight:

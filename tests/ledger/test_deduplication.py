@@ -123,6 +123,23 @@ def test_who_is_silent_or_one_too_many_is_forgotten() -> None:
     assert [one.producer for one in book.book.snapshot(inactive_ms=10, producers_max=3)] == ["p0", "p2"]
 
 
+@pytest.mark.parametrize("failed", [True, False])
+def test_an_answer_for_a_producer_that_was_forgotten_meanwhile_wakes_who_waits(failed: bool) -> None:
+    """Recovery takes what is on its way off it; then nothing keeps a silent producer from being forgotten."""
+    book = Book(clock=lambda: NOW)
+    (future,) = book.send(1)
+    future._done_callbacks.clear()  # type: ignore[attr-defined]  # an exception of a callback is only logged
+    book.book.learn([KnownSequence("p", 5, NOW)])
+    assert book.book.snapshot(inactive_ms=10, producers_max=0) == []
+    if failed:
+        future.set_exception(Unavailable("disk"))
+    else:
+        future.set_result(Position(1, 0))
+    book.book._settle(book.last)
+    assert book.known() == -1
+    assert book.session.broken is failed
+
+
 def test_numbers_of_an_entry() -> None:
     def numbers(**fields: int) -> EntrySequence | None:
         return entry_sequence(MessageMetadata(producer_name="p", publish_time=1, **fields), "entry 0")
