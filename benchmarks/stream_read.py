@@ -37,7 +37,8 @@ from ledger.api import connect
 from ledger.broker.client import Client
 from ledger.names import canonical_name
 from ledger.position import Position, PositionRange
-from ledger.protocol import CommitRun, Empty
+from ledger.protocol import Empty
+from ledger.run_calls import CommitRun
 
 MIB = 1024 * 1024
 BATCH_ENTRIES = 512 * MIB // ENTRY_BYTES

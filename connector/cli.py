@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ledger.api import LedgerStore, connect, store_location
+from ledger.cursor_calls import NameCursor, OpenCursor, ResetCursor
 from ledger.errors import LedgerError
 from ledger.names import canonical_name, short_name
 from ledger.position import EARLIEST, LATEST, Position
-from ledger.protocol import CreateLedger, LedgerDescription, NameCursor, OpenCursor, ResetCursor, SeekTime
+from ledger.protocol import CreateLedger, LedgerDescription, SeekTime
 
 # Locals in a traceback could show a token.
 app = typer.Typer(

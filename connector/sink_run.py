@@ -31,18 +31,9 @@ from ledger.columns import ColumnFit, schema_bytes, schema_from_bytes
 from ledger.entry import STAMP_BYTES_MAX, Buffer, encode_entry
 from ledger.errors import NotFound, Refused
 from ledger.names import canonical_name
-from ledger.protocol import (
-    AbortRun,
-    CommitRun,
-    CommittedRun,
-    CreateLedger,
-    GetSchema,
-    LedgerDescription,
-    NameLedger,
-    RegisterSchema,
-    StagedPart,
-)
+from ledger.protocol import CreateLedger, GetSchema, LedgerDescription, NameLedger, RegisterSchema
 from ledger.run import RunId
+from ledger.run_calls import AbortRun, CommitRun, CommittedRun, StagedPart
 from ledger.segment_format import entry_bytes_max
 
 if TYPE_CHECKING:

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 
 from connector.connection import DriverConnection
 from ledger.clock import monotonic_ms, new_id, pause
+from ledger.cursor_calls import AcquireLease, CursorState, MarkDelete, NameCursor, OpenCursor, ReleaseLease
 from ledger.errors import LedgerError, NotFound, Refused
 from ledger.host import process_identity
 from ledger.position import Position
-from ledger.protocol import AcquireLease, AskEnd, CursorState, MarkDelete, NameCursor, OpenCursor, ReleaseLease
+from ledger.protocol import AskEnd
 
 if TYPE_CHECKING:
-    from ledger.protocol import LeaseReply
+    from ledger.cursor_calls import LeaseReply
 
 _log = logging.getLogger(__name__)
 LEASE_MS = 30_000

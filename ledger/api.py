@@ -27,6 +27,7 @@ import pyarrow as pa
 from ledger.arrow_payload import arrow_metadata, decode_rows, encode_rows
 from ledger.clock import monotonic_ms, new_id, system_clock_ms
 from ledger.columns import ColumnFit, require_columns, schema_bytes, schema_from_bytes
+from ledger.cursor_calls import MarkDelete, NameCursor, OpenCursor, ResetCursor
 from ledger.entry import Buffer, ParsedEntry, encode_entry, is_arrow, is_marker, parse_entry
 from ledger.errors import Refused
 from ledger.ledger_life import LedgerLife, change_policy
@@ -35,27 +36,16 @@ from ledger.names import canonical_name
 from ledger.partitions import require_partitions
 from ledger.position import EARLIEST, Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import (
-    AskEnd,
-    CreateLedger,
-    Empty,
-    GetSchema,
-    MarkDelete,
-    NameCursor,
-    NameLedger,
-    OpenCursor,
-    ReadRequest,
-    RegisterSchema,
-    ResetCursor,
-)
+from ledger.protocol import AskEnd, CreateLedger, Empty, GetSchema, NameLedger, ReadRequest, RegisterSchema
 from ledger.segment_reader import iter_frames
 
 if TYPE_CHECKING:
     from ledger.broker.client import Client
     from ledger.broker.message_producer import MessageProducer
+    from ledger.cursor_calls import CursorState
     from ledger.life_calls import Policies
     from ledger.partitioned_ledger import PartitionedLedger
-    from ledger.protocol import CursorState, LedgerDescription, LedgerEnd
+from ledger.protocol import LedgerDescription, LedgerEnd
 
 _RAW = pa.schema([pa.field("value", pa.binary())])
 _ENTRY_BYTES = 4 * 1024 * 1024

@@ -28,7 +28,7 @@ from ledger.deduplication import Admission
 from ledger.entry import Buffer
 from ledger.errors import LedgerError, Unavailable
 from ledger.position import Position
-from ledger.protocol import CommitRun, CommittedRun
+from ledger.run_calls import CommitRun, CommittedRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,7 @@ from collections.abc import Callable
 from ledger.backlog import backlog, estimated_backlog
 from ledger.clock import Clock
 from ledger.cursor import Cursor
-from ledger.errors import NotFound, Refused
-from ledger.host import is_gone
-from ledger.log_snapshot import LogSnapshot
-from ledger.metadata import CursorRecord, Metadata
-from ledger.names import nearest, require_cursor_name
-from ledger.position import Position, PositionRange
-from ledger.protocol import (
+from ledger.cursor_calls import (
     AcquireLease,
     CursorState,
     LeaseReply,
@@ -27,6 +21,12 @@ from ledger.protocol import (
     ReleaseLease,
     ResetCursor,
 )
+from ledger.errors import NotFound, Refused
+from ledger.host import is_gone
+from ledger.log_snapshot import LogSnapshot
+from ledger.metadata import CursorRecord, Metadata
+from ledger.names import nearest, require_cursor_name
+from ledger.position import Position, PositionRange
 
 Change = Callable[[Cursor], Cursor]
 

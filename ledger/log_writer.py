@@ -25,8 +25,8 @@ from ledger.ledger_list import LedgerList, LogContext
 from ledger.log_snapshot import LogSnapshot
 from ledger.open_ledger import OpenLedger
 from ledger.position import Position
-from ledger.protocol import CommittedRun
 from ledger.run import CommittedBatch, RunId, RunSummary, encode_marker
+from ledger.run_calls import CommittedRun
 from ledger.segment_writer import StampedEntry
 
 _GROUP_BYTES_MAX = 64 * 1024 * 1024

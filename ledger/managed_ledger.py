@@ -34,8 +34,9 @@ from ledger.log_snapshot import LogSnapshot
 from ledger.log_writer import LogWriter
 from ledger.position import Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import CommitRun, CommittedRun, LedgerDescription, LedgerEnd, SplitPart
+from ledger.protocol import LedgerDescription, LedgerEnd, SplitPart
 from ledger.run import CommittedBatch, RunId, run_id
+from ledger.run_calls import CommitRun, CommittedRun
 from ledger.segment_reader import SegmentBlock
 from ledger.staging import OpenedPart
 

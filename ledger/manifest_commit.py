@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from ledger.errors import LedgerError, NotFound, Refused
 from ledger.managed_ledger import ManagedLedger
 from ledger.manifest_records import Manifest, ManifestRecords, ManifestRun
-from ledger.protocol import CommitRun, CommitRuns, CommittedRun, CommittedRuns, StagedPart
+from ledger.run_calls import CommitRun, CommitRuns, CommittedRun, CommittedRuns, StagedPart
 from ledger.staging import OpenedPart, StagingArea
 
 _TURNS = 64  # queries that share one wait for each other

@@ -17,7 +17,7 @@ import msgspec
 from ledger.errors import Refused, Terminated
 from ledger.metadata_file import MetadataFile
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from ledger.protocol import StagedPart
+from ledger.run_calls import StagedPart
 
 
 class ManifestRun(msgspec.Struct, frozen=True):

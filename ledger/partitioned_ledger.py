@@ -24,9 +24,7 @@ from ledger.partition_routing import murmur3_32, require_hashing_scheme
 from ledger.partitions import partition_names
 from ledger.position import EARLIEST, Position
 from ledger.producer_messages import ChangePartitions
-from ledger.protocol import (
-    NameLedger,
-)
+from ledger.protocol import NameLedger
 
 if TYPE_CHECKING:
     from ledger.broker.partitioned_producer import PartitionedProducer

@@ -5,11 +5,9 @@ A part of `ledger.protocol`, whose rules hold here too.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 
-NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+from ledger.wire_numbers import NotNegative
 
 
 class ChangePartitions(msgspec.Struct, frozen=True):

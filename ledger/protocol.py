@@ -19,16 +19,33 @@ from typing import Annotated, Literal
 import msgspec
 import pyarrow as pa
 
+from ledger.cursor_calls import (
+    AcquireLease,
+    CursorState,
+    LeaseReply,
+    MarkDelete,
+    NameCursor,
+    OpenCursor,
+    ReleaseLease,
+    ResetCursor,
+)
 from ledger.life_calls import ChangePolicy, ChangeProperties, Policies, Properties, TrimmedLedgers
 from ledger.position import Position, PositionRange
-from ledger.producer_messages import AskSequence, ChangePartitions, LastSequence, NotNegative, PartitionCount
+from ledger.producer_messages import AskSequence, ChangePartitions, LastSequence, PartitionCount
+from ledger.run_calls import (
+    AbortRun,
+    CommitRun,
+    CommitRuns,
+    CommittedRun,
+    CommittedRuns,
+    OpenStaging,
+    StagingPlace,
+)
+from ledger.wire_numbers import Int64, NotNegative
 
 PROTOCOL_VERSION = 1
 SPLIT_PARTS_MAX = 100_000
 BLOCK_BYTES_MAX = 2**30
-LEASE_MS_MAX = 24 * 3600 * 1000
-Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-Uint64 = Annotated[int, msgspec.Meta(ge=0)]  # below 2**64, which msgspec cannot say: see `CommitRun`
 
 ENTRY_SCHEMA = pa.schema([pa.field("entry", pa.binary(), nullable=False)])
 BLOCK_SCHEMA = pa.schema(
@@ -271,186 +288,6 @@ class Appended(msgspec.Struct, frozen=True):
     first: Position
     entries: int
     error: WireError | None = None
-
-
-class OpenCursor(msgspec.Struct, frozen=True):
-    """Open a durable cursor, creating it with `start` as its next position to read if it does not exist."""
-
-    ledger: str
-    cursor: str
-    start: Position
-    create: bool = True
-
-
-class CursorState(msgspec.Struct, frozen=True):
-    """A durable cursor. `next_position` is the first position not acknowledged; the rest is what it has left.
-
-    An entry that delivers no row, a marker of a run, is not counted in `backlog_entries`; an estimate counts it.
-    """
-
-    ledger: str
-    cursor: str
-    next_position: Position
-    created: bool
-    backlog_entries: int
-    backlog_rows: int
-    backlog_bytes: int
-    lease_holder: str = ""
-    lease_until_ms: int = 0
-    replay_floor: Position | None = None
-
-
-class NameCursor(msgspec.Struct, frozen=True):
-    """A request about one cursor. Not `precise`: rows and bytes of its backlog are estimated, and no file is read."""
-
-    ledger: str
-    cursor: str
-    precise: bool = True
-
-
-class MarkDelete(msgspec.Struct, frozen=True):
-    """Everything before `next_position` is acknowledged. Going back is ignored: acknowledgement is monotone.
-
-    `replay_floor`: the end of the last batch known to be in the reader's commit log; never moves back either.
-    """
-
-    ledger: str
-    cursor: str
-    next_position: Position
-    replay_floor: Position | None = None
-
-
-class ResetCursor(msgspec.Struct, frozen=True):
-    """Move a cursor to any position, backwards too."""
-
-    ledger: str
-    cursor: str
-    next_position: Position
-
-
-class AcquireLease(msgspec.Struct, frozen=True):
-    """Take or renew the lease of a subscription. `holder` is `host/pid/start/id`; `ttl_ms` from now.
-
-    A lease is granted when it is free, run out, the holder's own, or held by a process of the broker's host that is
-    gone. Otherwise `LeaseReply.granted` is false and the reply names the holder and the end of its lease.
-    """
-
-    ledger: str
-    cursor: str
-    holder: str
-    ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
-
-
-class LeaseReply(msgspec.Struct, frozen=True):
-    """The lease as it stands after the call."""
-
-    granted: bool
-    holder: str
-    until_ms: int
-
-
-class ReleaseLease(msgspec.Struct, frozen=True):
-    """Give a lease back; ignored unless `holder` holds it."""
-
-    ledger: str
-    cursor: str
-    holder: str
-
-
-class OpenStaging(msgspec.Struct, frozen=True):
-    """Where a task may stage a part of a run: a new file in the store, for a client that proved the same host."""
-
-    query: str
-    batch: Int64
-    token: str
-
-
-class StagingPlace(msgspec.Struct, frozen=True):
-    """The file to write frames to (created empty by the broker), and the part's name in the store."""
-
-    part: str
-    path: str
-
-
-class StagedPart(msgspec.Struct, frozen=True):
-    """A staged part as its writer describes it: frames numbered from 0; `crc32c` is over all bytes of the file."""
-
-    part: str
-    entries: Int64
-    rows: Int64
-    length: Int64
-    crc32c: Int64
-
-
-class CommitRun(msgspec.Struct, frozen=True):
-    """Append the staged parts as one run, closed by a marker, exactly once per (ledger, query, batch).
-
-    `txn_most` and `txn_least` are the run's id, as its entries carry it. `once`: the query commits nothing else, so it
-    need not be remembered for longer than its parts may lie about.
-    """
-
-    ledger: str
-    query: str
-    batch: Int64
-    txn_most: Uint64
-    txn_least: Uint64
-    parts: list[StagedPart]
-    once: bool = False
-
-    def __post_init__(self) -> None:
-        """Raises ValueError, which a decoder takes for a field that is wrong."""
-        if max(self.txn_most, self.txn_least) >= 2**64:
-            raise ValueError("each half of a run's id has 64 bits")
-
-
-class LedgerParts(msgspec.Struct, frozen=True):
-    """The staged parts that one ledger gets, in order."""
-
-    ledger: str
-    parts: list[StagedPart]
-
-
-class CommitRuns(msgspec.Struct, frozen=True):
-    """Commit one batch of a query to several ledgers, exactly once: the first commit of it decides what goes where."""
-
-    query: str
-    batch: Int64
-    txn_most: Uint64
-    txn_least: Uint64
-    runs: list[LedgerParts]
-
-    def __post_init__(self) -> None:
-        """Raises ValueError, which a decoder takes for a field that is wrong."""
-        if max(self.txn_most, self.txn_least) >= 2**64:
-            raise ValueError("each half of a run's id has 64 bits")
-
-
-class CommittedRun(msgspec.Struct, frozen=True):
-    """A run that is in the log. `repeated` when this call found it there already."""
-
-    repeated: bool
-    first: Position
-    end: Position
-    entries: int
-    rows: int
-
-
-class CommittedRuns(msgspec.Struct, frozen=True):
-    """A batch that is in its ledgers, by their canonical names. `repeated`: this call brought nothing new.
-
-    Of a batch before the newest one the ledgers are not known any more.
-    """
-
-    repeated: bool
-    runs: dict[str, CommittedRun]
-
-
-class AbortRun(msgspec.Struct, frozen=True):
-    """Throw staged parts away. Parts that are gone already are ignored."""
-
-    query: str
-    batch: Int64
-    parts: list[str]
 
 
 class CacheMetrics(msgspec.Struct, frozen=True):

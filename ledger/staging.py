@@ -30,7 +30,7 @@ from ledger import disk
 from ledger.checksum import crc32c
 from ledger.entry import Buffer
 from ledger.errors import Corrupt, NotFound, Refused
-from ledger.protocol import StagedPart, StagingPlace
+from ledger.run_calls import StagedPart, StagingPlace
 
 _FRAME = struct.Struct(">Iq")
 _PART_NAME = re.compile(r"[0-9a-f]{32}/\d{1,19}/[0-9a-f-]{36}\.part")

@@ -39,17 +39,8 @@ from ledger.partition_table import PartitionTable
 from ledger.partitions import partition_names, require_partitions, without_partitions
 from ledger.policy_desk import PolicyDesk
 from ledger.producer_messages import ChangePartitions
-from ledger.protocol import (
-    AbortRun,
-    CommitRun,
-    CommittedRun,
-    CreateLedger,
-    GetSchema,
-    LedgerDescription,
-    RegisterSchema,
-    SchemaVersion,
-    StagingPlace,
-)
+from ledger.protocol import CreateLedger, GetSchema, LedgerDescription, RegisterSchema, SchemaVersion
+from ledger.run_calls import AbortRun, CommitRun, CommittedRun, StagingPlace
 from ledger.segment_format import require_block_bytes
 from ledger.settings import Settings
 from ledger.staging import StagingArea

@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass
 
 from ledger.broker.client import Client
+from ledger.cursor_calls import NameCursor
 from ledger.errors import LedgerError, NotFound
-from ledger.protocol import NameCursor
 
 _LOOK_SECONDS = 0.1
 

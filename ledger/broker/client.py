@@ -28,24 +28,20 @@ from ledger.broker.credentials import Credentials
 from ledger.broker.wanted_store import call_options
 from ledger.broker.wire_errors import from_flight
 from ledger.clock import monotonic_ms, pause
+from ledger.cursor_calls import CursorState, MarkDelete, OpenCursor
 from ledger.errors import LedgerError, NotFound, Refused, Unavailable
 from ledger.position import Position, PositionRange
 from ledger.protocol import (
     ACTIONS,
     AskEnd,
-    CommitRun,
-    CommittedRun,
     CreateLedger,
-    CursorState,
     Empty,
     GetSchema,
     Hello,
     LedgerDescription,
     LedgerEnd,
     LedgerNames,
-    MarkDelete,
     NameLedger,
-    OpenCursor,
     Places,
     ReadRequest,
     RegisterSchema,
@@ -55,6 +51,7 @@ from ledger.protocol import (
     SplitRequest,
     Welcome,
 )
+from ledger.run_calls import CommitRun, CommittedRun
 
 if TYPE_CHECKING:
     from ledger.broker.block_source import FrameBlock

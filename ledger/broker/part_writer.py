@@ -15,7 +15,8 @@ from ledger.broker.wire_errors import from_flight
 from ledger.checksum import crc32c
 from ledger.entry import Buffer
 from ledger.errors import Refused
-from ledger.protocol import ENTRY_SCHEMA, OpenStaging, StageCommand, StagedPart, StagingPlace
+from ledger.protocol import ENTRY_SCHEMA, StageCommand
+from ledger.run_calls import OpenStaging, StagedPart, StagingPlace
 from ledger.staging import PartFile, frame_header
 
 

@@ -33,6 +33,7 @@ from ledger.broker.live_settings import LiveSettings
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
 from ledger.cache.block_cache import BlockSource
+from ledger.cursor_calls import AcquireLease, LeaseReply, ReleaseLease
 from ledger.entry import entry_rows, parse_entry
 from ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from ledger.life_calls import ChangeProperties, Properties
@@ -42,32 +43,27 @@ from ledger.protocol import (
     ACTIONS,
     BLOCK_SCHEMA,
     PROTOCOL_VERSION,
-    AcquireLease,
     AppendCommand,
     AskEnd,
     BlockPlace,
     CreateLedger,
     Empty,
     Hello,
-    LeaseReply,
     LedgerDescription,
     LedgerEnd,
     LedgerNames,
     NameLedger,
-    OpenStaging,
     Places,
     PositionReply,
     PutCommand,
     ReadRequest,
-    ReleaseLease,
     SeekTime,
     SplitParts,
     SplitRequest,
     StageCommand,
-    StagedPart,
-    StagingPlace,
     Welcome,
 )
+from ledger.run_calls import OpenStaging, StagedPart, StagingPlace
 from ledger.segment_reader import SegmentBlock
 from ledger.staging import PartFile
 from ledger.store import Store

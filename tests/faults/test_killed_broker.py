@@ -25,7 +25,8 @@ from ledger.broker.client import Client
 from ledger.broker.discovery import BrokerRecord
 from ledger.errors import Fenced, LedgerError, Unavailable
 from ledger.position import Position
-from ledger.protocol import CommitRun, CommittedRun, CreateLedger
+from ledger.protocol import CreateLedger
+from ledger.run_calls import CommitRun, CommittedRun
 
 pytestmark = pytest.mark.fault
 

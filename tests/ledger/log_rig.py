@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ledger.cursor_calls import CursorState, MarkDelete, NameCursor, OpenCursor
 from ledger.entry import encode_entry, is_marker, parse_entry
 from ledger.life_calls import ChangePolicy
 from ledger.managed_ledger import ManagedLedger
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import CreateLedger, CursorState, MarkDelete, NameCursor, OpenCursor
+from ledger.protocol import CreateLedger
 from ledger.segment_reader import iter_frames
 from ledger.settings import Settings
 from ledger.store import Store

@@ -17,7 +17,7 @@ import pytest
 from ledger.append_queue import AppendQueue, CheckedEntry, PendingAppend, PendingRun, Room
 from ledger.errors import Unavailable
 from ledger.position import Position
-from ledger.protocol import CommitRun
+from ledger.run_calls import CommitRun
 
 
 def item(*sizes: int) -> PendingAppend:

@@ -11,21 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from ledger.cursor_calls import AcquireLease, LeaseReply, MarkDelete, NameCursor, OpenCursor, ReleaseLease, ResetCursor
 from ledger.entry import encode_entry
 from ledger.errors import LedgerError, NotFound, Refused
 from ledger.host import process_identity
 from ledger.position import EARLIEST, LATEST, Position
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import (
-    AcquireLease,
-    CreateLedger,
-    LeaseReply,
-    MarkDelete,
-    NameCursor,
-    OpenCursor,
-    ReleaseLease,
-    ResetCursor,
-)
+from ledger.protocol import CreateLedger
 from ledger.settings import Settings
 from ledger.store import Store
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ledger.cursor_calls import NameCursor
 from ledger.errors import Fenced, NotFound, Refused, Terminated
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import CommitRun, CommittedRun, CreateLedger, NameCursor
+from ledger.protocol import CreateLedger
+from ledger.run_calls import CommitRun, CommittedRun
 from ledger.staging import PartFile
 from tests.ledger.log_rig import MINUTE, NOW, LogRig, entry
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ledger.cursor_calls import ResetCursor
 from ledger.errors import DataLoss
 from ledger.position import LATEST, Position, PositionRange
-from ledger.protocol import ResetCursor
 from ledger.store import Store
 from tests.ledger.log_rig import MINUTE, LogRig
 

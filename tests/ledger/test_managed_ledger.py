@@ -24,7 +24,8 @@ from ledger.entry import is_marker, parse_entry
 from ledger.errors import DataLoss, Fenced, LedgerError, Refused, Unavailable
 from ledger.managed_ledger import ManagedLedger
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import CommitRun, CommittedRun, CreateLedger, StagedPart
+from ledger.protocol import CreateLedger
+from ledger.run_calls import CommitRun, CommittedRun, StagedPart
 from ledger.segment_reader import iter_frames
 from ledger.settings import Settings
 from ledger.staging import PartFile

@@ -20,7 +20,8 @@ from ledger.entry import encode_entry, is_marker, parse_entry
 from ledger.errors import NotFound, Refused, Terminated
 from ledger.position import EARLIEST, LATEST, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import AbortRun, CommitRun, CommitRuns, CreateLedger, Empty, LedgerParts, StagedPart
+from ledger.protocol import CreateLedger, Empty
+from ledger.run_calls import AbortRun, CommitRun, CommitRuns, LedgerParts, StagedPart
 from ledger.segment_reader import iter_frames
 from ledger.settings import Settings
 from ledger.staging import PartFile
@@ -36,7 +37,7 @@ from pathlib import Path
 import msgspec
 from ledger.managed_ledger import ManagedLedger
 from ledger.manifest_records import ManifestRecords
-from ledger.protocol import CommitRuns
+from ledger.run_calls import (CommitRuns)
 from ledger.settings import Settings
 from ledger.staging import StagingArea
 from ledger.store import Store

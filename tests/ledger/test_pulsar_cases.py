@@ -22,9 +22,9 @@ from pathlib import Path
 
 import pytest
 
+from ledger.cursor_calls import NameCursor, ResetCursor
 from ledger.errors import Fenced, NotFound, Refused, Terminated
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import NameCursor, ResetCursor
 from tests.ledger.log_rig import MINUTE, NOW, LogRig, entry
 
 Case = Callable[[LogRig], None]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ledger.checksum import crc32c
 from ledger.errors import Corrupt, LedgerError, NotFound, Refused
-from ledger.protocol import StagedPart
+from ledger.run_calls import StagedPart
 from ledger.staging import PartFile, StagingArea, frame_header
 
 

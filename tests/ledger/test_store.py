@@ -17,11 +17,12 @@ import pytest
 
 from ledger import disk, segment_index
 from ledger.cache.block_cache import map_block
+from ledger.cursor_calls import MarkDelete, NameCursor, OpenCursor
 from ledger.entry import encode_entry, parse_entry
 from ledger.errors import AlreadyExists, Corrupt, DataLoss, Fenced, NotFound, Refused, Unavailable, Unsupported
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import CreateLedger, GetSchema, MarkDelete, NameCursor, OpenCursor, RegisterSchema
+from ledger.protocol import CreateLedger, GetSchema, RegisterSchema
 from ledger.segment_reader import iter_frames
 from ledger.settings import Settings
 from ledger.store import Store

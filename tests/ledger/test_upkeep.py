@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ledger.cursor_calls import NameCursor, ResetCursor
 from ledger.errors import DataLoss, Fenced, NotFound, Refused
 from ledger.life_calls import ChangePolicy
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import NameCursor, ResetCursor
 from tests.ledger.log_rig import MINUTE, NOW, LogRig, contents, entry
 
 MAX, MIN = "managedLedgerMaxLedgerRolloverTimeMinutes", "managedLedgerMinLedgerRolloverTimeMinutes"

@@ -24,29 +24,20 @@ from ledger.broker.live_settings import LiveSettings
 from ledger.broker.server import BrokerServer
 from ledger.cache.block_cache import BlockCache
 from ledger.clock import monotonic_ms, system_clock_ms
+from ledger.cursor_calls import AcquireLease, MarkDelete, NameCursor, OpenCursor, ReleaseLease, ResetCursor
 from ledger.errors import Fenced, LedgerError, Unavailable
 from ledger.position import EARLIEST, Position
 from ledger.producer_messages import AskSequence, ChangePartitions
 from ledger.protocol import (
     ACTIONS,
-    AbortRun,
-    AcquireLease,
     ChangePolicy,
     ChangeProperties,
     ChangeSetting,
-    CommitRun,
-    CommitRuns,
     CreateLedger,
-    LedgerParts,
-    MarkDelete,
-    NameCursor,
     NameLedger,
-    OpenCursor,
-    OpenStaging,
     RegisterSchema,
-    ReleaseLease,
-    ResetCursor,
 )
+from ledger.run_calls import AbortRun, CommitRun, CommitRuns, LedgerParts, OpenStaging
 from ledger.settings import Settings
 from ledger.store import Store
 

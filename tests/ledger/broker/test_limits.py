@@ -16,19 +16,10 @@ import pytest
 from pyarrow import flight
 
 from ledger.broker.client import Client
+from ledger.cursor_calls import OpenCursor
 from ledger.errors import Refused, Unavailable
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import (
-    ACTIONS,
-    AskEnd,
-    ChangeSetting,
-    CreateLedger,
-    Empty,
-    OpenCursor,
-    ReadRequest,
-    SettingState,
-    SplitRequest,
-)
+from ledger.protocol import ACTIONS, AskEnd, ChangeSetting, CreateLedger, Empty, ReadRequest, SettingState, SplitRequest
 from ledger.settings import Settings
 
 Rig = Any

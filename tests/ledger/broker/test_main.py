@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from ledger.broker.discovery import BrokerRecord
+from ledger.cursor_calls import AcquireLease, OpenCursor, ReleaseLease
 from ledger.errors import LedgerError, Unavailable
 from ledger.position import EARLIEST
-from ledger.protocol import AcquireLease, ChangeSetting, CreateLedger, OpenCursor, ReleaseLease
+from ledger.protocol import ChangeSetting, CreateLedger
 
 Rig = Any
 ROOT = Path(__file__).resolve().parents[3]

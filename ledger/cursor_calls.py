@@ -1,0 +1,95 @@
+"""What a client and the broker say to each other about cursors and leases: a part of `ledger.protocol`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from ledger.position import Position
+
+LEASE_MS_MAX = 24 * 3600 * 1000
+
+
+class OpenCursor(msgspec.Struct, frozen=True):
+    """Open a durable cursor, creating it with `start` as its next position to read if it does not exist."""
+
+    ledger: str
+    cursor: str
+    start: Position
+    create: bool = True
+
+
+class CursorState(msgspec.Struct, frozen=True):
+    """A durable cursor. `next_position` is the first position not acknowledged; the rest is what it has left.
+
+    An entry that delivers no row, a marker of a run, is not counted in `backlog_entries`; an estimate counts it.
+    """
+
+    ledger: str
+    cursor: str
+    next_position: Position
+    created: bool
+    backlog_entries: int
+    backlog_rows: int
+    backlog_bytes: int
+    lease_holder: str = ""
+    lease_until_ms: int = 0
+    replay_floor: Position | None = None
+
+
+class NameCursor(msgspec.Struct, frozen=True):
+    """A request about one cursor. Not `precise`: rows and bytes of its backlog are estimated, and no file is read."""
+
+    ledger: str
+    cursor: str
+    precise: bool = True
+
+
+class MarkDelete(msgspec.Struct, frozen=True):
+    """Everything before `next_position` is acknowledged. Going back is ignored: acknowledgement is monotone.
+
+    `replay_floor`: the end of the last batch known to be in the reader's commit log; never moves back either.
+    """
+
+    ledger: str
+    cursor: str
+    next_position: Position
+    replay_floor: Position | None = None
+
+
+class ResetCursor(msgspec.Struct, frozen=True):
+    """Move a cursor to any position, backwards too."""
+
+    ledger: str
+    cursor: str
+    next_position: Position
+
+
+class AcquireLease(msgspec.Struct, frozen=True):
+    """Take or renew the lease of a subscription. `holder` is `host/pid/start/id`; `ttl_ms` from now.
+
+    A lease is granted when it is free, run out, the holder's own, or held by a process of the broker's host that is
+    gone. Otherwise `LeaseReply.granted` is false and the reply names the holder and the end of its lease.
+    """
+
+    ledger: str
+    cursor: str
+    holder: str
+    ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
+
+
+class LeaseReply(msgspec.Struct, frozen=True):
+    """The lease as it stands after the call."""
+
+    granted: bool
+    holder: str
+    until_ms: int
+
+
+class ReleaseLease(msgspec.Struct, frozen=True):
+    """Give a lease back; ignored unless `holder` holds it."""
+
+    ledger: str
+    cursor: str
+    holder: str
