@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ledger.batch_walk import ROOM, Integers, Places, pairs, walk
+from ledger.byte_ranges import Bytes, cut
 from ledger.compression import decompress
 from ledger.entry import ParsedEntry, is_arrow, is_marker
 from ledger.errors import LedgerError
 
 _PROPERTIES = pa.map_(pa.string(), pa.string())
 _TIME_MAX = 2**63 - 1
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ def _columns(data: Bytes, places: Places, chosen: Integers, entries: Sequence[Pa
     if not len(kept):
         return None
     owner = places.owner[kept]
-    keys = _cut(data, places.key_start[kept], places.key_end[kept], places.key_start[kept] < 0)
+    keys = cut(data, places.key_start[kept], places.key_end[kept], places.key_start[kept] < 0)
     try:
         text = keys.view(pa.string())
         text.validate(full=True)
@@ -113,7 +112,7 @@ def _columns(data: Bytes, places: Places, chosen: Integers, entries: Sequence[Pa
     return MessageColumns(
         chosen[owner],
         places.number[kept],
-        _cut(data, places.value_start[kept], places.value_end[kept], places.null[kept]),
+        cut(data, places.value_start[kept], places.value_end[kept], places.null[kept]),
         text,
         np.where(stated < 0, event[owner], stated),
         publish[owner],
@@ -139,8 +138,8 @@ class _Properties:
         mine = new[self.owner] >= 0
         owner, key, key_end = new[self.owner[mine]], self._key[mine], self._key_end[mine]
         nothing = np.zeros(len(owner), dtype=np.bool_)
-        keys = _cut(self._data, key, key_end, nothing).view(pa.string())
-        values = _cut(self._data, self._value[mine], self._end[mine], nothing).view(pa.string())
+        keys = cut(self._data, key, key_end, nothing).view(pa.string())
+        values = cut(self._data, self._value[mine], self._end[mine], nothing).view(pa.string())
         keys.validate(full=True)
         values.validate(full=True)
         counts = np.bincount(owner, minlength=len(kept))
@@ -157,17 +156,3 @@ def _require_different(owner: Integers, keys: pa.Array, most: int) -> None:
     for apart in range(1, most):
         if ((owner[apart:] == owner[:-apart]) & (codes[apart:] == codes[:-apart])).any():
             raise pa.ArrowInvalid("a property is stated twice")
-
-
-def _cut(data: Bytes, starts: Integers, ends: Integers, null: npt.NDArray[np.bool_]) -> pa.Array:
-    """The bytes `[starts[i], ends[i])` as a binary column, null where `null` says so. Ranges ascend, but for nulls."""
-    if not len(starts):
-        return pa.array([], pa.binary())
-    rows = np.arange(0, 2 * len(starts), 2)
-    if null.any():
-        last = np.maximum.accumulate(np.where(null, 0, ends))
-        starts, ends = np.where(null, last, starts), np.where(null, last, ends)
-    edges = np.empty(2 * len(starts), dtype=np.int32)
-    edges[0::2], edges[1::2] = starts, ends
-    between = pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), pa.py_buffer(data)])
-    return between.take(pa.array(rows, mask=null if null.any() else None))
