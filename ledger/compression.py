@@ -29,8 +29,11 @@ _EMPTY_LZ4 = b"\0"
 _LZ4_END = 5  # a block ends with at least so many bytes as they are
 
 
-def compress(kind: int, buffer: bytes | memoryview) -> bytes:
-    """The bytes of a buffer in the compression of that number; raises Refused when there is no such."""
+def compress(kind: int, buffer: bytes | memoryview, *, level: int = _ZSTD_LEVEL) -> bytes:
+    """The bytes of a buffer in the compression of that number; raises Refused when there is no such.
+
+    `level` is ZSTD's; who reads need not know it.
+    """
     if kind == NONE:
         return bytes(buffer)
     if kind == ZLIB:
@@ -39,7 +42,7 @@ def compress(kind: int, buffer: bytes | memoryview) -> bytes:
         raise Refused(f"compression {kind} is not known", hint=f"Known are 0 to {SNAPPY}: {', '.join(NAMES)}")
     if kind == LZ4 and len(buffer) == 0:
         return _EMPTY_LZ4
-    return bytes(_codec(kind).compress(buffer, asbytes=True))
+    return bytes(_codec(kind, level).compress(buffer, asbytes=True))
 
 
 def decompress(
@@ -134,7 +137,7 @@ def _require_snappy_size(view: memoryview, size: int, where: str) -> None:
 
 
 @cache
-def _codec(kind: int) -> pa.Codec:
+def _codec(kind: int, level: int = _ZSTD_LEVEL) -> pa.Codec:
     if kind == ZSTD:
-        return pa.Codec("zstd", compression_level=_ZSTD_LEVEL)
+        return pa.Codec("zstd", compression_level=level)
     return pa.Codec("lz4_raw" if kind == LZ4 else "snappy")

@@ -1,0 +1,201 @@
+"""Bit sets as words: bit `n` is bit `n % 64` of word `n // 64`, as in Java's `BitSet.toLongArray`.
+
+Everything works on whole arrays of little-endian `uint64`. A run is half-open, `[start, end)`. Words beyond the last
+set bit may be there or not; they mean the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+NO_WORDS: Words = np.zeros(0, dtype=np.uint64)
+_ONES = 2**64 - 1
+_SET_OF_16 = np.array([number.bit_count() for number in range(1 << 16)], dtype=np.uint8)
+
+
+def word_count(bits: int) -> int:
+    """Words that hold so many bits."""
+    return -(-bits // 64)
+
+
+def grown(words: Words, bits: int) -> Words:
+    """The words, or a longer copy with room for `bits` bits; it grows by half so that many small steps stay cheap."""
+    needed = word_count(bits)
+    if needed <= len(words):
+        return words
+    longer = np.zeros(max(needed, len(words) * 3 // 2), dtype=np.uint64)
+    longer[: len(words)] = words
+    return longer
+
+
+def trimmed(words: Words) -> Words:
+    """Without the zero words at the end."""
+    held = np.flatnonzero(words)
+    return words[: int(held[-1]) + 1] if len(held) else NO_WORDS
+
+
+def put(words: Words, numbers: Integers) -> None:
+    """Set the bits of these numbers, in any order, repeated or not; all have room."""
+    if not len(numbers):
+        return
+    low, high = int(numbers.min()), int(numbers.max())
+    first, stop = low >> 6, (high >> 6) + 1
+    if (stop - first) * 8 <= 4 * len(numbers):
+        words[first:stop] |= of_flags(_marked(numbers - (first << 6), (stop - first) << 6))
+    else:
+        at = numbers >> 6
+        bits = np.left_shift(np.uint64(1), (numbers & 63).astype(np.uint64))
+        np.bitwise_or.at(words, at, bits)
+
+
+def put_run(words: Words, start: int, end: int) -> None:
+    """Set the bits `[start, end)`, which have room."""
+    if start >= end:
+        return
+    first, last = start >> 6, (end - 1) >> 6
+    head = np.uint64(_ONES << (start & 63) & _ONES)
+    tail = np.uint64(_ONES >> (63 - ((end - 1) & 63)))
+    if first == last:
+        words[first] |= head & tail
+        return
+    words[first] |= head
+    words[first + 1 : last] = np.uint64(_ONES)
+    words[last] |= tail
+
+
+def clear_below(words: Words, end: int) -> None:
+    """Clear the bits below `end`."""
+    whole = min(end >> 6, len(words))
+    words[:whole] = 0
+    if whole < len(words) and end & 63:
+        words[whole] &= np.uint64(_ONES << (end & 63) & _ONES)
+
+
+def test(words: Words, numbers: Integers) -> Flags:
+    """Which of these numbers are set."""
+    at = numbers >> 6
+    inside = (numbers >= 0) & (at < len(words))
+    found = np.zeros(len(numbers), dtype=np.uint64)
+    found[inside] = words[at[inside]] >> (numbers[inside] & 63).astype(np.uint64)
+    flags: Flags = (found & np.uint64(1)).astype(np.bool_)
+    return flags
+
+
+def is_set(words: Words, number: int) -> bool:
+    """Whether one number is set."""
+    return 0 <= number < len(words) << 6 and bool(int(words[number >> 6]) >> (number & 63) & 1)
+
+
+def counts(words: Words) -> Integers:
+    """Set bits of each word."""
+    halves = _SET_OF_16[np.ascontiguousarray(words).view(np.uint16)]
+    per_word: Integers = halves.reshape(-1, 4).sum(axis=1, dtype=np.int64)
+    return per_word
+
+
+def count(words: Words) -> int:
+    """Set bits."""
+    return int(_SET_OF_16[np.ascontiguousarray(words).view(np.uint16)].sum(dtype=np.int64))
+
+
+def run_count(words: Words) -> int:
+    """Runs of set bits."""
+    return count(_first_of_runs(words))
+
+
+def runs(words: Words) -> tuple[Integers, Integers]:
+    """Where runs of set bits begin, and where they end."""
+    if not len(words):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    following = np.append(words[1:] << np.uint64(63), np.uint64(0))
+    lasts = words & ~((words >> np.uint64(1)) | following)
+    return members(_first_of_runs(words)), members(lasts) + 1
+
+
+def of_ranges(starts: Integers, ends: Integers) -> Words:
+    """The words of ranges, in any order; they may meet and overlap."""
+    held = starts < ends
+    order = np.argsort(starts[held], kind="stable")
+    starts, ends = starts[held][order], np.maximum.accumulate(ends[held][order])
+    if not len(starts):
+        return NO_WORDS
+    words = np.zeros(word_count(int(ends[-1])), dtype=np.uint64)
+    firsts, lasts = starts >> 6, (ends - 1) >> 6
+    heads = np.left_shift(np.uint64(_ONES), (starts & 63).astype(np.uint64))
+    tails = np.right_shift(np.uint64(_ONES), (63 - ((ends - 1) & 63)).astype(np.uint64))
+    within = firsts == lasts
+    _put_masks(words, firsts, np.where(within, heads & tails, heads))
+    _put_masks(words, lasts, np.where(within, np.uint64(0), tails))
+    if not within.all():
+        edges = np.zeros(len(words) + 1, dtype=np.int64)
+        np.add.at(edges, firsts[~within] + 1, 1)
+        np.add.at(edges, lasts[~within], -1)
+        words[np.cumsum(edges[:-1]) > 0] = np.uint64(_ONES)
+    return words
+
+
+def members(words: Words) -> Integers:
+    """The numbers that are set, ascending."""
+    held: Integers = np.flatnonzero(flags(words))
+    return held
+
+
+def flags(words: Words) -> Flags:
+    """One flag for each bit of the words."""
+    bits: Flags = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), bitorder="little").view(np.bool_)
+    return bits
+
+
+def of_flags(flagged: Flags) -> Words:
+    """The words of flags; the last one is filled up with zeros."""
+    packed = np.packbits(flagged, bitorder="little")
+    missing = -len(packed) % 8
+    if missing:
+        packed = np.append(packed, np.zeros(missing, dtype=np.uint8))
+    words: Words = packed.view(np.uint64)
+    return words
+
+
+def next_clear(words: Words, start: int) -> int:
+    """The first number at or after `start` that is not set."""
+    at = start >> 6
+    if at >= len(words):
+        return start
+    first = int(words[at]) | ((1 << (start & 63)) - 1)
+    if first != _ONES:
+        return (at << 6) + _lowest_clear(first)
+    open_words = np.flatnonzero(words[at + 1 :] != np.uint64(_ONES))
+    if not len(open_words):
+        return len(words) << 6
+    found = at + 1 + int(open_words[0])
+    return (found << 6) + _lowest_clear(int(words[found]))
+
+
+def _lowest_clear(word: int) -> int:
+    free = ~word
+    return (free & -free).bit_length() - 1
+
+
+def _first_of_runs(words: Words) -> Words:
+    if not len(words):
+        return words
+    before = np.append(np.uint64(0), words[:-1] >> np.uint64(63))
+    firsts: Words = words & ~((words << np.uint64(1)) | before)
+    return firsts
+
+
+def _marked(numbers: Integers, bits: int) -> Flags:
+    flagged = np.zeros(bits, dtype=np.bool_)
+    flagged[numbers] = True
+    return flagged
+
+
+def _put_masks(words: Words, at: Integers, masks: Words) -> None:
+    """Set the bits of each mask in its word; `at` ascends."""
+    opens = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
+    words[at[opens]] |= np.bitwise_or.reduceat(masks, opens)
