@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +28,8 @@ class Took:
     seconds: tuple[float, ...]
 
 
-def session() -> SparkSession:
-    """Two cores, workers over Unix sockets, both sources known."""
+def session(jars: Sequence[Path] = (), **more: str) -> SparkSession:
+    """Two cores, workers over Unix sockets, both sources known; `jars` and settings (`_` for `.`) beside them."""
     from benchmarks.repeated_rows import RepeatedSource
     from pyspark_ledger import register
 
@@ -45,6 +45,8 @@ def session() -> SparkSession:
         "spark.driver.bindAddress": "localhost",
         "spark.driver.memory": "2g",
         "spark.log.level": "ERROR",
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        **{name.replace("_", "."): value for name, value in more.items()},
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

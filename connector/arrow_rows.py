@@ -56,7 +56,7 @@ class ArrowRows:
         for batch in decode_rows(entry.payload, where):
             fitted = self._fit.fit(batch, where)
             if self._with_metadata:
-                extra = columns_of_entry(self._topic, position, entry.metadata, row, batch.num_rows)
+                extra = columns_of_entry(self._topic, position, entry.metadata, row, batch)
                 fitted = pa.RecordBatch.from_arrays([*fitted.columns, *extra], schema=self._target)
             row += batch.num_rows
             if batch.num_rows:

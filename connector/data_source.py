@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from connector.options import LedgerOptions, Use, read_options, require_ledger
+from connector.options import LedgerOptions, Use, read_options
 from ledger.api import store_location
 from ledger.errors import Refused
 from ledger.names import canonical_name
@@ -42,7 +42,8 @@ class LedgerSource:
         self._given = dict(given)
         self._version = version
         options = read_options(self._given)
-        canonical_name(require_ledger(options))
+        if options.ledger:  # rows that are written may name theirs
+            canonical_name(options.ledger)
         self._store = store_location(options.store or default_store)
         if not options.store and not default_store:
             _announce(self._store)
@@ -72,7 +73,7 @@ class LedgerSource:
     def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter:
         """An append. Overwriting is refused."""
         from connector.batch_writer import LedgerBatchWriter
-        from connector.sink_run import prepare_target
+        from connector.sink_target import prepare_target
 
         options = self._options("batch write")
         if overwrite:
@@ -80,11 +81,12 @@ class LedgerSource:
                 f"mode overwrite is not supported: ledger {options.ledger!r} is a log, rows are only appended",
                 hint='Write with mode("append"), or delete the ledger first',
             )
-        return LedgerBatchWriter(prepare_target(options, schema), self._version)
+        application = options.application  # checked before a ledger is made
+        return LedgerBatchWriter(prepare_target(options, schema), self._version, application)
 
     def stream_writer(self, schema: StructType) -> LedgerStreamWriter:
         """A streaming sink. Complete mode appends the whole result at every batch."""
-        from connector.sink_run import prepare_target
+        from connector.sink_target import prepare_target
         from connector.stream_writer import stream_writer
 
         return stream_writer(prepare_target(self._options("stream write"), schema), self._version)

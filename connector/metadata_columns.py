@@ -11,7 +11,7 @@ was not batched has none, which `__position` states as -1.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connector.schema import METADATA
+from connector.schema import METADATA, SAID_BY_ROWS
+from ledger.columns import cast_column
 from ledger.entry import ARROW_PROPERTY
 from ledger.position import Position
 from ledger.pulsar_columns import MessageColumns
@@ -48,21 +49,32 @@ class Topic:
 
 
 def columns_of_entry(
-    topic: Topic, position: Position, metadata: MessageMetadata, first_row: int, rows: int
+    topic: Topic, position: Position, metadata: MessageMetadata, first_row: int, batch: pa.RecordBatch
 ) -> list[pa.Array]:
-    """The metadata columns of rows `[first_row, first_row + rows)` of one Arrow entry."""
+    """The metadata columns of the rows of a batch of one Arrow entry, which begins at its row `first_row`.
+
+    What the rows were written with (`__key`, `__eventTime`, `__messageProperties`) stands in the batch behind the
+    ledger's columns; where it does not, the entry's metadata says it for all of them.
+    """
+    rows = batch.num_rows
     numbers = np.arange(first_row, first_row + rows, dtype=np.int64)
     ledgers, entries = np.full(rows, position.ledger_id), np.full(rows, position.entry_id)
     key = metadata.partition_key if metadata.HasField("partition_key") else None
     said = [(pair.key, pair.value) for pair in metadata.properties if pair.key != ARROW_PROPERTY]
+    columns: dict[str, Callable[[], pa.Array]] = {
+        "__key": lambda: pa.repeat(pa.scalar(key, pa.string()), rows),
+        "__topic": lambda: pa.repeat(pa.scalar(topic.text, pa.string()), rows),
+        "__messageId": lambda: message_ids(topic.partition, [position], np.zeros(rows, dtype=np.int64), numbers),
+        "__publishTime": lambda: _times(np.full(rows, metadata.publish_time, dtype=np.int64)),
+        "__eventTime": lambda: _times(np.full(rows, metadata.event_time, dtype=np.int64)),
+        "__messageProperties": lambda: pa.repeat(pa.scalar(said, _PROPERTIES), rows),
+        "__position": lambda: _positions(ledgers, entries, numbers),
+    }
+    where = f"entry {position} of {topic.text}"
+    own = {name for name in SAID_BY_ROWS if name in batch.schema.names}
     return [
-        pa.repeat(pa.scalar(key, pa.string()), rows),
-        pa.repeat(pa.scalar(topic.text, pa.string()), rows),
-        message_ids(topic.partition, [position], np.zeros(rows, dtype=np.int64), numbers),
-        _times(np.full(rows, metadata.publish_time, dtype=np.int64)),
-        _times(np.full(rows, metadata.event_time, dtype=np.int64)),
-        pa.repeat(pa.scalar(said, _PROPERTIES), rows),
-        _positions(ledgers, entries, numbers),
+        cast_column(batch.column(field.name), field, where) if field.name in own else columns[field.name]()
+        for field in METADATA
     ]
 
 

@@ -240,6 +240,28 @@ OPTIONS: tuple[Option, ...] = (
         _one_of("none", "lz4", "zstd"),
     ),
     Option(
+        "createLedgers",
+        "false",
+        WRITES,
+        "Create a ledger that a row names in `__ledger` and that is not there, instead of failing.",
+        _flag,
+    ),
+    Option(
+        "txnAppId",
+        "",
+        ("batch write",),
+        "With `txnVersion`: makes a write idempotent, for `foreachBatch`. Of one application, a version that is not "
+        "above the newest in the ledger is skipped. A stream is so by itself.",
+        _text,
+    ),
+    Option(
+        "txnVersion",
+        "",
+        ("batch write",),
+        "The version of this write, rising within its `txnAppId`: in `foreachBatch` the number of the batch.",
+        _number(0, 2**63 - 1),
+    ),
+    Option(
         "commitTimeoutMs",
         "60000",
         WRITES,
@@ -274,7 +296,20 @@ class LedgerOptions:
     mapping: str = "auto"
     entry_bytes: int = 4 * MIB
     compression: Literal["lz4", "zstd"] | None = None
+    create_ledgers: bool = False
+    txn_app_id: str | None = None
+    txn_version: int | None = None
     commit_timeout_ms: int = 60_000
+
+    @property
+    def application(self) -> tuple[str, int] | None:
+        """`txnAppId` and `txnVersion`, None for a write that has neither; Refused where one is missing."""
+        if self.txn_app_id is not None and self.txn_version is not None:
+            return self.txn_app_id, self.txn_version
+        if self.txn_app_id is None and self.txn_version is None:
+            return None
+        given, missing = ("txnAppId", "txnVersion") if self.txn_version is None else ("txnVersion", "txnAppId")
+        raise Refused(f"option {given!r} is given without {missing!r}", hint="A write is known by both, or by neither")
 
     def credentials(self) -> Credentials | None:
         """What is shown to a broker elsewhere; None when nothing was given."""

@@ -41,6 +41,8 @@ METADATA = pa.schema(
         ),
     ]
 )
+# What a row is written with beside its columns; the rest of METADATA follows from where it is.
+SAID_BY_ROWS = ("__key", "__eventTime", "__messageProperties")
 # Arrow could carry some of these; a reader other than this Spark could not tell what they are.
 _NOT_CARRIED = frozenset({"NullType", "VariantType", "CalendarIntervalType", "YearMonthIntervalType", "GeometryType"})
 

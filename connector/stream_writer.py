@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from connector.sink_run import PartMessage, SinkTarget, abort_parts, commit_parts, stage_rows
+from connector.sink_run import PartMessage, abort_parts, commit_parts, running_task, stage_rows
+from connector.sink_target import SinkTarget
 from ledger.errors import Unsupported
 
 try:
@@ -35,7 +36,7 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter or object):  # type: ignore
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """On an executor: stage the rows of one task."""
         query, batch = running_batch()
-        return stage_rows(self._target, self._version, query, batch, iterator)
+        return stage_rows(self._target, self._version, query, batch, iterator, running_task())
 
     def commit(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver: make the batch visible, once however often it is called."""

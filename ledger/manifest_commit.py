@@ -19,6 +19,7 @@ import logging
 import threading
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 
 from ledger.errors import LedgerError, NotFound, Refused
 from ledger.managed_ledger import ManagedLedger
@@ -26,6 +27,7 @@ from ledger.manifest_records import Manifest, ManifestRecords, ManifestRun
 from ledger.run_calls import CommitRun, CommitRuns, CommittedRun, CommittedRuns, StagedPart
 from ledger.staging import OpenedPart, StagingArea
 
+_SYNCS = 16  # ledgers of one batch that are written and synced at a time
 _TURNS = 64  # queries that share one wait for each other
 _log = logging.getLogger(__name__)
 
@@ -33,10 +35,17 @@ _log = logging.getLogger(__name__)
 class ManifestCommits:
     """Commits batches to several ledgers of one store. Any thread may call any method."""
 
-    def __init__(self, records: ManifestRecords, staging: StagingArea, ledger: Callable[[str], ManagedLedger]) -> None:
+    def __init__(
+        self,
+        records: ManifestRecords,
+        staging: StagingArea,
+        ledger: Callable[[str], ManagedLedger],
+        clock: Callable[[], int],
+    ) -> None:
         self._records = records
         self._staging = staging
         self._ledger = ledger
+        self._clock = clock
         self._turns = [threading.RLock() for _ in range(_TURNS)]
         self._unfinished = {manifest.query for manifest in records.pending()}
 
@@ -73,6 +82,10 @@ class ManifestCommits:
                 _log.error("a batch of query %s is committed and cannot be finished yet: %s", query, error)
         return not self._unfinished
 
+    def forget_before(self, cutoff_ms: int) -> None:
+        """Forget finished batches of queries that had no other: nothing that could repeat one is left."""
+        self._records.forget_before(cutoff_ms)
+
     def keeps(self, query: str, parts: Sequence[str]) -> set[str]:
         """Which of these parts a commit still needs."""
         newest = self._records.newest(query) if query in self._unfinished else None
@@ -96,26 +109,46 @@ class ManifestCommits:
             runs[ledger.name] = ManifestRun(ledger.name, ledger.incarnation, wanted.parts)
         if not runs:
             raise Refused(f"batch {request.batch} of query {request.query!r} names no ledger")
-        return Manifest(request.query, request.batch, request.txn_most, request.txn_least, list(runs.values()))
+        return Manifest(
+            request.query,
+            request.batch,
+            request.txn_most,
+            request.txn_least,
+            list(runs.values()),
+            once=request.once,
+            committed_ms=self._clock(),
+        )
 
     def _roll_forward(self, manifest: Manifest) -> CommittedRuns:
-        committed: dict[str, CommittedRun] = {}
-        for run in manifest.runs:
-            ledger = self._existing(run)
-            if ledger is not None:
-                committed[run.ledger] = self._commit_run(manifest, run, ledger)
+        committed = self._commit_runs(manifest)
         self._records.finish(manifest)
         self._unfinished.discard(manifest.query)
         self._staging.remove([part.part for run in manifest.runs for part in run.parts])
         self._staging.sweep_before(manifest.query, manifest.batch)
         return CommittedRuns(repeated=False, runs=committed)
 
-    def _commit_run(self, manifest: Manifest, run: ManifestRun, ledger: ManagedLedger) -> CommittedRun:
+    def _commit_runs(self, manifest: Manifest) -> dict[str, CommittedRun]:
+        """A run per ledger, some at a time: each waits for a sync of its own."""
+        committed: dict[str, CommittedRun] = {}
+        for at in range(0, len(manifest.runs), _SYNCS):
+            going: dict[str, Future[CommittedRun]] = {}
+            try:
+                for run in manifest.runs[at : at + _SYNCS]:
+                    ledger = self._existing(run)
+                    if ledger is not None:
+                        going[run.ledger] = self._commit_run(manifest, run, ledger)
+            finally:
+                wait(going.values())  # also when one has failed: nothing of this batch goes on behind its error
+            committed |= {name: future.result() for name, future in going.items()}
+        return committed
+
+    def _commit_run(self, manifest: Manifest, run: ManifestRun, ledger: ManagedLedger) -> Future[CommittedRun]:
         earlier = ledger.committed_batch(manifest.query)
         if earlier is not None and manifest.batch <= earlier.batch:
-            return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
-        request = _run(manifest, run.ledger, run.parts)
-        return ledger.commit_run(request, self._opened(run.parts)).result()
+            there: Future[CommittedRun] = Future()
+            there.set_result(CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows))
+            return there
+        return ledger.commit_run(_run(manifest, run.ledger, run.parts), self._opened(run.parts))
 
     def _existing(self, run: ManifestRun) -> ManagedLedger | None:
         """The ledger of a run, None when it was deleted since, also if there is another of its name."""

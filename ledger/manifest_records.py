@@ -29,7 +29,10 @@ class ManifestRun(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A committed batch over several ledgers. `done`: all of its runs are in their ledgers."""
+    """A committed batch over several ledgers. `done`: all of its runs are in their ledgers.
+
+    `once`: its query has no other batch.
+    """
 
     query: str
     batch: int
@@ -37,6 +40,8 @@ class Manifest(msgspec.Struct, frozen=True):
     txn_least: int
     runs: list[ManifestRun]
     done: bool = False
+    once: bool = False
+    committed_ms: int = 0
 
 
 class ManifestRecords:
@@ -88,6 +93,14 @@ class ManifestRecords:
         self._file.change(
             lambda c: c.execute("UPDATE manifest SET body = ? WHERE query = ? AND batch = ?", (body, *key))
         )
+
+    def forget_before(self, cutoff_ms: int) -> None:
+        """Drop what is done of queries without another batch: a repetition finds no staged part any more."""
+        rows = self._file.read(lambda c: c.execute("SELECT body FROM manifest").fetchall())
+        found = [msgspec.json.decode(row[0], type=Manifest) for row in rows]
+        past = [(m.query,) for m in found if m.once and m.done and m.committed_ms < cutoff_ms]
+        if past:
+            self._file.change(lambda c: c.executemany("DELETE FROM manifest WHERE query = ?", past))
 
 
 def require_none_pending(c: sqlite3.Connection, ledger: str) -> None:

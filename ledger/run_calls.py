@@ -62,13 +62,17 @@ class LedgerParts(msgspec.Struct, frozen=True):
 
 
 class CommitRuns(msgspec.Struct, frozen=True):
-    """Commit one batch of a query to several ledgers, exactly once: the first commit of it decides what goes where."""
+    """Commit one batch of a query to several ledgers, exactly once: the first commit of it decides what goes where.
+
+    `once`: the query commits nothing else, as with `CommitRun`.
+    """
 
     query: str
     batch: Int64
     txn_most: Uint64
     txn_least: Uint64
     runs: list[LedgerParts]
+    once: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError, which a decoder takes for a field that is wrong."""

@@ -125,12 +125,18 @@ class PartFile:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.rest()
+
+    def rest(self) -> None:
+        """Hold no file open; the next write opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def write(self, entry: Sequence[Buffer], rows: int) -> None:
         """Write one entry, given in its buffers, that delivers `rows` rows."""
+        if self._fd < 0:
+            self._fd = disk.open_file(Path(self._place.path), writable=True)
         size = sum(memoryview(buffer).nbytes for buffer in entry)
         frame = [_FRAME.pack(size, self._entries), *entry]
         disk.write_all(self._fd, frame, self._length, Path(self._place.path))
@@ -142,7 +148,7 @@ class PartFile:
 
     def close(self) -> StagedPart:
         """Close the file; what is returned goes into the task's message to the committer."""
-        self.__exit__()
+        self.rest()
         return StagedPart(self._place.part, self._entries, self._rows, self._length, self._crc)
 
 

@@ -84,7 +84,7 @@ class Store:
         )
         self._opening = threading.Lock()
         self._leaving = False
-        self.commits = ManifestCommits(metadata.manifests, self._staging, self.ledger)
+        self.commits = ManifestCommits(metadata.manifests, self._staging, self.ledger, clock)
         # Before the sweep: what is committed and not in its ledgers yet is in the staged parts only.
         finished = self.commits.finish_all()
         self._sweep(staging=finished)
@@ -246,6 +246,7 @@ class Store:
         self.commits.finish(request.query)
         earlier = ledger.committed_batch(request.query)
         if earlier is not None and request.batch <= earlier.batch:
+            self._staging.remove([part.part for part in request.parts])  # whose rows are in the log already
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
         try:
             parts = [self._staging.open(part) for part in request.parts]
@@ -312,6 +313,7 @@ class Store:
             return
         retention_ms = self._settings.stagingRetentionSeconds * 1000
         self._staging.sweep_older(self._clock() - retention_ms)
+        self.commits.forget_before(self._clock() - retention_ms)
 
 
 def _switches(request: CreateLedger) -> dict[str, str]:

@@ -41,6 +41,10 @@ class PartWriter:
         """Write one entry, given in its buffers, that delivers `rows` rows."""
         self._sink.write(entry, rows)
 
+    def rest(self) -> None:
+        """Hold no file open until there is more to write."""
+        self._sink.rest()
+
     def close(self) -> StagedPart:
         """End the part; nothing can be written after it."""
         return self._sink.close()
@@ -69,6 +73,9 @@ class _RemotePart:
 
     def __exit__(self, *_: object) -> None:
         self._writer.close()
+
+    def rest(self) -> None:
+        """A stream has no file."""
 
     def write(self, entry: Sequence[Buffer], _rows: int) -> None:
         data = entry[0] if len(entry) == 1 else b"".join(memoryview(buffer) for buffer in entry)

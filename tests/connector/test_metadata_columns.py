@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +53,8 @@ def test_ids_are_what_a_protobuf_writer_writes(
 def test_rows_of_an_arrow_entry() -> None:
     metadata = arrow_metadata("p", 3, 1_700_000_000_123, 200, 0, None)
     topic = Topic.of("public/default/persistent/orders-partition-2")
-    columns = dict(zip(METADATA.names, columns_of_entry(topic, Position(3, 7), metadata, 126, 4), strict=True))
+    rows = pa.record_batch({"n": pa.array(range(4))})
+    columns = dict(zip(METADATA.names, columns_of_entry(topic, Position(3, 7), metadata, 126, rows), strict=True))
     for name, column in columns.items():
         assert column.type == METADATA.field(name).type, name
         assert len(column) == 4
@@ -63,3 +65,20 @@ def test_rows_of_an_arrow_entry() -> None:
     assert columns["__publishTime"].cast("int64").to_pylist() == [1_700_000_000_123_000] * 4
     assert [row["batchIndex"] for row in columns["__position"].to_pylist()] == [126, 127, 128, 129]
     assert columns["__messageId"].to_pylist() == [by_hand(Position(3, 7), 2, row) for row in range(126, 130)]
+
+
+def test_what_rows_were_written_with_goes_before_what_the_entry_says() -> None:
+    metadata = arrow_metadata("p", 3, 1_700_000_000_123, 2, 0, None)
+    metadata.partition_key = "of the entry"
+    times = pa.array([None, 1_700_000_000_000_001], pa.timestamp("us", tz="UTC"))
+    said = pa.array([[("a", "b")], None], pa.map_(pa.string(), pa.string()))
+    rows = pa.record_batch({"n": [1, 2], "__key": ["k", None], "__eventTime": times, "__messageProperties": said})
+    found = columns_of_entry(Topic.of("public/default/persistent/x"), Position(3, 7), metadata, 0, rows)
+    columns = dict(zip(METADATA.names, found, strict=True))
+    assert columns["__key"].to_pylist() == ["k", None]
+    assert columns["__eventTime"].equals(times)
+    assert columns["__messageProperties"].to_pylist() == [[("a", "b")], None]
+    for name, column in columns.items():
+        assert column.type == METADATA.field(name).type, name
+    keyless = columns_of_entry(Topic.of("public/default/persistent/x"), Position(3, 7), metadata, 0, rows.select(["n"]))
+    assert keyless[0].to_pylist() == ["of the entry"] * 2

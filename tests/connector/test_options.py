@@ -33,6 +33,9 @@ SAMPLES = {
     "mapping": "off",
     "entryBytes": "1mb",
     "compression": "zstd",
+    "createLedgers": "true",
+    "txnAppId": "nightly",
+    "txnVersion": "7",
     "commitTimeoutMs": "1000",
 }
 
@@ -95,6 +98,15 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         read_options({"path": "a", "ledger": "b"})
     with pytest.raises(Refused, match=r"minPartitionBytes.*\(8388608\).*targetPartitionBytes.*\(1024\)"):
         read_options({"targetPartitionBytes": "1k"})
+
+
+def test_an_application_is_named_by_both_its_options_or_by_none() -> None:
+    assert read_options({}).application is None
+    assert read_options({"txnAppId": "nightly", "txnVersion": "0"}).application == ("nightly", 0)
+    with pytest.raises(Refused, match="'txnAppId' is given without 'txnVersion'"):
+        assert read_options({"txnAppId": "nightly"}).application
+    with pytest.raises(Refused, match="'txnVersion' is given without 'txnAppId'"):
+        assert read_options({"txnVersion": "3"}).application
 
 
 def test_values_and_sparks_own_options() -> None:

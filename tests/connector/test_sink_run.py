@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from connector.options import read_options
-from connector.sink_run import PartMessage, SinkTarget, abort_parts, commit_parts, prepare_target, run_of, stage_rows
+from connector.sink_run import PartMessage, abort_parts, commit_parts, run_of, stage_rows
+from connector.sink_target import SinkTarget, prepare_target
 from ledger.api import connect
 from ledger.errors import LedgerError, Refused
 
@@ -43,7 +44,7 @@ def held(store: Path) -> list[int]:
 def test_rows_are_seen_at_commit_in_the_order_of_tasks_and_once(store: Path) -> None:
     sink = target(store)
     messages = [stage(sink, 0, 0, 5), stage(sink, 0, 5, 5), stage(sink, 0, 5, 9)]
-    assert messages[1].part is None
+    assert messages[1].parts == []
     assert held(store) == []
     first = commit_parts(sink, "1", messages, 0)
     assert (first.repeated, first.rows) == (False, 9)
@@ -103,7 +104,7 @@ def test_entries_are_about_as_large_as_asked_and_never_too_large(store: Path) ->
     sink = target(store, entryBytes="64k", compression="lz4")
     wide = pa.record_batch({"n": pa.array(range(4000), pa.int64()), "s": pa.array(["x" * 100] * 4000)})
     message = stage_rows(sink, "1", QUERY, 0, iter([wide]))
-    assert 6 <= message.part.entries <= 10
+    assert 6 <= message.parts[0].entries <= 10
     commit_parts(sink, "1", [message], 0)
     assert held(store) == list(range(4000))
     with pytest.raises(Refused, match=r"'entryBytes' is 67108864, blocks of 67108864 bytes .* hold entries of"):
@@ -113,7 +114,8 @@ def test_entries_are_about_as_large_as_asked_and_never_too_large(store: Path) ->
 def test_an_entry_that_turns_out_too_large_is_halved_down_to_a_row(store: Path) -> None:
     from dataclasses import replace
 
-    sink = replace(target(store), entry_bytes_most=4096)
+    sink = target(store)
+    sink = replace(sink, named=replace(sink.named, entry_bytes_most=4096))
     rows = pa.record_batch({"n": pa.array(range(16), pa.int64()), "s": pa.array(["x" * 1000] * 16)})
     message = stage_rows(sink, "1", QUERY, 0, iter([rows]))
     commit_parts(sink, "1", [message], 0)

@@ -1,0 +1,219 @@
+"""From the append of a small message to `foreachBatch`, at ten messages a second.
+
+The base is a Python source that reads nothing: its offset is the number of the last message, which it finds in a file,
+and its task counts up to it. So what is compared is all that we do: append with its sync, asking the broker for the
+end, planning, mapping. Both queries trigger as fast as they can, and `foreachBatch` collects the rows.
+
+Each side runs for `LATENCY_SECONDS` in turns, seven times; the ratio is that of the medians. Kafka, at its defaults and
+with `fetch.max.wait.ms=10`, is measured with `LATENCY_KAFKA=1` in the same way and only reported.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+from pyspark.sql.types import StructType
+
+from benchmarks.beside_kafka import ROUNDS, Peers, peers
+from benchmarks.repeated_rows import allow
+from ledger.arrow_payload import arrow_metadata, encode_rows
+from ledger.columns import schema_bytes
+from ledger.entry import encode_entry
+from ledger.names import canonical_name
+from ledger.protocol import CreateLedger
+
+SECONDS = float(os.environ.get("LATENCY_SECONDS", "6"))
+KAFKA = os.environ.get("LATENCY_KAFKA") == "1"
+PERIOD = 0.1
+_UNCOUNTED = 10
+_WAIT_SECONDS = 60.0
+SCHEMA = pa.schema([("n", pa.int64())])
+Send = Callable[[int], None]
+
+
+class CountingSource(DataSource):
+    """The numbers up to the one in a file."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is given."""
+        return "counting"
+
+    def schema(self) -> str:
+        """One number."""
+        return "n bigint"
+
+    def streamReader(self, schema: StructType) -> CountingReader:  # noqa: N802, ARG002 — Spark's signature
+        """The reader."""
+        return CountingReader(Path(self.options["file"]))
+
+
+class CountingReader(DataSourceStreamReader):
+    """Offsets are numbers."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Before the first."""
+        return {"n": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802, ARG002
+        """As far as the file says."""
+        return {"n": max(start["n"], int(self._file.read_text()))}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """None."""
+        return ReadAllAvailable()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """One."""
+        return [InputPartition((start["n"], end["n"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The numbers."""
+        yield pa.RecordBatch.from_arrays([pa.array(range(*partition.value), pa.int64())], schema=SCHEMA)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing is kept."""
+
+    def stop(self) -> None:
+        """Nothing is open."""
+
+
+class Arrivals:
+    """When each number was sent, and when it came."""
+
+    def __init__(self) -> None:
+        self._sent: dict[int, float] = {}
+        self._came: dict[int, float] = {}
+
+    def batch(self, rows: DataFrame, _batch: int) -> None:
+        """What `foreachBatch` calls."""
+        numbers = [int(row.n) for row in rows.collect()]
+        now = time.perf_counter()
+        for number in numbers:
+            self._came.setdefault(number, now)
+
+    def measure(self, query: StreamingQuery, send: Send) -> list[float]:
+        """Send at a steady pace; the seconds that each number took, without the first ones."""
+        try:
+            self._send(0, send)
+            self._wait(query, 1)
+            start, total = time.perf_counter(), _UNCOUNTED + int(SECONDS / PERIOD)
+            for number in range(1, total):
+                time.sleep(max(0.0, start + number * PERIOD - time.perf_counter()))
+                self._send(number, send)
+            self._wait(query, total)
+        finally:
+            query.stop()
+        return [self._came[number] - self._sent[number] for number in range(_UNCOUNTED, total)]
+
+    def _send(self, number: int, send: Send) -> None:
+        self._sent[number] = time.perf_counter()
+        send(number)
+
+    def _wait(self, query: StreamingQuery, count: int) -> None:
+        until = time.monotonic() + _WAIT_SECONDS
+        while len(self._came) < count:
+            error = query.exception()
+            if error is not None:
+                raise error
+            if time.monotonic() > until:
+                raise TimeoutError(f"{len(self._came)} of {count} messages came: {query.status}")
+            time.sleep(0.01)
+
+
+def run(both: Peers, rows: DataFrame, send: Send) -> list[float]:
+    """The seconds of each message through a query."""
+    arrivals = Arrivals()
+    writer = rows.writeStream.foreachBatch(arrivals.batch).option("checkpointLocation", str(both.fresh()))
+    return arrivals.measure(writer.trigger(processingTime="0 seconds").start(), send)
+
+
+def ours(both: Peers) -> list[float]:
+    """Through a ledger of its own."""
+    ledger = f"small{next(both.serial)}"
+    name = canonical_name(ledger)
+    both.client.create(CreateLedger(name))
+    version = both.client.register_schema(name, schema_bytes(SCHEMA)).version
+    reader = both.spark.readStream.format("ledger").option("store", str(both.store))
+    with both.client.producer(name) as producer:
+
+        def send(number: int) -> None:
+            batch = pa.RecordBatch.from_arrays([pa.array([number], pa.int64())], schema=SCHEMA)
+            metadata = arrow_metadata("bench", number, 1, 1, version)
+            producer.append(*encode_entry(metadata, encode_rows([batch]))).result()
+
+        return run(both, reader.option("startingPosition", "earliest").load(ledger), send)
+
+
+def base(both: Peers) -> list[float]:
+    """Through a source that reads nothing."""
+    file = both.fresh()
+    allow(file, 0)
+    rows = both.spark.readStream.format("counting").option("file", str(file)).load()
+    return run(both, rows, lambda number: allow(file, number + 1))
+
+
+def kafka(both: Peers, wait_ms: str | None) -> list[float]:
+    """Through Kafka, sent by its Java producer, one acknowledged message at a time."""
+    topic = f"small{next(both.serial)}"
+    both.kafka.create(topic)
+    jvm: Any = both.spark.sparkContext._jvm  # noqa: SLF001  # there is no Python client of Kafka here
+    settings = jvm.java.util.Properties()
+    serializer = "org.apache.kafka.common.serialization.StringSerializer"
+    for key, value in (("bootstrap.servers", both.kafka.address), ("key.serializer", serializer),
+                       ("value.serializer", serializer)):  # fmt: skip
+        settings.put(key, value)
+    producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(settings)
+    record = jvm.org.apache.kafka.clients.producer.ProducerRecord
+    reader = both.spark.readStream.format("kafka").option("kafka.bootstrap.servers", both.kafka.address)
+    reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
+    if wait_ms is not None:
+        reader = reader.option("kafka.fetch.max.wait.ms", wait_ms)
+    rows = reader.load().selectExpr("cast(cast(value as string) as bigint) as n")
+    try:
+        return run(both, rows, lambda number: producer.send(record(topic, str(number))).get())
+    finally:
+        producer.close()
+
+
+def tell(label: str, seconds: list[float]) -> None:
+    """The median and the tail of one side."""
+    p99 = statistics.quantiles(seconds, n=100)[98]
+    print(f"{label}: {len(seconds)} messages, p50 {statistics.median(seconds) * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms")
+
+
+def main() -> None:
+    """Prints each round, then both sides; the last line is the ratio of the medians."""
+    sides: dict[str, Callable[[Peers], list[float]]] = {"ours": ours, "base": base}
+    if KAFKA:
+        sides["kafka"] = lambda both: kafka(both, None)
+        sides["kafka, waiting 10 ms"] = lambda both: kafka(both, "10")
+    found: dict[str, list[float]] = {label: [] for label in sides}
+    with peers(with_kafka=KAFKA) as both:
+        both.spark.dataSource.register(CountingSource)
+        for number in range(ROUNDS + 1):
+            took = {label: side(both) for label, side in sides.items()}
+            medians = "  ".join(f"{label} {statistics.median(seconds) * 1e3:.0f} ms" for label, seconds in took.items())
+            print(f"  round {number}: {medians}{'  (not counted)' if not number else ''}", flush=True)
+            for label, seconds in took.items():
+                found[label] += seconds if number else []
+    for label, seconds in found.items():
+        tell(label, seconds)
+    print(f"ratio latency {statistics.median(found['ours']) / statistics.median(found['base']):.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Rows per second of `format("ledger")` against Spark's Kafka source, over the same rows, both into noop.
+
+`AvailableNow` over a backlog in batches of 256 MiB, as two partitions of a topic and as one ledger. Kafka delivers its
+seven columns, ours the value: that is what each side's reader gives to whoever wants the value.
+"""
+
+from __future__ import annotations
+
+import os
+
+from benchmarks.beside_kafka import MIB, ROUNDS, fill, peers
+from benchmarks.harness import compare
+
+BATCH_BYTES = int(os.environ.get("KAFKA_BATCH_MB", "256")) * MIB
+BATCHES = 5
+
+
+def report(name: str, row_bytes: int) -> None:
+    """Measure with rows of this size; the last line is the ratio."""
+    rows = BATCH_BYTES // row_bytes
+    with peers() as both:
+        fill(both.client, "rows", rows * BATCHES, row_bytes)
+        both.kafka.create("rows")
+        both.to_kafka(both.spark.read.format("ledger").option("store", str(both.store)).load("rows"), "rows")
+        compare(
+            name,
+            lambda: both.read(both.ledger_stream("rows", rows)),
+            lambda: both.read(both.kafka_stream("rows", rows)),
+            rounds=ROUNDS,
+            work_bytes=BATCH_BYTES,
+        )

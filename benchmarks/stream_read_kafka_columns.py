@@ -1,0 +1,85 @@
+"""A group-by over flights: columns of a ledger against JSON in Kafka with `from_json`, as it is kept there.
+
+The flights are the 3 million of vega-datasets 3.2.1 (npm), whose licence does not let us ship them: `FLIGHTS` names the
+file, else it is fetched into `build/`. Each round reads them twice over, in batches of a million, and keeps count, mean
+delay and distance by origin, in complete mode into noop.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from benchmarks.beside_kafka import ROUNDS, Peers, peers, per_batch
+from benchmarks.harness import compare
+from benchmarks.spark_queries import drained
+
+PACKAGE = "vega-datasets@3.2.1"
+_FILE = "flights-3m.parquet"
+BATCH_ROWS = 1_000_000
+REPEATS = 2
+FIELDS = "date timestamp, delay bigint, distance bigint, origin string, destination string"
+
+
+def flights() -> Path:
+    """The file of flights."""
+    given = os.environ.get("FLIGHTS")
+    path = Path(given) if given else Path("build") / _FILE
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        packed = subprocess.run(
+            ["npm", "pack", "--silent", "--pack-destination", str(path.parent), PACKAGE],  # noqa: S607  # as installed
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        with tarfile.open(path.parent / packed.stdout.strip()) as archive:
+            source = archive.extractfile(f"package/data/{_FILE}")
+            if source is None:
+                raise FileNotFoundError(f"{PACKAGE} holds no {_FILE}")
+            with path.open("wb") as target:
+                shutil.copyfileobj(source, target)
+    return path.absolute()
+
+
+def grouped(rows: DataFrame) -> DataFrame:
+    """What is asked of the flights."""
+    return rows.groupBy("origin").agg(f.count("*"), f.avg("delay"), f.sum("distance"))
+
+
+def seconds(both: Peers, rows: DataFrame) -> float:
+    """Seconds per batch of the group-by."""
+    writer = grouped(rows).writeStream.format("noop").outputMode("complete")
+    writer = writer.option("checkpointLocation", str(both.fresh()))
+    return per_batch(drained(writer.trigger(availableNow=True).start()))
+
+
+def main() -> None:
+    """The last line is the ratio."""
+    with peers() as both:
+        rows = both.spark.read.parquet(str(flights())).withColumn("date", f.col("date").cast("timestamp"))
+        both.kafka.create("flights")
+        for _ in range(REPEATS):
+            rows.write.format("ledger").option("store", str(both.store)).mode("append").save("flights")
+            both.to_kafka(rows.select(f.to_json(f.struct("*")).alias("value")), "flights")
+
+        def base() -> float:
+            text = both.kafka_stream("flights", BATCH_ROWS).select(f.col("value").cast("string").alias("text"))
+            return seconds(both, text.select(f.from_json("text", FIELDS).alias("row")).select("row.*"))
+
+        compare(
+            "stream_read_kafka_columns",
+            lambda: seconds(both, both.ledger_stream("flights", BATCH_ROWS)),
+            base,
+            rounds=ROUNDS,
+        )
+
+
+if __name__ == "__main__":
+    main()
