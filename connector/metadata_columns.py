@@ -91,6 +91,8 @@ def columns_of_messages(
         np.fromiter((message.event_time for message in messages), np.int64, count),
         np.fromiter((message.publish_time for message in messages), np.int64, count),
         pa.array([list(message.properties.items()) for message in messages], _PROPERTIES),
+        np.fromiter((message.sequence_id for message in messages), np.uint64, count).astype(np.int64),
+        pa.array([message.ordering_key for message in messages], pa.binary()),
     )
     return columns_of_batches(topic, positions, said)
 

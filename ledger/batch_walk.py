@@ -73,9 +73,9 @@ _CONTINUES = np.uint64(0x8080808080808080)
 class Places:
     """What was found. Arrays are of all messages of all batches, but for those of properties.
 
-    `sound` is of batches; what is said of a message of a batch that is not sound means nothing. `key` and
-    `property` ranges are `[start, end)`; a message without a key has `key_start` -1. `event_time` is -1 where none is
-    stated.
+    `sound` is of batches; what is said of a message of a batch that is not sound means nothing. `key`, `ordering` and
+    `property` ranges are `[start, end)`; a message without a key has `key_start` -1. `event_time` and `sequence` are -1
+    where none is stated.
     """
 
     sound: Flags
@@ -85,8 +85,11 @@ class Places:
     value_end: Integers
     null: Flags
     event_time: Integers
+    sequence: Integers
     key_start: Integers
     key_end: Integers
+    ordering_start: Integers
+    ordering_end: Integers
     property_owner: Integers
     property_start: Integers
     property_end: Integers
@@ -105,7 +108,7 @@ def walk(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers, counts: 
     following[last] = ends
     found.refuse(end != following)
     return Places(
-        sound, owner, number, begin, end, found.null, found.event_time, found.key_start, found.key_end,
+        sound, owner, number, begin, end, found.null, found.event_time, found.sequence, *found.key, *found.ordering,
         *found.properties(),
     )  # fmt: skip
 
@@ -150,8 +153,9 @@ class _Fields:
         self.refuse(self.ends > self._limit)
         self.size = np.full(count, -1, dtype=np.int64)
         self.null = np.zeros(count, dtype=np.bool_)
-        self.event_time = np.full(count, -1, dtype=np.int64)
-        self.key_start, self.key_end = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+        self.event_time, self.sequence = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+        self.key = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+        self.ordering = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
         self._pairs: list[tuple[Integers, Integers, Integers]] = []
 
     def refuse(self, wrong: Flags) -> None:
@@ -196,13 +200,14 @@ class _Fields:
         self._sound[self._owner[live]] = False
 
     def _keep(self, live: Integers, tag: Integers, value: Integers, start: Integers) -> None:
-        for known, column in ((_SIZE, self.size), (_EVENT_TIME, self.event_time)):
+        for known, column in ((_SIZE, self.size), (_EVENT_TIME, self.event_time), (_SEQUENCE, self.sequence)):
             hit = tag == known
             column[live[hit]] = value[hit]
-        hit = tag == _KEY
-        if hit.any():
-            mine, begin = live[hit], start[hit]
-            self.key_start[mine], self.key_end[mine] = begin, begin + value[hit]
+        for known, (begins, ends) in ((_KEY, self.key), (_ORDERING_KEY, self.ordering)):
+            hit = tag == known
+            if hit.any():
+                mine, begin = live[hit], start[hit]
+                begins[mine], ends[mine] = begin, begin + value[hit]
         hit = tag == _NULL_VALUE
         if hit.any():
             self.null[live[hit]] = value[hit] == 1

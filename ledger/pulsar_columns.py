@@ -35,6 +35,8 @@ class MessageColumns:
     event_times: Integers
     publish_times: Integers
     properties: pa.Array
+    sequence_ids: Integers
+    ordering_keys: pa.Array
 
 
 def may_be_columns(entry: ParsedEntry) -> bool:
@@ -104,11 +106,12 @@ def _columns(data: Bytes, places: Places, chosen: Integers, entries: Sequence[Pa
         properties = names.column(kept)
     except pa.ArrowInvalid:
         return None  # a text that is no UTF-8: `pulsar_payload` finds and names it
-    stated = places.event_time[kept]
-    publish, event = (
+    stated, numbered = places.event_time[kept], places.sequence[kept]
+    publish, event, sequence = (
         np.fromiter((getattr(entry.metadata, field) for entry in entries), np.uint64, len(entries)).astype(np.int64)
-        for field in ("publish_time", "event_time")
+        for field in ("publish_time", "event_time", "sequence_id")
     )
+    ordering = places.ordering_start[kept], places.ordering_end[kept]
     return MessageColumns(
         chosen[owner],
         places.number[kept],
@@ -117,6 +120,8 @@ def _columns(data: Bytes, places: Places, chosen: Integers, entries: Sequence[Pa
         np.where(stated < 0, event[owner], stated),
         publish[owner],
         properties,
+        np.where(numbered < 0, sequence[owner], numbered),
+        cut(data, *ordering, ordering[0] < 0),
     )
 
 

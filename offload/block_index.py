@@ -8,6 +8,9 @@
 Rules: blocks rise in entry id, part id and offset; the first begins with entry 0 at offset 0 as part 1. Everything that
 can be checked against something else is, and what disagrees is Corrupt naming both; sizes are bounded by the object's
 own before anything is allocated. The streaming form (version 2) is Unsupported by name.
+
+Where an entry fits no block, Pulsar's offloader lists a last block that begins where the data object ends, by its own
+count, and reports success: the entries from there on are not in the object, whatever the metadata says.
 """
 
 from __future__ import annotations
@@ -52,6 +55,12 @@ class BlockIndex:
     def entries(self) -> int:
         """Entries of the ledger, as its metadata states them."""
         return self.metadata.lastEntryId + 1
+
+    @property
+    def held_entries(self) -> int:
+        """Entries that the data object has a block for: fewer than `entries` where the offloader gave up in silence."""
+        last = self.blocks[-1]
+        return self.entries if last.offset < self.data_bytes else last.first_entry
 
     @property
     def managed_ledger(self) -> str:
@@ -111,5 +120,5 @@ def _require_rising(index: BlockIndex, where: str) -> None:
     for before, after in pairwise(index.blocks):
         if after.first_entry <= before.first_entry or after.offset <= before.offset or after.part_id <= before.part_id:
             raise Corrupt(f"{where}: block {after} follows {before}: entries, parts and offsets must rise")
-    if last.offset + HEADER_BYTES > index.data_bytes:
+    if last.offset != index.data_bytes and last.offset + HEADER_BYTES > index.data_bytes:
         raise Corrupt(f"{where}: the last block begins at {last.offset}, the data object has {index.data_bytes} bytes")

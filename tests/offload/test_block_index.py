@@ -19,7 +19,11 @@ from offload.block_index import BlockIndex, IndexedBlock, parse_index
 from offload.object_key import ObjectKey
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "pulsar"
-INDEXES = sorted(path for path in FIXTURES.rglob("*-index") if ObjectKey.parse(path.name))
+INDEXES = sorted(
+    path
+    for path in FIXTURES.rglob("*-index")
+    if ObjectKey.parse(path.name) and path.with_name(path.name.removesuffix("-index")).exists()
+)
 METADATA = bytes.fromhex(
     "08021002180c2001280332120a0e3132372e302e302e313a3331383110003803480250005a340a1570756c7361722f6d616e616765642d"
     "6c6564676572121b7075626c69632f64656661756c742f70657273697374656e742f74"

@@ -1,0 +1,118 @@
+"""The objects of a bucket, looked at: one listing, and one request for each index object, many at once.
+
+Rules
+- Whatever is not named as Pulsar names offloaded objects is passed over; the folder before a name means nothing.
+- An object of a later format is not guessed at: its attempt does not count, and says why.
+- An index is read whole and bounded. What cannot be read is a fault of its attempt, never of the bucket.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ledger.errors import Corrupt, LedgerError, NotFound, Unsupported
+from offload.block_index import BlockIndex, parse_index
+from offload.catalogue import Attempt, Catalogue, without_index
+from offload.object_key import ObjectKey
+from offload.object_store import ObjectStore
+
+VERSION, VERSION_NAME = "1", "s3managedledgeroffloaderformatversion"
+TOPIC_NAME, CLUSTER_NAME = "managedledgername", "pulsarclustername"
+INCARNATION_NAME = "ledgerincarnation"
+_INDEX_BYTES_MAX = 64 * 1024 * 1024
+_AT_ONCE = 16
+_STREAMED = re.compile(r"(?:.*/)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-index")
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The objects of one attempt; a size of -1: not there."""
+
+    key: ObjectKey
+    folder: str
+    data_bytes: int
+    index_bytes: int
+
+
+def read_catalogue(store: ObjectStore) -> Catalogue:
+    """The catalogue of everything below the store's address; raises NotFound when there is nothing to read."""
+    listed, strange = _listed(store)
+    if not listed and not strange:
+        raise NotFound(
+            f"{store.address} holds no offloaded ledger: no object is named <uuid>-ledger-<id>",
+            hint="Give the bucket and prefix that Pulsar or `ledger offload` wrote to",
+        )
+    if not listed:
+        raise Unsupported(f"{store.address} holds only streaming offloads (version 2), such as {strange[0]}")
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="catalogue") as pool:
+        return Catalogue(pool.map(lambda one: _looked_at(store, one), listed))
+
+
+def _listed(store: ObjectStore) -> tuple[list[_Listed], list[str]]:
+    sizes: dict[tuple[str, ObjectKey], dict[bool, int]] = {}
+    strange = []
+    for found in store.objects():
+        folder, slash, name = found.key.rpartition("/")
+        parsed = ObjectKey.parse(name)
+        if parsed is None:
+            if _STREAMED.fullmatch(found.key):
+                strange.append(found.key)
+            continue
+        key, is_index = parsed
+        sizes.setdefault((folder + slash, key), {})[is_index] = found.size
+    return [_Listed(key, folder, of.get(False, -1), of.get(True, -1)) for (folder, key), of in sizes.items()], strange
+
+
+def _looked_at(store: ObjectStore, listed: _Listed) -> Attempt:
+    attempt = Attempt(listed.key, listed.folder, data_bytes=listed.data_bytes)
+    if listed.index_bytes < 0:
+        try:
+            return without_index(_named(attempt, store.head(attempt.data_name).metadata))
+        except NotFound:
+            return without_index(attempt)  # it was swept meanwhile
+    name = f"{listed.folder}{listed.key.index_name}"
+    try:
+        data, head = store.get(name, _INDEX_BYTES_MAX)
+    except NotFound:
+        return without_index(attempt)
+    attempt = _named(attempt, head.metadata)
+    version = head.metadata.get(VERSION_NAME, VERSION)
+    if version != VERSION:
+        return _faulty(attempt, f"{name} is of format version {version!r}, expected {VERSION!r}")
+    try:
+        index = parse_index(data, f"{store.address}/{name}")
+    except LedgerError as wrong:
+        return _faulty(attempt, wrong.message, damaged=isinstance(wrong, Corrupt))
+    return _compared(_named(attempt, {}, index), index, f"{store.address}/{attempt.data_name}")
+
+
+def _named(attempt: Attempt, metadata: Mapping[str, str], index: BlockIndex | None = None) -> Attempt:
+    return Attempt(
+        attempt.key,
+        attempt.folder,
+        attempt.topic or metadata.get(TOPIC_NAME, "") or (index.managed_ledger if index else ""),
+        attempt.cluster or metadata.get(CLUSTER_NAME, ""),
+        attempt.incarnation or metadata.get(INCARNATION_NAME, ""),
+        index,
+        attempt.data_bytes,
+    )
+
+
+def _compared(attempt: Attempt, index: BlockIndex, where: str) -> Attempt:
+    """Whether the data object is there and whole, by its size."""
+    if attempt.data_bytes < 0:
+        return _faulty(attempt, f"{where} is not there, only its index is")
+    if attempt.data_bytes < index.data_bytes:
+        said = f"{where} has {attempt.data_bytes} bytes, its index states {index.data_bytes}"
+        return _faulty(attempt, said, damaged=True)
+    return attempt
+
+
+def _faulty(attempt: Attempt, fault: str, *, damaged: bool = False) -> Attempt:
+    return Attempt(
+        attempt.key, attempt.folder, attempt.topic, attempt.cluster, attempt.incarnation, attempt.index,
+        attempt.data_bytes, fault, damaged,
+    )  # fmt: skip

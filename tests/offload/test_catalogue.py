@@ -1,0 +1,170 @@
+"""Goal: a bucket says what it holds, and what is missing. Method: objects made for each case, listed as they lie."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unsupported
+from offload.bucket_listing import read_catalogue
+from offload.catalogue import Catalogue, TopicLedgers
+from offload.opened_store import open_object_store
+from offload.pulsar_record import KnownLedger, PulsarRecord
+from tests.offload.bucket_rig import TOPIC, message, put_segment
+
+ENTRIES = [message(number) for number in range(5)]
+
+
+def listed(directory: Path) -> Catalogue:
+    return read_catalogue(open_object_store(directory))
+
+
+def only(directory: Path, name: str = "t") -> TopicLedgers:
+    (topic,) = listed(directory).find(name)
+    return topic
+
+
+def gaps(topic: TopicLedgers) -> list[tuple[int, int, int]]:
+    return [(gap.ledger_id, gap.first, gap.end) for gap in topic.gaps]
+
+
+@pytest.mark.parametrize(
+    "name", ["t", "public/default/t", "public/default/persistent/t", "persistent://public/default/t"]
+)
+def test_a_topic_is_found_in_every_spelling(tmp_path: Path, name: str) -> None:
+    put_segment(tmp_path / "any" / "folder", 7, ENTRIES)
+    assert [segment.ledger_id for segment in only(tmp_path, name).segments] == [7]
+
+
+def test_a_name_that_pulsar_encodes_is_found_as_it_is_written(tmp_path: Path) -> None:
+    put_segment(tmp_path, 7, ENTRIES, topic="public/default/persistent/a+b%C3%BC")
+    assert only(tmp_path, "a bü").name == "public/default/persistent/a bü"
+    assert only(tmp_path, "public/default/persistent/a+b%C3%BC").segments
+
+
+def test_without_user_metadata_the_index_says_the_topic(tmp_path: Path) -> None:
+    put_segment(tmp_path, 7, ENTRIES, sidecar=False)
+    assert only(tmp_path).path == TOPIC
+
+
+def test_another_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    put_segment(tmp_path, 7, ENTRIES, topic="public/default/persistent/flights")
+    with pytest.raises(NotFound, match="Did you mean 'public/default/persistent/flights'"):
+        only(tmp_path, "flight")
+
+
+def test_nothing_to_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "readme.txt").write_text("no ledger")
+    with pytest.raises(NotFound, match="no object is named"):
+        listed(tmp_path)
+    (tmp_path / f"{uuid.uuid4()}-index").write_bytes(b"streamed")
+    with pytest.raises(Unsupported, match="streaming offloads"):
+        listed(tmp_path)
+
+
+def test_partitions_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for partition in (10, 2, 0):
+        put_segment(tmp_path, partition + 1, ENTRIES, topic=f"{TOPIC}-partition-{partition}")
+    found = listed(tmp_path).find("t")
+    assert [topic.name.rpartition("-")[2] for topic in found] == ["0", "2", "10"]
+    assert only(tmp_path, "t-partition-2").segments[0].ledger_id == 3
+    put_segment(tmp_path, 99, ENTRIES)
+    with pytest.raises(Refused, match="is a topic of its own and has 3 partitions"):
+        listed(tmp_path).find("t")
+
+
+def test_ledgers_rise_and_attempts_that_did_not_end_count_for_nothing(tmp_path: Path) -> None:
+    for ledger_id in (30, 4, 12):
+        put_segment(tmp_path, ledger_id, ENTRIES)
+    lost = put_segment(tmp_path, 12, ENTRIES, attempt=uuid.uuid4())
+    (tmp_path / lost.index_name).unlink()
+    topic = only(tmp_path)
+    assert [segment.ledger_id for segment in topic.segments] == [4, 12, 30]
+    assert not topic.gaps
+
+
+def test_a_ledger_of_which_no_attempt_ended_is_a_gap_unless_it_comes_last(tmp_path: Path) -> None:
+    for ledger_id in (4, 12, 30):
+        put_segment(tmp_path, ledger_id, ENTRIES)
+    middle, last = (only(tmp_path).segments[number] for number in (1, 2))
+    (tmp_path / f"{middle.data_name}-index").unlink()
+    assert gaps(only(tmp_path)) == [(12, 0, -1)]
+    (tmp_path / f"{last.data_name}-index").unlink()
+    assert gaps(only(tmp_path)) == []
+
+
+def test_an_index_without_its_data_is_a_gap(tmp_path: Path) -> None:
+    for ledger_id in (4, 12):
+        put_segment(tmp_path, ledger_id, ENTRIES)
+    (tmp_path / only(tmp_path).segments[0].data_name).unlink()
+    assert gaps(only(tmp_path)) == [(4, 0, -1)]
+
+
+def test_equal_attempts_are_one_and_different_ones_are_refused(tmp_path: Path) -> None:
+    put_segment(tmp_path, 4, ENTRIES)
+    put_segment(tmp_path, 4, ENTRIES, attempt=uuid.uuid4())
+    assert len(only(tmp_path).segments) == 1
+    put_segment(tmp_path, 4, ENTRIES[:3], attempt=uuid.uuid4())
+    with pytest.raises(Refused, match="ledger 4 was offloaded 3 times and last entry id and length differ"):
+        only(tmp_path)
+
+
+def test_two_clusters_of_one_topic_are_refused_until_one_is_named(tmp_path: Path) -> None:
+    put_segment(tmp_path, 4, ENTRIES, cluster="east")
+    put_segment(tmp_path, 5, ENTRIES, cluster="west")
+    with pytest.raises(Refused, match=r"there 2 times: cluster 'east'.*cluster 'west'"):
+        only(tmp_path)
+    (topic,) = listed(tmp_path).find("t", cluster="west")
+    assert [segment.ledger_id for segment in topic.segments] == [5]
+
+
+def damage_size(directory: Path, name: str) -> None:
+    path = directory / name
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def damage_index(directory: Path, name: str) -> None:
+    path = directory / f"{name}-index"
+    path.write_bytes(b"\0" + path.read_bytes()[1:])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [(damage_size, "has 287 bytes, its index states 288"), (damage_index, "expected 0xde47de47")],
+)
+def test_damage_is_an_error_that_names_the_object_and_both_values(tmp_path: Path, damage: object, message: str) -> None:
+    key = put_segment(tmp_path, 4, [b"x" * 20] * 5)
+    damage(tmp_path, key.data_name)  # type: ignore[operator]
+    with pytest.raises(Corrupt, match=message):
+        only(tmp_path)
+
+
+def test_a_later_format_is_not_guessed_at(tmp_path: Path) -> None:
+    key = put_segment(tmp_path, 4, ENTRIES)
+    put_segment(tmp_path, 5, ENTRIES)
+    beside = tmp_path / f"{key.index_name}.meta.json"
+    beside.write_text(beside.read_text().replace('version": "1"', 'version": "12345"'))
+    (gap,) = only(tmp_path).gaps
+    assert "is of format version '12345', expected '1'" in gap.cause
+
+
+def test_pulsars_record_goes_before_the_listing(tmp_path: Path) -> None:
+    kept = {ledger_id: put_segment(tmp_path, ledger_id, ENTRIES) for ledger_id in (4, 12, 30)}
+    other = put_segment(tmp_path, 12, ENTRIES, attempt=uuid.uuid4())
+    ledgers = (
+        KnownLedger(9, 3, offloaded=False, attempt=None),
+        KnownLedger(12, 5, offloaded=True, attempt=other),
+        KnownLedger(20, 8, offloaded=True, attempt=kept[4]),
+        KnownLedger(30, 5, offloaded=True, attempt=None),
+        KnownLedger(31, 0, offloaded=False, attempt=None),
+    )
+    (topic,) = listed(tmp_path).find("t", [PulsarRecord("", ledgers)])
+    assert [segment.data_name for segment in topic.segments] == [other.data_name, kept[30].data_name]
+    assert gaps(topic) == [(9, 0, 3), (20, 0, 8)]
+    wrong = (KnownLedger(12, 6, offloaded=True, attempt=other),)
+    with pytest.raises(Corrupt, match="states 5 entries, Pulsar 6"):
+        listed(tmp_path).find("t", [PulsarRecord("", wrong)])
+    with pytest.raises(LedgerError, match="none of 1 records of Pulsar is of topic"):
+        listed(tmp_path).find("t", [PulsarRecord("persistent://public/default/other", ledgers)])
