@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ledger.api import LedgerStore
 
 __version__ = "0.1.0"
-__all__ = ["DefaultSource", "__version__", "configure", "connect", "register", "session"]
+__all__ = ["DefaultSource", "__version__", "configure", "connect", "register", "session", "settle", "watch"]
 
 _PACKAGES = ("connector", "ledger", "offload")
 
@@ -107,11 +107,34 @@ def session(app_name: str = "pyspark-ledger", **conf: object) -> SparkSession:
 
 
 def configure(spark: SparkSession) -> SparkSession:
-    """Set what can be set on a running session, and show the lines for what cannot."""
+    """Set what can be set on a running session, show the lines for what cannot, and let it acknowledge its batches."""
     _require_own_packages()
     from connector.session import configure_session
 
     return configure_session(spark)
+
+
+def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:
+    """Wait until what the session's ended queries committed is acknowledged, too; False when it takes longer.
+
+    Acknowledgements follow the commits of `session()` and `configure()` within milliseconds, in the background.
+    """
+    _require_own_packages()
+    from connector.acknowledging import settle as settle_session
+
+    return settle_session(spark, timeout_s)
+
+
+def watch(spark: SparkSession, show: Any = None, *, prometheus: Any = None) -> Any:
+    """Show lag, cache and size of the batches of a session's queries; the listener, for `spark.streams.removeListener`.
+
+    Prints lines, unless `show` is a function that takes a `LedgerProgress`. With `prometheus`, a registry of
+    prometheus-client, they become gauges `ledger_stream_…` there.
+    """
+    _require_own_packages()
+    from connector.progress_watch import watch as watch_session
+
+    return watch_session(spark, show, prometheus)
 
 
 def _require_own_packages() -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ledger.api import LedgerStore, connect, store_location
-from ledger.cursor_calls import NameCursor, OpenCursor, ResetCursor
+from ledger.cursor_calls import CursorState, NameCursor, OpenCursor, ResetCursor
 from ledger.errors import LedgerError
 from ledger.names import canonical_name, short_name
 from ledger.position import EARLIEST, LATEST, Position
@@ -159,8 +159,13 @@ def create(
 @reporting
 def describe(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
     """A ledger: its end, its segments, its cursors."""
-    described = opened(store).client.describe(canonical_name(name))
-    show(output, described, lambda console: _describe(console, described))
+    client = opened(store).client
+    described = client.describe(canonical_name(name))
+    if output is Output.json:
+        show(output, described, lambda _: None)
+        return
+    states = [client.call("cursor.describe", NameCursor(described.name, cursor)) for cursor in described.cursors]
+    show(output, described, lambda console: _describe(console, described, states))
 
 
 @app.command()
@@ -341,13 +346,20 @@ def _ledger_table(described: list[LedgerDescription]) -> Table:
     return table
 
 
-def _describe(console: Console, described: LedgerDescription) -> None:
+def _describe(console: Console, described: LedgerDescription, cursors: list[CursorState]) -> None:
     console.print(f"{described.name}  ({described.incarnation})")
     console.print(f"  {described.rows:,} rows in {described.entries:,} entries, [{described.start}, {described.end})")
     console.print(
         f"  columns: {'version ' + str(described.schema_version) if described.schema_version >= 0 else 'none'}"
     )
     console.print(f"  cursors: {', '.join(described.cursors) or 'none'}")
+    for held in cursors:
+        # It was read by Spark, nobody reads it now, and something is left: most likely the last batch of its last run.
+        if held.replay_floor is not None and held.backlog_rows and not held.lease_holder:
+            console.print(
+                f"  {held.cursor}: {held.backlog_rows:,} rows not acknowledged. A query's last batch stays until it "
+                "starts again, unless its session comes from session() or configure()"
+            )
     if described.terminated is not None:
         console.print(f"  terminated: its last entry is {described.terminated}")
     table = Table("segment", "entries", "rows", "bytes", "state")

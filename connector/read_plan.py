@@ -31,6 +31,10 @@ class Limits:
     def __bool__(self) -> bool:
         return self.rows is not None or self.size_bytes is not None
 
+    def __str__(self) -> str:
+        given = {"maxRowsPerTrigger": self.rows, "maxBytesPerTrigger": self.size_bytes}
+        return " or ".join(name for name, limit in given.items() if limit is not None)
+
     def allow(self, rows: int, size_bytes: int) -> bool:
         """Whether so much is within the limits."""
         return (self.rows is None or rows <= self.rows) and (self.size_bytes is None or size_bytes <= self.size_bytes)

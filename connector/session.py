@@ -1,6 +1,7 @@
-"""A Spark session that runs Python sources well, or the lines that make one so.
+"""A Spark session that runs Python sources well and acknowledges what its queries commit.
 
-Everything works without these settings, slower or with more noise. Those of a running session that cannot be set any
+Everything works without these settings, slower or with more noise; without the listener the last batch of a run is
+acknowledged when the query starts again. Those of a running session that cannot be set any
 more are shown as lines for `spark-defaults.conf`.
 """
 
@@ -57,7 +58,13 @@ def local_session(app_name: str, conf: Mapping[str, object]) -> SparkSession:
 
 
 def configure_session(spark: SparkSession, *, quiet: bool = False) -> SparkSession:
-    """Set what can be set now; unless `quiet`, print the lines that must be there before the session starts."""
+    """Set what can be set now, and have the session acknowledge what its queries commit.
+
+    Unless `quiet`, print the lines that must be there before the session starts.
+    """
+    from connector.acknowledging import install
+
+    install(spark)
     for setting in SETTINGS:
         if setting.at_run_time:
             spark.conf.set(setting.name, setting.value)

@@ -27,10 +27,12 @@ from connector.offsets import LedgerOffset, StreamOffset, batch_range
 from connector.options import LedgerOptions
 from connector.partition_fetch import fetch
 from connector.read_plan import Limits, admitted_end
+from connector.stream_report import ALL_THERE_WAS, AVAILABLE_NOW, LedgerLag, Origin, reads_between, stream_report
 from connector.subscription import Heartbeat, Subscription, keep_awake
+from ledger.clock import system_clock_ms
 from ledger.errors import DataLoss, LedgerError, Unsupported
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import LedgerEnd
+from ledger.protocol import CacheMetrics, Empty, LedgerEnd
 
 try:
     from pyspark.sql.streaming import datasource as admission
@@ -53,6 +55,8 @@ class StreamDriver:
         self._last: StreamOffset | None = None
         self._reached: Position | None = None
         self._log: LedgerEnd | None = None
+        self._ended_by = ALL_THERE_WAS
+        self._counted: CacheMetrics | None = None
         self._heartbeat: Heartbeat | None = None
         if options.subscription:
             self.subscription = Subscription(self.read.connection, self.read.name, options.subscription)
@@ -73,10 +77,13 @@ class StreamDriver:
         log = self._end_from(start)
         self._log, self._reached = log, here
         end = log.end if self.pinned is None else min(self.pinned, log.end)
+        self._ended_by = ALL_THERE_WAS if end == log.end else AVAILABLE_NOW
         if end <= here or not log.rows_since:
             return None
         if limited and self.limits:
-            end = admitted_end(self.read.split, PositionRange(here, end), self.limits)
+            admitted = admitted_end(self.read.split, PositionRange(here, end), self.limits)
+            self._ended_by = str(self.limits) if admitted < end else self._ended_by
+            end = admitted
         self._reached = end
         return start.moved_to(self.read.name, end)
 
@@ -114,25 +121,17 @@ class StreamDriver:
         self.subscription.acknowledge(here.position)
 
     def report(self) -> dict[str, Any] | None:
-        """Where the log ended at this trigger, and what of it the batch leaves behind."""
+        """Where the log ended at this trigger, and what of it the batch leaves behind: see `stream_report`."""
         if self._log is None or self._reached is None:
             return None
-        log, name = self._log, self.read.name
-        left = self.read.end(self._reached) if self._reached < log.end else None
-        return {
-            "ledgers": {
-                name: {
-                    "entry": log.end.entry_id,
-                    "id": log.incarnation,
-                    "lagBytes": left.bytes_since if left else 0,
-                    "lagEntries": left.entries_since if left else 0,
-                    "lagRows": left.rows_since if left else 0,
-                    "lastPublishMs": log.last_publish_ms,
-                    "ledger": log.end.ledger_id,
-                }
-            },
-            "v": 1,
-        }
+        left = self.read.end(self._reached) if self._reached < self._log.end else None
+        lag = LedgerLag(self._log, left, system_clock_ms())
+        options, connection = self.read.options, self.read.connection
+        counted: CacheMetrics = connection.call(lambda client: client.call("cache", Empty()))
+        reads, self._counted = reads_between(self._counted, counted), counted
+        store_id = connection.client.store_id
+        origin = Origin.of(connection.location, store_id, options.subscription, options.credentials())
+        return stream_report(origin, {self.read.name: lag}, self._ended_by, reads)
 
     def pin_end(self) -> None:
         """AvailableNow: nothing beyond the end as it is now."""

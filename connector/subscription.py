@@ -6,6 +6,7 @@ Rules
 - Whoever finds the lease taken waits for as long as nobody renews it, up to its end, and is refused as soon as it is
   seen renewed: then another query is alive.
 - Acknowledged is only what stands in Spark's commit log: the start of the next batch, or a committed end.
+- The replay floor stands before the first batch does: whatever a batch acknowledges by itself, it can be repeated.
 - A thread renews the lease, which also keeps a private broker from leaving for want of work.
 """
 
@@ -21,7 +22,7 @@ from ledger.clock import monotonic_ms, new_id, pause
 from ledger.cursor_calls import AcquireLease, CursorState, MarkDelete, NameCursor, OpenCursor, ReleaseLease
 from ledger.errors import LedgerError, NotFound, Refused
 from ledger.host import process_identity
-from ledger.position import Position
+from ledger.position import EARLIEST, Position
 from ledger.protocol import AskEnd
 
 if TYPE_CHECKING:
@@ -77,10 +78,18 @@ class Subscription:
         return found
 
     def open(self, start: Position) -> CursorState:
-        """The cursor, created at `start` when there is none."""
+        """The cursor, created at `start` when there is none. One without a replay floor gets it, where reading begins.
+
+        A floor that is there stays: a batch that is repeated may begin before the cursor, which the batch itself moved.
+        """
         request = OpenCursor(self._ledger, self._name, start)
         state: CursorState = self._connection.call(lambda client: client.call("cursor.open", request))
-        return state
+        if state.replay_floor is not None:
+            return state
+        floor = state.next_position if start == EARLIEST else min(start, state.next_position)
+        mark = MarkDelete(self._ledger, self._name, EARLIEST, replay_floor=floor)
+        floored: CursorState = self._connection.call(lambda client: client.call("cursor.mark_delete", mark))
+        return floored
 
     def acquire(self) -> None:
         """Take the lease; Refused names the holder when another query is alive."""

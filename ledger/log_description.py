@@ -11,9 +11,11 @@ from ledger.protocol import LedgerDescription, LedgerEnd, LedgerSegment
 
 def log_end(snapshot: LogSnapshot, incarnation: str, since: Position | None) -> LedgerEnd:
     """Where it ends, and how much lies after `since`."""
-    entries = rows = size = 0
+    entries = rows = size = first_ms = 0
     if since is not None and since < snapshot.end:
-        entries, rows, size = snapshot.measure(PositionRange(since, snapshot.end))
+        left = PositionRange(since, snapshot.end)
+        entries, rows, size = snapshot.measure(left)
+        first_ms = snapshot.first_timestamp_ms(left)
     return LedgerEnd(
         name=snapshot.name,
         incarnation=incarnation,
@@ -24,6 +26,7 @@ def log_end(snapshot: LogSnapshot, incarnation: str, since: Position | None) -> 
         entries_since=entries,
         last_publish_ms=snapshot.last_timestamp_ms(),
         terminated=snapshot.terminated,
+        first_publish_ms=first_ms,
     )
 
 

@@ -156,6 +156,12 @@ class LogSnapshot:
             return self.end
         return Position(held[at].ledger_id, int(np.searchsorted(_stamps(held[at]), timestamp_ms, side="left")))
 
+    def first_timestamp_ms(self, range_: PositionRange) -> int:
+        """The broker timestamp of the first entry of a range; 0 when it has none."""
+        for part in self.slices(range_):
+            return int(_stamps(part.segment)[part.first])
+        return 0
+
     def last_timestamp_ms(self) -> int:
         """The broker timestamp of the last committed entry; 0 for an empty log."""
         for segment in reversed(self.segments):

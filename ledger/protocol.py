@@ -155,7 +155,10 @@ class LedgerNames(msgspec.Struct, frozen=True):
 
 
 class LedgerEnd(msgspec.Struct, frozen=True):
-    """The cheap question of a tailing reader: where the log ends and how much lies after `since`."""
+    """The cheap question of a tailing reader: where the log ends and how much lies after `since`.
+
+    `first_publish_ms`: when the broker took the first entry after `since`; 0 when there is none.
+    """
 
     name: str
     incarnation: str
@@ -166,6 +169,7 @@ class LedgerEnd(msgspec.Struct, frozen=True):
     entries_since: int = 0
     last_publish_ms: int = 0
     terminated: bool = False
+    first_publish_ms: int = 0
 
 
 class AskEnd(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from connector.command import app
 from ledger.api import connect
+from ledger.cursor_calls import MarkDelete
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "pulsar"
 
@@ -66,6 +67,18 @@ def test_cursors_are_made_moved_and_forgotten(store: Path) -> None:
     assert [state["cursor"] for state in run_json("cursor", "list", "orders")] == ["billing"]
     run("cursor", "delete", "orders", "billing")
     assert run_json("cursor", "list", "orders") == []
+
+
+def test_describe_says_why_a_last_batch_may_be_left(store: Path) -> None:
+    run("append", "orders", "a", "b")
+    ledger = connect(store).ledger("orders")
+    ledger.cursor("mine")
+    assert "not acknowledged" not in run("describe", "orders"), "no query of Spark's"
+    cursor, start = ledger.cursor("billing"), ledger.end().start
+    ledger.client.mark_delete(MarkDelete(ledger.name, "billing", start, replay_floor=start))
+    assert "billing: 2 rows not acknowledged" in run("describe", "orders")
+    cursor.acknowledge(ledger.end().end)
+    assert "not acknowledged" not in run("describe", "orders")
 
 
 def test_a_cursor_is_moved_to_a_time(store: Path) -> None:

@@ -28,6 +28,7 @@ SAYS = {
         r"payments: 3",
     ],
     "docs/quickstart.md": [],
+    "docs/acknowledging.md": [r"batch 0: 1,000 rows \(all there was\); orders up to date", r"backlog: 0"],
     "docs/broker.md": [
         r"\{'id': 1, 'item': 'tea'\}",
         r"LEDGER_UNAUTHENTICATED\] the call carried no token",

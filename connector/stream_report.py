@@ -1,0 +1,127 @@
+"""What a stream says of itself at every trigger: the value that Spark puts, as it is, into `sources[i].latestOffset`
+of its progress. It is the only place of a progress that a Python source can write to.
+
+    {"v": 1, "store": "/data/store", "storeId": "<uuid>", "subscription": "billing", "credentials": {…},
+     "batch": {"endedBy": "maxRowsPerTrigger"}, "reads": {"mappedBytes": …, "sentBytes": …, "cacheHitRate": …},
+     "ledgers": {"public/default/persistent/orders":
+        {"ledger": 3, "entry": 90, "id": "<incarnation>", "lagEntries": 2, "lagRows": 20, "lagBytes": 4096,
+         "lagMs": 310, "lastPublishMs": 1763746000000}}}
+
+Rules
+- Keys stand in one order. Lag is what this batch leaves behind, as the log stood when the batch was planned.
+- `lagMs` is how long the oldest entry that is left has waited, by the broker's clock; 0 when nothing is left.
+- `reads` counts what the broker handed out to anybody since the last report: places that were mapped, blocks that were
+  sent. `cacheHitRate` is of what was sent.
+- Credentials are references, never what they name. A report is read back by the session's listener
+  (`connector.acknowledging`), so what it says of store and subscription is what an acknowledgement needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ledger.errors import LedgerError
+from ledger.protocol import CacheMetrics, LedgerEnd
+
+if TYPE_CHECKING:
+    from ledger.broker.credentials import Credentials
+
+REPORT_VERSION = 1
+# Why a batch ends where it ends, when no limit did it.
+ALL_THERE_WAS, AVAILABLE_NOW = "all there was", "availableNow"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a query reads from, and in whose name."""
+
+    store: str
+    store_id: str
+    subscription: str = ""
+    credentials: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, store: str, store_id: str, subscription: str | None, credentials: Credentials | None) -> Origin:
+        """The origin; of credentials the references that were given."""
+        parts = ("ca", "certificate", "key", "token")
+        given = {} if credentials is None else {part: getattr(credentials, part) for part in parts}
+        return cls(store, store_id, subscription or "", {part: name for part, name in given.items() if name})
+
+    def reachable_with(self) -> Credentials | None:
+        """The credentials again; None when there were none."""
+        from ledger.broker.credentials import Credentials
+
+        return Credentials(**self.credentials) if self.credentials else None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLag:
+    """How far one ledger is ahead of a batch."""
+
+    log: LedgerEnd
+    left: LedgerEnd | None
+    now_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        """One value of `ledgers`."""
+        log, left = self.log, self.left
+        waited = self.now_ms - left.first_publish_ms if left and left.entries_since else 0
+        return {
+            "entry": log.end.entry_id,
+            "id": log.incarnation,
+            "lagBytes": left.bytes_since if left else 0,
+            "lagEntries": left.entries_since if left else 0,
+            "lagMs": max(waited, 0),
+            "lagRows": left.rows_since if left else 0,
+            "lastPublishMs": log.last_publish_ms,
+            "ledger": log.end.ledger_id,
+        }
+
+
+def reads_between(before: CacheMetrics | None, now: CacheMetrics) -> dict[str, Any]:
+    """What the broker handed out between two counts of it; one that was started anew counts from nothing."""
+    if before is None or now.mapped_bytes < before.mapped_bytes or now.misses < before.misses:
+        before = CacheMetrics(0, 0, 0, 0, 0, 0, 0)
+    hits, misses = now.hits - before.hits, now.misses - before.misses
+    sent = now.hit_bytes - before.hit_bytes + now.miss_bytes - before.miss_bytes
+    return {
+        "cacheHitRate": round(hits / (hits + misses), 4) if hits + misses else None,
+        "mappedBytes": now.mapped_bytes - before.mapped_bytes,
+        "sentBytes": sent,
+    }
+
+
+def stream_report(
+    origin: Origin, ledgers: Mapping[str, LedgerLag], ended_by: str, reads: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The value that goes into the progress."""
+    value: dict[str, Any] = {"batch": {"endedBy": ended_by}}
+    if origin.credentials:
+        value["credentials"] = dict(origin.credentials)
+    value["ledgers"] = {name: lag.to_json() for name, lag in sorted(ledgers.items())}
+    value["reads"] = dict(reads)
+    value["store"], value["storeId"] = origin.store, origin.store_id
+    if origin.subscription:
+        value["subscription"] = origin.subscription
+    value["v"] = REPORT_VERSION
+    return value
+
+
+def read_origin(value: object) -> Origin | None:
+    """The origin that a report states; None for anything that is no report of a ledger's stream."""
+    if not isinstance(value, Mapping) or value.get("v") != REPORT_VERSION or "storeId" not in value:
+        return None
+    credentials = value.get("credentials", {})
+    try:
+        origin = Origin(
+            str(value["store"]),
+            str(value["storeId"]),
+            str(value.get("subscription", "")),
+            {str(part): str(name) for part, name in credentials.items()},
+        )
+        origin.reachable_with()
+    except (KeyError, AttributeError, TypeError, LedgerError):
+        return None
+    return origin

@@ -1,0 +1,198 @@
+"""Goal: what a progress says is committed is acknowledged, and nothing else. Method: progress as Spark words it, over a
+real broker; the sessions' listener itself is in test_spark_acknowledging.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connector.acknowledging import Acknowledger, AcknowledgingListener, committed
+from connector.data_source import LedgerSource
+from connector.progress_watch import LedgerProgress, PrometheusGauges, ledgers_of
+from connector.stream_reader import LedgerStreamReader
+from connector.stream_report import Origin, read_origin, reads_between
+from ledger.api import Ledger, connect
+from ledger.clock import monotonic_ms
+from ledger.position import Position
+from ledger.protocol import CacheMetrics, CreateLedger
+
+NAME = "public/default/persistent/orders"
+
+
+@pytest.fixture
+def orders(store: Path) -> Ledger:
+    ledger = connect(store).ledger("orders")
+    append(ledger, 10)
+    return ledger
+
+
+def append(ledger: Ledger, count: int) -> None:
+    for number in range(count):
+        ledger.append(pa.table({"n": pa.array([number], pa.int64())}))
+
+
+def reader(store: Path, **options: str) -> LedgerStreamReader:
+    source = LedgerSource({"path": "orders", "store": str(store), **options}, "0.1.0")
+    return source.stream_reader(source.schema())
+
+
+def batch(stream: LedgerStreamReader, start: Any) -> dict[str, Any]:
+    """The source of a progress, after one batch."""
+    end = stream.latestOffset(start, None)
+    return {"startOffset": start, "endOffset": end, "latestOffset": stream.reportLatestOffset(), "numInputRows": 10}
+
+
+def settled(acknowledger: Acknowledger) -> bool:
+    return acknowledger.settle(monotonic_ms() + 20_000)
+
+
+def test_the_end_of_a_progress_is_acknowledged(store: Path, orders: Ledger) -> None:
+    stream = reader(store, subscription="billing", startingPosition="earliest")
+    source = batch(stream, json.loads(json.dumps(stream.initialOffset())))
+    stream.stop()
+    assert orders.cursor("billing").state().backlog_rows == 10
+    acknowledger = Acknowledger()
+    # As an object and as text: both are found in progress.
+    for value in (source, {name: json.dumps(part) for name, part in source.items()}):
+        ((origin, ledger, position),) = committed(value)
+        assert (ledger, position) == (NAME, orders.end().end)
+        acknowledger.put(origin, ledger, position)
+        assert settled(acknowledger)
+    state = orders.cursor("billing").state()
+    assert (state.backlog_rows, state.backlog_entries, state.replay_floor) == (0, 0, orders.end().end)
+
+
+def test_what_no_batch_has_ended_is_not(store: Path, orders: Ledger) -> None:
+    stream = reader(store, subscription="billing", startingPosition="earliest")
+    start = json.loads(json.dumps(stream.initialOffset()))
+    source = batch(stream, start)
+    stream.stop()
+    assert committed({**source, "endOffset": start}) == [], "only planned"
+    assert committed({**source, "endOffset": None}) == []
+    assert committed({**source, "latestOffset": None}) == []
+    assert committed({"latestOffset": {"v": 1, "topic": {"0": 3}}, "endOffset": {"topic": {"0": 3}}}) == [], "Kafka's"
+    assert committed({"latestOffset": "12", "endOffset": "no json"}) == []
+    nameless = reader(store, startingPosition="earliest")
+    assert committed(batch(nameless, json.loads(json.dumps(nameless.initialOffset())))) == []
+    nameless.stop()
+
+
+def test_another_store_at_the_path_is_left_alone(store: Path, orders: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    cursor = orders.cursor("billing")
+    reader(store, subscription="billing", startingPosition="earliest").initialOffset()
+    acknowledger = Acknowledger()
+    acknowledger.put(Origin(str(store), "another-store", "billing"), NAME, orders.end().end)
+    assert settled(acknowledger)
+    assert cursor.state().backlog_rows == 10
+    assert "the query reads store another-store" in caplog.text
+    # Nor does a wrong one keep the thread from the next.
+    acknowledger.put(Origin(str(store), connect(store).client.store_id, "billing"), NAME, orders.end().end)
+    assert settled(acknowledger)
+    assert cursor.state().backlog_rows == 0
+
+
+def test_a_batch_can_be_repeated_whatever_it_acknowledged_by_itself(store: Path, orders: Ledger) -> None:
+    """Batch 0 acknowledges all, the log is trimmed as far as it may be, the process is gone: the same rows again."""
+    connect(store).client.create(CreateLedger("small", max_entries_per_ledger=2))
+    ledger = connect(store).ledger("small")
+    append(ledger, 9)
+    source = LedgerSource(
+        {"path": "small", "store": str(store), "subscription": "s", "startingPosition": "earliest"}, "0"
+    )
+    stream = source.stream_reader(source.schema())
+    start = json.loads(json.dumps(stream.initialOffset()))
+    end = json.loads(json.dumps(stream.latestOffset(start, None)))
+    ledger.cursor("s").acknowledge(ledger.end().end)
+    ledger.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
+    assert ledger.trim().ledgers == []
+    stream.stop()
+    again = source.stream_reader(source.schema())
+    found = [b.num_rows for part in again.partitions(again.initialOffset(), end) for b in again.read(part)]
+    assert sum(found) == 9
+    # Committed: now it may go.
+    assert json.dumps(again.latestOffset(end, None)) == json.dumps(end)
+    assert len(ledger.trim().ledgers) == 4
+    again.stop()
+
+
+def test_the_report_says_lag_reads_and_why(store: Path, orders: Ledger) -> None:
+    stream = reader(store, startingPosition="earliest", maxRowsPerTrigger="4")
+    start = json.loads(json.dumps(stream.initialOffset()))
+    limited = batch(stream, start)
+    (seen,) = ledgers_of({"id": "q", "batchId": 0, "sources": [limited]})
+    assert (seen.lag_entries, seen.lag_rows, seen.ended_by) == (6, 6, "maxRowsPerTrigger")
+    assert seen.lag_bytes > 0
+    assert 0 <= seen.waited_ms < 3_600_000
+    assert "6 rows" in str(seen)
+    stream.stop()
+    # Mapped on the same host, unless that is forbidden; the next report says which.
+    for mapping, mapped in (("auto", True), ("off", False)):
+        stream = reader(store, startingPosition="earliest", mapping=mapping)
+        start = json.loads(json.dumps(stream.initialOffset()))
+        source = batch(stream, start)
+        assert source["latestOffset"]["batch"]["endedBy"] == "all there was"
+        for part in stream.partitions(start, source["endOffset"]):
+            assert sum(rows.num_rows for rows in stream.read(part)) == 10
+        reads = batch(stream, source["endOffset"])["latestOffset"]["reads"]
+        assert (reads["mappedBytes"] > 0, reads["sentBytes"] > 0) == (mapped, not mapped)
+        stream.stop()
+
+
+def test_reads_are_counted_between_two_reports() -> None:
+    before, now = CacheMetrics(1, 1, 10, 20, 0, 5, 50), CacheMetrics(4, 2, 40, 30, 0, 9, 90)
+    assert reads_between(before, now) == {"cacheHitRate": 0.75, "mappedBytes": 40, "sentBytes": 40}
+    assert reads_between(before, before)["cacheHitRate"] is None
+    assert reads_between(now, before)["sentBytes"] == 30, "a new broker counts from nothing"
+
+
+def test_an_origin_holds_references_and_comes_back(store: Path, orders: Ledger) -> None:
+    from ledger.broker.credentials import Credentials
+
+    credentials = Credentials("/ca.pem", "/me.pem", "/me.key", "file:/token")
+    origin = Origin.of("grpc+tls://h:1", "id", "billing", credentials)
+    assert origin.reachable_with() == credentials
+    report = {"v": 1, "store": "grpc+tls://h:1", "storeId": "id", "subscription": "billing"}
+    assert read_origin({**report, "credentials": dict(origin.credentials)}) == origin
+    assert read_origin({**report, "credentials": {"token": "a-token-itself"}}) is None
+    assert read_origin({**report, "credentials": {"password": "x"}}) is None
+    assert read_origin({**report, "v": 2}) is None
+
+
+def test_gauges_come_and_go_with_their_query() -> None:
+    from prometheus_client import CollectorRegistry
+
+    registry = CollectorRegistry()
+    gauges = PrometheusGauges(registry)
+    gauges.show(LedgerProgress("q", 3, 10, NAME, "billing", 2, 20, 400, 1500, "all there was", 7, 0, None))
+    labels = {"query": "q", "ledger": NAME, "subscription": "billing"}
+    assert registry.get_sample_value("ledger_stream_lag_seconds", labels) == 1.5
+    assert registry.get_sample_value("ledger_stream_lag_rows", labels) == 20
+    gauges.forget("q")
+    assert registry.get_sample_value("ledger_stream_lag_rows", labels) is None
+
+
+def test_events_of_runs_that_are_over_are_waited_for() -> None:
+    class Event:
+        runId = "run"  # noqa: N815  # Spark's name
+
+    listener = AcknowledgingListener(lambda *_: None)
+    listener.onQueryStarted(Event())
+    assert listener.settle(lambda: {"run"}, monotonic_ms() + 10_000), "still active: nothing to wait for"
+    assert not listener.settle(set, monotonic_ms() + 50)
+    listener.onQueryTerminated(Event())
+    assert listener.settle(set, monotonic_ms() + 10_000)
+
+
+def test_only_the_newest_position_of_a_cursor_is_asked_for(store: Path, orders: Ledger) -> None:
+    orders.cursor("a")
+    acknowledger, start = Acknowledger(), orders.end().start
+    origin = Origin(str(store), connect(store).client.store_id, "a")
+    for entry in range(1, 11):
+        acknowledger.put(origin, NAME, Position(start.ledger_id, entry))
+    assert settled(acknowledger)
+    assert orders.cursor("a").state().backlog_rows == 0
