@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from connector.cli import app
 from connector.cli_bytes import dump, verify
+from connector.cli_doctor import doctor
 from connector.cli_life import policy, properties, terminate, trim
 from connector.cli_settings import settings
 
 app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")
-for command in (trim, terminate, properties, policy, verify):
+for command in (trim, terminate, properties, policy, verify, doctor):
     app.command()(command)
 
 __all__ = ["app"]

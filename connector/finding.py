@@ -1,0 +1,18 @@
+"""What `ledger doctor` says of one thing: in order, a warning, or a problem with what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: what it found and, unless that is in order, what to do."""
+
+    check: str
+    state: State
+    found: str
+    do: str = ""
