@@ -27,7 +27,7 @@ import pyarrow as pa
 from ledger.arrow_payload import arrow_metadata, decode_rows, encode_rows
 from ledger.clock import monotonic_ms, new_id, system_clock_ms
 from ledger.columns import ColumnFit, require_columns, schema_bytes, schema_from_bytes
-from ledger.cursor_calls import MarkDelete, NameCursor, OpenCursor, ResetCursor
+from ledger.cursor_calls import CursorProperties, MarkDelete, NameCursor, OpenCursor, ResetCursor, SkipEntries
 from ledger.entry import Buffer, ParsedEntry, encode_entry, is_arrow, is_marker, parse_entry
 from ledger.errors import Refused
 from ledger.ledger_life import LedgerLife, change_policy
@@ -367,6 +367,34 @@ class Cursor:
         """Everything before `position` is done with."""
         _require_positions(position=position)
         self.ledger.client.call("cursor.mark_delete", MarkDelete(self.ledger.name, self.name, position))
+
+    def acknowledge_rows(self, positions: Iterable[tuple[int, int] | tuple[int, int, int]]) -> CursorState:
+        """Acknowledge entries `(ledger, entry)` and rows of entries `(ledger, entry, row)`, in any order.
+
+        Durable when it returns. What is acknowledged already is ignored; what is not in the log is refused, and then
+        nothing of the call is acknowledged.
+        """
+        import numpy as np
+
+        from ledger.acknowledged_rows import acknowledge_batch
+        from ledger.broker.acknowledge_stream import acknowledge
+        from ledger.protocol import AcknowledgeCommand
+
+        lines = np.array([(*place, -1)[:3] for place in positions], dtype=np.int64).reshape(-1, 3)
+        command = AcknowledgeCommand(self.ledger.name, self.name)
+        return acknowledge(self.ledger.client, command, [acknowledge_batch(*lines.T)])
+
+    def skip(self, entries: int) -> CursorState:
+        """Acknowledge the next `entries` entries that are left; -1 clears the whole backlog."""
+        request = SkipEntries(self.ledger.name, self.name, entries)
+        state: CursorState = self.ledger.client.call("cursor.skip", request)
+        return state
+
+    def set_properties(self, values: Mapping[str, str], remove: Iterable[str] = ()) -> dict[str, str]:
+        """Note something with the cursor; answers all there is then."""
+        request = CursorProperties(self.ledger.name, self.name, dict(values), list(remove))
+        state: CursorState = self.ledger.client.call("cursor.properties", request)
+        return state.properties
 
     def reset(self, position: Position) -> None:
         """Move it anywhere, backwards too. Refused below what was trimmed and beyond the end."""

@@ -12,8 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ledger.bit_words import members
 from ledger.log_snapshot import LogSnapshot, Slice
 from ledger.position import PositionRange
+from ledger.position_set import PositionSet
+from ledger.segment_format import FRAME_BYTES
 
 
 class Backlog(NamedTuple):
@@ -43,6 +46,35 @@ def estimated_backlog(snapshot: LogSnapshot, left: PositionRange) -> Backlog:
         rows += held.rows * count // held.entries
         size += held.size_bytes * count // held.entries
     return Backlog(entries, rows, size)
+
+
+def unacknowledged(
+    left_of: PositionSet, snapshot: LogSnapshot, left: PositionRange, all_of_it: Backlog, *, precise: bool = True
+) -> Backlog:
+    """What a range has left when these positions in it are acknowledged, entry by entry and row by row.
+
+    Not `precise`: rows and bytes of an entry are its segment's average, and rows of entries are not looked at.
+    """
+    entries, rows, size = all_of_it
+    if not left:
+        return all_of_it
+    for part in snapshot.slices(left):
+        ledger_id, held = part.segment.ledger_id, part.segment
+        gone = members(left_of.words(ledger_id))
+        gone = gone[(gone >= part.first) & (gone < part.end)]
+        if not precise:
+            entries -= len(gone)
+            rows -= held.rows * len(gone) // held.entries
+            size -= held.size_bytes * len(gone) // held.entries
+            continue
+        index = held.index()
+        partly = left_of.rows(ledger_id)
+        partly = partly.selected((partly.entries >= part.first) & (partly.entries < part.end))
+        sizes = np.diff(index.row_ends[: part.end], prepend=part.segment.first_row)
+        entries -= int(np.count_nonzero(sizes[gone]))
+        rows -= int(sizes[gone].sum()) + int(sizes[partly.entries].sum()) - int(partly.left_counts().sum())
+        size -= int(index.lengths[gone].sum()) + FRAME_BYTES * len(gone)
+    return Backlog(entries, rows, max(size, 0))
 
 
 def _delivering(part: Slice) -> int:

@@ -35,15 +35,32 @@ class BatchRows(NamedTuple):
 
         Entries of which nothing is left are in it still: see `divided`.
         """
-        counts = -(-sizes // 64)
-        starts = np.append(0, np.cumsum(counts))
-        words = np.full(int(starts[-1]), _ONES, dtype=np.uint64)
-        within = (sizes & 63).astype(np.uint64)
-        last = starts[1:] - 1
-        words[last] = np.where(within > 0, (np.uint64(1) << within) - np.uint64(1), _ONES)
+        starts, words = _full(sizes)
         gone = np.zeros(len(words), dtype=np.uint64)
         bit_words.put(gone, (starts[owner] << 6) + rows)
         return cls(entries, starts, words & ~gone)
+
+    @classmethod
+    def left_of_words(
+        cls, entries: Integers, sizes_of_all: Integers, counts: Integers, words: Words
+    ) -> tuple[BatchRows, int]:
+        """What is left when the rows whose bits are set go; `counts[i]` words are of `entries[i]`, in any order, and
+        more than once. Entry `e` has `sizes_of_all[e]` rows. Answers, too, an entry that lacks a row that is set (-1).
+        """
+        held = np.unique(entries)
+        starts, full = _full(sizes_of_all[held])
+        at = np.searchsorted(held, entries)
+        within = np.arange(len(words)) - np.repeat(np.cumsum(counts) - counts, counts)
+        owner = np.repeat(at, counts)
+        outside = within >= np.diff(starts)[owner]
+        if words[outside].any():
+            return NO_ROWS, int(held[owner[outside][np.flatnonzero(words[outside])[0]]])
+        gone = np.zeros(len(full), dtype=np.uint64)
+        np.bitwise_or.at(gone, (starts[owner] + within)[~outside], words[~outside])
+        wrong = np.flatnonzero(gone & ~full)
+        if len(wrong):
+            return NO_ROWS, int(held[np.searchsorted(starts, wrong[0], side="right") - 1])
+        return cls(held, starts, full & ~gone), -1
 
     @classmethod
     def of_pieces(cls, entries: Integers, pieces: list[Words]) -> BatchRows:
@@ -94,6 +111,18 @@ class BatchRows(NamedTuple):
         places: Integers = np.repeat(at - self.starts[:-1], np.diff(self.starts)) + np.arange(len(self.words))
         return places
 
+    def changed_by(self, other: BatchRows) -> Flags:
+        """For each entry of another: whether less is left of it here once both are met."""
+        if not len(other):
+            return np.zeros(0, dtype=np.bool_)
+        changed = np.ones(len(other), dtype=np.bool_)
+        at = np.searchsorted(self.entries, other.entries)
+        both = np.flatnonzero(np.append(self.entries, -1)[at] == other.entries)
+        if len(both):
+            mine, met = self.left_counts()[at[both]], self.meet(other)
+            changed[both] = met.left_counts()[np.searchsorted(met.entries, other.entries[both])] < mine
+        return changed
+
     def left_counts(self) -> Integers:
         """Rows left of each entry."""
         return _by_entry(np.add, bit_words.counts(self.words), self.starts)
@@ -122,6 +151,16 @@ class BatchRows(NamedTuple):
 
 
 NO_ROWS = BatchRows(np.zeros(0, np.int64), np.zeros(1, np.int64), bit_words.NO_WORDS)
+
+
+def _full(sizes: Integers) -> tuple[Integers, Words]:
+    """Where the words of each entry begin, and the words with a bit for every row; at least one word each."""
+    starts = np.append(0, np.cumsum(np.maximum(-(-sizes // 64), 1)))
+    words = np.full(int(starts[-1]), _ONES, dtype=np.uint64)
+    within = (sizes & 63).astype(np.uint64)
+    some = (np.uint64(1) << within) - np.uint64(1)
+    words[starts[1:] - 1] = np.where((within > 0) | (sizes == 0), some, _ONES)
+    return starts, words
 
 
 def _by_entry(how: np.ufunc, values: Integers | Words, starts: Integers) -> Integers:

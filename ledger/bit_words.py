@@ -76,6 +76,14 @@ def clear_below(words: Words, end: int) -> None:
         words[whole] &= np.uint64(_ONES << (end & 63) & _ONES)
 
 
+def clear_from(words: Words, start: int) -> None:
+    """Clear the bits from `start` on."""
+    at = max(start, 0) >> 6
+    if at < len(words):
+        words[at] &= np.uint64((1 << (max(start, 0) & 63)) - 1)
+        words[at + 1 :] = 0
+
+
 def test(words: Words, numbers: Integers) -> Flags:
     """Which of these numbers are set."""
     at = numbers >> 6

@@ -15,13 +15,15 @@ used, and `mark_delete(next) = (ledger, entry - 1)`, which may be `(ledger, -1)`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from ledger.errors import Refused
 from ledger.position import Position
-from ledger.proto.managed_ledger_pb2 import ManagedCursorInfo
+from ledger.position_info import encode_info
+from ledger.position_set import PositionSet
+from ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, PositionInfo
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -39,6 +41,52 @@ class Cursor(msgspec.Struct, frozen=True):
     next_position: Position
     replay_floor: Position | None = None
     lease: Lease = Lease()
+    kept: bytes = b""
+
+    def at(self, next_position: Position) -> Cursor:
+        """The cursor with its mark-delete there, and all else as it is."""
+        return msgspec.structs.replace(self, next_position=next_position)
+
+    def kept_info(self) -> ManagedCursorInfo:
+        """What its record holds beside the mark-delete: where its set is, or the set itself, and properties."""
+        return ManagedCursorInfo.FromString(self.kept) if self.kept else ManagedCursorInfo(cursorsLedgerId=-1)
+
+    def in_ledger(self, ledger_id: int) -> Cursor:
+        """The cursor whose set is in a ledger of its own; -1: it has none."""
+        info = self.kept_info()
+        info.cursorsLedgerId = ledger_id
+        del info.individualDeletedMessages[:]
+        del info.batchedEntryDeletionIndexInfo[:]
+        return self.keeping(info)
+
+    def inline(self, positions: PositionSet) -> Cursor:
+        """The cursor whose set is in its record, which is for small ones: as ranges, as Pulsar does it."""
+        said = PositionInfo.FromString(encode_info(self.next_position, positions, as_words=False))
+        info = self.in_ledger(-1).kept_info()
+        info.individualDeletedMessages.extend(said.individualDeletedMessages)
+        info.batchedEntryDeletionIndexInfo.extend(said.batchedEntryDeletionIndexInfo)
+        return self.keeping(info)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What somebody has noted of it."""
+        return {pair.name: pair.value for pair in self.kept_info().cursorProperties}
+
+    def with_properties(self, values: Mapping[str, str], remove: Collection[str]) -> Cursor:
+        """The cursor with properties set and removed."""
+        kept = {name: value for name, value in self.properties.items() if name not in remove}
+        info = self.kept_info()
+        del info.cursorProperties[:]
+        for name, value in sorted({**kept, **values}.items()):
+            info.cursorProperties.add(name=name, value=value)
+        return self.keeping(info)
+
+    def keeping(self, info: ManagedCursorInfo) -> Cursor:
+        """The cursor whose record says this, but for the mark-delete, which is its own."""
+        info.ClearField("markDeleteLedgerId")
+        info.ClearField("markDeleteEntryId")
+        plain = info == ManagedCursorInfo(cursorsLedgerId=-1)
+        return msgspec.structs.replace(self, kept=b"" if plain else info.SerializeToString())
 
     def advance(self, next_position: Position, end: Position, replay_floor: Position | None) -> Cursor:
         """Acknowledge everything before `next_position`. Going back is ignored; beyond the end is refused."""
@@ -56,6 +104,7 @@ class Cursor(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(
             self,
             next_position=next_position,
+            kept=self.in_ledger(-1).kept,
             replay_floor=None if floor is None else min(floor, next_position),
         )
 
@@ -84,12 +133,11 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 def cursor_info(cursor: Cursor) -> ManagedCursorInfo:
-    """The record as Pulsar's metadata store holds it: state inline, so no cursor ledger (`cursorsLedgerId` -1)."""
-    return ManagedCursorInfo(
-        cursorsLedgerId=-1,
-        markDeleteLedgerId=cursor.next_position.ledger_id,
-        markDeleteEntryId=cursor.next_position.entry_id - 1,
-    )
+    """The record as Pulsar's metadata store holds it; without a ledger of its own `cursorsLedgerId` is -1."""
+    info = cursor.kept_info()
+    info.markDeleteLedgerId = cursor.next_position.ledger_id
+    info.markDeleteEntryId = cursor.next_position.entry_id - 1
+    return info
 
 
 def next_position_of(info: ManagedCursorInfo) -> Position:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from ledger.position import Position
+from ledger.position import Position, PositionRange
+from ledger.wire_numbers import Int64
 
 LEASE_MS_MAX = 24 * 3600 * 1000
 
@@ -24,6 +25,8 @@ class CursorState(msgspec.Struct, frozen=True):
     """A durable cursor. `next_position` is the first position not acknowledged; the rest is what it has left.
 
     An entry that delivers no row, a marker of a run, is not counted in `backlog_entries`; an estimate counts it.
+    `acknowledged_…` lie beyond `next_position`: ranges and entries acknowledged out of order, which the backlog leaves
+    out; of `partial_entries` some rows are. `cursor_ledger` is where all that is kept (-1: in the record).
     """
 
     ledger: str
@@ -36,6 +39,11 @@ class CursorState(msgspec.Struct, frozen=True):
     lease_holder: str = ""
     lease_until_ms: int = 0
     replay_floor: Position | None = None
+    acknowledged_ranges: int = 0
+    acknowledged_entries: int = 0
+    partial_entries: int = 0
+    cursor_ledger: int = -1
+    properties: dict[str, str] = {}
 
 
 class NameCursor(msgspec.Struct, frozen=True):
@@ -64,6 +72,37 @@ class ResetCursor(msgspec.Struct, frozen=True):
     ledger: str
     cursor: str
     next_position: Position
+
+
+class SkipEntries(msgspec.Struct, frozen=True):
+    """Acknowledge the next `entries` entries that deliver rows and are not acknowledged; all there are, for -1."""
+
+    ledger: str
+    cursor: str
+    entries: Int64
+
+
+class CursorProperties(msgspec.Struct, frozen=True):
+    """Set and remove properties of a cursor; they are kept with it and mean nothing to the broker."""
+
+    ledger: str
+    cursor: str
+    values: dict[str, str] = {}
+    remove: list[str] = []
+
+
+class AskHoles(msgspec.Struct, frozen=True):
+    """What of a range is acknowledged by a cursor, beyond its mark-delete."""
+
+    ledger: str
+    cursor: str
+    range: PositionRange
+
+
+class Holes(msgspec.Struct, frozen=True):
+    """A PositionInfo: mark-delete, and what of the range is acknowledged beyond it. Empty: nothing is."""
+
+    info: bytes = b""
 
 
 class AcquireLease(msgspec.Struct, frozen=True):

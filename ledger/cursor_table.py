@@ -6,27 +6,36 @@ cursor never points beyond the log that is readable at that moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from ledger.backlog import backlog, estimated_backlog
+import pyarrow as pa
+
+from ledger.acknowledgement_table import AcknowledgementTable
+from ledger.backlog import backlog, estimated_backlog, unacknowledged
 from ledger.clock import Clock
 from ledger.cursor import Cursor
 from ledger.cursor_calls import (
     AcquireLease,
+    AskHoles,
+    CursorProperties,
     CursorState,
+    Holes,
     LeaseReply,
     MarkDelete,
     NameCursor,
     OpenCursor,
     ReleaseLease,
     ResetCursor,
+    SkipEntries,
 )
 from ledger.errors import NotFound, Refused
 from ledger.host import is_gone
+from ledger.ledger_policy import require_properties
 from ledger.log_snapshot import LogSnapshot
 from ledger.metadata import CursorRecord, Metadata
 from ledger.names import nearest, require_cursor_name
 from ledger.position import Position, PositionRange
+from ledger.position_set import PositionSet
 
 Change = Callable[[Cursor], Cursor]
 
@@ -34,10 +43,17 @@ Change = Callable[[Cursor], Cursor]
 class CursorTable:
     """All durable cursors of a store."""
 
-    def __init__(self, metadata: Metadata, clock: Clock, snapshot_of: Callable[[str], LogSnapshot]) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        clock: Clock,
+        snapshot_of: Callable[[str], LogSnapshot],
+        beyond: AcknowledgementTable | None = None,
+    ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._snapshot_of = snapshot_of
+        self.beyond = beyond
 
     def names(self, ledger: str) -> list[str]:
         """The cursors of a managed ledger, sorted."""
@@ -67,23 +83,65 @@ class CursorTable:
     def mark_delete(self, request: MarkDelete) -> CursorState:
         """Acknowledge everything before a position."""
         snapshot = self._snapshot_of(request.ledger)
+
+        def change(cursor: Cursor) -> Cursor:
+            moved = cursor.advance(request.next_position, snapshot.end, request.replay_floor)
+            if self.beyond is None or not self.beyond.holds(cursor):
+                return moved
+            return moved.at(self.beyond.mark_delete(cursor, moved.next_position, snapshot))
+
+        return self._change(snapshot, request.cursor, change)
+
+    def acknowledge(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> CursorState:
+        """Acknowledge entries and rows, in any order (`ledger.acknowledged_rows`)."""
+        snapshot = self._snapshot_of(ledger)
+        found = self._get(snapshot.name, name).cursor
+        return self._state(self._beyond().acknowledge(found, batches, snapshot), snapshot)
+
+    def skip(self, request: SkipEntries) -> CursorState:
+        """Acknowledge so many of the next entries, or all there are."""
+        snapshot = self._snapshot_of(request.ledger)
+        cursor = self._get(snapshot.name, request.cursor).cursor
+        at = snapshot.end if request.entries < 0 else self._beyond().after(cursor, request.entries, snapshot)
+        return self.mark_delete(MarkDelete(request.ledger, request.cursor, max(at, cursor.next_position)))
+
+    def change_properties(self, request: CursorProperties) -> CursorState:
+        """Set and remove properties of a cursor."""
+        snapshot = self._snapshot_of(request.ledger)
+        require_properties((*request.values, *request.remove), f"{request.ledger}/{request.cursor}")
         return self._change(
-            snapshot,
-            request.cursor,
-            lambda cursor: cursor.advance(request.next_position, snapshot.end, request.replay_floor),
+            snapshot, request.cursor, lambda cursor: cursor.with_properties(request.values, request.remove)
         )
+
+    def holes(self, request: AskHoles) -> Holes:
+        """What of a range is acknowledged beyond mark-delete."""
+        snapshot = self._snapshot_of(request.ledger)
+        cursor = self._get(snapshot.name, request.cursor).cursor
+        if self.beyond is None or not self.beyond.holds(cursor):
+            return Holes()
+        return Holes(self.beyond.holes(cursor, request.range, snapshot))
 
     def reset(self, request: ResetCursor) -> CursorState:
         """Move a cursor anywhere within the log."""
         snapshot = self._snapshot_of(request.ledger)
         snapshot.require_left(request.next_position)
-        return self._change(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
+        found = self._get(snapshot.name, request.cursor).cursor
+        found.reset(request.next_position, snapshot.end)
+        retire = self.beyond.clear(found) if self.beyond is not None and self.beyond.holds(found) else None
+        state = self._change(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
+        if retire is not None:
+            retire()
+        return state
 
     def delete(self, request: NameCursor) -> None:
         """Delete a cursor; NotFound when there is none."""
         snapshot = self._snapshot_of(request.ledger)
+        found = self._get(snapshot.name, request.cursor).cursor
+        retire = self.beyond.clear(found) if self.beyond is not None and self.beyond.holds(found) else None
         if not self._metadata.delete_cursor(snapshot.name, request.cursor):
             raise self._missing(snapshot.name, request.cursor)
+        if retire is not None:
+            retire()
 
     def acquire_lease(self, request: AcquireLease) -> LeaseReply:
         """Take or renew a lease; the reply says who has it now."""
@@ -112,6 +170,11 @@ class CursorTable:
             if changed == found.cursor or self._metadata.put_cursor(changed, found.version) is not None:
                 return self._state(changed, snapshot)
 
+    def _beyond(self) -> AcknowledgementTable:
+        if self.beyond is None:
+            raise Refused("this store is opened for reading only", hint="Acknowledge through its broker")
+        return self.beyond
+
     def _get(self, ledger: str, name: str) -> CursorRecord:
         found = self._metadata.cursor(ledger, name)
         if found is None:
@@ -126,7 +189,14 @@ class CursorTable:
         self, cursor: Cursor, snapshot: LogSnapshot, *, created: bool = False, precise: bool = True
     ) -> CursorState:
         left = PositionRange(max(cursor.next_position, snapshot.start), snapshot.end)
-        entries, rows, size = (backlog if precise else estimated_backlog)(snapshot, left)
+        counted = (backlog if precise else estimated_backlog)(snapshot, left)
+        held = self.beyond.of(cursor, snapshot) if self.beyond is not None and self.beyond.holds(cursor) else None
+        positions = PositionSet()
+        if held is not None:
+            with held.lock:
+                positions = held.positions.copy()
+            counted = unacknowledged(positions, snapshot, left, counted, precise=precise)
+        entries, rows, size = counted
         return CursorState(
             ledger=cursor.ledger,
             cursor=cursor.name,
@@ -138,4 +208,9 @@ class CursorTable:
             lease_holder=cursor.lease.holder,
             lease_until_ms=cursor.lease.until_ms,
             replay_floor=cursor.replay_floor,
+            acknowledged_ranges=positions.range_count(),
+            acknowledged_entries=positions.entry_count(),
+            partial_entries=positions.batch_count(),
+            cursor_ledger=-1 if held is None else held.ledger_id,
+            properties=cursor.properties,
         )

@@ -157,8 +157,11 @@ class Metadata:
         return self._file.change(allocate)
 
     def ledger_ids(self) -> set[int]:
-        """The ids of all ledgers that any record lists."""
-        return {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
+        """The ids of all ledgers that any record lists, cursors' own among them."""
+        listed = {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
+        infos = self._file.read(lambda c: c.execute("SELECT info FROM cursor").fetchall())
+        own = {ManagedCursorInfo.FromString(row[0]).cursorsLedgerId for row in infos}
+        return listed | (own - {-1})
 
     def next_ledger_id(self) -> int:
         """The id that the next ledger gets: all that were ever given are below."""
@@ -346,9 +349,17 @@ class Metadata:
         )
         if row is None:
             return None
-        floor = None if row[2] is None else Position(row[2], row[3])
-        position = next_position_of(ManagedCursorInfo.FromString(row[1]))
-        return CursorRecord(Cursor(ledger, name, position, floor, Lease(row[4], row[5])), row[0])
+        return CursorRecord(_cursor(ledger, name, *row[1:]), row[0])
+
+    def cursors(self, ledger: str) -> list[Cursor]:
+        """All durable cursors of a managed ledger."""
+        rows = self._file.read(
+            lambda c: c.execute(
+                "SELECT name, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor WHERE ledger = ?",
+                (ledger,),
+            ).fetchall()
+        )
+        return [_cursor(ledger, *row) for row in rows]
 
     def put_cursor(self, cursor: Cursor, expected: int | None) -> CursorRecord | None:
         """Write a cursor over the version `expected` (None: there is none yet). None when somebody was faster."""
@@ -391,6 +402,14 @@ class Metadata:
             lambda c: c.execute("DELETE FROM cursor WHERE ledger = ? AND name = ?", (ledger, name)).rowcount
         )
         return done == 1
+
+
+def _cursor(
+    ledger: str, name: str, info: bytes, floor_ledger: int | None, floor_entry: int, holder: str, until_ms: int
+) -> Cursor:
+    said = ManagedCursorInfo.FromString(info)
+    floor = None if floor_ledger is None else Position(floor_ledger, floor_entry)
+    return Cursor(ledger, name, next_position_of(said), floor, Lease(holder, until_ms)).keeping(said)
 
 
 def _columns(segment: SegmentRecord) -> tuple[int, int, int, int, int]:

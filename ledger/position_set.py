@@ -110,6 +110,21 @@ class PositionSet:
             self.add_words(ledger_id, other.words(ledger_id))
             self.add_rows(ledger_id, other.rows(ledger_id))
 
+    def lacking(self, other: PositionSet) -> PositionSet:
+        """What of another set is not in this one; of an entry that it would add rows to, all that the other has."""
+        news = PositionSet()
+        for ledger_id in other.ledgers():
+            theirs, mine = other.words(ledger_id), self.words(ledger_id)
+            known = np.zeros(len(theirs), dtype=np.uint64)
+            shared = min(len(theirs), len(mine))
+            known[:shared] = mine[:shared]
+            news.add_words(ledger_id, theirs & ~known)
+            rows = other.rows(ledger_id)
+            if len(rows):
+                rows = rows.selected(~self.contains_entries(ledger_id, rows.entries))
+                news.add_rows(ledger_id, rows.selected(self.rows(ledger_id).changed_by(rows)))
+        return news
+
     def contains(self, position: Position) -> bool:
         """Whether a whole entry is in the set."""
         return bit_words.is_set(self._entries.get(position.ledger_id, NO_WORDS), position.entry_id)
@@ -176,10 +191,21 @@ class PositionSet:
         rows = self.rows(position.ledger_id)
         self._keep_rows(position.ledger_id, rows.selected(rows.entries >= position.entry_id))
 
-    def forget(self, ledger_id: int) -> None:
-        """Take away everything of one ledger."""
-        self._entries.pop(ledger_id, None)
-        self._rows.pop(ledger_id, None)
+    def within(self, range_: PositionRange) -> PositionSet:
+        """The part of the set that lies in a range."""
+        part = PositionSet()
+        start, end = range_.start, range_.end
+        for ledger_id in self.ledgers():
+            if not start.ledger_id <= ledger_id <= end.ledger_id:
+                continue
+            words, rows = self.words(ledger_id).copy(), self.rows(ledger_id)
+            if ledger_id == end.ledger_id:
+                bit_words.clear_from(words, end.entry_id)
+                rows = rows.selected(rows.entries < end.entry_id)
+            part.add_words(ledger_id, words)
+            part.add_rows(ledger_id, rows)
+        part.trim_below(start)
+        return part
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -3,6 +3,7 @@
     DoAction(type, body)     body and reply are JSON of the structs below; `ACTIONS` lists them all
     DoPut(append, producer)  record batches of one binary column `entry`; for each batch one metadata reply, `Appended`,
                              sent when all its entries are durable, in the order in which they were sent
+    DoPut(acknowledge)       entries and rows that a cursor acknowledges, of the columns of `ledger.acknowledged_rows`
     DoPut(stage, part)       the same batches, written to a staged part; one `StagedPart` reply at the end
     DoGet(ticket)            `ReadRequest`; record batches of the columns of `BLOCK_SCHEMA`, each row one block: frames
                              (length, entry id, entry) exactly as they stand in the segment
@@ -21,13 +22,17 @@ import pyarrow as pa
 
 from ledger.cursor_calls import (
     AcquireLease,
+    AskHoles,
+    CursorProperties,
     CursorState,
+    Holes,
     LeaseReply,
     MarkDelete,
     NameCursor,
     OpenCursor,
     ReleaseLease,
     ResetCursor,
+    SkipEntries,
 )
 from ledger.life_calls import ChangePolicy, ChangeProperties, Policies, Properties, TrimmedLedgers
 from ledger.position import Position, PositionRange
@@ -355,6 +360,9 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "cursor.mark_delete": (MarkDelete, CursorState),
     "cursor.reset": (ResetCursor, CursorState),
     "cursor.delete": (NameCursor, Empty),
+    "cursor.skip": (SkipEntries, CursorState),
+    "cursor.properties": (CursorProperties, CursorState),
+    "cursor.holes": (AskHoles, Holes),
     "lease.acquire": (AcquireLease, LeaseReply),
     "lease.release": (ReleaseLease, Empty),
     "stage.open": (OpenStaging, StagingPlace),
@@ -385,4 +393,16 @@ class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
     batch: Int64
 
 
-PutCommand = AppendCommand | StageCommand
+class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
+    """Descriptor of DoPut: acknowledge entries and rows of a ledger in a cursor's name, in any order.
+
+    The batches are those of `ledger.acknowledged_rows`; the reply, `CursorState`, comes when all of it is durable. With
+    an `incarnation`, that of another ledger of the name is refused.
+    """
+
+    ledger: str
+    cursor: str
+    incarnation: str = ""
+
+
+PutCommand = AppendCommand | StageCommand | AcknowledgeCommand

@@ -24,6 +24,8 @@ from typing import Self
 import msgspec
 
 from ledger import disk
+from ledger.acknowledgement_table import AcknowledgementTable, cursor_log_form
+from ledger.acknowledgements import CursorPlace
 from ledger.clock import Clock, new_id
 from ledger.cursor_table import CursorTable
 from ledger.deduplication import DEDUPLICATION_ENABLED
@@ -57,7 +59,16 @@ class Store:
         self.path = path
         self.store_id = metadata.store_record().store_id
         self.epoch = metadata.bump_epoch()
-        self.cursors = CursorTable(metadata, clock, lambda name: self.ledger(name).snapshot)
+        place = CursorPlace(
+            path / "ledgers",
+            self.store_id,
+            cursor_log_form(settings),
+            settings.managedLedgerCursorRolloverTimeInSeconds * 1000,
+            clock,
+            metadata.allocate_ledger_id,
+        )
+        self.acknowledgements = AcknowledgementTable(metadata, place, settings)
+        self.cursors = CursorTable(metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements)
         self.partitions = PartitionTable(metadata, new_id)
         self._lock_held = lock
         self._metadata = metadata
@@ -207,6 +218,7 @@ class Store:
                 if opened is not None:
                     opened.close()
                 files += files_of(self._metadata.ledger(going).info, self._context.directory)
+                files += self.acknowledgements.forget(going)
             self._metadata.delete_ledger(*names)
         for path in files:
             path.unlink(missing_ok=True)
@@ -275,6 +287,7 @@ class Store:
             self._leaving = True
             for ledger in self._opened.values():
                 ledger.close()
+        self.acknowledgements.close()
 
     def close(self) -> None:
         """Settle everything and let the store go."""

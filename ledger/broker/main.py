@@ -156,6 +156,7 @@ def _serve(
         signal.signal(number, lambda *_: stopping.set())
     record.write(store.path)
     store.upkeep.start()
+    store.acknowledgements.start()
     places = f"{record.address} and {record.remote}" if record.remote else record.address
     _log.info("store %s (%s, epoch %d) is served at %s", store.path, store.store_id, store.epoch, places)
     # The server answers since it was made. Its `serve` would only wait, and take the signals' handlers away.

@@ -33,16 +33,18 @@ from ledger.broker.live_settings import LiveSettings
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
 from ledger.cache.block_cache import BlockSource
-from ledger.cursor_calls import AcquireLease, LeaseReply, ReleaseLease
+from ledger.cursor_calls import AcquireLease, CursorState, LeaseReply, ReleaseLease
 from ledger.entry import entry_rows, parse_entry
 from ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from ledger.life_calls import ChangeProperties, Properties
+from ledger.managed_ledger import ManagedLedger
 from ledger.names import canonical_name
 from ledger.producer_messages import AskSequence, LastSequence, PartitionCount
 from ledger.protocol import (
     ACTIONS,
     BLOCK_SCHEMA,
     PROTOCOL_VERSION,
+    AcknowledgeCommand,
     AppendCommand,
     AskEnd,
     BlockPlace,
@@ -86,6 +88,7 @@ _READING = frozenset(
         "split",
         "seek",
         "cursor.describe",
+        "cursor.holes",
         "cache",
         "settings",
         "shutdown",
@@ -158,6 +161,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             with self._admission.requests.one():
                 if isinstance(command, AppendCommand):
                     self._append(command, writer, (entries_of(batch) for batch in self._batches(reader)))
+                elif isinstance(command, AcknowledgeCommand):
+                    writer.write(msgspec.msgpack.encode(self._acknowledge(command, list(self._batches(reader)))))
                 else:
                     writer.write(msgspec.msgpack.encode(self._stage(command, self._batches(reader))))
 
@@ -235,14 +240,25 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._store.require_ours()
         return staged
 
+    def _acknowledge(self, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> CursorState:
+        self._store.require_ours()
+        self._require_incarnation(self._store.ledger(command.ledger), command.incarnation)
+        state = self._store.cursors.acknowledge(command.ledger, command.cursor, batches)
+        self._store.require_ours()
+        return state
+
     def _located(self, request: ReadRequest) -> list[SegmentBlock]:
         ledger = self._store.ledger(request.name)
-        if request.incarnation and request.incarnation != ledger.incarnation:
+        self._require_incarnation(ledger, request.incarnation)
+        return ledger.blocks(request.range, request.max_block_bytes)
+
+    @staticmethod
+    def _require_incarnation(ledger: ManagedLedger, wanted: str) -> None:
+        if wanted and wanted != ledger.incarnation:
             raise Refused(
-                f"ledger {ledger.name!r} is incarnation {ledger.incarnation}, {request.incarnation} was asked for",
+                f"ledger {ledger.name!r} is incarnation {ledger.incarnation}, {wanted} was asked for",
                 hint="It was deleted and made again: start a new checkpoint",
             )
-        return ledger.blocks(request.range, request.max_block_bytes)
 
     def _on_this_host(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self._token.encode())
@@ -353,6 +369,9 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "cursor.describe": cursors.describe,
             "cursor.mark_delete": cursors.mark_delete,
             "cursor.reset": cursors.reset,
+            "cursor.skip": cursors.skip,
+            "cursor.properties": cursors.change_properties,
+            "cursor.holes": cursors.holes,
             "cursor.delete": _acknowledging(cursors.delete),
             "lease.acquire": self._acquire_lease,
             "lease.release": _acknowledging(self._release_lease),

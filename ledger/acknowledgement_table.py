@@ -1,0 +1,249 @@
+"""Acknowledging out of order, for all cursors of a store: single entries and rows, kept beside mark-delete.
+
+Rules
+- A cursor's set is read when it is first needed, and stays in memory.
+- By default an acknowledgement is durable when it is answered (`managedLedgerDefaultMarkDeleteRateLimit` 0). With a
+  rate it is flushed at most so often, by whoever comes later, by a timer and at close: a crash then gives back what was
+  acknowledged since, at most `managedLedgerCursorPositionFlushSeconds`.
+- `managedLedgerMaxUnackedRangesToPersist`, when set, refuses what would exceed it: nothing is dropped in silence.
+- At a clean close a small set goes into the metadata record and its ledger away; a large one ends with a whole state.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ledger.acknowledged_rows import entry_sizes, positions_given
+from ledger.acknowledgements import Acknowledgements, CursorPlace, files_of_cursor
+from ledger.compression import NAMES, NONE
+from ledger.cursor import Cursor
+from ledger.cursor_log import CursorLogForm
+from ledger.errors import Fenced, LedgerError, NotFound, Refused, Unavailable
+from ledger.log_snapshot import LogSnapshot
+from ledger.metadata import Metadata
+from ledger.position import Position, PositionRange
+from ledger.position_chunks import compression_number
+from ledger.position_info import encode_info
+from ledger.position_set import PositionSet
+from ledger.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+class AcknowledgementTable:
+    """The sets of a store's cursors. Any thread may call any method."""
+
+    def __init__(self, metadata: Metadata, place: CursorPlace, settings: Settings) -> None:
+        self._metadata = metadata
+        self._place = place
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._held: dict[tuple[str, str], Acknowledgements] = {}
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def of(self, cursor: Cursor, snapshot: LogSnapshot) -> Acknowledgements:
+        """The set of a cursor, read if need be."""
+        key = (cursor.ledger, cursor.name)
+        with self._lock:
+            held = self._held.get(key)
+            if held is None:
+                held, next_position = Acknowledgements.open(cursor, self._place, snapshot)
+                if next_position != cursor.next_position:
+                    self._change(key, lambda found: found.at(max(found.next_position, next_position)))
+                self._held[key] = held
+            return held
+
+    def holds(self, cursor: Cursor) -> bool:
+        """Whether there is anything beyond mark-delete, as far as is known without reading it."""
+        return (cursor.ledger, cursor.name) in self._held or bool(cursor.kept)
+
+    def acknowledge(self, cursor: Cursor, batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) -> Cursor:
+        """Acknowledge entries and rows; the cursor as it is then. Raises Refused, and changes nothing, for any that is
+        not in the log.
+        """
+        given = positions_given(batches, snapshot)
+        given.trim_below(cursor.next_position)
+        held = self.of(cursor, snapshot)
+        with held.lock:
+            self._require_room(held, given, cursor)
+            if not held.add(given):
+                return self._found(cursor)
+            moved = self._found(cursor)
+            next_position = held.advanced(moved.next_position, snapshot)
+            if not self._is_due(held):
+                return self._at(moved, next_position) if next_position != moved.next_position else moved
+            return self._flush(moved, held, next_position)
+
+    def mark_delete(self, cursor: Cursor, next_position: Position, snapshot: LogSnapshot) -> Position:
+        """How far a cursor comes when everything before `next_position` is acknowledged."""
+        held = self.of(cursor, snapshot)
+        with held.lock:
+            return held.advanced(next_position, snapshot)
+
+    def after(self, cursor: Cursor, entries: int, snapshot: LogSnapshot) -> Position:
+        """The position after so many entries that deliver rows and are left; the end when there are fewer."""
+        held, at = self.of(cursor, snapshot), cursor.next_position
+        left = PositionRange(max(at, snapshot.start), snapshot.end)
+        with held.lock:
+            for part in snapshot.slices(left) if left and entries else ():
+                numbers = np.arange(part.first, part.end)
+                open_ones = ~held.positions.contains_entries(part.segment.ledger_id, numbers)
+                wanted = numbers[open_ones & (entry_sizes(part.segment)[part.first : part.end] > 0)]
+                if len(wanted) >= entries:
+                    return Position(part.segment.ledger_id, int(wanted[entries - 1]) + 1)
+                entries -= len(wanted)
+        return snapshot.end if entries else at
+
+    def holes(self, cursor: Cursor, range_: PositionRange, snapshot: LogSnapshot) -> bytes:
+        """A PositionInfo of what of a range is acknowledged beyond mark-delete; empty when nothing is."""
+        held = self.of(cursor, snapshot)
+        with held.lock:
+            found = held.positions.within(range_)
+        at = cursor.next_position
+        return encode_info(Position(at.ledger_id, at.entry_id - 1), found) if found else b""
+
+    def clear(self, cursor: Cursor) -> Callable[[], None]:
+        """Forget all of a cursor's set; what is returned deletes its ledger once the metadata does not name it."""
+        with self._lock:
+            held = self._held.pop((cursor.ledger, cursor.name), None)
+        if held is None:
+            held = Acknowledgements(self._place, PositionSet(), cursor.kept_info().cursorsLedgerId)
+        with held.lock:
+            held.leave_ledger()
+        return held.retire
+
+    def forget(self, ledger: str) -> list[Path]:
+        """A managed ledger is going: let go of its cursors' sets; the files that go with it."""
+        with self._lock:
+            for key in [key for key in self._held if key[0] == ledger]:
+                self._held.pop(key).leave_ledger()
+        ids = [cursor.kept_info().cursorsLedgerId for cursor in self._metadata.cursors(ledger)]
+        return [path for ledger_id in ids for path in files_of_cursor(self._place.directory, ledger_id)]
+
+    def start(self) -> None:
+        """Flush by a timer what was acknowledged and not flushed."""
+        if self._settings.managedLedgerDefaultMarkDeleteRateLimit:
+            self._thread = threading.Thread(target=self._run, name="cursor-flush", daemon=True)
+            self._thread.start()
+
+    def flush(self) -> None:
+        """Make durable whatever is not."""
+        with self._lock:
+            dirty = [(key, held) for key, held in self._held.items() if held.is_dirty]
+        for key, held in dirty:
+            with held.lock:
+                found = self._metadata.cursor(*key)
+                if found is not None and held.is_dirty:
+                    self._flush(found.cursor, held, found.cursor.next_position)
+
+    def close(self) -> None:
+        """End every set that is open: into the record when it is small, else with a whole state. Raises nothing."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            held_now, self._held = self._held, {}
+        for key, held in held_now.items():
+            try:
+                with held.lock:
+                    self._close(key, held)
+            except Fenced as fenced:
+                _log.info("%s: %s", key, fenced)
+            except (LedgerError, OSError) as error:
+                _log.warning("cursor %s of %s is closed as it was last flushed: %s", key[1], key[0], error)
+
+    def _close(self, key: tuple[str, str], held: Acknowledgements) -> None:
+        found = self._metadata.cursor(*key)
+        if found is None:
+            return
+        cursor, ranges = found.cursor, held.positions.range_count() + held.positions.batch_count()
+        if ranges <= self._settings.managedLedgerMaxUnackedRangesToPersistInMetadataStore:
+            held.leave_ledger()
+            self._change(key, lambda at: at.inline(held.positions))
+        elif held.close(cursor.next_position):
+            self._change(key, lambda at: at.in_ledger(held.ledger_id))
+        held.retire()
+
+    def _flush(self, cursor: Cursor, held: Acknowledgements, next_position: Position) -> Cursor:
+        try:
+            began = held.flush(next_position)
+        except OSError as error:
+            raise Unavailable(
+                f"cursor {cursor.name!r} of {cursor.ledger!r} cannot be written: {error}",
+                hint="Look at the disk of the store; what was acknowledged is kept in memory and written later",
+            ) from error
+        if not began:
+            return self._at(cursor, next_position) if next_position != cursor.next_position else cursor
+        key = (cursor.ledger, cursor.name)
+        changed = self._change(key, lambda found: found.at(next_position).in_ledger(held.ledger_id))
+        held.retire()
+        return changed
+
+    def _at(self, cursor: Cursor, next_position: Position) -> Cursor:
+        return self._change(
+            (cursor.ledger, cursor.name), lambda found: found.at(max(found.next_position, next_position))
+        )
+
+    def _found(self, cursor: Cursor) -> Cursor:
+        return self._change((cursor.ledger, cursor.name), lambda found: found)
+
+    def _change(self, key: tuple[str, str], change: Callable[[Cursor], Cursor]) -> Cursor:
+        while True:
+            found = self._metadata.cursor(*key)
+            if found is None:
+                raise NotFound(f"ledger {key[0]!r} has no cursor {key[1]!r}")
+            changed = change(found.cursor)
+            if changed == found.cursor or self._metadata.put_cursor(changed, found.version) is not None:
+                return changed
+
+    def _is_due(self, held: Acknowledgements) -> bool:
+        rate = self._settings.managedLedgerDefaultMarkDeleteRateLimit
+        return not rate or self._place.clock() - held.flushed_ms >= 1000 // rate
+
+    def _require_room(self, held: Acknowledgements, given: PositionSet, cursor: Cursor) -> None:
+        most = self._settings.managedLedgerMaxUnackedRangesToPersist
+        chunked = self._settings.persistentUnackedRangesWithMultipleEntriesEnabled
+        if not most and chunked:
+            return
+        after = held.positions.copy()
+        after.update(given)
+        size, allowed = (
+            len(encode_info(cursor.next_position, after)),
+            self._settings.persistentUnackedRangesMaxEntrySize,
+        )
+        if not chunked and size > allowed:
+            raise Refused(
+                f"cursor {cursor.name!r} of {cursor.ledger!r} would have a state of {size} bytes, setting "
+                f"'persistentUnackedRangesMaxEntrySize' allows {allowed} and states are not cut into chunks",
+                hint="Set persistentUnackedRangesWithMultipleEntriesEnabled to 1",
+            )
+        if most and after.range_count() > most:
+            raise Refused(
+                f"cursor {cursor.name!r} of {cursor.ledger!r} would have {after.range_count()} ranges acknowledged "
+                f"beyond {cursor.next_position}, setting 'managedLedgerMaxUnackedRangesToPersist' allows {most}",
+                hint="Acknowledge what lies before them, or raise the setting (0: no limit)",
+            )
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._settings.managedLedgerCursorPositionFlushSeconds):
+            try:
+                self.flush()
+            except (LedgerError, OSError) as error:
+                _log.warning("cursors were not flushed and are tried again: %s", error)
+
+
+def cursor_log_form(settings: Settings) -> CursorLogForm:
+    """How the settings say that cursors are written; raises Refused for a compression that is not known."""
+    return CursorLogForm(
+        settings.persistentUnackedRangesMaxEntrySize,
+        compression_number(settings.cursorInfoCompressionType or NAMES[NONE]),
+        settings.cursorDeltasPerState,
+        settings.managedLedgerCursorMaxEntriesPerLedger,
+    )

@@ -1,0 +1,194 @@
+"""What one cursor has acknowledged beyond its mark-delete: in memory, in its own ledger, and what is not written yet.
+
+Invariants
+- `positions` is all of it; `pending` is the part that no flush has made durable. What is given to `add` is in both
+  until then, so a flush that failed leaves nothing out.
+- A new ledger is whole and durable before the metadata names it, and the one before it is deleted after that. A crash
+  in between leaves a file that no record names, which the next start deletes.
+- What is read back is at most what was given and at least what was flushed: the state in the ledger and the mark-delete
+  in the metadata are both only ever behind, and are joined.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ledger import bit_words
+from ledger.acknowledged_rows import entry_sizes
+from ledger.clock import Clock
+from ledger.cursor import Cursor
+from ledger.cursor_log import CursorLog, CursorLogForm, recover_cursor_log
+from ledger.errors import LedgerError
+from ledger.log_snapshot import LogSegment, LogSnapshot
+from ledger.position import Position
+from ledger.position_info import decode_cursor_info
+from ledger.position_set import PositionSet, split_range
+from ledger.segment_writer import data_path, index_path
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CursorPlace:
+    """Where the ledgers of cursors are, and how they are written."""
+
+    directory: Path
+    store_id: str
+    form: CursorLogForm
+    rollover_ms: int
+    clock: Clock
+    allocate: Callable[[], int]
+
+
+class Acknowledgements:
+    """One cursor's. Held by `lock` for every use."""
+
+    def __init__(self, place: CursorPlace, positions: PositionSet, ledger_id: int) -> None:
+        self.lock = threading.RLock()
+        self.positions = positions
+        self.pending = PositionSet()
+        self.ledger_id = ledger_id
+        self.flushed_ms = 0
+        self._place = place
+        self._log: CursorLog | None = None
+        self._old: list[int] = []
+        self._whole = False
+        self._began_ms = 0
+
+    @classmethod
+    def open(cls, cursor: Cursor, place: CursorPlace, snapshot: LogSnapshot) -> tuple[Acknowledgements, Position]:
+        """What is kept of a cursor, and the first position that it leaves unacknowledged."""
+        where, next_position = f"cursor {cursor.name!r} of {cursor.ledger!r}", cursor.next_position
+        info = cursor.kept_info()
+        crossing: tuple[tuple[Position, Position], ...] = ()
+        positions = PositionSet()
+        if info.cursorsLedgerId >= 0:
+            found = recover_cursor_log(place.directory, info.cursorsLedgerId, place.store_id)
+            if found is None:
+                _log.error("%s: its ledger %d holds no whole state", where, info.cursorsLedgerId)
+            else:
+                positions, crossing = found.acknowledged, found.crossing
+                next_position = max(next_position, found.mark_delete.next())
+        else:
+            inline = decode_cursor_info(info, where)
+            positions, crossing = inline.acknowledged, inline.crossing
+        ledgers = [(segment.ledger_id, segment.entries) for segment in snapshot.segments]
+        for lower, upper in crossing:
+            for part in split_range(lower, upper, ledgers):
+                positions.add_run(part.start.ledger_id, part.start.entry_id, part.end.entry_id)
+        positions.trim_below(next_position)
+        return cls(place, positions, info.cursorsLedgerId), next_position
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether anything was given that no flush has made durable."""
+        return bool(self.pending)
+
+    def add(self, given: PositionSet) -> bool:
+        """Add positions; whether any of them was not in the set yet."""
+        news = self.positions.lacking(given)
+        self.positions.update(news)
+        self.pending.update(news)
+        return bool(news)
+
+    def advanced(self, position: Position, snapshot: LogSnapshot) -> Position:
+        """The first position from `position` on that is not acknowledged; what lies before it is forgotten here.
+
+        Entries that deliver no row pass by themselves, and so does the gap between two ledgers.
+        """
+        at = position
+        for segment in snapshot.segments:
+            if segment.ledger_id < at.ledger_id or not segment.entries:
+                continue
+            here = max(at.entry_id, 0) if segment.ledger_id == at.ledger_id else 0
+            stop = self._first_left(segment, here)
+            if stop == 0 and segment.ledger_id != at.ledger_id:
+                break
+            at = Position(segment.ledger_id, stop) if stop > here or segment.ledger_id == at.ledger_id else at
+            if stop < segment.entries:
+                break
+        self.positions.trim_below(at)
+        self.pending.trim_below(at)
+        return at
+
+    def flush(self, next_position: Position) -> bool:
+        """Make everything durable that was given; whether a new ledger was begun, which the metadata has to name."""
+        mark_delete = Position(next_position.ledger_id, next_position.entry_id - 1)
+        now, began = self._place.clock(), False
+        aged = 0 < self._place.rollover_ms <= now - self._began_ms
+        if self._log is not None and not self._log.is_full and not aged:
+            try:
+                self._log.flush(mark_delete, self.positions, self.pending)
+            except (OSError, LedgerError) as error:
+                _log.warning("ledger %d of a cursor failed and is given up: %s", self.ledger_id, error)
+                began = True
+        else:
+            began = True
+        if began:
+            self._begin(mark_delete)
+        self.pending, self.flushed_ms, self._whole = PositionSet(), now, began
+        return began
+
+    def retire(self) -> None:
+        """The metadata names the new ledger, or none: delete those before it."""
+        for ledger_id in self._old:
+            for path in files_of_cursor(self._place.directory, ledger_id):
+                path.unlink(missing_ok=True)
+        self._old.clear()
+
+    def leave_ledger(self) -> None:
+        """The state is going to be elsewhere; `retire` deletes the ledger once the metadata says so."""
+        self._let_go()
+        if self.ledger_id >= 0:
+            self._old.append(self.ledger_id)
+        self.ledger_id = -1
+
+    def close(self, next_position: Position) -> bool:
+        """End with a whole state; whether a new ledger was begun for it."""
+        mark_delete = Position(next_position.ledger_id, next_position.entry_id - 1)
+        if self._log is None:
+            return self.is_dirty and self.flush(next_position)
+        if not self._whole or self.is_dirty:
+            self._log.write_state(mark_delete, self.positions)
+            self.pending = PositionSet()
+        self._let_go()
+        return False
+
+    def _begin(self, mark_delete: Position) -> None:
+        place = self._place
+        log = CursorLog.create(place.directory, place.allocate(), place.store_id, place.form, place.clock)
+        try:
+            log.write_state(mark_delete, self.positions)
+        except BaseException:
+            log.close()
+            raise
+        self.leave_ledger()
+        self._log, self.ledger_id, self._began_ms = log, log.ledger_id, place.clock()
+
+    def _let_go(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _first_left(self, segment: LogSegment, start: int) -> int:
+        words = self.positions.words(segment.ledger_id)
+        stop = bit_words.next_clear(words, start)
+        sizes = None
+        while stop < segment.entries:
+            sizes = entry_sizes(segment) if sizes is None else sizes
+            if sizes[stop]:
+                break
+            stop = bit_words.next_clear(words, stop + 1)
+        return min(stop, segment.entries)
+
+
+def files_of_cursor(directory: Path, ledger_id: int) -> list[Path]:
+    """The files of a cursor's ledger."""
+    if ledger_id < 0:
+        return []
+    path = data_path(directory, ledger_id)
+    return [path, index_path(directory, ledger_id), path.with_suffix(".torn")]

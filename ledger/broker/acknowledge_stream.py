@@ -1,0 +1,64 @@
+"""Acknowledging any number of entries and rows in one call: record batches to the broker, the cursor's state back.
+
+Rule: all of it is taken, or, when any line is refused, nothing. Repeating is harmless, so a broker that cannot be
+reached is tried again until the deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from ledger.acknowledged_rows import ACKNOWLEDGE_SCHEMA
+from ledger.broker.wire_errors import from_flight
+from ledger.clock import monotonic_ms, pause
+from ledger.cursor_calls import CursorState
+from ledger.errors import Unavailable
+from ledger.protocol import AcknowledgeCommand
+
+if TYPE_CHECKING:
+    from ledger.broker.client import Client
+
+_LINES_AT_ONCE = 64 * 1024
+_RETRY_MS = 200
+
+
+def acknowledge(
+    client: Client, command: AcknowledgeCommand, batches: Sequence[pa.RecordBatch], *, deadline_ms: int = 30_000
+) -> CursorState:
+    """Send batches of `ledger.acknowledged_rows`; the cursor as it is then, durable."""
+    until = monotonic_ms() + deadline_ms
+    while True:
+        try:
+            return _send(client, command, batches)
+        except Unavailable:
+            if monotonic_ms() >= until:
+                raise
+        if client.revive is not None:
+            client.address = client.revive()
+        pause(_RETRY_MS)
+
+
+def _send(client: Client, command: AcknowledgeCommand, batches: Sequence[pa.RecordBatch]) -> CursorState:
+    connection = client.connection()
+    descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(command))
+    try:
+        writer, reader = connection.do_put(descriptor, ACKNOWLEDGE_SCHEMA, client.options())
+        with writer:
+            for batch in batches:
+                for at in range(0, batch.num_rows, _LINES_AT_ONCE):
+                    writer.write_batch(batch.slice(at, _LINES_AT_ONCE))
+            writer.done_writing()
+            reply = reader.read()
+    except (pa.ArrowException, flight.FlightError, OSError) as error:
+        ours = from_flight(error, client.address)
+        if isinstance(ours, Unavailable):
+            client.disconnect(connection)
+        raise ours from None
+    if reply is None:
+        raise Unavailable(f"the broker at {client.address} did not answer an acknowledgement", hint="Repeat it")
+    return msgspec.msgpack.decode(reply.to_pybytes(), type=CursorState)

@@ -1,0 +1,68 @@
+"""Goal: acknowledging through a broker is what it is on the store: all or nothing, durable, repeatable. Method: a real
+broker, killed in between.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ledger.acknowledged_rows import acknowledge_batch
+from ledger.api import LedgerStore, connect
+from ledger.broker.acknowledge_stream import acknowledge
+from ledger.errors import NotFound, Refused
+from ledger.position import Position
+from ledger.protocol import AcknowledgeCommand, Empty
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LedgerStore]:
+    store = connect(tmp_path / "store")
+    yield store
+    store.client.call("shutdown", Empty())
+
+
+def test_rows_are_acknowledged_through_a_broker_that_dies(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"n": number} for number in range(1000)])
+    orders.append([{"n": number} for number in range(10)])
+    cursor = orders.cursor("c")
+    (first,) = {segment.ledger_id for segment in orders.describe().segments}
+    state = cursor.acknowledge_rows([(first, 0, row) for row in range(0, 1000, 2)] + [(first, 1)])
+    assert (state.backlog_rows, state.partial_entries, state.acknowledged_entries) == (500, 1, 1)
+    os.kill(store.client.hello().pid, signal.SIGKILL)
+    assert cursor.state() == state
+    with pytest.raises(Refused, match="beyond the last entry"):
+        cursor.acknowledge_rows([(first, 0, 1), (first, 2)])
+    assert cursor.state() == state
+    state = cursor.acknowledge_rows([(first, 0, row) for row in range(1000)])
+    assert (state.backlog_rows, state.next_position) == (0, Position(first, 2))
+    assert cursor.skip(-1).next_position == Position(first, 2)
+    assert cursor.set_properties({"a": "b"}) == {"a": "b"}
+
+
+def test_millions_of_rows_are_one_call(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    for _ in range(4):
+        orders.append([{"n": 1}] * 50_000)
+    cursor = orders.cursor("c")
+    (first,) = {segment.ledger_id for segment in orders.describe().segments}
+    entries, rows = np.repeat(np.arange(4), 50_000), np.tile(np.arange(50_000), 4)
+    shuffled = np.random.default_rng(0).permutation(200_000)[:199_999]
+    batches = [
+        acknowledge_batch(np.full(len(part), first), entries[part], rows[part]) for part in np.array_split(shuffled, 3)
+    ]
+    command = AcknowledgeCommand(orders.name, "c", orders.describe().incarnation)
+    state = acknowledge(store.client, command, batches)
+    assert (state.backlog_rows, state.backlog_entries) == (1, 1)
+    assert acknowledge(store.client, command, batches) == state
+    with pytest.raises(Refused, match="incarnation"):
+        acknowledge(store.client, AcknowledgeCommand(orders.name, "c", "another"), batches)
+    with pytest.raises(NotFound, match="no cursor 'd'"):
+        acknowledge(store.client, AcknowledgeCommand(orders.name, "d"), batches)
+    assert cursor.state() == state
