@@ -20,7 +20,9 @@ import pyarrow as pa
 from benchmarks.harness import Loop, compare
 from connector.metadata_columns import Topic
 from connector.pulsar_rows import PulsarRows
+from connector.row_shape import RowShape
 from connector.schema import METADATA
+from ledger.columns import schema_bytes
 from ledger.compression import LZ4, compress, decompress
 from ledger.entry import encode_entry, parse_entry
 from ledger.position import Position
@@ -73,10 +75,11 @@ def entries() -> list[bytes]:
 def ours(data: list[bytes], target: pa.Schema) -> Loop:
     """Through the connector."""
     topic = Topic.of("public/default/persistent/bench")
+    shape = RowShape(schema_bytes(target), 1, rescues=False, raw=True)
 
     def loop() -> None:
         parsed = ((Position(1, number), parse_entry(entry, "entry")) for number, entry in enumerate(data))
-        rows = sum(batch.num_rows for batch in PulsarRows(topic, target, len(target) - 1).batches(parsed))
+        rows = sum(batch.num_rows for batch in PulsarRows(topic, shape).batches(parsed))
         _require(rows)
 
     return loop

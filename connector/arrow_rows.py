@@ -4,6 +4,7 @@ Rules
 - Columns are views of the block they came in; nothing is copied unless a type must be cast or batches are very small.
 - Every entry's checksum is verified here, in the task that uses the rows.
 - An entry that holds a Pulsar payload in a ledger of columns is an error naming where it is; markers give no rows.
+- An entry may have columns that the query does not know, written after it was planned: they are left out, or rescued.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from connector.metadata_columns import Topic, columns_of_entry
+from connector.rescued_rows import column_texts, payload_text, place, rescue_column
+from connector.row_shape import RowShape
+from connector.schema import METADATA
 from ledger.arrow_payload import decode_rows
 from ledger.columns import ColumnFit
 from ledger.entry import ParsedEntry, arrow_rows, is_marker
-from ledger.errors import Corrupt, Refused
+from ledger.errors import Corrupt, LedgerError, Refused
 from ledger.position import Position
 
 # Spark pays some hundred microseconds for each batch: smaller ones are joined up to this size.
@@ -25,14 +29,16 @@ _JOINED_BYTES = 1024 * 1024
 
 
 class ArrowRows:
-    """Turns parsed entries into record batches of exactly `target`, whose last columns may be metadata."""
+    """Turns parsed entries into record batches of exactly the shape's schema."""
 
-    def __init__(self, topic: Topic, target: pa.Schema, metadata_columns: int) -> None:
+    def __init__(self, topic: Topic, shape: RowShape) -> None:
         self._topic = topic
-        self._target = target
-        self._with_metadata = metadata_columns > 0
-        rows = target.names[: len(target) - metadata_columns]
-        self._fit = ColumnFit(pa.schema([target.field(name) for name in rows]))
+        self._target = shape.schema
+        self._metadata = shape.metadata
+        self._rescues = shape.rescues
+        self._known = {*shape.known, *METADATA.names}
+        self._wanted = {*shape.rows.names, *shape.metadata}
+        self._fit = ColumnFit(shape.rows)
 
     def batches(self, entries: Iterable[tuple[Position, ParsedEntry]]) -> Iterator[pa.RecordBatch]:
         """The rows of entries, in order."""
@@ -42,27 +48,60 @@ class ArrowRows:
         for position, entry in entries:
             if is_marker(entry.metadata):
                 continue
-            stated = arrow_rows(entry.metadata)
-            where = f"entry {position} of {self._topic.text}"
-            if stated is None:
-                raise Refused(
-                    f"{where} holds a Pulsar payload, the ledger has the columns {', '.join(self._fit.target.names)}",
-                    hint="Producers of messages and of columns need ledgers of their own",
-                )
-            yield from self._entry(position, entry, stated, where)
+            try:
+                yield from self._entry(position, entry, f"entry {position} of {self._topic.text}")
+            except LedgerError as failure:
+                if not self._rescues:
+                    raise
+                yield self._lost(position, entry, failure.message)
 
-    def _entry(self, position: Position, entry: ParsedEntry, stated: int, where: str) -> Iterator[pa.RecordBatch]:
-        row = 0
-        for batch in decode_rows(entry.payload, where):
-            fitted = self._fit.fit(batch, where)
-            if self._with_metadata:
-                extra = columns_of_entry(self._topic, position, entry.metadata, row, batch)
-                fitted = pa.RecordBatch.from_arrays([*fitted.columns, *extra], schema=self._target)
-            row += batch.num_rows
+    def _entry(self, position: Position, entry: ParsedEntry, where: str) -> list[pa.RecordBatch]:
+        stated = arrow_rows(entry.metadata)
+        if stated is None:
+            raise Refused(
+                f"{where} holds a Pulsar payload, the ledger has the columns {', '.join(self._fit.target.names)}",
+                hint="Producers of messages and of columns need ledgers of their own",
+            )
+        row, found = 0, []
+        for batch in decode_rows(entry.payload, where, self._is_wanted):
             if batch.num_rows:
-                yield fitted
+                found.append(self._batch(position, entry, batch, row, where))
+            row += batch.num_rows
         if row != stated:
             raise Corrupt(f"{where} holds {row} rows, its metadata states {stated}")
+        return found
+
+    def _is_wanted(self, column: str) -> bool:
+        return column in self._wanted or (self._rescues and column not in self._known)
+
+    def _batch(
+        self, position: Position, entry: ParsedEntry, batch: pa.RecordBatch, row: int, where: str
+    ) -> pa.RecordBatch:
+        fitted = self._fit.fit(batch, where)
+        if len(self._target) == len(fitted.schema):
+            return fitted
+        columns = list(fitted.columns)
+        if self._rescues:
+            columns.append(self._rescued(position, batch, row))
+        if self._metadata:
+            columns += columns_of_entry(self._topic, position, entry.metadata, row, batch, self._metadata)
+        return pa.RecordBatch.from_arrays(columns, schema=self._target)
+
+    def _rescued(self, position: Position, batch: pa.RecordBatch, row: int) -> pa.Array:
+        """What came in columns that the query does not know."""
+        newer = [name for name in batch.schema.names if name not in self._known]
+        if not newer:
+            return rescue_column(batch.num_rows, {})
+        return column_texts(self._topic.text, batch.select(newer), lambda number: place(position, row + number))
+
+    def _lost(self, position: Position, entry: ParsedEntry, reason: str) -> pa.RecordBatch:
+        """One row for an entry that could not be decoded."""
+        text = payload_text(self._topic.text, str(position), reason, bytes(entry.payload))
+        columns = [*(pa.nulls(1, field.type) for field in self._fit.target), rescue_column(1, {0: text})]
+        if self._metadata:
+            one = pa.record_batch({"": pa.nulls(1)})
+            columns += columns_of_entry(self._topic, position, entry.metadata, 0, one, self._metadata)
+        return pa.RecordBatch.from_arrays(columns, schema=self._target)
 
 
 def joined(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -17,6 +18,9 @@ from connector.options import LedgerOptions
 from connector.partition_fetch import FetchRange, fetch
 from ledger.errors import Refused
 from ledger.position import EARLIEST, LATEST, PositionRange
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,13 @@ class LedgerPartition(InputPartition):
 class LedgerBatchReader(DataSourceReader):
     """Plans a range on the driver, reads its parts in tasks."""
 
-    def __init__(self, options: LedgerOptions) -> None:
+    def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
         self._options = options
+        self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
         """The parts of the range, as the log stands now; an empty range has none."""
-        read = LedgerRead(self._options)
+        read = LedgerRead(self._options, self._schema)
         log = read.end()
         start = read.starting(EARLIEST)
         wanted = self._options.ending_position

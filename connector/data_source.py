@@ -60,7 +60,7 @@ class LedgerSource:
 
         options = self._options("batch read")
         self._require_schema(options, schema)
-        return LedgerBatchReader(options)
+        return LedgerBatchReader(options, schema)
 
     def stream_reader(self, schema: StructType) -> LedgerStreamReader:
         """A stream."""
@@ -68,7 +68,7 @@ class LedgerSource:
 
         options = self._options("stream read")
         self._require_schema(options, schema)
-        return LedgerStreamReader(options)
+        return LedgerStreamReader(options, schema)
 
     def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter:
         """An append. Overwriting is refused."""
@@ -101,4 +101,4 @@ class LedgerSource:
     def _require_schema(options: LedgerOptions, schema: StructType) -> None:
         from connector.ledger_read import LedgerRead
 
-        LedgerRead(options).require_schema(schema)
+        LedgerRead(options, schema).shape()

@@ -16,14 +16,15 @@ from connector.connection import DriverConnection
 from connector.options import LedgerOptions, require_ledger
 from connector.partition_fetch import FetchRange, ReadSource
 from connector.read_plan import plan_partitions
-from connector.schema import arrow_schema, reader_schema, require_same_schema
+from connector.row_shape import RowShape, RowWishes, row_shape
 from ledger.api import store_location
 from ledger.clock import monotonic_ms, pause
-from ledger.columns import schema_from_bytes
 from ledger.errors import DataLoss, NotFound
 from ledger.names import canonical_name
+from ledger.payload_registry import registered_rows
+from ledger.payload_schema.documents import TopicSchemas
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import AskEnd, GetSchema, LedgerEnd, NameLedger, SeekTime, SplitPart, SplitRequest
+from ledger.protocol import AskEnd, LedgerEnd, NameLedger, SeekTime, SplitPart, SplitRequest
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -34,18 +35,20 @@ _WAIT_MS = 200
 
 @dataclass(frozen=True, slots=True)
 class FoundLedger:
-    """A ledger that exists. `columns` is None for one of messages."""
+    """A ledger that exists. `columns` is None for one of messages; those may have `schemas`."""
 
     name: str
     incarnation: str
     columns: pa.Schema | None
+    schemas: TopicSchemas | None = None
 
 
 class LedgerRead:
     """One read of one ledger, on the driver."""
 
-    def __init__(self, options: LedgerOptions) -> None:
+    def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
         self.options = options
+        self._given = given
         self.name = canonical_name(require_ledger(options))
         self.connection = DriverConnection(store_location(options.store), credentials=options.credentials())
         self._found: FoundLedger | None = None
@@ -59,11 +62,16 @@ class LedgerRead:
 
     def schema(self) -> StructType:
         """What Spark gets."""
-        return reader_schema(self.found.columns, self.name, include_metadata=self.options.include_metadata)
+        return self.shape().spark_schema(self.name)
 
-    def require_schema(self, given: StructType) -> None:
-        """Refuse a schema that the user gave and the ledger has not."""
-        require_same_schema(given, self.schema(), self.name)
+    def shape(self) -> RowShape:
+        """What rows are: as the query was planned, where Spark has said so; Refused for a schema of something else."""
+        options = self.options
+        wishes = RowWishes(
+            options.include_metadata, options.columns, options.rescued_data_column or "", options.payload_schema or ""
+        )
+        shape = row_shape(self.found.columns, self.found.schemas, wishes, self.name)
+        return shape if self._given is None else shape.as_given(self._given, self.name)
 
     def end(self, since: Position | None = None) -> LedgerEnd:
         """Where the log ends, and what lies after `since`; DataLoss when it is another log than before."""
@@ -122,18 +130,15 @@ class LedgerRead:
             self.connection.client,
             self.name,
             self.found.incarnation,
-            arrow_schema(self.schema()),
-            raw=self.found.columns is None,
-            include_metadata=self.options.include_metadata,
+            self.shape(),
             subscription=self.options.subscription or "",
             mapping=self.options.mapping == "auto",
         )
 
     def _look(self) -> FoundLedger:
-        found = self.connection.call(lambda client: client.call("schema.get", GetSchema(self.name)))
+        columns, schemas = self.connection.call(lambda client: registered_rows(client, self.name))
         log = self.connection.call(lambda client: client.call("end", AskEnd(self.name)))
-        columns = None if found.version < 0 else schema_from_bytes(found.arrow_schema)
-        return FoundLedger(self.name, log.incarnation, columns)
+        return FoundLedger(self.name, log.incarnation, columns, schemas)
 
     def _wait(self) -> FoundLedger:
         end, told = monotonic_ms() + self.options.wait_timeout_ms, False
@@ -141,7 +146,7 @@ class LedgerRead:
             try:
                 found = self._look()
                 described = self.connection.call(lambda client: client.call("describe", NameLedger(self.name)))
-                if found.columns is not None or described.entries:
+                if found.columns is not None or found.schemas is not None or described.entries:
                     return found
                 missing = NotFound(
                     f"ledger {self.name} has no columns and no entries yet", hint="Write to it, then read"

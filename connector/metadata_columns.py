@@ -49,9 +49,14 @@ class Topic:
 
 
 def columns_of_entry(
-    topic: Topic, position: Position, metadata: MessageMetadata, first_row: int, batch: pa.RecordBatch
+    topic: Topic,
+    position: Position,
+    metadata: MessageMetadata,
+    first_row: int,
+    batch: pa.RecordBatch,
+    names: Sequence[str] = METADATA.names,
 ) -> list[pa.Array]:
-    """The metadata columns of the rows of a batch of one Arrow entry, which begins at its row `first_row`.
+    """The metadata columns of these names for the rows of a batch of one Arrow entry, which begins at row `first_row`.
 
     What the rows were written with (`__key`, `__eventTime`, `__messageProperties`) stands in the batch behind the
     ledger's columns; where it does not, the entry's metadata says it for all of them.
@@ -73,20 +78,18 @@ def columns_of_entry(
     where = f"entry {position} of {topic.text}"
     own = {name for name in SAID_BY_ROWS if name in batch.schema.names}
     return [
-        cast_column(batch.column(field.name), field, where) if field.name in own else columns[field.name]()
-        for field in METADATA
+        cast_column(batch.column(name), METADATA.field(name), where) if name in own else columns[name]()
+        for name in names
     ]
 
 
-def columns_of_messages(
-    topic: Topic, positions: Sequence[Position], owner: Integers, messages: Sequence[Message]
-) -> list[pa.Array]:
-    """The metadata columns of messages; message `i` is of the entry at `positions[owner[i]]`."""
+def message_columns(owner: Integers, messages: Sequence[Message]) -> MessageColumns:
+    """Messages that were decoded one by one as columns; message `i` is of entry `owner[i]`."""
     count = len(messages)
-    said = MessageColumns(
+    return MessageColumns(
         owner,
         np.fromiter((message.batch_index for message in messages), np.int64, count),
-        pa.nulls(count, pa.binary()),
+        pa.array([message.value for message in messages], pa.binary()),
         pa.array([message.key for message in messages], pa.string()),
         np.fromiter((message.event_time for message in messages), np.int64, count),
         np.fromiter((message.publish_time for message in messages), np.int64, count),
@@ -94,22 +97,28 @@ def columns_of_messages(
         np.fromiter((message.sequence_id for message in messages), np.uint64, count).astype(np.int64),
         pa.array([message.ordering_key for message in messages], pa.binary()),
     )
-    return columns_of_batches(topic, positions, said)
 
 
-def columns_of_batches(topic: Topic, positions: Sequence[Position], said: MessageColumns) -> list[pa.Array]:
-    """The metadata columns of messages that are columns already; message `i` is at `positions[said.owner[i]]`."""
-    ledger_ids = np.fromiter((position.ledger_id for position in positions), np.int64, len(positions))
-    entry_ids = np.fromiter((position.entry_id for position in positions), np.int64, len(positions))
-    return [
-        said.keys,
-        pa.repeat(pa.scalar(topic.text, pa.string()), len(said.owner)),
-        message_ids(topic.partition, positions, said.owner, said.batch_index),
-        _times(said.publish_times),
-        _times(said.event_times),
-        said.properties,
-        _positions(ledger_ids[said.owner], entry_ids[said.owner], said.batch_index),
-    ]
+def columns_of_batches(
+    topic: Topic, positions: Sequence[Position], said: MessageColumns, names: Sequence[str] = METADATA.names
+) -> list[pa.Array]:
+    """The metadata columns of these names; message `i` is at `positions[said.owner[i]]`."""
+
+    def places() -> pa.Array:
+        ledger_ids = np.fromiter((position.ledger_id for position in positions), np.int64, len(positions))
+        entry_ids = np.fromiter((position.entry_id for position in positions), np.int64, len(positions))
+        return _positions(ledger_ids[said.owner], entry_ids[said.owner], said.batch_index)
+
+    columns: dict[str, Callable[[], pa.Array]] = {
+        "__key": lambda: said.keys,
+        "__topic": lambda: pa.repeat(pa.scalar(topic.text, pa.string()), len(said.owner)),
+        "__messageId": lambda: message_ids(topic.partition, positions, said.owner, said.batch_index),
+        "__publishTime": lambda: _times(said.publish_times),
+        "__eventTime": lambda: _times(said.event_times),
+        "__messageProperties": lambda: said.properties,
+        "__position": places,
+    }
+    return [columns[name]() for name in names]
 
 
 def message_ids(partition: int, positions: Sequence[Position], owner: Integers, index: Integers) -> pa.Array:

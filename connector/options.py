@@ -28,8 +28,7 @@ MIB = 1024 * 1024
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 _REFUSED = {
     "paths": "one load reads one ledger: load each and use union()",
-    "mergeschema": "the columns of a ledger are fixed by its first write",
-    "overwriteschema": "the columns of a ledger are fixed by its first write",
+    "overwriteschema": "columns are added with 'mergeSchema' and never replaced: a log keeps what was written",
 }
 
 
@@ -56,6 +55,13 @@ def _flag(value: str) -> bool:
     if value.strip().lower() not in known:
         raise ValueError("true or false")
     return known[value.strip().lower()]
+
+
+def _columns(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names) or len(set(names)) != len(names):
+        raise ValueError("names of columns, each once, with commas between them")
+    return names
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:
@@ -195,6 +201,30 @@ OPTIONS: tuple[Option, ...] = (
         _flag,
     ),
     Option(
+        "columns",
+        "all",
+        READS,
+        "The columns to read, with commas between them; others are not decoded. Metadata columns may be among them and "
+        "come last.",
+        _columns,
+    ),
+    Option(
+        "payloadSchema",
+        "what is registered with the ledger",
+        READS,
+        "For a ledger of messages: the schemas of its payloads, which make typed columns of them. The JSON itself "
+        "(Pulsar's `schemas.json`, an Avro schema), the path of a file on the driver, or a type such as `STRING`.",
+        _text,
+    ),
+    Option(
+        "rescuedDataColumn",
+        "",
+        READS,
+        "Add a text column of this name, which holds as JSON what could not be decoded, with reason and position, and "
+        "columns that were added after the query was planned. Without it the former fail and the latter are left out.",
+        _text,
+    ),
+    Option(
         "maxBytesPerTrigger",
         "",
         ("stream read",),
@@ -224,6 +254,14 @@ OPTIONS: tuple[Option, ...] = (
         READS,
         "`auto` maps the store's files when reader and broker share a host; `off` always reads over Flight.",
         _one_of("auto", "off"),
+    ),
+    Option(
+        "mergeSchema",
+        "false",
+        WRITES,
+        "Add columns that the ledger has not to its schema, and let columns that are not written be null. Types of "
+        "columns never change.",
+        _flag,
     ),
     Option(
         "entryBytes",
@@ -289,11 +327,15 @@ class LedgerOptions:
     wait_for_ledger: bool = False
     wait_timeout_ms: int = 300_000
     include_metadata: bool = False
+    columns: tuple[str, ...] | None = None
+    payload_schema: str | None = None
+    rescued_data_column: str | None = None
     max_bytes_per_trigger: int | None = None
     max_rows_per_trigger: int | None = None
     min_partition_bytes: int = 8 * MIB
     target_partition_bytes: int = 64 * MIB
     mapping: str = "auto"
+    merge_schema: bool = False
     entry_bytes: int = 4 * MIB
     compression: Literal["lz4", "zstd"] | None = None
     create_ledgers: bool = False

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from connector.arrow_rows import ArrowRows
+from connector.entry_rows import entry_rows
 from connector.metadata_columns import Topic
-from connector.schema import METADATA
-from ledger.columns import schema_bytes, schema_from_bytes
+from connector.row_shape import RowShape
 from ledger.entry import ParsedEntry, parse_entry
 from ledger.position import Position, PositionRange
 from ledger.protocol import ReadRequest
@@ -32,15 +31,13 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadSource:
-    """The part of a read that all its partitions share. `target` is the schema of the batches, metadata included."""
+    """The part of a read that all its partitions share."""
 
     address: str
     store_id: str
     ledger: str
     incarnation: str
-    target: bytes
-    raw: bool
-    include_metadata: bool
+    shape: RowShape
     subscription: str
     mapping: bool
     credentials: Credentials
@@ -51,17 +48,14 @@ class ReadSource:
         client: Client,
         ledger: str,
         incarnation: str,
-        target: pa.Schema,
+        shape: RowShape,
         *,
-        raw: bool,
-        include_metadata: bool,
         subscription: str = "",
         mapping: bool = True,
     ) -> ReadSource:
         """The source as `client` sees it."""
         return cls(
-            client.address, client.store_id, ledger, incarnation, schema_bytes(target),
-            raw, include_metadata, subscription, mapping, client.credentials,
+            client.address, client.store_id, ledger, incarnation, shape, subscription, mapping, client.credentials,
         )  # fmt: skip
 
 
@@ -84,13 +78,7 @@ def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
 def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, read through `client`."""
     source = wanted.source
-    target = schema_from_bytes(source.target)
-    topic, metadata_columns = Topic.of(source.ledger), len(METADATA) if source.include_metadata else 0
-    if source.raw:
-        from connector.pulsar_rows import PulsarRows
-
-        return PulsarRows(topic, target, metadata_columns).batches(_entries(client, wanted))
-    return ArrowRows(topic, target, metadata_columns).batches(_entries(client, wanted))
+    return entry_rows(Topic.of(source.ledger), source.shape).batches(_entries(client, wanted))
 
 
 def _entries(client: Client, wanted: FetchRange) -> Iterator[tuple[Position, ParsedEntry]]:

@@ -75,22 +75,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **named)
 
 
-def reader_schema(columns: pa.Schema | None, ledger: str, *, include_metadata: bool) -> StructType:
-    """What a reader of a ledger gets; `columns` are those registered, None for raw messages."""
-    rows = spark_schema(RAW if columns is None else columns, ledger)
-    if not include_metadata:
-        return rows
-    clash = sorted(set(rows.names) & set(METADATA.names))
-    if clash:
-        raise Refused(
-            f"column {clash[0]!r} of ledger {ledger!r} has the name of a metadata column",
-            hint="Read without option 'includeMetadata'",
-        )
-    for field in spark_schema(METADATA, ledger):
-        rows = rows.add(field)
-    return rows
-
-
 def require_same_schema(given: StructType, own: StructType, ledger: str) -> None:
     """Refuse a schema handed to `.schema()` that is not the ledger's own; the first difference is named."""
     for position, field in enumerate(own):
@@ -139,13 +123,37 @@ def require_writable(given: StructType, registered: pa.Schema, ledger: str) -> N
     require_columns(columns, registered, ledger)
     own = spark_schema(registered, ledger)
     for field in given:
-        wanted, found = own[field.name].dataType, _nullable(field.dataType)
-        if found != wanted:
+        _require_same_type(field.name, own[field.name].dataType, field.dataType, ledger)
+
+
+def grown_columns(given: StructType, registered: pa.Schema, ledger: str) -> pa.Schema:
+    """The columns of a ledger with those that rows of this schema add, behind its own; its own, where they add none.
+
+    Refused, naming the column and both types, when a column would change.
+    """
+    columns = columns_to_write(given, ledger)
+    own = spark_schema(registered, ledger)
+    spelled = {name.lower(): name for name in registered.names}
+    for field in given:
+        known = spelled.get(field.name.lower())
+        if known is not None and known != field.name:
             raise Refused(
-                f"column {field.name!r} of ledger {ledger!r} is {wanted.simpleString()}, "
-                f"what is written is {found.simpleString()}",
-                hint=f"Cast it: col({field.name!r}).cast({wanted.simpleString()!r})",
+                f"column {field.name!r} cannot be added to ledger {ledger!r}, which has {known!r}",
+                hint="Spark ignores case: rename it to what the ledger has",
             )
+        if known is not None:
+            _require_same_type(field.name, own[field.name].dataType, field.dataType, ledger)
+    return pa.schema([*registered, *(field for field in columns if field.name not in registered.names)])
+
+
+def _require_same_type(column: str, wanted: DataType, given: DataType, ledger: str) -> None:
+    found = _nullable(given)
+    if found != wanted:
+        raise Refused(
+            f"column {column!r} of ledger {ledger!r} is {wanted.simpleString()}, "
+            f"what is written is {found.simpleString()}",
+            hint=f"Cast it: col({column!r}).cast({wanted.simpleString()!r})",
+        )
 
 
 def _require_carried(column: str, kind: DataType, ledger: str) -> None:

@@ -10,7 +10,6 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from connector.connection import DriverConnection
 from connector.options import LedgerOptions, require_ledger
 from connector.row_address import LEDGER, own_columns
 from connector.schema import columns_to_write, require_writable, spark_schema
+from connector.written_columns import Ask, settled_columns
 from ledger.api import store_location
 from ledger.columns import schema_bytes, schema_from_bytes
 from ledger.entry import STAMP_BYTES_MAX
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = "ledger.blockBytes"
 _BLOCK_BYTES_DEFAULT = 64 * 1024 * 1024
-Ask = Callable[[str, "msgspec.Struct"], Any]
-"""A call of the broker's protocol: an action and its request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +66,7 @@ class SinkTarget:
     several: bool
     columns: bytes
     create_ledgers: bool
+    merge_schema: bool
     entry_bytes: int
     compression: Any
     commit_timeout_ms: int
@@ -92,20 +91,23 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
     def ask(action: str, request: msgspec.Struct) -> Any:
         return connection.call(lambda client: client.call(action, request))
 
-    named = ledger_target(ask, name, columns, options.entry_bytes, create=True) if name else None
+    merge = options.merge_schema
+    named = ledger_target(ask, name, columns, options.entry_bytes, create=True, merge=merge) if name else None
     several = routed or (named is not None and named.partitions > 0)
     client = connection.client
     return SinkTarget(
         client.address, client.store_id, location, named, several, schema_bytes(columns), options.create_ledgers,
-        options.entry_bytes, options.compression, options.commit_timeout_ms, client.credentials,
+        merge, options.entry_bytes, options.compression, options.commit_timeout_ms, client.credentials,
     )  # fmt: skip
 
 
-def ledger_target(ask: Ask, name: str, columns: pa.Schema, entry_bytes: int, *, create: bool) -> LedgerTarget:
-    """A ledger, once it is known to take these columns; made, if it is not there, when `create`."""
+def ledger_target(
+    ask: Ask, name: str, columns: pa.Schema, entry_bytes: int, *, create: bool, merge: bool
+) -> LedgerTarget:
+    """A ledger, once it is known to take these columns; made, if it is not there, when `create`; grown when `merge`."""
     described = _described(ask, name, create=create)
     found = _registered(ask, described, columns)
-    require_writable(spark_schema(columns, name), schema_from_bytes(found.arrow_schema), name)
+    found = settled_columns(ask, spark_schema(columns, name), found, name, merge=merge)
     return LedgerTarget(
         name,
         described.incarnation,
@@ -138,7 +140,10 @@ class LedgerTargets:
 
     def _known(self, name: str, *, create: bool) -> LedgerTarget:
         if name not in self._met:
-            self._met[name] = ledger_target(self._ask, name, self._columns, self._target.entry_bytes, create=create)
+            target = self._target
+            self._met[name] = ledger_target(
+                self._ask, name, self._columns, target.entry_bytes, create=create, merge=target.merge_schema
+            )
         return self._met[name]
 
 

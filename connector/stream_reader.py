@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -34,6 +34,9 @@ from ledger.errors import DataLoss, LedgerError, Unsupported
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.protocol import CacheMetrics, Empty, LedgerEnd
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 try:
     from pyspark.sql.streaming import datasource as admission
 except ImportError:  # Spark 4.0 and 4.1 know no limits and no AvailableNow for Python sources
@@ -46,8 +49,8 @@ _MIXIN: Any = getattr(admission, "SupportsTriggerAvailableNow", object)
 class StreamDriver:
     """What a running query holds on the driver: the ledger, its subscription, and what was decided so far."""
 
-    def __init__(self, options: LedgerOptions) -> None:
-        self.read = LedgerRead(options)
+    def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
+        self.read = LedgerRead(options, schema)
         self.limits = Limits(options.max_rows_per_trigger, options.max_bytes_per_trigger)
         self.pinned: Position | None = None
         self.subscription: Subscription | None = None
@@ -185,7 +188,7 @@ class StreamDriver:
 class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
     """Spark's face of it: offsets in and out as JSON values, partitions to executors."""
 
-    def __init__(self, options: LedgerOptions) -> None:
+    def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
         limited = options.max_rows_per_trigger is not None or options.max_bytes_per_trigger is not None
         if limited and admission is None:
             raise Unsupported(
@@ -193,15 +196,16 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
                 hint="Leave them out, or use Spark 4.2 or newer",
             )
         self._options = options
+        self._schema = schema
         self._running: StreamDriver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_running": None}
+        return {"_options": self._options, "_schema": None, "_running": None}
 
     @property
     def _driver(self) -> StreamDriver:
         if self._running is None:
-            self._running = StreamDriver(self._options)
+            self._running = StreamDriver(self._options, self._schema)
         return self._running
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802

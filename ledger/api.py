@@ -34,6 +34,8 @@ from ledger.ledger_life import LedgerLife, change_policy
 from ledger.life_calls import ChangePolicy
 from ledger.names import canonical_name
 from ledger.partitions import require_partitions
+from ledger.payload_registry import register_payload_schemas, registered_rows, require_columns_registered
+from ledger.payload_schema.documents import parse_schemas
 from ledger.position import EARLIEST, Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import AskEnd, CreateLedger, Empty, GetSchema, NameLedger, ReadRequest, RegisterSchema
@@ -301,8 +303,17 @@ class Ledger(LedgerLife):
 
     def schema(self) -> pa.Schema | None:
         """Its registered columns; None for a ledger of messages, or one without a first append."""
-        found = self.client.call("schema.get", GetSchema(self.name))
-        return None if found.version < 0 else schema_from_bytes(found.arrow_schema)
+        return registered_rows(self.client, self.name)[0]
+
+    def register_payload_schemas(self, schemas: str | bytes) -> int:
+        """Register the schemas of its messages' payloads, such as Pulsar's `schemas.json`; the newest version.
+
+        The ledger is created if need be. Messages state the version that they were encoded by.
+        """
+        self.client.call("create", CreateLedger(self.name, exist_ok=True))
+        return register_payload_schemas(
+            self.client, self.name, parse_schemas(schemas, f"what is given for {self.name}")
+        )
 
     def _registered(self, given: pa.Schema) -> tuple[pa.Schema, int]:
         if not given.names:
@@ -314,6 +325,7 @@ class Ledger(LedgerLife):
                 raise Refused(f"ledger {self.name} holds {held} messages, rows of {len(given)} columns were given")
             columns = pa.schema([field.with_nullable(True) for field in given])
             found = self.client.call("schema.register", RegisterSchema(self.name, schema_bytes(columns)))
+        require_columns_registered(found, self.name)
         registered = schema_from_bytes(found.arrow_schema)
         require_columns(given, registered, self.name)
         return registered, found.version

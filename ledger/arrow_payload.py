@@ -10,7 +10,7 @@ Rules
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -41,15 +41,26 @@ def encode_rows(batches: Sequence[pa.RecordBatch], *, compression: Literal["lz4"
     return sink.getvalue()
 
 
-def decode_rows(payload: Buffer, where: str = "an Arrow payload") -> list[pa.RecordBatch]:
-    """The batches of a stream, as views of `payload`; raises Corrupt naming `where`."""
+def decode_rows(
+    payload: Buffer, where: str = "an Arrow payload", wanted: Callable[[str], bool] | None = None
+) -> list[pa.RecordBatch]:
+    """The batches of a stream, as views of `payload`; raises Corrupt naming `where`.
+
+    `wanted` says of a column whether it is; others are neither inflated nor looked at.
+    """
     buffer = pa.py_buffer(payload)
     if bytes(buffer[-len(_END) :]) != _END:
         raise Corrupt(f"{where} of {buffer.size} bytes does not end as a stream of rows ends ({_END.hex()})")
     source = pa.BufferReader(buffer)
     try:
         with pa.ipc.open_stream(source) as reader:
-            batches = list(reader)
+            names = reader.schema.names
+            left_out = wanted is not None and not all(map(wanted, names))
+            batches = [] if left_out else list(reader)
+        if left_out and wanted is not None:
+            included = [number for number, name in enumerate(names) if wanted(name)]
+            source = pa.BufferReader(buffer)
+            batches = _some_columns(source, included)
         for batch in batches:
             batch.validate()
     except (pa.ArrowException, OSError) as wrong:
@@ -57,6 +68,12 @@ def decode_rows(payload: Buffer, where: str = "an Arrow payload") -> list[pa.Rec
     if source.tell() != buffer.size:
         raise Corrupt(f"{where} is a stream of rows that ends at byte {source.tell()} of {buffer.size}")
     return batches
+
+
+def _some_columns(source: pa.BufferReader, included: list[int]) -> list[pa.RecordBatch]:
+    """The batches with these columns. To Arrow no column means all of them: then one is read for its length."""
+    with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=included or [0])) as reader:
+        return list(reader)
 
 
 def arrow_metadata(
@@ -73,11 +90,16 @@ def arrow_metadata(
         sequence_id=sequence_id,
         publish_time=publish_time_ms,
         properties=[KeyValue(key=ARROW_PROPERTY, value=str(rows))],
-        schema_version=_VERSION.pack(schema_version),
+        schema_version=version_bytes(schema_version),
     )
     if txn is not None:
         metadata.txnid_most_bits, metadata.txnid_least_bits = txn
     return metadata
+
+
+def version_bytes(version: int) -> bytes:
+    """A schema version as messages state it."""
+    return _VERSION.pack(version)
 
 
 def schema_version_of(metadata: MessageMetadata, where: str) -> int | None:

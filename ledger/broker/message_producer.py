@@ -20,6 +20,7 @@ from typing import Self
 import msgspec
 import pyarrow as pa
 
+from ledger.arrow_payload import version_bytes
 from ledger.broker.client import Client
 from ledger.broker.producer import Producer
 from ledger.clock import Clock, monotonic_ms, system_clock_ms
@@ -27,8 +28,10 @@ from ledger.compression import NAMES
 from ledger.entry import STAMP_BYTES_MAX
 from ledger.errors import LedgerError, Refused, Unavailable
 from ledger.message_id import MessageId
+from ledger.payload_schema.documents import is_payload_schema
 from ledger.position import EARLIEST, Position
 from ledger.producer_messages import AskSequence
+from ledger.protocol import GetSchema
 from ledger.pulsar_batch import (
     Envelope,
     OutgoingMessage,
@@ -72,9 +75,13 @@ def open_producer(
     max_pending_bytes: int,
     partition: int = -1,
 ) -> MessageProducer:
-    """A producer of messages for an existing ledger; refused where that holds rows with columns."""
+    """A producer of messages for an existing ledger; refused where that holds rows with columns.
+
+    Where payload schemas are registered, messages state the newest of them as theirs.
+    """
     described = client.describe(ledger)
-    if described.schema_version >= 0:
+    version = described.schema_version
+    if version >= 0 and not is_payload_schema(client.call("schema.get", GetSchema(ledger, version)).arrow_schema):
         raise Refused(f"ledger {ledger} holds rows with columns", hint="Send messages to a ledger of their own")
     require_at_least("max_pending_bytes", max_pending_bytes, 1)
     if not isinstance(compression, str) or compression.upper() not in NAMES:  # type: ignore[redundant-expr]  # a user's
@@ -85,7 +92,7 @@ def open_producer(
     pipeline = client.producer(ledger, name, max_in_flight_bytes=max_pending_bytes)
     return MessageProducer(
         pipeline,
-        Envelope(name, NAMES.index(compression.upper())),
+        Envelope(name, NAMES.index(compression.upper()), version_bytes(version) if version >= 0 else None),
         batching,
         entry_bytes_max=entry_bytes_max(block_bytes) - STAMP_BYTES_MAX,
         known_sequence_id=-1 if known is None else known,

@@ -92,6 +92,24 @@ def parse_schema(document: object, where: str) -> PayloadSchema:
     return _document(document, 0, where)[1]
 
 
+def schema_bytes_of(schema: PayloadSchema) -> bytes:
+    """A schema as the registry keeps it: JSON, the same bytes for the same schema."""
+    return msgspec.json.encode(schema, order="sorted")
+
+
+def is_payload_schema(body: bytes) -> bool:
+    """Whether what is registered is a payload schema, and no columns: an Arrow schema begins with ff ff ff ff."""
+    return body[:1] == b"{"
+
+
+def parse_schema_bytes(body: bytes, where: str) -> PayloadSchema:
+    """The inverse of `schema_bytes_of`."""
+    try:
+        return parse_schema(msgspec.json.decode(body), where)
+    except msgspec.DecodeError as wrong:
+        raise Refused(f"{where} is no payload schema: {wrong}") from wrong
+
+
 def _document(document: object, number: int, where: str) -> tuple[int, PayloadSchema]:
     if isinstance(document, str) and document in PRIMITIVES:
         return number, PayloadSchema(document)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from datetime import date
+
 import pyarrow as pa
 import pytest
 
 from connector.arrow_rows import ArrowRows, joined
 from connector.metadata_columns import Topic
+from connector.row_shape import RowShape, RowWishes, row_shape
 from connector.schema import METADATA
 from ledger.arrow_payload import arrow_metadata, encode_rows
+from ledger.columns import ColumnFit, schema_bytes
 from ledger.entry import ParsedEntry, encode_entry, parse_entry
 from ledger.errors import Corrupt, Refused
 from ledger.position import Position
@@ -24,8 +30,13 @@ def parsed(batch: pa.RecordBatch, rows: int | None = None) -> ParsedEntry:
 
 
 def rows(*entries: ParsedEntry, target: pa.Schema = COLUMNS, metadata_columns: int = 0) -> list[pa.RecordBatch]:
+    own = len(target) - metadata_columns
+    return shaped(RowShape(schema_bytes(target), own, rescues=False, raw=False), *entries)
+
+
+def shaped(shape: RowShape, *entries: ParsedEntry) -> list[pa.RecordBatch]:
     placed = [(Position(1, number), entry) for number, entry in enumerate(entries)]
-    return list(ArrowRows(TOPIC, target, metadata_columns).batches(placed))
+    return list(ArrowRows(TOPIC, shape).batches(placed))
 
 
 def test_rows_come_out_with_exactly_the_target_schema() -> None:
@@ -84,3 +95,51 @@ def test_markers_give_no_rows_and_messages_are_refused() -> None:
 def test_a_row_count_that_disagrees_is_corruption() -> None:
     with pytest.raises(Corrupt, match="holds 1 rows, its metadata states 2"):
         rows(parsed(pa.record_batch({"id": pa.array([1])}), rows=2))
+
+
+def test_columns_that_nobody_asked_for_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = row_shape(COLUMNS, None, RowWishes(columns=("__position", "name")), "orders")
+    assert shape.schema.names == ["name", "__position"]
+    batch = pa.record_batch({"id": pa.array([1, 2]), "name": pa.array(["a", "b"])})
+    asked: list[list[str]] = []
+    fit = ColumnFit.fit
+    monkeypatch.setattr(
+        ColumnFit, "fit", lambda self, batch, where: asked.append(batch.schema.names) or fit(self, batch, where)
+    )
+    (found,) = shaped(shape, parsed(batch))
+    assert asked == [["name"]]
+    assert found.column("name").to_pylist() == ["a", "b"]
+    assert [place["batchIndex"] for place in found.column("__position").to_pylist()] == [0, 1]
+    (only,) = shaped(row_shape(COLUMNS, None, RowWishes(columns=("__publishTime",)), "orders"), parsed(batch))
+    assert only.schema.names == ["__publishTime"]
+    assert only.num_rows == 2
+
+
+def test_entries_of_newer_columns_are_read_as_the_query_was_planned() -> None:
+    shape = row_shape(COLUMNS, None, RowWishes(), "orders")
+    newer = pa.record_batch({"id": pa.array([1]), "name": pa.array(["a"]), "more": pa.array([2.5])})
+    older = pa.record_batch({"id": pa.array([0])})
+    (found,) = shaped(shape, parsed(older), parsed(newer))
+    assert found.to_pylist() == [{"id": 0, "name": None}, {"id": 1, "name": "a"}]
+
+
+def test_what_cannot_be_decoded_is_rescued_with_reason_and_position() -> None:
+    shape = row_shape(COLUMNS, None, RowWishes(rescue="_rescued_data", columns=("id", "__key")), "orders")
+    good = parsed(pa.record_batch({"id": pa.array([1]), "name": pa.array(["a"])}))
+    newer = parsed(pa.record_batch({"id": pa.array([2]), "more": pa.array([2.5]), "day": pa.array([date(2026, 1, 2)])}))
+    message = parse_entry(
+        b"".join(encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"hello")), "p"
+    )
+    bad = parsed(pa.record_batch({"id": pa.array(["seven"])}))
+    (found,) = shaped(shape, good, newer, message, bad, good)
+    assert found.schema.names == ["id", "_rescued_data", "__key"]
+    assert found.column("id").to_pylist() == [1, 2, None, None, 1]
+    texts = [text and json.loads(text) for text in found.column("_rescued_data").to_pylist()]
+    assert texts[0] is texts[4] is None
+    assert texts[1] == {"_position": "1:1:0", "_topic": TOPIC.text, "more": 2.5, "day": "2026-01-02"}
+    assert texts[2]["_position"] == "1:2"
+    assert base64.b64decode(texts[2]["payload"]) == b"hello"
+    assert "holds a Pulsar payload" in texts[2]["_reason"]
+    assert "column 'id' of entry 1:3 of" in texts[3]["_reason"]
+    with pytest.raises(Refused, match="column 'id' of entry 1:0 of"):
+        shaped(row_shape(COLUMNS, None, RowWishes(), "orders"), bad)

@@ -26,6 +26,10 @@ SAMPLES = {
     "waitForLedger": "TRUE",
     "waitTimeoutMs": "5",
     "includeMetadata": "true",
+    "columns": "id, name",
+    "payloadSchema": "INT64",
+    "rescuedDataColumn": "_rescued_data",
+    "mergeSchema": "true",
     "maxBytesPerTrigger": "64m",
     "maxRowsPerTrigger": "10",
     "minPartitionBytes": "1k",
@@ -60,6 +64,8 @@ def test_an_option_without_meaning_for_the_use_is_refused(option: Option) -> Non
     ("key", "value"),
     [
         ("path", " "),
+        ("columns", "id,,name"),
+        ("columns", "id,id"),
         ("startingPosition", "3-17"),
         ("startingPosition", "-1:0"),
         ("endingPosition", "earliest"),
@@ -85,8 +91,8 @@ def test_a_bad_value_is_named(key: str, value: str) -> None:
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(Refused, match=r"unknown option 'startingOffset'.*startingPosition"):
         read_options({"startingOffset": "earliest"})
-    with pytest.raises(Refused, match="the columns of a ledger are fixed"):
-        read_options({"mergeSchema": "true"})
+    with pytest.raises(Refused, match="a log keeps what was written"):
+        read_options({"overwriteSchema": "true"})
     with pytest.raises(Refused, match="one load reads one ledger"):
         read_options({"paths": '["a","b"]'})
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from connector.metadata_columns import Topic
 from connector.pulsar_rows import Entry, PulsarRows
+from connector.row_shape import RowWishes, row_shape
 from connector.schema import METADATA
 from ledger.compression import LZ4, NONE, ZSTD, compress
 from ledger.entry import ParsedEntry, parse_entry
@@ -27,6 +28,7 @@ from tests.ledger.test_fixtures_pulsar import READ_ALIKE, walk
 
 TARGET = pa.schema([pa.field("value", pa.binary()), *METADATA])
 TOPIC = Topic.of("public/default/persistent/a-partition-3")
+SHAPE = row_shape(None, None, RowWishes(include_metadata=True), "a")
 
 
 def table(batches: Iterable[pa.RecordBatch]) -> pa.Table:
@@ -34,11 +36,11 @@ def table(batches: Iterable[pa.RecordBatch]) -> pa.Table:
 
 
 def read(entries: list[Entry]) -> pa.Table:
-    return table(PulsarRows(TOPIC, TARGET, len(METADATA)).batches(entries))
+    return table(PulsarRows(TOPIC, SHAPE).batches(entries))
 
 
 def one_by_one(entries: list[Entry]) -> pa.Table:
-    return table(PulsarRows(TOPIC, TARGET, len(METADATA))._one_by_one(entries))
+    return table(PulsarRows(TOPIC, SHAPE)._one_by_one(entries))
 
 
 def outcome(way: Any, entries: list[Entry]) -> object:
@@ -172,7 +174,7 @@ def test_a_batch_that_states_more_than_it_holds_asks_for_no_memory() -> None:
 
 def test_long_reads_come_in_parts() -> None:
     entries = placed([batch(packed({}, bytes(1000), b"") * 100, 100)] * 400)
-    parts = list(PulsarRows(TOPIC, TARGET, len(METADATA)).batches(entries))
+    parts = list(PulsarRows(TOPIC, SHAPE).batches(entries))
     assert sum(part.num_rows for part in parts) == 40_000
     assert max(part.num_rows for part in parts) <= 16 * 1024
     assert max(part.nbytes for part in parts) < 8 * 1024 * 1024

@@ -31,7 +31,7 @@ from connector.schema import (
     METADATA,
     arrow_schema,
     columns_to_write,
-    reader_schema,
+    grown_columns,
     require_same_schema,
     require_writable,
     spark_schema,
@@ -60,8 +60,6 @@ def test_registered_columns_are_nullable_to_the_bottom_and_survive_their_bytes()
 
 def test_metadata_columns_are_to_the_letter_what_spark_expects() -> None:
     assert arrow_schema(spark_schema(METADATA, "orders")) == METADATA
-    names = reader_schema(None, "orders", include_metadata=True).names
-    assert names == ["value", *METADATA.names]
 
 
 def test_foreign_arrow_types_become_sparks() -> None:
@@ -142,11 +140,22 @@ def test_a_schema_given_by_the_user_must_be_the_ledgers() -> None:
             require_same_schema(given, StructType(list(own)[:2]), "orders")
 
 
-def test_a_column_named_like_metadata_is_refused_only_where_it_clashes() -> None:
-    columns = pa.schema([("__key", pa.string())])
-    assert reader_schema(columns, "x", include_metadata=False).names == ["__key"]
-    with pytest.raises(Refused, match=r"'__key'.*metadata column"):
-        reader_schema(columns, "x", include_metadata=True)
+def test_columns_are_added_behind_and_never_changed() -> None:
+    registered = columns_to_write(StructType().add("id", LongType()).add("name", StringType()), "orders")
+    assert grown_columns(StructType().add("name", StringType()), registered, "orders") == registered
+    grown = grown_columns(StructType().add("more", DateType()).add("id", LongType()), registered, "orders")
+    assert grown.names == ["id", "name", "more"]
+    assert grown.field("more").type == pa.date32()
+    for kind, words in (
+        (IntegerType(), "is bigint, what is written is int"),
+        (StringType(), "what is written is string"),
+    ):
+        with pytest.raises(Refused, match=f"column 'id' of ledger 'orders' {words}" if "bigint" in words else words):
+            grown_columns(StructType().add("more", DateType()).add("id", kind), registered, "orders")
+    with pytest.raises(Refused, match="column 'ID' cannot be added to ledger 'orders', which has 'id'"):
+        grown_columns(StructType().add("ID", LongType()), registered, "orders")
+    with pytest.raises(Refused, match="column 'v' is variant"):
+        grown_columns(StructType().add("v", VariantType()), registered, "orders")
 
 
 def test_names_of_metadata_columns_are_refused_when_they_are_written() -> None:

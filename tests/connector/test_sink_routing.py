@@ -16,7 +16,8 @@ from pyspark.sql.types import LongType, StringType, StructType
 import connector.row_staging
 from connector.options import read_options
 from connector.partition_fetch import FetchRange, ReadSource, rows_of
-from connector.schema import METADATA, arrow_schema, reader_schema
+from connector.row_shape import RowWishes, row_shape
+from connector.schema import METADATA
 from connector.sink_run import PartMessage, abort_parts, application_query, commit_parts, stage_rows
 from connector.sink_target import SinkTarget, prepare_target
 from ledger.api import LedgerStore, connect
@@ -120,10 +121,10 @@ def test_keys_choose_partitions_and_are_read_with_their_rows(api: LedgerStore, s
     for partition in range(3):
         name = partition_name("public/default/persistent/clicks", partition)
         log = api.client.end(name)
-        schema = arrow_schema(reader_schema(api.ledger(name).schema(), name, include_metadata=True))
-        source = ReadSource.of(api.client, name, log.incarnation, schema, raw=False, include_metadata=True)
+        shape = row_shape(api.ledger(name).schema(), None, RowWishes(include_metadata=True), name)
+        source = ReadSource.of(api.client, name, log.incarnation, shape)
         read = rows_of(api.client, FetchRange(source, PositionRange(log.start, log.end)))
-        found = pa.Table.from_batches(list(read), schema)
+        found = pa.Table.from_batches(list(read), shape.schema)
         assert found.column("__key").to_pylist() == [keys[n] for n in found.column("n").to_pylist()]
         assert {partition_for_key(key, 3, "murmur3_32") for key in found.column("__key").to_pylist()} <= {partition}
         assert found.schema.names[-len(METADATA) :] == METADATA.names

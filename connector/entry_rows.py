@@ -1,0 +1,23 @@
+"""From entries to batches: the reader that a shape asks for, wherever the entries come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from connector.metadata_columns import Topic
+from connector.row_shape import RowShape
+
+if TYPE_CHECKING:
+    from connector.arrow_rows import ArrowRows
+    from connector.pulsar_rows import PulsarRows
+
+
+def entry_rows(topic: Topic, shape: RowShape) -> ArrowRows | PulsarRows:
+    """What turns `(position, parsed entry)` into record batches of exactly the shape's schema, in order."""
+    if shape.raw:
+        from connector.pulsar_rows import PulsarRows
+
+        return PulsarRows(topic, shape)
+    from connector.arrow_rows import ArrowRows
+
+    return ArrowRows(topic, shape)

@@ -1,0 +1,158 @@
+"""What the rows of a read are: which columns, from what, decoded how. Made on the driver, pickled into every partition.
+
+    columns of a batch:   those of the rows …   [ the rescue column ]   metadata columns …
+
+Rules
+- Rows are columns that were registered, messages as one column `value`, or messages decoded by the topic's schemas:
+  those of option `payloadSchema`, else those registered with the ledger.
+- `columns` picks among all of them, in its order, metadata columns last; what is not picked is not decoded.
+- Spark fixes the columns when a query is planned. A ledger that has got more since then is read as it was: the schema
+  that Spark hands over may be the beginning of what the ledger has now, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from connector.schema import METADATA, RAW, arrow_schema, require_same_schema, spark_schema
+from ledger.columns import schema_bytes, schema_from_bytes
+from ledger.errors import Refused
+from ledger.payload_schema.documents import PRIMITIVES, SCHEMA_BYTES_MAX, TopicSchemas, parse_schemas
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_FILE = "file:"
+
+
+@dataclass(frozen=True, slots=True)
+class RowWishes:
+    """What a user asks of the rows. `columns` None: all; `rescue` empty: what cannot be decoded fails."""
+
+    include_metadata: bool = False
+    columns: tuple[str, ...] | None = None
+    rescue: str = ""
+    payload_schema: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """The columns of a read. `known` are all columns that its ledger had when the read was planned."""
+
+    target: bytes
+    row_columns: int
+    rescues: bool
+    raw: bool
+    schemas: str = ""
+    known: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches, to the letter."""
+        return schema_from_bytes(self.target)
+
+    @property
+    def rows(self) -> pa.Schema:
+        """The columns that come out of entries."""
+        return pa.schema(list(self.schema)[: self.row_columns])
+
+    @property
+    def metadata(self) -> list[str]:
+        """The metadata columns."""
+        return list(self.schema.names[self.row_columns + self.rescues :])
+
+    def spark_schema(self, ledger: str) -> StructType:
+        """The same for Spark."""
+        return spark_schema(self.schema, ledger)
+
+    def as_given(self, given: StructType, ledger: str) -> RowShape:
+        """The shape of what Spark was told: this, or the beginning of it, where the ledger has got columns since."""
+        own = self.schema
+        rows, beside = own.names[: self.row_columns], own.names[self.row_columns :]
+        kept = len(given.names) - len(beside)
+        if 0 < kept < len(rows) and given.names == [*rows[:kept], *beside] and not self.raw:
+            fields = [*list(own)[:kept], *list(own)[self.row_columns :]]
+            shorter = replace(self, target=schema_bytes(pa.schema(fields)), row_columns=kept, known=tuple(rows[:kept]))
+            require_same_schema(given, shorter.spark_schema(ledger), ledger)
+            return shorter
+        require_same_schema(given, self.spark_schema(ledger), ledger)
+        return self
+
+
+def row_shape(registered: pa.Schema | None, schemas: TopicSchemas | None, wishes: RowWishes, ledger: str) -> RowShape:
+    """The shape of the rows of a ledger whose columns or payload schemas are these; Refused names what is not there."""
+    if wishes.payload_schema:
+        if registered is not None:
+            raise Refused(
+                f"ledger {ledger!r} has the columns {', '.join(registered.names)}, 'payloadSchema' is for messages",
+                hint="Leave it out: the ledger knows its columns",
+            )
+        schemas = load_schemas(wishes.payload_schema)
+    rows, metadata = _available(registered, schemas, ledger), list(METADATA.names)
+    if wishes.columns is None:
+        picked, beside = rows.names, metadata if wishes.include_metadata else []
+    else:
+        _require_known(wishes.columns, [*rows.names, *metadata], ledger)
+        picked = [name for name in wishes.columns if name in rows.names]
+        beside = [name for name in wishes.columns if name in metadata]
+        beside += [name for name in metadata if wishes.include_metadata and name not in beside]
+    fields = [rows.field(name) for name in picked]
+    rescue = [pa.field(wishes.rescue, pa.string())] if wishes.rescue else []
+    _require_apart([*picked, *([wishes.rescue] if wishes.rescue else []), *beside], ledger)
+    target = pa.schema([*fields, *rescue, *(METADATA.field(name) for name in beside)])
+    exact = arrow_schema(spark_schema(target, ledger))
+    text = schemas.to_json() if schemas is not None and registered is None else ""
+    return RowShape(schema_bytes(exact), len(fields), bool(rescue), registered is None, text, tuple(rows.names))
+
+
+def load_schemas(option: str) -> TopicSchemas:
+    """The schemas of option `payloadSchema`: JSON or a primitive's name as it stands, else the file that it names."""
+    said = option.strip()
+    where = "option 'payloadSchema'"
+    if said in PRIMITIVES or said[:1] in {"{", "[", '"'}:
+        return parse_schemas(said, where)
+    path = Path(said.removeprefix(_FILE))
+    try:
+        with path.open("rb") as file:
+            text = file.read(SCHEMA_BYTES_MAX + 1)
+    except OSError as wrong:
+        raise Refused(
+            f"{where} is {said[:80]!r}, which is no JSON, no primitive type and no file that can be read "
+            f"({wrong.strerror})",
+            hint="Give the text of schemas.json, its path on the driver, or a type such as STRING",
+        ) from wrong
+    return parse_schemas(text, f"{where}, file {path},")
+
+
+def _available(registered: pa.Schema | None, schemas: TopicSchemas | None, ledger: str) -> pa.Schema:
+    """All columns that rows can have."""
+    if registered is not None:
+        return registered
+    if schemas is None:
+        return RAW
+    from ledger.payload_schema.decoder import PayloadDecoder
+
+    return PayloadDecoder(schemas, where=f"the schema of ledger {ledger!r}").schema
+
+
+def _require_known(wanted: Sequence[str], known: Sequence[str], ledger: str) -> None:
+    for name in wanted:
+        if name not in known:
+            raise Refused(
+                f"option 'columns' names {name!r}, which ledger {ledger!r} has not",
+                hint=f"It has {', '.join(known)}",
+            )
+
+
+def _require_apart(names: Sequence[str], ledger: str) -> None:
+    for name in names:
+        if list(names).count(name) > 1:
+            raise Refused(
+                f"column {name!r} of ledger {ledger!r} has the name of a metadata column or of the rescue column",
+                hint="Read without option 'includeMetadata', or give 'rescuedDataColumn' another name",
+            )

@@ -1,0 +1,154 @@
+"""Goal: columns are added and never changed, and who began before goes on as it was. Method: by hand.
+
+Everything runs through a broker, without a JVM: what Spark would call is called here, with the schemas it would give.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+from connector.data_source import LedgerSource
+from ledger.api import connect
+from ledger.arrow_payload import schema_version_of
+from ledger.entry import parse_entry
+from ledger.errors import Corrupt, Refused
+from ledger.position import PositionRange
+from ledger.protocol import ReadRequest
+from ledger.segment_reader import iter_frames
+
+ONE = StructType().add("id", LongType())
+TWO = StructType().add("id", LongType()).add("name", StringType())
+
+
+def source(store: Path, **options: str) -> LedgerSource:
+    return LedgerSource({"path": "orders", "store": str(store), **options}, "0")
+
+
+def write(store: Path, schema: StructType, rows: list[dict[str, Any]], **options: str) -> None:
+    writer = source(store, **options).batch_writer(schema, overwrite=False)
+    kinds = {"bigint": pa.int64(), "int": pa.int32(), "string": pa.string()}
+    arrow = pa.schema([(field.name, kinds[field.dataType.simpleString()]) for field in schema])
+    writer.commit([writer.write(iter([pa.RecordBatch.from_pylist(rows, arrow)]))])
+
+
+def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def read(store: Path, schema: StructType | None = None, **options: str) -> list[dict[str, Any]]:
+    one = source(store, **options)
+    reader = one.batch_reader(schema or one.schema())
+    return [row for part in reader.partitions() for row in rows(reader.read(part))]
+
+
+def states(store: Path) -> list[int]:
+    """The schema versions that entries state."""
+    log = connect(store).ledger("orders")
+    request = ReadRequest(log.name, PositionRange(log.end().start, log.end().end))
+    return [
+        schema_version_of(parse_entry(frame, "").metadata, "")
+        for block in log.client.read_blocks(request)
+        for _, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries)
+    ]
+
+
+def test_columns_are_added_by_those_who_say_so_and_the_log_keeps_what_it_was(store: Path) -> None:
+    write(store, ONE, [{"id": 1}])
+    with pytest.raises(Refused, match=r"column 'name' \(string\) is not a column of ledger"):
+        write(store, TWO, [{"id": 2, "name": "b"}])
+    write(store, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
+    assert connect(store).ledger("orders").describe().schema_version == 1
+    with pytest.raises(Refused, match=r"'name' \(string\) of ledger .* is missing"):
+        write(store, ONE, [{"id": 3}])
+    write(store, ONE, [{"id": 3}], mergeSchema="true")
+    assert connect(store).ledger("orders").describe().schema_version == 1
+    assert read(store) == [{"id": 1, "name": None}, {"id": 2, "name": "b"}, {"id": 3, "name": None}]
+    assert read(store, columns="name") == [{"name": None}, {"name": "b"}, {"name": None}]
+
+
+def test_a_type_never_changes_and_a_refusal_leaves_everything_as_it_was(store: Path) -> None:
+    write(store, ONE, [{"id": 1}])
+    before = connect(store).ledger("orders").describe()
+    for schema, words in (
+        (
+            StructType().add("more", StringType()).add("id", IntegerType()),
+            "'id' of ledger .* is bigint, what is written is int",
+        ),
+        (StructType().add("ID", LongType()), "column 'ID' cannot be added to ledger .*, which has 'id'"),
+    ):
+        with pytest.raises(Refused, match=words):
+            source(store, mergeSchema="true").batch_writer(schema, overwrite=False)
+    assert connect(store).ledger("orders").describe() == before
+    assert not list((store / "staging").rglob("*.part"))
+
+
+def test_a_running_query_keeps_its_columns_and_the_next_one_has_the_new(store: Path) -> None:
+    write(store, ONE, [{"id": 1}])
+    planned = source(store, startingPosition="earliest")
+    schema = planned.schema()
+    reader = planned.stream_reader(schema)
+    start = reader.initialOffset()
+    write(store, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
+    end = reader.latestOffset(start, None)
+    found = [row for part in reader.partitions(start, end) for row in rows(reader.read(part))]
+    assert found == [{"id": 1}, {"id": 2}]
+    reader.stop()
+    # Spark asks once more for a reader of the schema that it planned with, also when the columns are there already.
+    again = source(store, startingPosition="earliest").stream_reader(schema)
+    found = [row for part in again.partitions(start, end) for row in rows(again.read(part))]
+    assert found == [{"id": 1}, {"id": 2}]
+    again.stop()
+    restarted = source(store, startingPosition="earliest")
+    assert restarted.schema().names == ["id", "name"]
+    last = restarted.stream_reader(restarted.schema())
+    found = [row for part in last.partitions(start, end) for row in rows(last.read(part))]
+    assert found == [{"id": 1, "name": None}, {"id": 2, "name": "b"}]
+    last.stop()
+
+
+def test_newer_columns_are_rescued_where_that_is_asked_for(store: Path) -> None:
+    write(store, ONE, [{"id": 1}])
+    planned = source(store, rescuedDataColumn="_rescued_data").schema()
+    write(store, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
+    first, second = read(store, planned, rescuedDataColumn="_rescued_data")
+    assert first == {"id": 1, "_rescued_data": None}
+    assert second["id"] == 2
+    assert json.loads(second["_rescued_data"])["name"] == "b"
+
+
+def test_payload_schemas_that_are_registered_make_columns(store: Path) -> None:
+    ledger = connect(store).ledger("orders")
+    avro = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+    more = {**avro, "fields": [*avro["fields"], {"name": "name", "type": ["null", "string"], "default": None}]}
+    first = json.dumps([{"version": 0, "type": "JSON", "data": avro}])
+    both = json.dumps([{"version": 0, "type": "JSON", "data": avro}, {"version": 1, "type": "JSON", "data": more}])
+    assert ledger.register_payload_schemas(first) == 0
+    with ledger.producer() as producer:
+        producer.send(b'{"id": 0, "name": "not of this version"}')
+    assert ledger.register_payload_schemas(both) == 1
+    assert ledger.register_payload_schemas(first) == 0
+    assert ledger.describe().schema_version == 1
+    assert ledger.schema() is None
+    with pytest.raises(Refused, match=r"schema version 0 of ledger .* is registered already, and differs"):
+        ledger.register_payload_schemas("INT64")
+    with pytest.raises(Refused, match=r"schema versions 3 were given .* they count from 0 on"):
+        ledger.register_payload_schemas(json.dumps([{"version": 3, "type": "JSON", "data": avro}]))
+    with ledger.producer() as producer:
+        producer.send(b'{"id": 1}', key="a")
+        producer.send(b'{"id": 2, "name": "b"}', key="b")
+    assert [row["id"] for row in read(store)] == [0, 1, 2]
+    assert read(store, columns="id,__key")[1:] == [{"id": 1, "__key": "a"}, {"id": 2, "__key": "b"}]
+    assert states(store) == [0, 1]
+    with pytest.raises(Corrupt, match=r"schema version 1 is not among those given \(0\)"):
+        read(store, payloadSchema="STRING")
+    with pytest.raises(Refused, match="holds messages of a payload schema"):
+        write(store, ONE, [{"id": 1}])
+    with pytest.raises(Refused, match="holds messages of a payload schema"):
+        ledger.append([{"id": 1}])
