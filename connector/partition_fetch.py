@@ -17,6 +17,7 @@ import pyarrow as pa
 from connector.entry_rows import entry_rows
 from connector.metadata_columns import Topic
 from connector.row_shape import RowShape
+from connector.whole_messages import WholeMessages
 from ledger.entry import ParsedEntry, parse_entry
 from ledger.position import Position, PositionRange
 from ledger.protocol import ReadRequest
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ledger.broker.credentials import Credentials
 
 _BLOCK_BYTES = 4 * 1024 * 1024
+_BACK_ENTRIES_LEAST, _BACK_ENTRIES_MOST = 4, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,16 @@ def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
 def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, read through `client`."""
     source = wanted.source
-    return entry_rows(Topic.of(source.ledger), source.shape).batches(_entries(client, wanted))
+    topic, entries = Topic.of(source.ledger), _entries(client, source, wanted.range)
+    if source.shape.raw:
+        entries = WholeMessages(topic.text, lambda position: _earlier(client, source, position)).of(entries)
+    return entry_rows(topic, source.shape).batches(entries)
 
 
-def _entries(client: Client, wanted: FetchRange) -> Iterator[tuple[Position, ParsedEntry]]:
-    source = wanted.source
+def _entries(client: Client, source: ReadSource, range_: PositionRange) -> Iterator[tuple[Position, ParsedEntry]]:
     request = ReadRequest(
         source.ledger,
-        wanted.range,
+        range_,
         incarnation=source.incarnation,
         subscription=source.subscription,
         max_block_bytes=_BLOCK_BYTES,
@@ -95,3 +99,17 @@ def _entries(client: Client, wanted: FetchRange) -> Iterator[tuple[Position, Par
         for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
             where = f"entry {ledger_id}:{entry_id} of {source.ledger}"
             yield Position(ledger_id, entry_id), parse_entry(frame, where)
+
+
+def _earlier(client: Client, source: ReadSource, position: Position) -> Iterator[tuple[Position, ParsedEntry]]:
+    """The entries before a position, the last one first: a few, then more and more at once."""
+    count = _BACK_ENTRIES_LEAST
+    for segment in reversed(client.describe(source.ledger).segments):
+        if segment.ledger_id > position.ledger_id:
+            continue
+        end = segment.entries if segment.ledger_id < position.ledger_id else position.entry_id
+        while end > 0:
+            first = max(end - count, 0)
+            range_ = PositionRange(Position(segment.ledger_id, first), Position(segment.ledger_id, end))
+            yield from reversed(list(_entries(client, source, range_)))
+            end, count = first, min(2 * count, _BACK_ENTRIES_MOST)

@@ -23,7 +23,8 @@ from typer.testing import CliRunner
 from connector.command import app
 from connector.ledger_read import LedgerRead
 from connector.options import read_options
-from connector.sink_run import commit_parts, prepare_target, stage_rows
+from connector.sink_run import commit_parts, stage_rows
+from connector.sink_target import prepare_target
 from ledger.broker.discovery import BrokerRecord
 from ledger.errors import Refused, Unauthenticated
 from ledger.position import EARLIEST, PositionRange
