@@ -21,13 +21,13 @@ from ledger.clock import system_clock_ms
 from ledger.cursor import cursor_info
 from ledger.entry import ParsedEntry, entry_rows, is_arrow, is_marker, parse_entry
 from ledger.errors import Corrupt, NotFound, Refused
-from ledger.ledger_list import entry_traits
 from ledger.metadata import Metadata
 from ledger.metadata_value import parse_cursor_info, parse_ledger_info
 from ledger.metadata_view import MetadataView
 from ledger.names import canonical_name, nearest
 from ledger.position import Position, PositionRange
 from ledger.protocol import LedgerDescription, ReadRequest
+from ledger.sealed_index import entry_traits
 from ledger.segment_index import EntryIndex, load_index
 from ledger.segment_reader import iter_frames, walk_segment
 from ledger.segment_verification import verify_segment

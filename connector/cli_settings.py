@@ -11,7 +11,9 @@ import typer
 from rich.table import Table
 
 from connector.cli import Output, OutputOption, StoreOption, opened, reporting, show
+from ledger.errors import Refused
 from ledger.protocol import ChangeSetting, Empty, SettingStates
+from ledger.settings import TEXT_SETTINGS
 
 settings = typer.Typer(no_args_is_help=True, help="Settings of a running broker.")
 Setting = Annotated[str, typer.Argument(help="Its name, as in conf/broker.toml.")]
@@ -33,12 +35,15 @@ def list_settings(store: StoreOption = None, output: OutputOption = Output.text)
 @reporting
 def set_setting(
     name: Setting,
-    value: Annotated[int, typer.Argument(help="The number.")],
+    value: Annotated[str, typer.Argument(help="The number or text.")],
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Change a setting now and for later brokers of the store."""
-    _change(store, output, ChangeSetting(name, value))
+    text = name in TEXT_SETTINGS
+    if not text and not value.removeprefix("-").isdecimal():
+        raise Refused(f"setting {name!r} is {value!r}, expected a whole number")
+    _change(store, output, ChangeSetting(name, value if text else int(value)))
 
 
 @settings.command("reset")

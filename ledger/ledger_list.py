@@ -13,11 +13,11 @@ Invariants
 from __future__ import annotations
 
 import logging
-import threading
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,19 +25,23 @@ import numpy as np
 from ledger import disk
 from ledger.clock import Clock
 from ledger.deduplication import DEDUPLICATION_ENABLED, Deduplication, KnownSequence, highest_of
-from ledger.entry import entry_rows, parse_entry
+from ledger.entry import parse_entry
+from ledger.errors import NotFound, Refused
+from ledger.ledger_offloader import LedgerOffloader, LocalLedger, NoOffloader
 from ledger.ledger_policy import DURABILITY, LedgerPolicy
 from ledger.log_snapshot import LogSegment, LogSnapshot
 from ledger.metadata import LedgerRecord, Metadata, SegmentRecord
+from ledger.offload_context import Attempt
+from ledger.offloaded_segment import OffloadedSegment
 from ledger.open_ledger import OpenLedger
 from ledger.position import Position
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from ledger.recovered_sequences import sequences_in
-from ledger.run import CommittedBatch, closes_run, marker_summary, run_id
+from ledger.run import CommittedBatch, closes_run, marker_summary
+from ledger.sealed_index import SealedIndex, entry_traits
 from ledger.segment_format import FRAME_BYTES
 from ledger.segment_index import EntryIndex
-from ledger.segment_recovery import EntryTraits, RecoveredSegment, recover_segment, seal_recovered
-from ledger.segment_verification import load_or_rebuild_index
+from ledger.segment_recovery import RecoveredSegment, recover_segment, seal_recovered
 from ledger.segment_writer import SealedSegment, SegmentWriter, data_path, index_path
 from ledger.settings import Settings
 from ledger.trim_mark import TrimMark
@@ -60,6 +64,10 @@ class LogContext:
     """Told the name of a managed ledger that has just sealed a ledger; must not wait for anything."""
     deleted: Callable[[Collection[int]], None]
     """Told the ids of ledgers whose files were just deleted."""
+    offloader: Callable[[], LedgerOffloader] = NoOffloader
+    """Who keeps ledgers in object storage, at the moment."""
+    prefer_remote: Callable[[], bool] = lambda: False
+    """Whether a ledger that is there as well as here is read from there."""
 
 
 class LedgerList:
@@ -79,7 +87,14 @@ class LedgerList:
         self._unsaved: dict[str, CommittedBatch] = {}
         rows = {segment.ledger_id: segment for segment in context.metadata.segments(record.name)}
         self._sealed = [
-            self._sealed_segment(info.ledgerId, info.entries, info.size, info.timestamp, rows[info.ledgerId])
+            self._sealed_segment(
+                info.ledgerId,
+                info.entries,
+                info.size,
+                info.timestamp,
+                rows[info.ledgerId],
+                attempt=Attempt.of(info),
+            )
             for info in record.info.ledgerInfo
             if info.timestamp
         ]
@@ -116,6 +131,9 @@ class LedgerList:
         """
         ledgers = cls(context.metadata.ledger(name), context, deduplication)
         ledgers._seal_left_open()
+        for segment in ledgers._sealed:
+            if segment.offloaded is not None and segment.offloaded.attempt.local_deleted:
+                segment.path.unlink(missing_ok=True)  # a crash came between stating it and doing it
         return ledgers
 
     def open_next(self, first_row: int) -> OpenLedger:
@@ -174,6 +192,68 @@ class LedgerList:
         del self._sealed[: len(gone)]
         return files_of(listed, self._context.directory)
 
+    def prepare_offload(self, ledger_id: int, attempt: Attempt) -> LocalLedger | None:
+        """State a new attempt; what an earlier one may have left is unwanted from then on. None: it is complete."""
+        info = self._info()
+        listed = _listed(info, ledger_id, self.name)
+        before = Attempt.of(listed)
+        if before is not None and before.complete:
+            return None
+        if not listed.timestamp:
+            raise Refused(f"ledger {ledger_id} of {self.name!r} is open", hint="It is offloaded once it is sealed")
+        segment = next(segment for segment in self._sealed if segment.ledger_id == ledger_id)
+        kept = next(one for one in self._context.metadata.segments(self.name) if one.ledger_id == ledger_id)
+        attempt.put(listed)
+        self._save(info, None)
+        return LocalLedger(
+            self.name,
+            ledger_id,
+            segment.entries,
+            segment.size_bytes,
+            kept.file_bytes,
+            kept.block_bytes,
+            kept.created_ms,
+            segment.path,
+            segment.index,
+        )
+
+    def complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
+        """The objects of an attempt are whole; refused when it is not the ledger's newest any more."""
+        info = self._info()
+        listed = _listed(info, ledger_id, self.name)
+        stated = Attempt.of(listed)
+        if stated is None or stated.attempt != attempt:
+            found = "no attempt" if stated is None else f"attempt {stated.attempt}"
+            raise Refused(f"ledger {ledger_id} of {self.name!r} states {found}, {attempt} was to be completed")
+        if stated.complete:
+            return
+        done = stated.completed(max(self._context.clock(), 1))
+        done.put(listed)
+        self._save(info, None)
+        self._replace_attempt(ledger_id, done)
+
+    def delete_local(self, ledger_ids: Collection[int]) -> list[Path]:
+        """State that the local data of complete ledgers are gone; answers the files, which are nobody's from now on.
+
+        Their sidecars stay: a log is opened, measured and cut into parts without asking object storage.
+        """
+        info, files = self._info(), []
+        done = {}
+        for ledger_id in ledger_ids:
+            listed = _listed(info, ledger_id, self.name)
+            attempt = Attempt.of(listed)
+            if attempt is None or not attempt.complete:
+                raise Refused(
+                    f"ledger {ledger_id} of {self.name!r} is in no object storage: its local copy is the only"
+                )
+            done[ledger_id] = attempt.without_local()
+            done[ledger_id].put(listed)
+            files.append(data_path(self._context.directory, ledger_id))
+        self._save(info, None)
+        for ledger_id, attempt in done.items():
+            self._replace_attempt(ledger_id, attempt)
+        return files
+
     def terminate(self, last: Position) -> None:
         """There is no entry after `last`, ever."""
         info = self._info()
@@ -187,6 +267,17 @@ class LedgerList:
         for key, value in sorted(properties.items()):
             info.properties.add(key=key, value=value)
         self._save(info, None)
+
+    def _replace_attempt(self, ledger_id: int, attempt: Attempt) -> None:
+        """Go by a new state of an attempt; what readers have of the old one stays good."""
+        context = self._context
+        for at, segment in enumerate(self._sealed):
+            if segment.ledger_id == ledger_id:
+                offloaded = OffloadedSegment(ledger_id, attempt, context.offloader, context.prefer_remote)
+                index = (
+                    segment.index.offloaded_to(offloaded) if isinstance(segment.index, SealedIndex) else segment.index
+                )
+                self._sealed[at] = replace(segment, index=index, offloaded=offloaded)
 
     def _seal_left_open(self) -> None:
         left = [info.ledgerId for info in self._record.info.ledgerInfo if not info.timestamp]
@@ -293,10 +384,14 @@ class LedgerList:
         close_ms: int,
         record: SegmentRecord,
         index: EntryIndex | None = None,
+        attempt: Attempt | None = None,
     ) -> LogSegment:
-        path = data_path(self._context.directory, ledger_id)
-        source = SealedIndex(path, entries, record, self._context.store_id, index)
-        return LogSegment(ledger_id, entries, record.first_row, record.rows, size, close_ms, path, source)
+        path, context = data_path(self._context.directory, ledger_id), self._context
+        offloaded = None
+        if attempt is not None and attempt.complete:
+            offloaded = OffloadedSegment(ledger_id, attempt, context.offloader, context.prefer_remote)
+        source = SealedIndex(path, entries, record, context.store_id, index, offloaded)
+        return LogSegment(ledger_id, entries, record.first_row, record.rows, size, close_ms, path, source, offloaded)
 
 
 def files_of(info: ManagedLedgerInfo, directory: Path) -> list[Path]:
@@ -312,43 +407,11 @@ def files_of(info: ManagedLedgerInfo, directory: Path) -> list[Path]:
     ]
 
 
-class SealedIndex:
-    """The index of a sealed ledger, loaded when it is first asked for and kept."""
-
-    def __init__(
-        self, path: Path, entries: int, record: SegmentRecord, store_id: str, index: EntryIndex | None
-    ) -> None:
-        self._path = path
-        self._entries = entries
-        self._record = record
-        self._store_id = store_id
-        self._index = index
-        self._lock = threading.Lock()
-
-    def __call__(self) -> EntryIndex:
-        """The index; rebuilt from the data, loudly, when the sidecar is lost."""
-        with self._lock:
-            if self._index is None:
-                record = self._record
-                self._index = load_or_rebuild_index(
-                    self._path,
-                    record.ledger_id,
-                    store_id=self._store_id,
-                    entries=self._entries,
-                    file_bytes=record.file_bytes,
-                    first_row=record.first_row,
-                    block_bytes=record.block_bytes,
-                    describe=entry_traits,
-                )
-            return self._index
-
-
-def entry_traits(entry: memoryview) -> EntryTraits:
-    """What recovery and verification must know of an entry; raises Corrupt when its checksum is wrong."""
-    parsed = parse_entry(entry, "an entry")
-    run = run_id(parsed.metadata)
-    txn = None if run is None else (run.most, run.least)
-    return EntryTraits(entry_rows(parsed.metadata), txn, closes_run(parsed.metadata), parsed.stamp)
+def _listed(info: ManagedLedgerInfo, ledger_id: int, name: str) -> ManagedLedgerInfo.LedgerInfo:
+    for listed in info.ledgerInfo:
+        if listed.ledgerId == ledger_id:
+            return listed
+    raise NotFound(f"{name!r} has no ledger {ledger_id} any more")
 
 
 def _batches_of(recovered: RecoveredSegment, now_ms: int) -> list[CommittedBatch]:

@@ -34,6 +34,8 @@ _MB = 1024 * 1024
 _MINUTE_MS = 60_000
 
 RETENTION_TIME, RETENTION_SIZE = "retentionTimeInMinutes", "retentionSizeInMB"
+OFFLOAD_SECONDS, OFFLOAD_BYTES = "managedLedgerOffloadThresholdInSeconds", "managedLedgerOffloadThresholdInBytes"
+_OFFLOAD_LAG, _OFFLOAD_WAIT = "managedLedgerOffloadDeletionLagInMillis", "retentionWaitsForOffload"
 _ROLLOVER_MAX, _ROLLOVER_MIN = "managedLedgerMaxLedgerRolloverTimeMinutes", "managedLedgerMinLedgerRolloverTimeMinutes"
 _ENTRIES, _SIZE = "managedLedgerMaxEntriesPerLedger", "managedLedgerMaxSizePerLedgerMbytes"
 _RETENTION = (RETENTION_TIME, RETENTION_SIZE)
@@ -45,8 +47,15 @@ POLICIES = {
     _SIZE: _SIZE,
     _ROLLOVER_MAX: _ROLLOVER_MAX,
     _ROLLOVER_MIN: _ROLLOVER_MIN,
+    OFFLOAD_SECONDS: OFFLOAD_SECONDS,
+    OFFLOAD_BYTES: "managedLedgerOffloadAutoTriggerSizeThresholdBytes",
+    _OFFLOAD_LAG: "managedLedgerOffloadDeletionLagMs",
+    _OFFLOAD_WAIT: _OFFLOAD_WAIT,
 }
 """The policies by name, each with the broker's setting that is its default and gives its range."""
+
+# PIP-17's own names, in other units; what they state is kept under the later ones.
+_EARLIER = {"offloadTimeInMinutes": (OFFLOAD_SECONDS, 60), "offloadSizeInMB": (OFFLOAD_BYTES, _MB)}
 
 Stated = Mapping[str, int]
 """What a ledger or a namespace states: values by the name of the policy."""
@@ -58,6 +67,9 @@ class LedgerPolicy:
 
     It is due at the age of `rollover_max_ms` (0: never), and never before it is older than `rollover_min_ms`. It is
     kept for `retention_ms` and while no more than `retention_bytes` would be left; -1 in either keeps it.
+
+    It is offloaded `offload_ms` after it was sealed, or when it and all after it have more than `offload_bytes`; -1 in
+    either: not for that reason. Its local copy goes `offload_lag_ms` later, -1: never.
     """
 
     block_bytes: int
@@ -67,6 +79,10 @@ class LedgerPolicy:
     rollover_min_ms: int = 0
     retention_ms: int = -1
     retention_bytes: int = -1
+    offload_ms: int = -1
+    offload_bytes: int = -1
+    offload_lag_ms: int = 4 * 3_600_000
+    waits_for_offload: bool = False
 
     @property
     def entry_bytes_max(self) -> int:
@@ -77,6 +93,11 @@ class LedgerPolicy:
     def keeps_everything(self) -> bool:
         """Whether nothing is ever trimmed."""
         return self.retention_ms < 0 and self.retention_bytes < 0
+
+    @property
+    def offloads(self) -> bool:
+        """Whether ledgers are offloaded by themselves."""
+        return self.offload_ms >= 0 or self.offload_bytes >= 0
 
     def may_roll_over(self, age_ms: int) -> bool:
         """Whether a ledger of this age may be sealed because it is full."""
@@ -101,6 +122,10 @@ class LedgerPolicy:
             value[_ROLLOVER_MIN] * _MINUTE_MS,
             _scaled(value[RETENTION_TIME], _MINUTE_MS),
             _scaled(value[RETENTION_SIZE], _MB),
+            _scaled(value[OFFLOAD_SECONDS], 1000),
+            value[OFFLOAD_BYTES],
+            value[_OFFLOAD_LAG],
+            bool(value[_OFFLOAD_WAIT]),
         )
 
     @staticmethod
@@ -141,6 +166,29 @@ def require_policies(stated: Mapping[str, int], where: str) -> None:
         )
 
 
+def require_offload(values: Stated, where: str) -> None:
+    """Refuse to keep a ledger no longer here than until it is offloaded, among the values that decide."""
+    for offload, retention, unit in ((OFFLOAD_SECONDS, RETENTION_TIME, 60), (OFFLOAD_BYTES, RETENTION_SIZE, _MB)):
+        least, most = values[offload], values[retention] * unit
+        if values[retention] >= 0 and least >= 0 and least >= most:
+            raise Refused(
+                f"{where} would be offloaded at {offload} {least}, and deleted before at {retention} "
+                f"{values[retention]} ({most} in the same unit)",
+                hint=f"Set {offload} below {retention}, or {retention} to -1",
+            )
+
+
+def in_later_names(values: Mapping[str, int], where: str) -> dict[str, int]:
+    """The same statements, those with PIP-17's names under the names and in the units of later versions."""
+    found: dict[str, int] = {}
+    for name, value in values.items():
+        later, unit = _EARLIER.get(name, (name, 1))
+        scaled = value * unit if type(value) is int and value > 0 else value
+        if found.setdefault(later, scaled) != scaled:
+            raise Refused(f"{where} states {later} twice, as {found[later]} and, by {name!r}, as {scaled}")
+    return found
+
+
 def require_rollover(values: Stated, where: str) -> None:
     """Refuse a largest age below the smallest one, among the values that decide."""
     most, least = values[_ROLLOVER_MAX], values[_ROLLOVER_MIN]
@@ -166,6 +214,7 @@ def require_settings(settings: Settings) -> None:
     values = effective({}, {}, settings)
     require_policies(values, "the broker's settings")
     require_rollover(values, "the broker")
+    require_offload(values, "a ledger of the broker")
 
 
 def require_names(names: Iterable[str], where: str) -> None:

@@ -8,13 +8,17 @@ from ledger.position import Position
 
 
 class TrimmedLedgers(msgspec.Struct, frozen=True):
-    """What a trim took off a managed ledger, oldest first; it begins at `start` now."""
+    """What a trim took off a managed ledger, oldest first; it begins at `start` now.
+
+    Of the ledgers in `local` it deleted the local copies only: they are in object storage.
+    """
 
     name: str
     ledgers: list[int]
     entries: int
     size_bytes: int
     start: Position
+    local: list[int] = []
 
 
 class ChangeProperties(msgspec.Struct, frozen=True):

@@ -7,14 +7,18 @@ of the record, durable before readers see it; made again, it changes nothing mor
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ledger.ledger_list import LogContext
+from ledger.ledger_offloader import LocalLedger
 from ledger.life_calls import TrimmedLedgers
+from ledger.log_snapshot import LogSegment
 from ledger.log_writer import LogWriter
+from ledger.offload_context import Attempt
 from ledger.position import Position
-from ledger.retention import HeldLedger, expendable
+from ledger.retention import HeldLedger, expendable, local_expendable
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +42,7 @@ def roll_over_if_due(writer: LogWriter, context: LogContext) -> bool:
 def trim(writer: LogWriter, context: LogContext) -> tuple[TrimmedLedgers, list[Path]]:
     """Take what retention lets go off the list; answers the files, which are nobody's any more."""
     snapshot = writer.list.snapshot(writer.opened)
-    held = [HeldLedger(part.ledger_id, part.entries, part.size_bytes, part.close_ms) for part in snapshot.segments]
+    held = [_held(part) for part in snapshot.segments]
     slowest = context.metadata.slowest(snapshot.name)
     gone = expendable(held, slowest, writer.list.policy, context.clock())
     ids, files = [ledger.ledger_id for ledger in gone], []
@@ -46,9 +50,25 @@ def trim(writer: LogWriter, context: LogContext) -> tuple[TrimmedLedgers, list[P
         files = writer.list.trim(ids)
         writer.publish()
         _log.info("%s: ledgers %s are trimmed", snapshot.name, ids)
+    local = local_expendable(held[len(ids) :], writer.list.policy, context.clock())
+    if local:
+        files += writer.list.delete_local(local)
+        writer.publish()
+        _log.info("%s: the local copies of ledgers %s are deleted", snapshot.name, local)
     start = writer.list.snapshot(writer.opened).start
     entries, size = sum(ledger.entries for ledger in gone), sum(ledger.size_bytes for ledger in gone)
-    return TrimmedLedgers(snapshot.name, ids, entries, size, start), files
+    return TrimmedLedgers(snapshot.name, ids, entries, size, start, local), files
+
+
+def prepare_offload(writer: LogWriter, ledger_id: int, attempt: Attempt) -> LocalLedger | None:
+    """State a new attempt to offload a sealed ledger; None when it is offloaded."""
+    return writer.list.prepare_offload(ledger_id, attempt)
+
+
+def complete_offload(writer: LogWriter, ledger_id: int, attempt: uuid.UUID) -> None:
+    """State that an attempt is complete."""
+    writer.list.complete_offload(ledger_id, attempt)
+    writer.publish()
 
 
 def terminate(writer: LogWriter) -> Position:
@@ -68,3 +88,8 @@ def change_properties(writer: LogWriter, values: Mapping[str, str], remove: Coll
     kept = {name: value for name, value in writer.list.properties.items() if name not in remove}
     writer.list.set_properties({**kept, **values})
     return writer.list.properties
+
+
+def _held(part: LogSegment) -> HeldLedger:
+    attempt = None if part.offloaded is None else part.offloaded.attempt
+    return HeldLedger(part.ledger_id, part.entries, part.size_bytes, part.close_ms, attempt)

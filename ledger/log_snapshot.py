@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from ledger.errors import DataLoss
+from ledger.offloaded_segment import OffloadedSegment
 from ledger.position import LATEST, Position, PositionRange
 from ledger.protocol import SplitPart
 from ledger.segment_index import EntryIndex, Integers
@@ -40,11 +41,17 @@ class LogSegment:
     close_ms: int
     path: Path
     index: Callable[[], EntryIndex]
+    offloaded: OffloadedSegment | None = None
 
     @property
     def row_end(self) -> int:
         """Rows of the managed ledger up to and including this segment."""
         return self.first_row + self.rows
+
+    def blocks(self, first: int, end: int, max_block_bytes: int) -> list[SegmentBlock]:
+        """Where entries `[first, end)` lie, in order."""
+        found = blocks(self.index(), self.path, self.ledger_id, first, end, max_block_bytes)
+        return found if self.offloaded is None else [replace(block, home=self.offloaded) for block in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +138,7 @@ class LogSnapshot:
         """Where the entries of a range lie, in order, in blocks of at most `max_block_bytes` (or one entry)."""
         found: list[SegmentBlock] = []
         for part in self.slices(range_):
-            index = part.segment.index()
-            found += blocks(index, part.segment.path, part.segment.ledger_id, part.first, part.end, max_block_bytes)
+            found += part.segment.blocks(part.first, part.end, max_block_bytes)
         return found
 
     def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:

@@ -9,6 +9,7 @@ Invariants: what is queued is whole and sound; a refusal changes nothing; reader
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, TypeVar
@@ -27,11 +28,13 @@ from ledger.deduplication import (
 from ledger.entry import STAMP_BYTES_MAX, Buffer, entry_rows, is_marker, parse_entry
 from ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from ledger.ledger_list import LogContext
+from ledger.ledger_offloader import LocalLedger
 from ledger.ledger_policy import require_properties
 from ledger.life_calls import TrimmedLedgers
 from ledger.log_description import log_description, log_end
 from ledger.log_snapshot import LogSnapshot
 from ledger.log_writer import LogWriter
+from ledger.offload_context import Attempt
 from ledger.position import Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import LedgerDescription, LedgerEnd, SplitPart
@@ -183,8 +186,16 @@ class ManagedLedger:
         trimmed, files = self._change(lambda: log_change.trim(self._writer, self._context))
         for path in files:
             path.unlink(missing_ok=True)
-        self._context.deleted(trimmed.ledgers)
+        self._context.deleted([*trimmed.ledgers, *trimmed.local])
         return trimmed
+
+    def prepare_offload(self, ledger_id: int, attempt: Attempt) -> LocalLedger | None:
+        """State a new attempt to offload a sealed ledger; None when it is offloaded. NotFound when it is gone."""
+        return self._change(lambda: log_change.prepare_offload(self._writer, ledger_id, attempt))
+
+    def complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
+        """State that an attempt is complete; Refused when it is not the newest any more."""
+        self._change(lambda: log_change.complete_offload(self._writer, ledger_id, attempt))
 
     def terminate(self) -> Position:
         """End the log for good; the position of its last entry, `(-1, -1)` when it never had one. May be repeated."""

@@ -9,6 +9,7 @@
     schema        Arrow schemas of a ledger, versions from 0
     cursor        ManagedCursorInfo, replay floor, lease
     policy        what a ledger or a namespace states, by its name (ledger.policy_records)
+    unwanted      objects in object storage that no record refers to any more (ledger.unwanted_objects)
 
 Rules: every change compares the record's version (and the file the broker's epoch) and is durable when it returns.
 Ledger ids rise through the whole store and are never given twice. Names that differ only in case are refused.
@@ -35,6 +36,7 @@ from ledger.policy_records import POLICY_TABLE, PolicyRecords
 from ledger.position import Position
 from ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from ledger.run import CommittedBatch
+from ledger.unwanted_objects import UNWANTED_TABLE, UnwantedRecords, put_all_unwanted, put_unwanted
 
 _SCHEMA = """
 CREATE TABLE store (id TEXT NOT NULL, host TEXT NOT NULL, created_ms INTEGER NOT NULL,
@@ -58,7 +60,11 @@ CREATE TABLE cursor (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, n
 _SEQUENCE_TABLE = """
 CREATE TABLE IF NOT EXISTS sequence (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, producer TEXT NOT NULL,
   sequence_id INTEGER NOT NULL, last_ms INTEGER NOT NULL, PRIMARY KEY (ledger, producer)) WITHOUT ROWID"""
-_LATER = {"policy": POLICY_TABLE, "sequence": _SEQUENCE_TABLE}  # which the first stores were made without
+_LATER = {
+    "policy": POLICY_TABLE,
+    "sequence": _SEQUENCE_TABLE,
+    "unwanted": UNWANTED_TABLE,
+}  # which the first stores were made without
 _SCHEMA += "".join(table + ";\n" for table in _LATER.values())
 
 
@@ -109,6 +115,7 @@ class Metadata:
         self._clock = clock
         self.policies = PolicyRecords(file)
         self.manifests = ManifestRecords(file)
+        self.unwanted = UnwantedRecords(file)
 
     @classmethod
     def create(cls, path: Path, store_id: str, host: str, clock: Clock) -> Self:
@@ -238,6 +245,7 @@ class Metadata:
             )
             if done.rowcount != 1:
                 raise _lost(c, record)
+            put_unwanted(c, name, record.info, info)
             if info.HasField("terminatedPosition") and not record.info.HasField("terminatedPosition"):
                 require_none_pending(c, name)
             slowest = None if trimmed_to is None else _slowest(c, name)
@@ -270,6 +278,7 @@ class Metadata:
         rows = [(name,) for name in names]
 
         def delete(c: sqlite3.Connection) -> None:
+            put_all_unwanted(c, names)
             c.executemany("DELETE FROM ledger WHERE name = ?", rows)
             c.executemany("DELETE FROM policy WHERE scope = ?", rows)
 

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
 from ledger.errors import NotFound, Refused
-from ledger.ledger_policy import effective, require_names, require_policies, require_rollover
+from ledger.ledger_policy import (
+    effective,
+    in_later_names,
+    require_names,
+    require_offload,
+    require_policies,
+    require_rollover,
+)
 from ledger.life_calls import ChangePolicy, Policies
 from ledger.managed_ledger import ManagedLedger
 from ledger.metadata import Metadata
@@ -36,6 +45,11 @@ class PolicyDesk:
     def change(self, request: ChangePolicy) -> Policies:
         """Set and forget; without either, only look."""
         scope = self._namespace(request.scope) if request.namespace else self._existing(request.scope)
+        request = msgspec.structs.replace(
+            request,
+            values=in_later_names(request.values, scope),
+            forget=list(in_later_names(dict.fromkeys(request.forget, 0), scope)),
+        )
         require_names((*request.values, *request.forget), scope)
         both = sorted(set(request.values) & set(request.forget))
         if both:
@@ -64,7 +78,9 @@ class PolicyDesk:
     def _check(self, scope: str, wanted: Mapping[str, int], *, namespace: bool) -> None:
         require_policies(wanted, scope)
         inherited = {} if namespace else self._metadata.policies.stated(namespace_of(scope))
-        require_rollover(effective(wanted, inherited, self._settings), scope)
+        values = effective(wanted, inherited, self._settings)
+        require_rollover(values, scope)
+        require_offload(values, scope)
 
     def _namespace(self, text: str) -> str:
         wanted = require_namespace(text)

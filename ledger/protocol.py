@@ -35,6 +35,7 @@ from ledger.cursor_calls import (
     SkipEntries,
 )
 from ledger.life_calls import ChangePolicy, ChangeProperties, Policies, Properties, TrimmedLedgers
+from ledger.offload_calls import OffloadPrefix, OffloadStatus
 from ledger.position import Position, PositionRange
 from ledger.producer_messages import AskSequence, ChangePartitions, LastSequence, PartitionCount
 from ledger.run_calls import (
@@ -315,7 +316,7 @@ class ChangeSetting(msgspec.Struct, frozen=True):
     """Change a setting of the running broker; without a value, back to what it was configured with."""
 
     name: str
-    value: Int64 | None = None
+    value: Int64 | str | None = None
 
 
 class SettingState(msgspec.Struct, frozen=True):
@@ -348,6 +349,8 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "terminate": (NameLedger, PositionReply),
     "properties": (ChangeProperties, Properties),
     "policy": (ChangePolicy, Policies),
+    "offload": (OffloadPrefix, OffloadStatus),
+    "offload.status": (NameLedger, OffloadStatus),
     "list": (Empty, LedgerNames),
     "end": (AskEnd, LedgerEnd),
     "schema.get": (GetSchema, SchemaVersion),

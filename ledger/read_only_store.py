@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from ledger.broker.block_source import FrameBlock
-from ledger.cache.block_cache import map_block
+from ledger.cache.block_cache import read_block
 from ledger.clock import system_clock_ms
 from ledger.cursor_table import CursorTable
 from ledger.errors import LedgerError, NotFound, Refused
-from ledger.ledger_list import LedgerList, LogContext, entry_traits
+from ledger.ledger_list import LedgerList, LogContext
 from ledger.log_description import log_description, log_end
 from ledger.log_snapshot import LogSegment, LogSnapshot
 from ledger.metadata import Metadata
@@ -46,6 +46,7 @@ from ledger.protocol import (
     SplitParts,
     SplitRequest,
 )
+from ledger.sealed_index import entry_traits
 from ledger.segment_index import EntryIndex
 from ledger.segment_recovery import recover_segment
 from ledger.segment_writer import data_path
@@ -112,7 +113,7 @@ class ReadOnlyStore:
         """The blocks of a range, mapped."""
         snapshot = self._list(request.name)[1]
         for block in _again(lambda: snapshot.blocks(request.range, request.max_block_bytes)):
-            yield FrameBlock(block.ledger_id, block.first_entry, block.entries, map_block(block), True)
+            yield FrameBlock(block.ledger_id, block.first_entry, block.entries, read_block(block), True)
 
     def _list(self, name: str) -> tuple[LedgerList, LogSnapshot]:
         name = canonical_name(name)

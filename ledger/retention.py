@@ -7,6 +7,8 @@ Invariants
 - With -1 in both limits nothing goes. Without a durable cursor only the policy holds anything back.
 - The open ledger never goes, nor one that the slowest cursor has not read to its end.
 - A clock that went backwards makes ledgers younger: it never deletes.
+- A local copy goes only when the ledger is whole in object storage and has been for the lag; a lag of 0 means at once.
+  Where the policy says so, no ledger goes before it was offloaded.
 """
 
 from __future__ import annotations
@@ -15,16 +17,23 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ledger.ledger_policy import LedgerPolicy
+from ledger.offload_context import Attempt
 from ledger.position import Position
 
 
 class HeldLedger(NamedTuple):
-    """One ledger of the list. `close_ms` is 0 while it is open."""
+    """One ledger of the list. `close_ms` is 0 while it is open; `attempt` is the newest to offload it."""
 
     ledger_id: int
     entries: int
     size_bytes: int
     close_ms: int
+    attempt: Attempt | None = None
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether it is whole in object storage."""
+        return self.attempt is not None and self.attempt.complete
 
 
 def expendable(
@@ -38,10 +47,23 @@ def expendable(
         left -= ledger.size_bytes
         expired = 0 <= policy.retention_ms < now_ms - ledger.close_ms
         over_quota = 0 <= policy.retention_bytes <= left
-        if not ledger.close_ms or _needed(ledger, slowest) or not (expired or over_quota):
+        waits = policy.waits_for_offload and policy.offloads and not ledger.offloaded
+        if not ledger.close_ms or _needed(ledger, slowest) or waits or not (expired or over_quota):
             break
         count += 1
     return ledgers[:count]
+
+
+def local_expendable(ledgers: Sequence[HeldLedger], policy: LedgerPolicy, now_ms: int) -> list[int]:
+    """The ids of ledgers that were offloaded longer ago than the lag and whose local copies are still there."""
+    return [
+        ledger.ledger_id
+        for ledger in ledgers
+        if ledger.attempt is not None
+        and ledger.offloaded
+        and not ledger.attempt.local_deleted
+        and 0 <= policy.offload_lag_ms <= now_ms - ledger.attempt.completed_ms
+    ]
 
 
 def _needed(ledger: HeldLedger, slowest: Position | None) -> bool:

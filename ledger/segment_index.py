@@ -295,6 +295,16 @@ def write_sealed(path: Path, index: EntryIndex, *, store_id: str, block_bytes: i
     disk.sync_directory(path.parent)
 
 
+def sealed_bytes(index: EntryIndex, *, store_id: str, block_bytes: int, file_bytes: int) -> bytes:
+    """A sealed sidecar as bytes, for where it is no file; its slots are empty."""
+    head = _sealed_by_crc(
+        _HEADER.pack(_MAGIC, _VERSION, index.ledger_id, block_bytes, index.first_row, store_id.encode())
+    )
+    rows = index.rows().tobytes()
+    seal = _SEAL.pack(index.count, file_bytes, index.size_bytes, index.row_end, crc32c(rows))
+    return b"".join([head.ljust(_SEAL_AT, b"\0"), _sealed_by_crc(seal).ljust(_ROWS_AT - _SEAL_AT, b"\0"), rows])
+
+
 def seal_in_place(path: Path, index: EntryIndex, written: Rows, file_bytes: int) -> None:
     """Complete the sidecar that is there, whose first rows are `written` and those of the index, and sync it.
 
@@ -307,11 +317,17 @@ def seal_in_place(path: Path, index: EntryIndex, written: Rows, file_bytes: int)
 def load_index(path: Path, ledger_id: int, entries: int) -> EntryIndex:
     """The index of a sealed segment. Raises NotFound or Corrupt; a rebuild from the data cures both."""
     with disk.opened(path) as fd:
-        _, first_row, _ = _read_header(fd, path, ledger_id)
-        stated, _, size_bytes, row_end, crc = _SEAL.unpack(_checked(fd, path, _SEAL_AT, _SEAL.size, "seal"))
-        if stated != entries:
-            raise Corrupt(f"{path}: sealed with {stated} entries, the metadata says {entries}")
-        data = disk.read_exact(fd, stated * ROW.itemsize, _ROWS_AT)
+        return parse_sealed(disk.read_exact(fd, _ROWS_AT + entries * ROW.itemsize, 0), path, ledger_id, entries)
+
+
+def parse_sealed(sidecar: bytes, path: Path, ledger_id: int, entries: int) -> EntryIndex:
+    """The index that the bytes of a sealed sidecar hold; errors name `path`, wherever it came from."""
+    _, first_row, _ = _parse_header(sidecar[: _HEADER.size + _CRC.size], path, ledger_id)
+    seal = sidecar[_SEAL_AT : _SEAL_AT + _SEAL.size + _CRC.size]
+    stated, _, size_bytes, row_end, crc = _SEAL.unpack(_sum_checked(seal, path, _SEAL_AT, _SEAL.size, "seal"))
+    if stated != entries:
+        raise Corrupt(f"{path}: sealed with {stated} entries, the metadata says {entries}")
+    data = sidecar[_ROWS_AT : _ROWS_AT + entries * ROW.itemsize]
     found = crc32c(data)
     if found != crc:
         raise Corrupt(f"{path}: rows have CRC32C {found:#010x}, the seal says {crc:#010x}")
@@ -348,10 +364,13 @@ def _write_seal(fd: int, path: Path, index: EntryIndex, written: Rows, file_byte
 
 
 def _read_header(fd: int, path: Path, ledger_id: int) -> tuple[int, int, str]:
-    raw = disk.read_exact(fd, _HEADER.size, 0)
+    return _parse_header(disk.read_exact(fd, _HEADER.size + _CRC.size, 0), path, ledger_id)
+
+
+def _parse_header(raw: bytes, path: Path, ledger_id: int) -> tuple[int, int, str]:
     if raw[:4] != _MAGIC:
         raise Corrupt(f"{path}: begins with {raw[:4].hex()}, a sidecar with {_MAGIC.hex()}")
-    checked = _checked(fd, path, 0, _HEADER.size, "header")
+    checked = _sum_checked(raw, path, 0, _HEADER.size, "header")
     _, version, stated, block_bytes, first_row, store_id = _HEADER.unpack(checked)
     if version != _VERSION:
         raise Unsupported(f"{path}: sidecar of version {version}, this code reads {_VERSION}", hint="Upgrade")
@@ -374,7 +393,10 @@ def _sealed_by_crc(record: bytes) -> bytes:
 
 
 def _checked(fd: int, path: Path, offset: int, length: int, what: str) -> bytes:
-    raw = disk.read_exact(fd, length + _CRC.size, offset)
+    return _sum_checked(disk.read_exact(fd, length + _CRC.size, offset), path, offset, length, what)
+
+
+def _sum_checked(raw: bytes, path: Path, offset: int, length: int, what: str) -> bytes:
     if len(raw) < length + _CRC.size:
         raise Corrupt(f"{path}: {what} at {offset} has {len(raw)} of {length + _CRC.size} bytes")
     record = raw[:length]

@@ -11,12 +11,13 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from ledger.entry import Buffer
 from ledger.errors import Corrupt, Refused
@@ -24,6 +25,19 @@ from ledger.segment_format import FRAME, FRAME_BYTES, HEADER_BYTES, PADDING, fin
 from ledger.segment_index import EntryIndex, Integers
 
 _NEGATIVE = 0x80000000
+
+
+class BlockHome(Protocol):
+    """Where else than in its file the frames of a block are."""
+
+    @property
+    def mappable(self) -> bool:
+        """Whether the file is there, and is to be read first."""
+        ...
+
+    def read_with(self, local: Callable[[], pa.Buffer], first_entry: int, entries: int) -> pa.Buffer:
+        """The frames of these entries, from there or by `local`, which maps the file."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +50,8 @@ class SegmentBlock:
     path: Path
     offset: int
     length: int
+    home: BlockHome | None = None
+    """Of a ledger in object storage. Its frames need not have the length that they have in the file."""
 
 
 class WalkedFrame(NamedTuple):

@@ -42,6 +42,8 @@ class TextSetting:
 
     kind: str
     reason: str
+    live: bool = False
+    choices: tuple[str, ...] = ()
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +57,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     defaultRetentionTimeInMinutes: int = -1
     defaultRetentionSizeInMB: int = -1
     retentionCheckIntervalInSeconds: int = 120
+    retentionWaitsForOffload: int = 0
+    managedLedgerOffloadThresholdInSeconds: int = -1
+    managedLedgerOffloadAutoTriggerSizeThresholdBytes: int = -1
+    managedLedgerOffloadDeletionLagMs: int = 4 * 3600 * 1000
+    managedLedgerOffloadMaxThreads: int = 2
+    managedLedgerOffloadReadThreads: int = 4
+    managedLedgerOffloadReadBufferSizeInBytes: int = 16 * _MB
+    managedLedgerOffloadReadCacheSizeMB: int = 256
+    managedLedgerOffloadFineIndex: int = 1
     managedLedgerCacheSizeMB: int = 64
     maxInFlightAppendBytes: int = 64 * _MB
     maxMessagePublishBufferSizeInMB: int = 512
@@ -84,6 +95,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tlsKeyFilePath: str = ""
     tlsTrustCertsFilePath: str = ""
     authenticationTokens: str = ""
+    managedLedgerOffloadBucket: str = ""
+    managedLedgerOffloadServiceEndpoint: str = ""
+    managedLedgerOffloadRegion: str = ""
+    managedLedgerOffloadPathStyle: str = ""
+    managedLedgerOffloadProfile: str = ""
+    managedLedgerOffloadCredentialProvider: str = ""
+    s3ManagedLedgerOffloadRole: str = ""
+    s3ManagedLedgerOffloadRoleSessionName: str = ""
+    managedLedgerOffloadEncryption: str = ""
+    managedLedgerOffloadKmsKey: str = ""
+    managedLedgerOffloadBucketOwner: str = ""
+    managedLedgerOffloadTransform: str = ""
+    managedLedgerDataReadPriority: str = ""
 
     @classmethod
     def load(cls, path: Path) -> Settings:
@@ -160,6 +184,56 @@ SETTINGS: dict[str, Setting] = {
     ),
     "retentionCheckIntervalInSeconds": Setting(
         "seconds", 1, 24 * 3600, "How often the broker looks for ledgers to roll over by age and to trim."
+    ),
+    "retentionWaitsForOffload": Setting(
+        "switch",
+        0,
+        1,
+        "1: where ledgers are offloaded by themselves, retention deletes none that is not offloaded yet, however long "
+        "object storage cannot be reached.",
+    ),
+    "managedLedgerOffloadThresholdInSeconds": Setting(
+        "seconds",
+        -1,
+        _MINUTES_MAX,
+        "A ledger is offloaded so long after it was sealed; -1: not by its age. Must be below the time of retention.",
+    ),
+    "managedLedgerOffloadAutoTriggerSizeThresholdBytes": Setting(
+        "bytes",
+        -1,
+        2**62,
+        "A ledger is offloaded when it and all sealed after it have more bytes than this; 0: as soon as it is sealed; "
+        "-1: not by size. Must be below the size of retention.",
+    ),
+    "managedLedgerOffloadDeletionLagMs": Setting(
+        "milliseconds",
+        -1,
+        10 * 365 * 24 * 3_600_000,
+        "So long after it was offloaded the local copy of a ledger is deleted; -1: never.",
+    ),
+    "managedLedgerOffloadMaxThreads": Setting(
+        "threads", 1, 64, "Blocks that are uploaded at once; ledgers go one after another."
+    ),
+    "managedLedgerOffloadReadThreads": Setting(
+        "threads", 1, 256, "Ranges that are fetched from object storage at once, of all readers."
+    ),
+    "managedLedgerOffloadReadBufferSizeInBytes": Setting(
+        "bytes",
+        64 * 1024,
+        256 * _MB,
+        "One range that is fetched. Pulsar's 1 MiB makes sixteen times as many requests; S3 is fastest at 8 to 16 MiB.",
+    ),
+    "managedLedgerOffloadReadCacheSizeMB": Setting(
+        "MiB",
+        1,
+        1024 * 1024,
+        "Ranges that are kept, read ahead and those that readers are at, of all offloaded ledgers together.",
+    ),
+    "managedLedgerOffloadFineIndex": Setting(
+        "switch",
+        0,
+        1,
+        "1: the place of every entry is uploaded as one more object, so that nobody has to scan a block for an entry.",
     ),
     "managedLedgerCacheSizeMB": Setting(
         "MiB",
@@ -330,6 +404,55 @@ TEXT_SETTINGS: dict[str, TextSetting] = {
         "Where the bearer tokens are that clients may show: file:/path, one token a line, mode 600, or env:NAME. "
         "Several, so that a token can be replaced while clients run. Never the token itself.",
     ),
+    "managedLedgerOffloadBucket": TextSetting(
+        "address",
+        "Where sealed ledgers are offloaded to: s3://bucket[/prefix], file:///path or a directory. Without it none is.",
+        live=True,
+    ),
+    "managedLedgerOffloadServiceEndpoint": TextSetting(
+        "url", "The endpoint of an S3 that is not Amazon's, http:// or https://.", live=True
+    ),
+    "managedLedgerOffloadRegion": TextSetting("region", "The region of the bucket.", live=True),
+    "managedLedgerOffloadPathStyle": TextSetting(
+        "true or false",
+        "Whether the bucket stands in the path of a request and not in its host. Unless said, where an endpoint is "
+        "named.",
+        live=True,
+        choices=("true", "false"),
+    ),
+    "managedLedgerOffloadProfile": TextSetting(
+        "name", "A profile of the AWS files. Without it boto3 looks for credentials as it does everywhere.", live=True
+    ),
+    "managedLedgerOffloadCredentialProvider": TextSetting(
+        "module:function",
+        "A function that answers a session or credentials for an address, called in the broker; before all others.",
+        live=True,
+    ),
+    "s3ManagedLedgerOffloadRole": TextSetting("ARN", "A role to assume with the credentials found.", live=True),
+    "s3ManagedLedgerOffloadRoleSessionName": TextSetting("name", "What such a session is called.", live=True),
+    "managedLedgerOffloadEncryption": TextSetting(
+        "AES256 or aws:kms",
+        "How the server is to encrypt objects, where the bucket does not say so.",
+        live=True,
+        choices=("AES256", "aws:kms"),
+    ),
+    "managedLedgerOffloadKmsKey": TextSetting("ARN", "The key for aws:kms, if not the bucket's own.", live=True),
+    "managedLedgerOffloadBucketOwner": TextSetting(
+        "account", "Twelve digits: every request fails if the bucket is not theirs.", live=True
+    ),
+    "managedLedgerOffloadTransform": TextSetting(
+        "module:function",
+        "A function of the bytes of an entry to those that are offloaded, called in the broker for each. It must give "
+        "an entry for an entry.",
+        live=True,
+    ),
+    "managedLedgerDataReadPriority": TextSetting(
+        "bookkeeper-first or tiered-storage-first",
+        "Where a ledger is read from that is here and in object storage. Unless said, here: a local disk costs nothing "
+        "to read. Pulsar's default is the other.",
+        live=True,
+        choices=("bookkeeper-first", "tiered-storage-first"),
+    ),
 }
 
 
@@ -345,7 +468,8 @@ def broker_toml() -> str:
         lines += [f"# {setting.reason}", f"# Unit: {setting.unit}; {setting.least} to {setting.most}.{when}"]
         lines += [f"# {name} = {getattr(defaults, name)}", ""]
     for name, text in TEXT_SETTINGS.items():
-        lines += [f"# {text.reason}", f"# A text: {text.kind}; empty: none.", f'# {name} = ""', ""]
+        when = " Changed by `ledger settings set`, too." if text.live else ""
+        lines += [f"# {text.reason}", f"# A text: {text.kind}; empty: none.{when}", f'# {name} = ""', ""]
     return "\n".join(lines)
 
 
@@ -361,5 +485,8 @@ def _require_text(name: str, value: Any) -> None:
     if not isinstance(value, str) or "\0" in value:
         # Not the value: somebody may have put a token there.
         raise Refused(f"setting {name!r} is no text ({TEXT_SETTINGS[name].kind}) but {type(value).__name__}")
+    choices = TEXT_SETTINGS[name].choices
+    if value and choices and value not in choices:
+        raise Refused(f"setting {name!r} is none of {' and '.join(choices)}")
     if TEXT_SETTINGS[name].kind == "reference" and value and not value.startswith(("file:", "env:")):
         raise Refused(f"setting {name!r} is no reference", hint="Give file:/path or env:NAME; what it is is not shown")

@@ -37,6 +37,8 @@ from ledger.managed_ledger import ManagedLedger
 from ledger.manifest_commit import ManifestCommits
 from ledger.metadata import Metadata
 from ledger.names import canonical_name, nearest, short_name
+from ledger.offload_desk import OffloadDesk
+from ledger.offloader_choice import OffloaderChoice, nothing_chosen
 from ledger.partition_table import PartitionTable
 from ledger.partitions import partition_names, require_partitions, without_partitions
 from ledger.policy_desk import PolicyDesk
@@ -55,7 +57,15 @@ _log = logging.getLogger(__name__)
 class Store:
     """An opened store. All methods may be called from any thread."""
 
-    def __init__(self, path: Path, lock: StoreLock, metadata: Metadata, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self,
+        path: Path,
+        lock: StoreLock,
+        metadata: Metadata,
+        settings: Settings,
+        clock: Clock,
+        offloader: OffloaderChoice,
+    ) -> None:
         self.path = path
         self.store_id = metadata.store_record().store_id
         self.epoch = metadata.bump_epoch()
@@ -81,7 +91,24 @@ class Store:
         self.policies = PolicyDesk(
             metadata, settings, lambda name: self._require_exists(canonical_name(name)), self._open_now
         )
-        self.upkeep = Upkeep(metadata, settings, clock, opened=self._open_now, ledger=self.ledger)
+        self.offloads = OffloadDesk(
+            metadata,
+            settings,
+            clock,
+            store_id=self.store_id,
+            offloader=offloader,
+            ledger=self.ledger,
+            new_id=new_id,
+        )
+        self.upkeep = Upkeep(
+            metadata,
+            settings,
+            clock,
+            opened=self._open_now,
+            ledger=self.ledger,
+            offload_due=self.offloads.consider,
+            offloading=offloader.has_target,
+        )
         self._context = LogContext(
             self.store_id,
             self.epoch,
@@ -92,6 +119,8 @@ class Store:
             self._executor,
             self.upkeep.sealed,
             lambda ledger_ids: self.on_deleted(ledger_ids),  # noqa: PLW0108 — as it is then, not now
+            offloader,
+            offloader.prefers_remote,
         )
         self._opening = threading.Lock()
         self._leaving = False
@@ -102,7 +131,14 @@ class Store:
 
     @classmethod
     def open(
-        cls, path: Path, *, settings: Settings, clock: Clock, create: bool = False, take_over: bool = False
+        cls,
+        path: Path,
+        *,
+        settings: Settings,
+        clock: Clock,
+        create: bool = False,
+        take_over: bool = False,
+        offloader: OffloaderChoice | None = None,
     ) -> Self:
         """Open a store as its only broker; with `create`, make it if the directory is not one yet.
 
@@ -128,7 +164,7 @@ class Store:
             lock.release()
             raise
         try:
-            return cls(path, lock, metadata, settings, clock)
+            return cls(path, lock, metadata, settings, clock, offloader or nothing_chosen())
         except BaseException:
             metadata.close()
             lock.release()
@@ -282,6 +318,7 @@ class Store:
 
     def settle(self) -> None:
         """Take nothing more, settle what was queued and seal what is open. The store stays ours and readable."""
+        self.offloads.stop()
         self.upkeep.stop()
         with self._opening:
             self._leaving = True

@@ -1,4 +1,4 @@
-"""What a broker does by itself: seal ledgers that have come of age, and trim what retention lets go.
+"""What a broker does by itself: seal ledgers that have come of age, trim what retention lets go, offload what is due.
 
 A round looks at every ledger that is open for its age, and at the record of every ledger whose policy lets anything go;
 only one that has something to trim is opened for it. Rounds come by a timer, and at once after a ledger was sealed.
@@ -19,8 +19,9 @@ from ledger.ledger_policy import LedgerPolicy
 from ledger.managed_ledger import ManagedLedger
 from ledger.metadata import Metadata
 from ledger.names import namespace_of
+from ledger.offload_context import Attempt
 from ledger.policy_records import scopes_of
-from ledger.retention import HeldLedger, expendable
+from ledger.retention import HeldLedger, expendable, local_expendable
 from ledger.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -37,12 +38,16 @@ class Upkeep:
         *,
         opened: Callable[[], Iterable[ManagedLedger]],
         ledger: Callable[[str], ManagedLedger],
+        offload_due: Callable[[str], None],
+        offloading: Callable[[], bool],
     ) -> None:
         self._metadata = metadata
         self._settings = settings
         self._clock = clock
         self._opened = opened
         self._ledger = ledger
+        self._offload_due = offload_due
+        self._offloading = offloading
         self._arrival = threading.Condition()
         self._sealed: set[str] = set()
         self._stopped = False
@@ -78,18 +83,32 @@ class Upkeep:
             return
         for name in self._metadata.names():
             if not self._default_keeps or not stated.keys().isdisjoint((namespace_of(name), *scopes_of(name))):
-                _guarded(name, lambda name=name: self._trim(name))  # type: ignore[misc]
+                _guarded(name, lambda name=name: self._look_after(name))  # type: ignore[misc]
 
     @property
     def _default_keeps(self) -> bool:
-        return self._settings.defaultRetentionTimeInMinutes < 0 and self._settings.defaultRetentionSizeInMB < 0
+        """Whether nothing is to be done where nothing is stated: no trim, no offload, no local copy to be deleted."""
+        settings = self._settings
+        return (
+            settings.defaultRetentionTimeInMinutes < 0
+            and settings.defaultRetentionSizeInMB < 0
+            and not self._offloading()
+        )
+
+    def _look_after(self, name: str) -> None:
+        self._trim(name)
+        self._offload_due(name)
 
     def _trim(self, name: str) -> None:
         """Trim one ledger if its record says that there is something to trim: it need not be open to know."""
         info = self._metadata.ledger(name).info
         policy = LedgerPolicy.of(info, *self._metadata.policies.of_ledger(name), self._settings)
-        held = [HeldLedger(part.ledgerId, part.entries, part.size, part.timestamp) for part in info.ledgerInfo]
-        if expendable(held, self._metadata.slowest(name), policy, self._clock()):
+        held = [
+            HeldLedger(part.ledgerId, part.entries, part.size, part.timestamp, Attempt.of(part))
+            for part in info.ledgerInfo
+        ]
+        now = self._clock()
+        if expendable(held, self._metadata.slowest(name), policy, now) or local_expendable(held, policy, now):
             self._ledger(name).trim()
 
     def _run(self) -> None:
@@ -107,7 +126,7 @@ class Upkeep:
                 _guarded("the store", self.round)
                 due_ms = monotonic_ms() + interval_ms
             for name in names:
-                _guarded(name, lambda name=name: self._trim(name))  # type: ignore[misc]
+                _guarded(name, lambda name=name: self._look_after(name))  # type: ignore[misc]
 
 
 def _guarded(what: str, work: Callable[[], object]) -> None:

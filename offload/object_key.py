@@ -2,6 +2,7 @@
 
     <uuid>-ledger-<ledger id>            the data object: the bytes of a sealed segment
     <uuid>-ledger-<ledger id>-index      its index, written last; where it is, the data is whole
+    <uuid>-ledger-<ledger id>-entries    ours: the place of every entry, which is the sealed sidecar; may be missing
 
 The UUID is of one attempt. Its halves stand in the metadata record as signed 64-bit numbers.
 """
@@ -12,11 +13,11 @@ import re
 import uuid
 from typing import NamedTuple
 
+from ledger.offload_context import halves, of_halves
+
 _NAME = re.compile(
     r"(?P<uuid>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-ledger-(?P<ledger>\d{1,19})(?P<index>-index)?"
 )
-_HALF = 1 << 64
-_SIGN = 1 << 63
 
 
 class ObjectKey(NamedTuple):
@@ -35,15 +36,19 @@ class ObjectKey(NamedTuple):
         """The key of the index object."""
         return f"{self.data_name}-index"
 
+    @property
+    def entries_name(self) -> str:
+        """The key of the object with the place of every entry."""
+        return f"{self.data_name}-entries"
+
     @classmethod
     def of_halves(cls, most: int, least: int, ledger_id: int) -> ObjectKey:
         """The key that an offload context with these signed halves names."""
-        return cls(uuid.UUID(int=(most % _HALF) << 64 | least % _HALF), ledger_id)
+        return cls(of_halves(most, least), ledger_id)
 
     def halves(self) -> tuple[int, int]:
         """The attempt's UUID as two signed 64-bit numbers, most significant first."""
-        most, least = divmod(self.attempt.int, _HALF)
-        return _signed(most), _signed(least)
+        return halves(self.attempt)
 
     @classmethod
     def parse(cls, name: str) -> tuple[ObjectKey, bool] | None:
@@ -52,7 +57,3 @@ class ObjectKey(NamedTuple):
         if found is None:
             return None
         return cls(uuid.UUID(found["uuid"]), int(found["ledger"])), found["index"] is not None
-
-
-def _signed(half: int) -> int:
-    return half - _HALF if half & _SIGN else half

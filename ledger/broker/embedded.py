@@ -41,7 +41,7 @@ _ADDRESS_MS = 5_000
 _PATH_BYTES_MAX = 448
 _PATH_HINT = "Correct the path, or choose a directory of yours"
 _START_HINT = "Start one, or let the driver start it"
-_PACKAGES = ("ledger", "pyarrow", "msgspec", "numpy", "google_crc32c", "google.protobuf")
+_PACKAGES = ("ledger", "offload", "boto3", "pyarrow", "msgspec", "numpy", "google_crc32c", "google.protobuf")
 
 
 def connect_store(

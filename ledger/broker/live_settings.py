@@ -1,6 +1,6 @@
 """The settings of a running broker: what its file says, and over it what was changed while it ran.
 
-    <store>/settings.json       {"name": value}, replaced whole; what was changed, and nothing else
+    <store>/settings.json       {"name": number or text}, replaced whole; what was changed, and nothing else
 
 Rules
 - A change is checked as in a file, is durable before it is answered, and outlives the broker: a private broker has no
@@ -31,7 +31,7 @@ _FILE = "settings.json"
 class LiveSettings:
     """Settings that change. Whoever reads `now` must do so at each use."""
 
-    def __init__(self, path: Path | None, configured: Settings, changed: dict[str, int]) -> None:
+    def __init__(self, path: Path | None, configured: Settings, changed: dict[str, int | str]) -> None:
         self._path = path
         self._configured = configured
         self._changed = changed
@@ -44,7 +44,7 @@ class LiveSettings:
         """What was changed in this store, over what is configured. Raises Refused naming the file for nonsense."""
         path = store / _FILE
         try:
-            changed = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+            changed = msgspec.json.decode(path.read_bytes(), type=dict[str, int | str])
             for name in changed:
                 _require_live(name)
             return cls(path, configured, changed)
@@ -90,19 +90,21 @@ class LiveSettings:
             for name, setting in SETTINGS.items()
         ]
         texts = [
-            SettingState(name, getattr(self.now, name), "", text.kind, text.reason)
+            SettingState(
+                name, getattr(self.now, name), "", text.kind, text.reason, live=text.live, changed=name in self._changed
+            )
             for name, text in TEXT_SETTINGS.items()
         ]
         return SettingStates(found + texts)
 
 
-def _with(configured: Settings, changed: dict[str, int]) -> Settings:
+def _with(configured: Settings, changed: dict[str, int | str]) -> Settings:
     Settings.of(dict(changed))  # refuses what is out of range
     return msgspec.structs.replace(configured, **changed)
 
 
 def _require_live(name: str) -> None:
-    if name in SETTINGS and SETTINGS[name].live:
+    if (name in SETTINGS and SETTINGS[name].live) or (name in TEXT_SETTINGS and TEXT_SETTINGS[name].live):
         return
     if name in SETTINGS or name in TEXT_SETTINGS:
         raise Refused(
@@ -112,7 +114,7 @@ def _require_live(name: str) -> None:
     raise Refused(f"there is no setting {name!r}", hint=f"Did you mean {near!r}?" if near else "See conf/broker.toml")
 
 
-def _replace(path: Path, changed: dict[str, int]) -> None:
+def _replace(path: Path, changed: dict[str, int | str]) -> None:
     scratch = path.with_name(f"{path.name}.{os.getpid()}")
     scratch.unlink(missing_ok=True)
     fd = disk.create_file(scratch)

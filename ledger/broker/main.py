@@ -36,10 +36,13 @@ from ledger.broker.supervisor import bound_log
 from ledger.cache.block_cache import BlockCache
 from ledger.clock import monotonic_ms, system_clock_ms
 from ledger.errors import Fenced, LedgerError
+from ledger.offloader_choice import OffloaderChoice, made_by
 from ledger.settings import Settings
 from ledger.store import Store
 
 _CANNOT_START = 2
+# By name: this package knows of object storage what `ledger.ledger_offloader` says and nothing else.
+_OFFLOADER = "offload.ledger_copies:offloader_of"
 _SWITCH_SECONDS = 0.0002  # a thread whose sync is over must not wait for one that checks sums
 _MB = 1024 * 1024
 _DESCRIPTORS_MAX = 2**20  # the kernel's own limit, unless it was changed
@@ -60,12 +63,15 @@ def main(arguments: list[str] | None = None) -> int:
         live = LiveSettings.load(options.store, settings)
         address = options.address or settings.bindAddress
         listening = Listening.of(address, settings) if address else None
+        offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)
+        live.on_change(offloader.change)
         store = Store.open(
             options.store,
             settings=live.now,
             clock=system_clock_ms,
             create=options.create,
             take_over=options.take_over,
+            offloader=offloader,
         )
     except (LedgerError, OSError) as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201 — whoever started us reads it there
@@ -157,6 +163,7 @@ def _serve(
     record.write(store.path)
     store.upkeep.start()
     store.acknowledgements.start()
+    store.offloads.start()
     places = f"{record.address} and {record.remote}" if record.remote else record.address
     _log.info("store %s (%s, epoch %d) is served at %s", store.path, store.store_id, store.epoch, places)
     # The server answers since it was made. Its `serve` would only wait, and take the signals' handlers away.

@@ -90,6 +90,7 @@ _READING = frozenset(
         "cursor.describe",
         "cursor.holes",
         "cache",
+        "offload.status",
         "settings",
         "shutdown",
     }
@@ -226,9 +227,17 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 try:
                     batches = [_block_batch(block, self._source.read(block)) for block in group]
                 except NotFound:
-                    self._located(request)  # which says so if they were trimmed meanwhile
-                    raise
+                    again = self._elsewhere(request, group)
+                    batches = [_block_batch(block, self._source.read(block)) for block in again]
                 yield from batches
+
+    def _elsewhere(self, request: ReadRequest, gone: list[SegmentBlock]) -> list[SegmentBlock]:
+        """The same blocks in object storage, where their ledger went after they were located; else it is an error."""
+        now = {(block.ledger_id, block.first_entry): block for block in self._located(request)}
+        found = [now[block.ledger_id, block.first_entry] for block in gone]
+        if any(block.home is None for block in found):
+            raise NotFound(f"{gone[0].path} is not there", hint="Restore it, or look whether the store was moved")
+        return found
 
     def _stage(self, command: StageCommand, batches: Iterator[pa.RecordBatch]) -> StagedPart:
         place = self._store.open_part(command.query, command.batch)
@@ -304,6 +313,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         if not self._on_this_host(request.token):
             return Places(mapped=False)
         blocks = self._located(request)
+        if any(block.home is not None and not block.home.mappable for block in blocks):
+            return Places(mapped=False)
         self._source.hand_out(blocks)
         return Places(True, [_place(block) for block in blocks])
 
@@ -358,6 +369,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "terminate": self._terminate,
             "properties": self._properties,
             "policy": store.policies.change,
+            "offload": store.offloads.offload,
+            "offload.status": lambda request: store.offloads.status(request.name),
             "list": lambda _: LedgerNames(store.names()),
             "end": self._end,
             "schema.get": store.get_schema,
@@ -420,7 +433,7 @@ def _place(block: SegmentBlock) -> BlockPlace:
 
 
 def _block_batch(block: SegmentBlock, frames: pa.Buffer) -> pa.RecordBatch:
-    offsets = pa.py_buffer(np.array([0, block.length], dtype=np.int64))
+    offsets = pa.py_buffer(np.array([0, frames.size], dtype=np.int64))
     column = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, frames])
     numbers = [pa.array([value], pa.int64()) for value in (block.ledger_id, block.first_entry, block.entries)]
     return pa.RecordBatch.from_arrays([*numbers, column], schema=BLOCK_SCHEMA)

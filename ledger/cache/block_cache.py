@@ -69,13 +69,13 @@ class BlockCache:
                 self._hits += block.entries
                 self._hit_bytes += block.length
                 return kept
-        buffer = map_block(block)
+        buffer = read_block(block)
         with self._lock:
             self._misses += block.entries
-            self._miss_bytes += block.length
-            if block.length <= self._limit and key not in self._blocks:
+            self._miss_bytes += buffer.size
+            if buffer.size <= self._limit and key not in self._blocks:
                 self._blocks[key] = buffer
-                self._size += block.length
+                self._size += buffer.size
             self._make_room()
         return buffer
 
@@ -83,8 +83,7 @@ class BlockCache:
         """Let go of ledgers that were deleted: a mapping would keep their space on the disk."""
         with self._lock:
             for key in [key for key in self._blocks if key[0] in ledger_ids]:
-                del self._blocks[key]
-                self._size -= key[2]
+                self._size -= self._blocks.pop(key).size
 
     def resize(self, limit_bytes: int) -> None:
         """Keep at most so many bytes from now on."""
@@ -94,8 +93,8 @@ class BlockCache:
 
     def _make_room(self) -> None:
         while self._size > self._limit:
-            (_, _, length), _ = self._blocks.popitem(last=False)
-            self._size -= length
+            _, buffer = self._blocks.popitem(last=False)
+            self._size -= buffer.size
 
     def hand_out(self, blocks: Sequence[SegmentBlock]) -> None:
         """Count blocks that readers map themselves."""
@@ -115,6 +114,13 @@ class BlockCache:
                 self._mapped_entries,
                 self._mapped_bytes,
             )
+
+
+def read_block(block: SegmentBlock) -> pa.Buffer:
+    """The frames of a block, from its file or from object storage; raises as `map_block` and its home do."""
+    if block.home is None:
+        return map_block(block)
+    return block.home.read_with(lambda: map_block(block), block.first_entry, block.entries)
 
 
 def map_block(block: SegmentBlock) -> pa.Buffer:

@@ -36,8 +36,10 @@ def test_every_setting_is_in_the_table_with_a_default_in_its_range() -> None:
 
 @pytest.mark.parametrize("name", TEXT_SETTINGS)
 def test_a_text_is_taken_and_nothing_else(name: str) -> None:
-    assert getattr(Settings.of({name: "file:/x"}), name) == "file:/x"
-    wrong = ["4711"] if TEXT_SETTINGS[name].kind == "reference" else []
+    setting = TEXT_SETTINGS[name]
+    for taken in setting.choices or ["file:/x"]:
+        assert getattr(Settings.of({name: taken}), name) == taken
+    wrong = ["4711"] if setting.kind == "reference" or setting.choices else []
     for value in (4711, ["4711"], "4711\0", *wrong):
         with pytest.raises(Refused, match=name) as refused:
             Settings.of({name: value})

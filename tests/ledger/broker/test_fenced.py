@@ -26,6 +26,7 @@ from ledger.cache.block_cache import BlockCache
 from ledger.clock import monotonic_ms, system_clock_ms
 from ledger.cursor_calls import AcquireLease, MarkDelete, NameCursor, OpenCursor, ReleaseLease, ResetCursor
 from ledger.errors import Fenced, LedgerError, Unavailable
+from ledger.offload_calls import OffloadPrefix
 from ledger.position import EARLIEST, Position
 from ledger.producer_messages import AskSequence, ChangePartitions
 from ledger.protocol import (
@@ -50,6 +51,7 @@ CHANGES: dict[str, Callable[[Any], msgspec.Struct]] = {
     "delete": lambda _: NameLedger("orders"),
     "partitions.extend": lambda _: ChangePartitions("wide", 3),
     "trim": lambda _: NameLedger("orders"),
+    "offload": lambda _: OffloadPrefix("orders", cancel=True),
     "terminate": lambda _: NameLedger("orders"),
     "properties": lambda _: ChangeProperties("orders", {"a": "b"}),
     "policy": lambda _: ChangePolicy("orders"),

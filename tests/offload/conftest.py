@@ -1,0 +1,33 @@
+"""What the tests of offloading share: a rig over a directory, closed when the test is over."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from offload_rig import OffloadRig
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path) -> Iterator[Callable[..., OffloadRig]]:
+    """Makes rigs over a directory, or over an address."""
+    made: list[OffloadRig] = []
+
+    def make(address: str = "", options: Any = None, **rest: Any) -> OffloadRig:
+        made.append(OffloadRig(tmp_path / f"store{len(made)}", address or str(tmp_path / "objects"), options, **rest))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+@pytest.fixture
+def rig(make_rig: Callable[..., OffloadRig]) -> OffloadRig:
+    return make_rig()

@@ -1,0 +1,134 @@
+"""Shared by the tests of offloading: a store with tiny ledgers that offloads to a directory or a bucket, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ledger.cache.block_cache import read_block
+from ledger.cursor_calls import OpenCursor
+from ledger.entry import encode_entry, parse_entry
+from ledger.managed_ledger import ManagedLedger
+from ledger.offload_calls import OffloadPrefix, OffloadStatus
+from ledger.offload_context import Attempt
+from ledger.offloader_choice import OffloaderChoice
+from ledger.position import EARLIEST, LATEST, Position, PositionRange
+from ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from ledger.protocol import CreateLedger
+from ledger.segment_reader import iter_frames
+from ledger.settings import Settings
+from ledger.store import Store
+from ledger.unwanted_objects import attempts_of
+from offload.ledger_copies import LedgerCopies
+from offload.object_store import ObjectStore
+from offload.s3_options import S3Options
+
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+BLOCK = 512
+
+
+def entry(payload: bytes) -> bytes:
+    return b"".join(encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), payload))
+
+
+class _Choice(OffloaderChoice):
+    """Whatever offloader the rig has at the moment."""
+
+    def __init__(self, rig: OffloadRig) -> None:
+        super().__init__(lambda _: rig.offloader, rig.settings)
+        self._rig = rig
+
+    def __call__(self) -> Any:
+        return self._rig.offloader
+
+    def has_target(self) -> bool:
+        return True
+
+
+class OffloadRig:
+    """A store and its clock, `now` in ms; `copies` is its offloader. Nothing here runs by a timer."""
+
+    def __init__(self, path: Path, address: str, options: S3Options | None = None, **rest: Any) -> None:
+        self.path = path
+        self.address = address
+        self.now = NOW
+        self.options = options or S3Options()
+        self.settings = Settings.of({name: value for name, value in rest.items() if name[:1] in "mdr"})
+        made = {name: value for name, value in rest.items() if name[:1] not in "mdr"}
+        self.copies = LedgerCopies(address, self.options, **{"window_bytes": 1024, "cache_bytes": 8192, **made})
+        self.offloader: Any = self.copies
+        self.store = self._open()
+
+    def _open(self, *, take_over: bool = False) -> Store:
+        return Store.open(
+            self.path,
+            settings=self.settings,
+            clock=lambda: self.now,
+            create=True,
+            take_over=take_over,
+            offloader=_Choice(self),
+        )
+
+    @property
+    def objects(self) -> ObjectStore:
+        return self.copies.store
+
+    def crash(self) -> None:
+        """Go on as another broker, after this one died."""
+        self.store = self._open(take_over=True)
+
+    def log(self, name: str = "log", entries: int = 3) -> ManagedLedger:
+        request = CreateLedger(name, exist_ok=True, block_bytes=BLOCK, max_entries_per_ledger=entries)
+        return self.store.create_ledger(request)
+
+    def append(self, *payloads: bytes, name: str = "log", entries: int = 3) -> list[Position]:
+        """Entries one by one, so that a ledger is full after exactly so many."""
+        log = self.log(name, entries)
+        return [log.append([entry(payload)]).result() for payload in payloads]
+
+    def fill(self, ledgers: int, entries: int = 3, *, size: int = 100, name: str = "log") -> list[bytes]:
+        """Entries for so many whole ledgers and one more."""
+        payloads = [bytes([number % 251]) * size for number in range(ledgers * entries + 1)]
+        self.append(*payloads, name=name, entries=entries)
+        return payloads
+
+    def offload(self, until: Position | None = None, name: str = "log") -> OffloadStatus:
+        """Offload here and now; the status then."""
+        self.store.offloads.offload(OffloadPrefix(name, until))
+        self.store.offloads.round()
+        return self.store.offloads.status(name)
+
+    def attempts(self, name: str = "log") -> dict[int, Attempt]:
+        """What the record says, by ledger id."""
+        canonical = self.store.ledger(name).name
+        return dict(attempts_of(self.store._metadata.ledger(canonical).info))
+
+    def complete(self, name: str = "log") -> list[int]:
+        return [ledger_id for ledger_id, attempt in self.attempts(name).items() if attempt.complete]
+
+    def ids(self, name: str = "log") -> list[int]:
+        return [part.ledger_id for part in self.store.ledger(name).snapshot.segments]
+
+    def cursor_at(self, position: Position, name: str = "log") -> None:
+        """A durable cursor that still needs everything from a position on."""
+        self.store.cursors.open(OpenCursor(name, "reader", position))
+
+    def stored(self) -> list[str]:
+        return [found.key for found in self.objects.objects()]
+
+    def local(self) -> set[int]:
+        """The ids of the ledgers whose data are in the store's directory."""
+        return {int(path.stem) for path in (self.path / "ledgers").glob("*.ledger")}
+
+    def contents(self, name: str = "log", start: Position = EARLIEST, end: Position = LATEST) -> list[bytes]:
+        """The payloads that a reader gets, every byte checked."""
+        found = []
+        for block in self.store.ledger(name).blocks(PositionRange(start, end), 300):
+            for entry_id, frame in iter_frames(read_block(block), block.ledger_id, block.first_entry, block.entries):
+                found.append(bytes(parse_entry(frame, f"{block.ledger_id}:{entry_id}").payload))
+        return found
+
+    def close(self) -> None:
+        self.store.close()
+        self.copies.close()

@@ -1,0 +1,509 @@
+"""Goal: a prefix of a log is offloaded, read and deleted by PIP-17's rules. Method: Pulsar's cases, one test each.
+
+Most go by a directory: what an S3 server does with objects is the matter of the contract, and faults have a file of
+their own.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+
+import pytest
+from offload_rig import HOUR, OffloadRig
+
+from ledger.errors import LedgerError, NotFound, Refused, Unavailable
+from ledger.ledger_offloader import UNTOLD, LocalLedger, NoOffloader, Told
+from ledger.life_calls import ChangePolicy
+from ledger.offload_calls import OffloadPrefix
+from ledger.offload_context import Attempt, Driver
+from ledger.offloaded_segment import OffloadedSegment
+from ledger.position import EARLIEST, LATEST, Position
+from offload.object_key import ObjectKey
+
+
+class Failing:
+    """An offloader that fails for some ledgers, and else is the real one."""
+
+    def __init__(self, rig: OffloadRig, *ledgers: int, error: type[LedgerError] = Unavailable) -> None:
+        self.real, self.ledgers, self.error = rig.copies, ledgers, error
+        self.before: Callable[[int], object] = lambda _: None
+        self.attempts: list[uuid.UUID] = []
+        self.deleted: list[uuid.UUID] = []
+        self.driver = rig.copies.driver
+        rig.offloader = self
+
+    def offload(
+        self, ledger: LocalLedger, attempt: uuid.UUID, extra_metadata: Mapping[str, str], told: Told = UNTOLD
+    ) -> None:
+        self.attempts.append(attempt)
+        self.before(ledger.ledger_id)
+        if ledger.ledger_id in self.ledgers:
+            raise self.error(f"ledger {ledger.ledger_id} cannot be copied today")
+        self.real.offload(ledger, attempt, extra_metadata, told)
+
+    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> object:
+        return self.real.read_offloaded(ledger_id, attempt, driver)
+
+    def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
+        self.deleted.append(attempt)
+        self.real.delete_offloaded(ledger_id, attempt, driver)
+
+    def close(self) -> None:
+        pass
+
+
+def policy(rig: OffloadRig, **values: int) -> dict[str, int]:
+    return rig.store.policies.change(ChangePolicy("log", values=values)).effective
+
+
+def upkeep(rig: OffloadRig) -> None:
+    """One round of what the broker does by itself."""
+    rig.store.upkeep.round()
+    rig.store.offloads.round()
+
+
+# testNullOffloader
+def test_without_an_offloader_every_use_is_refused(rig: OffloadRig) -> None:
+    payloads = rig.fill(2)
+    rig.offloader = NoOffloader()
+    with pytest.raises(Refused, match="no offloader is configured"):
+        rig.offload()
+    assert rig.contents() == payloads
+    assert rig.attempts() == {}
+    driver, attempt = Driver("aws-s3"), uuid.uuid4()
+    for use in (
+        lambda: NoOffloader().driver,
+        lambda: NoOffloader().read_offloaded(1, attempt, driver),
+        lambda: NoOffloader().delete_offloaded(1, attempt, driver),
+    ):
+        with pytest.raises(Refused, match="no offloader is configured"):
+            use()
+
+
+# testOffload
+def test_sealed_ledgers_before_the_end_are_offloaded(rig: OffloadRig) -> None:
+    payloads = rig.fill(2, 10)
+    status = rig.offload()
+    first, second, last = rig.ids()
+    assert rig.complete() == [first, second]
+    assert (status.state, status.done, status.first_left) == ("done", [first, second], Position(last, 0))
+    assert rig.contents() == payloads
+    assert len(rig.stored()) == 6
+
+
+# testPositionOutOfRange
+@pytest.mark.parametrize("position", [EARLIEST, LATEST, Position(-1, 0)])
+def test_a_position_of_no_log_is_refused(rig: OffloadRig, position: Position) -> None:
+    rig.fill(2)
+    with pytest.raises(Refused, match="cannot be offloaded up to"):
+        rig.offload(position)
+    assert rig.stored() == []
+
+
+# testPositionOnEdgeOfLedger
+def test_a_ledger_goes_only_when_it_lies_before_the_position_wholly(rig: OffloadRig) -> None:
+    rig.fill(3)
+    first, second, _, _ = rig.ids()
+    assert rig.offload(Position(second, 2)).first_left == Position(second, 0)
+    assert rig.complete() == [first]
+    rig.offload(Position(second, 3))
+    assert rig.complete() == [first, second]
+
+
+# testPositionOnLastEmptyLedger
+def test_a_position_in_the_open_ledger_takes_all_sealed_ones(rig: OffloadRig) -> None:
+    rig.fill(2)
+    *sealed, last = rig.ids()
+    assert rig.offload(Position(last, 0)).first_left == Position(last, 0)
+    assert rig.complete() == sealed
+
+
+# testTrimOccursDuringOffload
+def test_a_trim_while_another_ledger_is_offloaded_changes_nothing_for_it(rig: OffloadRig) -> None:
+    rig.fill(3)
+    failing = Failing(rig)
+    first, second, third, last = rig.ids()
+    rig.cursor_at(Position(second, 0))
+    policy(rig, retentionTimeInMinutes=0, retentionSizeInMB=0)
+    failing.before = lambda ledger_id: rig.store.ledger("log").trim() if ledger_id == second else None
+    assert rig.offload().state == "done"
+    assert rig.ids() == [second, third, last]
+    assert rig.complete() == [second, third]
+    rig.store.offloads.sweep()
+    assert not [key for key in rig.stored() if ObjectKey.parse(key) and f"ledger-{first}" in key]
+
+
+# testTrimOccursDuringOffloadLedgerDeletedBeforeOffload
+def test_a_ledger_that_was_trimmed_before_its_turn_is_no_failure(rig: OffloadRig) -> None:
+    rig.fill(3)
+    failing = Failing(rig)
+    last = rig.ids()[-1]
+    policy(rig, retentionTimeInMinutes=0, retentionSizeInMB=0)
+    failing.before = lambda _: rig.store.ledger("log").trim()
+    status = rig.offload()
+    assert (status.state, status.failure) == ("done", "")
+    assert rig.ids() == [last]
+    rig.store.offloads.sweep()
+    assert rig.stored() == []
+
+
+# testOffloadClosedManagedLedger
+def test_a_log_of_a_store_that_is_leaving_is_not_offloaded(rig: OffloadRig) -> None:
+    rig.fill(1)
+    rig.store.settle()
+    with pytest.raises(Unavailable, match="leaving"):
+        rig.store.offloads.offload(OffloadPrefix("log"))
+
+
+# testOffloadSamePositionTwice
+def test_the_same_position_twice_makes_no_second_copy(rig: OffloadRig) -> None:
+    rig.fill(2)
+    rig.offload()
+    keys, attempts = rig.stored(), rig.attempts()
+    assert rig.offload().done == []
+    assert (rig.stored(), rig.attempts()) == (keys, attempts)
+
+
+# testOffloadThreeFirstFails, …SecondFails, …ThirdFails
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_one_ledger_that_fails_does_not_keep_the_others(rig: OffloadRig, bad: int) -> None:
+    payloads = rig.fill(3)
+    *sealed, _ = rig.ids()
+    Failing(rig, sealed[bad])
+    status = rig.offload()
+    assert status.state == "failed"
+    assert f"ledger {sealed[bad]} cannot be copied today" in status.failure
+    assert status.first_left == Position(sealed[bad], 0)
+    assert rig.complete() == [ledger_id for ledger_id in sealed if ledger_id != sealed[bad]]
+    assert rig.contents() == payloads
+
+
+def test_the_call_for_a_prefix_raises_the_first_failure_after_all_were_tried(rig: OffloadRig) -> None:
+    rig.fill(3)
+    first, second, third, last = rig.ids()
+    Failing(rig, first, second)
+    with pytest.raises(Unavailable, match=f"ledger {first} "):
+        rig.store.offloads.offload_prefix("log", Position(last, 0))
+    assert rig.complete() == [third]
+    rig.offloader = rig.copies
+    assert rig.store.offloads.offload_prefix("log", Position(third, 0)) == Position(last, 0)
+    assert rig.complete() == [first, second, third]
+
+
+# testOffloadNewML
+def test_a_log_without_a_sealed_ledger_has_nothing_to_offload(rig: OffloadRig) -> None:
+    rig.append(b"x")
+    assert (rig.offload().state, rig.stored()) == ("done", [])
+    assert rig.log("empty").name.endswith("empty")
+    assert rig.offload(name="empty").done == []
+
+
+# testOffloadConflict
+def test_a_retry_has_a_new_uuid_and_the_old_attempt_is_cleaned(rig: OffloadRig) -> None:
+    rig.fill(1)
+    (sealed, _) = rig.ids()
+    failing = Failing(rig, sealed)
+    rig.offload()
+    old = rig.attempts()[sealed]
+    assert not old.complete
+    failing.ledgers = ()
+    rig.offload()
+    new = rig.attempts()[sealed]
+    assert new.complete
+    assert new.attempt != old.attempt
+    assert old.attempt in failing.deleted
+    assert all(key.startswith(str(new.attempt)) for key in rig.stored())
+    assert rig.store._metadata.unwanted.all() == []
+
+
+def test_an_attempt_that_another_one_replaced_is_not_completed(rig: OffloadRig) -> None:
+    rig.fill(1)
+    (sealed, _) = rig.ids()
+    failing = Failing(rig)
+    log = rig.store.ledger("log")
+    failing.before = lambda _: log.prepare_offload(sealed, Attempt(uuid.uuid4(), rig.copies.driver))
+    status = rig.offload()
+    assert "was to be completed" in status.failure
+    assert rig.complete() == []
+    assert rig.stored() == []
+
+
+# testOffloadDelete
+def test_retention_deletes_offloaded_objects_with_their_ledgers(rig: OffloadRig) -> None:
+    rig.fill(2)
+    rig.offload()
+    policy(rig, retentionTimeInMinutes=0, retentionSizeInMB=0)
+    first, second, last = rig.ids()
+    assert rig.store.ledger("log").trim().ledgers == [first, second]
+    assert len(rig.store._metadata.unwanted.all()) == 2
+    assert rig.store.offloads.sweep() == 2
+    assert rig.stored() == []
+    assert rig.ids() == [last]
+
+
+def test_deleting_a_log_deletes_its_objects(rig: OffloadRig) -> None:
+    rig.fill(2)
+    rig.offload()
+    rig.store.delete_ledger("log")
+    rig.crash()
+    rig.store.offloads.sweep()
+    assert rig.stored() == []
+    assert rig.store._metadata.unwanted.all() == []
+
+
+# testOffloadDeleteIncomplete
+def test_what_an_incomplete_attempt_left_goes_with_the_ledger(rig: OffloadRig) -> None:
+    rig.fill(1)
+    (sealed, _) = rig.ids()
+    failing = Failing(rig, sealed)
+    rig.offload()
+    left = ObjectKey(rig.attempts()[sealed].attempt, sealed)
+    rig.objects.put(left.data_name, b"left by a crash")
+    policy(rig, retentionTimeInMinutes=0, retentionSizeInMB=0)
+    rig.store.ledger("log").trim()
+    rig.store.offloads.sweep()
+    assert rig.stored() == []
+    assert left.attempt in failing.deleted
+
+
+# testDontOffloadEmpty
+def test_an_empty_ledger_is_never_offloaded(rig: OffloadRig) -> None:
+    rig.fill(1)
+    rig.crash()  # seals what was open; nothing is appended since
+    assert rig.offload().state == "done"
+    assert rig.complete() == rig.ids()
+
+
+# testAutoTriggerOffload
+def test_size_lets_the_oldest_ledgers_go_by_themselves(rig: OffloadRig) -> None:
+    rig.fill(4, size=100)
+    sizes = [part.size_bytes for part in rig.store.ledger("log").snapshot.segments]
+    policy(rig, managedLedgerOffloadThresholdInBytes=sizes[3] + sizes[2])
+    upkeep(rig)
+    assert rig.complete() == rig.ids()[:2]
+
+
+def test_age_lets_a_ledger_go_when_it_is_reached(rig: OffloadRig) -> None:
+    rig.fill(2)
+    policy(rig, offloadTimeInMinutes=10)
+    upkeep(rig)
+    assert rig.complete() == []
+    rig.now += 10 * 60_000 - 1
+    upkeep(rig)
+    assert rig.complete() == []
+    rig.now += 1
+    upkeep(rig)
+    assert rig.complete() == rig.ids()[:2]
+
+
+# offloadAsSoonAsClosed
+def test_a_threshold_of_nothing_offloads_at_the_seal(rig: OffloadRig) -> None:
+    rig.append(b"x")
+    policy(rig, managedLedgerOffloadThresholdInBytes=0)
+    rig.append(b"y", b"z", b"1")
+    rig.store.upkeep._look_after(rig.store.ledger("log").name)  # as the seal has it done
+    rig.store.offloads.round()
+    assert rig.complete() == rig.ids()[:1]
+
+
+# manualTriggerWhileAutoInProgress, autoTriggerWhileManualInProgress, multipleAutoTriggers
+def test_one_run_at_a_time(rig: OffloadRig) -> None:
+    rig.fill(2)
+    failing = Failing(rig)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold(_: int) -> None:
+        inside.set()
+        assert go_on.wait(30)
+
+    failing.before = hold
+    rig.store.offloads.start()
+    rig.store.offloads.offload(OffloadPrefix("log"))
+    assert inside.wait(30)
+    with pytest.raises(Refused, match="is being offloaded already"):
+        rig.store.offloads.offload(OffloadPrefix("log"))
+    policy(rig, managedLedgerOffloadThresholdInBytes=0)
+    rig.store.offloads.consider(rig.store.ledger("log").name)
+    rig.store.offloads.consider(rig.store.ledger("log").name)
+    assert not rig.store.offloads._waiting
+    go_on.set()
+    with rig.store.offloads._arrival:
+        rig.store.offloads._arrival.wait_for(lambda: not rig.store.offloads._runs[rig.log().name].active, 30)
+    assert len(failing.attempts) == 2
+    assert rig.complete() == rig.ids()[:2]
+
+
+# testFailByZk
+def test_a_failed_metadata_write_never_completes_and_keeps_the_objects(
+    rig: OffloadRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = rig.fill(1)
+    (sealed, _) = rig.ids()
+    real = rig.store._metadata.update_ledger
+
+    def fail(record: object, info: object, **rest: object) -> object:
+        if any(one.offloadContext.complete for one in info.ledgerInfo):  # type: ignore[attr-defined]
+            raise Unavailable("the metadata cannot be written now")
+        return real(record, info, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rig.store._metadata, "update_ledger", fail)
+    assert "cannot be written now" in rig.offload().failure
+    assert rig.complete() == []
+    assert len(rig.stored()) == 3, "whether it was written is not known: the objects stay"
+    rig.now += 100 * HOUR
+    rig.store.ledger("log").trim()
+    assert sealed in rig.local()
+    monkeypatch.undo()
+    rig.offload()
+    assert rig.complete() == [sealed]
+    assert len(rig.stored()) == 3, "those of the first attempt are gone"
+    assert rig.contents() == payloads
+
+
+def test_a_run_is_cancelled_between_ledgers_and_inside_of_one(rig: OffloadRig) -> None:
+    rig.fill(3)
+    failing = Failing(rig)
+    failing.before = lambda _: rig.store.offloads.offload(OffloadPrefix("log", cancel=True))
+    status = rig.offload()
+    assert status.state == "cancelled"
+    assert rig.complete() == []
+    assert rig.stored() == []
+    failing.before = lambda _: None
+    assert rig.offload().state == "done"
+
+
+def test_a_ledger_that_is_gone_is_not_prepared(rig: OffloadRig) -> None:
+    rig.fill(1)
+    with pytest.raises(NotFound, match="has no ledger 99 any more"):
+        rig.store.ledger("log").prepare_offload(99, Attempt(uuid.uuid4(), rig.copies.driver))
+    with pytest.raises(Refused, match="is open"):
+        rig.store.ledger("log").prepare_offload(rig.ids()[-1], Attempt(uuid.uuid4(), rig.copies.driver))
+
+
+# OffloadPrefixReadTest.testOffloadRead
+def test_each_ledger_is_opened_once_however_often_it_is_read(rig: OffloadRig) -> None:
+    payloads = rig.fill(3)
+    rig.offload()
+    rig.now += 5 * HOUR
+    rig.store.ledger("log").trim()
+    opened: list[int] = []
+    real = rig.copies.read_offloaded
+
+    def counted(ledger_id: int, attempt: uuid.UUID, driver: Driver) -> object:
+        opened.append(ledger_id)
+        return real(ledger_id, attempt, driver)
+
+    rig.copies.read_offloaded = counted  # type: ignore[method-assign, assignment]
+    assert rig.contents() == rig.contents() == payloads
+    assert opened == rig.ids()[:3]
+
+
+# testBookkeeperFirstOffloadRead
+def test_the_local_copy_is_read_until_it_is_deleted(rig: OffloadRig) -> None:
+    payloads = rig.fill(2)
+    rig.offload()
+    assert rig.contents() == payloads
+    assert rig.copies.windows.requests == 0
+    rig.now += 5 * HOUR
+    rig.store.ledger("log").trim()
+    assert rig.contents() == payloads
+    assert rig.copies.windows.requests > 0
+
+
+def test_tiered_first_reads_the_objects_and_falls_back_on_the_local_copy(make_rig: Callable[..., OffloadRig]) -> None:
+    rig = make_rig(managedLedgerDataReadPriority="tiered-storage-first")
+    payloads = rig.fill(2)
+    rig.offload()
+    assert rig.contents() == payloads
+    assert rig.copies.windows.requests > 0
+    rig.objects.delete(rig.stored())
+    rig.crash()
+    assert rig.contents() == payloads
+
+
+def test_the_local_copy_goes_after_the_lag_and_not_before(rig: OffloadRig) -> None:
+    rig.fill(2)
+    rig.offload()
+    rig.now += 4 * HOUR - 1
+    assert rig.store.ledger("log").trim().local == []
+    rig.now += 1
+    assert rig.store.ledger("log").trim().local == rig.ids()[:2]
+    assert rig.local() == {rig.ids()[2]}
+    assert rig.store.ledger("log").trim().local == []
+
+
+def test_a_lag_of_minus_one_keeps_the_local_copy(rig: OffloadRig) -> None:
+    rig.fill(1)
+    rig.offload()
+    policy(rig, managedLedgerOffloadDeletionLagInMillis=-1)
+    rig.now += 1000 * HOUR
+    assert rig.store.ledger("log").trim().local == []
+
+
+def test_what_is_not_offloaded_keeps_its_local_copy_whatever_its_age(rig: OffloadRig) -> None:
+    rig.fill(2)
+    first, second, last = rig.ids()
+    rig.offload(Position(second, 0))
+    rig.now += 1000 * HOUR
+    rig.store.ledger("log").trim()
+    assert rig.local() == {second, last}
+    assert first not in rig.local()
+
+
+def test_retention_waits_for_the_offload_where_the_policy_says_so(rig: OffloadRig) -> None:
+    rig.fill(2)
+    first, second, last = rig.ids()
+    Failing(rig, first)
+    policy(rig, retentionTimeInMinutes=60, offloadTimeInMinutes=10, retentionWaitsForOffload=1)
+    rig.now += 2 * HOUR
+    upkeep(rig)
+    assert rig.ids() == [first, second, last]
+    policy(rig, retentionWaitsForOffload=0)
+    upkeep(rig)
+    assert rig.ids() == [last]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"retentionTimeInMinutes": 10, "offloadTimeInMinutes": 10}, "600, and deleted before"),
+        ({"retentionTimeInMinutes": 10, "managedLedgerOffloadThresholdInSeconds": 601}, "601, and deleted before"),
+        ({"retentionSizeInMB": 1, "offloadSizeInMB": 1}, "and deleted before at retentionSizeInMB 1"),
+        ({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0, "offloadSizeInMB": 0}, "and deleted before"),
+        ({"offloadTimeInMinutes": 1, "managedLedgerOffloadThresholdInSeconds": 61}, "twice"),
+        ({"offloadTimeInMinutes": -2}, "is -2, expected an integer from -1"),
+    ],
+)
+def test_what_would_be_deleted_before_it_is_offloaded_is_refused(
+    rig: OffloadRig, values: dict[str, int], message: str
+) -> None:
+    rig.fill(1)
+    with pytest.raises(Refused, match=message):
+        policy(rig, **values)
+    assert rig.store.policies.change(ChangePolicy("log")).stated == {}
+
+
+def test_the_seeds_names_are_kept_under_the_later_ones(rig: OffloadRig) -> None:
+    rig.fill(1)
+    found = rig.store.policies.change(ChangePolicy("log", values={"offloadTimeInMinutes": 2, "offloadSizeInMB": 3}))
+    assert found.stated == {
+        "managedLedgerOffloadThresholdInSeconds": 120,
+        "managedLedgerOffloadThresholdInBytes": 3 * 1024 * 1024,
+    }
+    left = rig.store.policies.change(ChangePolicy("log", forget=["offloadTimeInMinutes"])).stated
+    assert left == {"managedLedgerOffloadThresholdInBytes": 3 * 1024 * 1024}
+
+
+def test_a_handle_is_made_anew_when_the_offloader_is_another(rig: OffloadRig) -> None:
+    rig.fill(1)
+    rig.offload()
+    segment = rig.store.ledger("log").snapshot.segments[0].offloaded
+    assert isinstance(segment, OffloadedSegment)
+    first = segment._opened()
+    assert segment._opened() is first
+    other = NoOffloader()
+    segment._offloader = lambda: other
+    with pytest.raises(Refused, match="cannot be read"):
+        segment.read(0, 1)
