@@ -44,7 +44,9 @@ METADATA = pa.schema(
 # What a row is written with beside its columns; the rest of METADATA follows from where it is.
 SAID_BY_ROWS = ("__key", "__eventTime", "__messageProperties")
 # Arrow could carry some of these; a reader other than this Spark could not tell what they are.
-_NOT_CARRIED = frozenset({"NullType", "VariantType", "CalendarIntervalType", "YearMonthIntervalType", "GeometryType"})
+_NOT_CARRIED = frozenset(
+    {"VariantType", "CalendarIntervalType", "YearMonthIntervalType", "GeometryType", "GeographyType"}
+)
 
 
 def spark_schema(columns: pa.Schema, ledger: str) -> StructType:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ledger.acknowledgement_table import AcknowledgementTable
 from ledger.backlog import backlog, estimated_backlog, unacknowledged
+from ledger.chunk_spans import ChunkTable
 from ledger.clock import Clock
 from ledger.cursor import Cursor
 from ledger.cursor_calls import (
@@ -49,11 +50,13 @@ class CursorTable:
         clock: Clock,
         snapshot_of: Callable[[str], LogSnapshot],
         beyond: AcknowledgementTable | None = None,
+        chunks: ChunkTable | None = None,
     ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._snapshot_of = snapshot_of
         self.beyond = beyond
+        self._chunks = chunks
 
     def names(self, ledger: str) -> list[str]:
         """The cursors of a managed ledger, sorted."""
@@ -81,11 +84,14 @@ class CursorTable:
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot, precise=request.precise)
 
     def mark_delete(self, request: MarkDelete) -> CursorState:
-        """Acknowledge everything before a position."""
+        """Acknowledge everything before a position, but for chunks of a message that is not finished there."""
         snapshot = self._snapshot_of(request.ledger)
 
         def change(cursor: Cursor) -> Cursor:
             moved = cursor.advance(request.next_position, snapshot.end, request.replay_floor)
+            if self._chunks is not None and moved.next_position > cursor.next_position:
+                floor = self._chunks.floor(snapshot, moved.next_position, self._clock())
+                moved = moved.at(max(cursor.next_position, floor))
             if self.beyond is None or not self.beyond.holds(cursor):
                 return moved
             return moved.at(self.beyond.mark_delete(cursor, moved.next_position, snapshot))

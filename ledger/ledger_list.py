@@ -17,12 +17,13 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from ledger import disk
+from ledger.chunk_spans import ChunkTable
 from ledger.clock import Clock
 from ledger.deduplication import DEDUPLICATION_ENABLED, Deduplication, KnownSequence, highest_of
 from ledger.entry import parse_entry
@@ -68,6 +69,7 @@ class LogContext:
     """Who keeps ledgers in object storage, at the moment."""
     prefer_remote: Callable[[], bool] = lambda: False
     """Whether a ledger that is there as well as here is read from there."""
+    chunks: ChunkTable = field(default_factory=ChunkTable)
 
 
 class LedgerList:

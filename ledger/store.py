@@ -26,6 +26,7 @@ import msgspec
 from ledger import disk
 from ledger.acknowledgement_table import AcknowledgementTable, cursor_log_form
 from ledger.acknowledgements import CursorPlace
+from ledger.chunk_spans import ChunkTable
 from ledger.clock import Clock, new_id
 from ledger.cursor_table import CursorTable
 from ledger.deduplication import DEDUPLICATION_ENABLED
@@ -78,7 +79,10 @@ class Store:
             metadata.allocate_ledger_id,
         )
         self.acknowledgements = AcknowledgementTable(metadata, place, settings)
-        self.cursors = CursorTable(metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements)
+        chunks = ChunkTable()
+        self.cursors = CursorTable(
+            metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements, chunks
+        )
         self.partitions = PartitionTable(metadata, new_id)
         self._lock_held = lock
         self._metadata = metadata
@@ -121,6 +125,7 @@ class Store:
             lambda ledger_ids: self.on_deleted(ledger_ids),  # noqa: PLW0108 — as it is then, not now
             offloader,
             offloader.prefers_remote,
+            chunks,
         )
         self._opening = threading.Lock()
         self._leaving = False

@@ -73,7 +73,7 @@ def test_foreign_arrow_types_become_sparks() -> None:
         spark_schema(pa.schema([("u", pa.uint64())]), "x")
 
 
-@pytest.mark.parametrize("kind", [NullType(), VariantType(), CalendarIntervalType(), YearMonthIntervalType()])
+@pytest.mark.parametrize("kind", [VariantType(), CalendarIntervalType(), YearMonthIntervalType()])
 def test_a_type_that_cannot_be_kept_is_refused_by_column_however_deep(kind: DataType) -> None:
     for schema in (
         StructType().add("odd", kind),
@@ -88,7 +88,16 @@ def test_a_type_that_cannot_be_kept_is_refused_by_column_however_deep(kind: Data
 
 @pytest.mark.parametrize(
     "kind",
-    [BooleanType(), DoubleType(), DateType(), TimestampType(), TimestampNTZType(), BinaryType(), DayTimeIntervalType()],
+    [
+        NullType(),
+        BooleanType(),
+        DoubleType(),
+        DateType(),
+        TimestampType(),
+        TimestampNTZType(),
+        BinaryType(),
+        DayTimeIntervalType(),
+    ],
 )
 def test_a_type_that_can_be_kept_is(kind: DataType) -> None:
     columns = columns_to_write(StructType().add("c", kind), "orders")

@@ -28,6 +28,9 @@ def every_type(spark: SparkSession) -> DataFrame:
         f.expr("make_dt_interval(0, 0, 0, id)").alias("gap"),
         f.expr("transform(sequence(0, cast(id % 3 as int)), x -> if(x = 1, null, x))").alias("many"),
         f.expr("map('k', id)").alias("by"),
+        f.expr("map(id, array(named_struct('at', timestamp_micros(id), 'none', void(id))))").alias("by_id"),
+        f.lit(None).alias("nothing"),
+        f.expr("cast('12:30:00.123456' as time)").alias("clock"),
         f.expr("named_struct('x', cast(id as int), 'y', array(named_struct('z', 'q')))").alias("deep"),
     )
 
@@ -62,6 +65,17 @@ def test_written_rows_are_read_rows(spark_session: SparkSession, store: Path) ->
                 .save("orders")
             ),
             "'i32'.* is int, what is written is string",
+        ),
+        (
+            lambda: (
+                spark.range(1)
+                .selectExpr("id", "named_struct('v', parse_json('1')) deep")
+                .write.format("ledger")
+                .options(**options)
+                .mode("append")
+                .save("variants")
+            ),
+            r"column 'deep\.v' is variant, which ledger .* cannot keep",
         ),
         (lambda: writer.option("entrySize", "1").mode("append").save("orders"), "unknown option"),
         (lambda: spark.read.format("ledger").options(**options).load("odrers").count(), "Did you mean 'orders'"),

@@ -28,6 +28,11 @@ SAYS = {
         r"payments: 3",
     ],
     "docs/quickstart.md": [],
+    "docs/rows.md": [
+        r"\|\s*1\|\s*tea\|\s*NULL\|\n\|\s*2\|\s*NULL\|\s*fr\|",
+        r"by user: \[\('u0', 2\), \('u1', 2\)\]",
+        r'"_position":"\d+:0:4"',
+    ],
     "docs/acknowledging.md": [r"batch 0: 1,000 rows \(all there was\); orders up to date", r"backlog: 0"],
     "docs/broker.md": [
         r"\{'id': 1, 'item': 'tea'\}",
