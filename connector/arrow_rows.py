@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from connector.metadata_columns import Topic, columns_of_entry
 from connector.rescued_rows import column_texts, payload_text, place, rescue_column
+from connector.row_selection import RowSelection
 from connector.row_shape import RowShape
 from connector.schema import METADATA
 from ledger.arrow_payload import decode_rows
@@ -31,8 +32,9 @@ _JOINED_BYTES = 1024 * 1024
 class ArrowRows:
     """Turns parsed entries into record batches of exactly the shape's schema."""
 
-    def __init__(self, topic: Topic, shape: RowShape) -> None:
+    def __init__(self, topic: Topic, shape: RowShape, selection: RowSelection | None = None) -> None:
         self._topic = topic
+        self._selection = selection if selection is not None and selection.by_row else None
         self._target = shape.schema
         self._metadata = shape.metadata
         self._rescues = shape.rescues
@@ -63,9 +65,13 @@ class ArrowRows:
                 hint="Producers of messages and of columns need ledgers of their own",
             )
         row, found = 0, []
+        taken = None if self._selection is None else self._selection.rows_of(position, stated)
         for batch in decode_rows(entry.payload, where, self._is_wanted):
             if batch.num_rows:
-                found.append(self._batch(position, entry, batch, row, where))
+                fitted = self._batch(position, entry, batch, row, where)
+                if taken is not None:
+                    fitted = fitted.filter(pa.array(taken[row : row + batch.num_rows]))
+                found.append(fitted)
             row += batch.num_rows
         if row != stated:
             raise Corrupt(f"{where} holds {row} rows, its metadata states {stated}")

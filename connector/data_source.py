@@ -23,6 +23,7 @@ from ledger.names import canonical_name
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from connector.acknowledge_writer import LedgerAcknowledgeWriter
     from connector.batch_reader import LedgerBatchReader
     from connector.batch_writer import LedgerBatchWriter
     from connector.stream_reader import LedgerStreamReader
@@ -67,11 +68,12 @@ class LedgerSource:
         from connector.stream_reader import LedgerStreamReader
 
         options = self._options("stream read")
+        options.require_acknowledger()
         self._require_schema(options, schema)
         return LedgerStreamReader(options, schema)
 
-    def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter:
-        """An append. Overwriting is refused."""
+    def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter | LedgerAcknowledgeWriter:
+        """An append, or what `action` says of rows that were read. Overwriting is refused."""
         from connector.batch_writer import LedgerBatchWriter
         from connector.sink_target import prepare_target
 
@@ -80,6 +82,15 @@ class LedgerSource:
             raise Refused(
                 f"mode overwrite is not supported: ledger {options.ledger!r} is a log, rows are only appended",
                 hint='Write with mode("append"), or delete the ledger first',
+            )
+        if options.action is not None:
+            from connector.acknowledge_writer import LedgerAcknowledgeWriter
+
+            return LedgerAcknowledgeWriter(options, schema)
+        if options.subscription:
+            raise Refused(
+                "option 'subscription' has no meaning for a write of rows",
+                hint="It belongs to a read, or to an 'action'",
             )
         application = options.application  # checked before a ledger is made
         return LedgerBatchWriter(prepare_target(options, schema), self._version, application)

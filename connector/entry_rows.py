@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from connector.metadata_columns import Topic
+from connector.row_selection import RowSelection
 from connector.row_shape import RowShape
 
 if TYPE_CHECKING:
@@ -12,12 +13,15 @@ if TYPE_CHECKING:
     from connector.pulsar_rows import PulsarRows
 
 
-def entry_rows(topic: Topic, shape: RowShape) -> ArrowRows | PulsarRows:
-    """What turns `(position, parsed entry)` into record batches of exactly the shape's schema, in order."""
+def entry_rows(topic: Topic, shape: RowShape, selection: RowSelection | None = None) -> ArrowRows | PulsarRows:
+    """What turns `(position, parsed entry)` into record batches of exactly the shape's schema, in order.
+
+    Rows of columns are selected on the way; messages are theirs to select who know their places.
+    """
     if shape.raw:
         from connector.pulsar_rows import PulsarRows
 
         return PulsarRows(topic, shape)
     from connector.arrow_rows import ArrowRows
 
-    return ArrowRows(topic, shape)
+    return ArrowRows(topic, shape, selection)

@@ -68,7 +68,11 @@ class LedgerRead:
         """What rows are: as the query was planned, where Spark has said so; Refused for a schema of something else."""
         options = self.options
         wishes = RowWishes(
-            options.include_metadata, options.columns, options.rescued_data_column or "", options.payload_schema or ""
+            options.include_metadata,
+            options.columns,
+            options.rescued_data_column or "",
+            options.payload_schema or "",
+            options.ack_mode == "explicit",
         )
         shape = row_shape(self.found.columns, self.found.schemas, wishes, self.name)
         return shape if self._given is None else shape.as_given(self._given, self.name)
@@ -118,19 +122,21 @@ class LedgerRead:
     def partitions(self, range_: PositionRange) -> list[FetchRange]:
         """The partitions of a range: a pure function of it, for the log does not change."""
         source = self.source()
-        parts = plan_partitions(
-            self.split, range_, self.options.min_partition_bytes, self.options.target_partition_bytes
-        )
-        return [FetchRange(source, part.range) for part in parts]
+        return [FetchRange(source, part.range) for part in self.planned(range_)]
 
-    def source(self) -> ReadSource:
+    def planned(self, range_: PositionRange) -> list[SplitPart]:
+        """The parts of a range that are one partition each."""
+        options = self.options
+        return plan_partitions(self.split, range_, options.min_partition_bytes, options.target_partition_bytes)
+
+    def source(self, shape: RowShape | None = None) -> ReadSource:
         """What the partitions share."""
         self.end()
         return ReadSource.of(
             self.connection.client,
             self.name,
             self.found.incarnation,
-            self.shape(),
+            self.shape() if shape is None else shape,
             subscription=self.options.subscription or "",
             mapping=self.options.mapping == "auto",
         )

@@ -7,6 +7,8 @@ Rules
   is not the one that was read.
 - Spark compares offsets as JSON text, so keys always stand in the same order, and an offset that did not move is
   handed back as it came.
+- A batch that is more than a range, because rows in it are acknowledged already or come back, ends in an offset with
+  `"delivery": n`: the broker's record n says what it delivers.
 - Spark's log holds only the ends of batches, and asks for the initial offset again when batch 0 is repeated by a new
   process; by then `latest` is somewhere else. So an initial offset says `"initial": true`, and the end of a batch that
   began there carries where it began, `"from": {name: [ledger, entry]}`, which goes before the recomputed start.
@@ -26,10 +28,11 @@ OFFSET_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LedgerOffset:
-    """How far one ledger has been read."""
+    """How far one ledger has been read. `delivery`: the record of what the batch that ends here delivered (0: none)."""
 
     position: Position
     incarnation: str
+    delivery: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ class StreamOffset:
         if self.initial:
             value["initial"] = True
         value["ledgers"] = {
-            name: {
+            name: ({"delivery": offset.delivery} if offset.delivery else {})
+            | {
                 "entry": offset.position.entry_id,
                 "id": offset.incarnation,
                 "ledger": offset.position.ledger_id,
@@ -70,7 +74,9 @@ class StreamOffset:
         try:
             return cls(
                 {
-                    str(name): LedgerOffset(Position(int(at["ledger"]), int(at["entry"])), str(at["id"]))
+                    str(name): LedgerOffset(
+                        Position(int(at["ledger"]), int(at["entry"])), str(at["id"]), int(at.get("delivery", 0))
+                    )
                     for name, at in value["ledgers"].items()
                 },
                 bool(value.get("initial", False)),
@@ -88,11 +94,11 @@ class StreamOffset:
             )
         return self.ledgers[name]
 
-    def moved_to(self, name: str, position: Position) -> StreamOffset:
+    def moved_to(self, name: str, position: Position, delivery: int = 0) -> StreamOffset:
         """The end of a batch that begins at this offset and reads `name` up to `position`."""
         here = self.of(name)
         began = {ledger: offset.position for ledger, offset in self.ledgers.items()} if self.initial else {}
-        return StreamOffset({**self.ledgers, name: LedgerOffset(position, here.incarnation)}, False, began)
+        return StreamOffset({**self.ledgers, name: LedgerOffset(position, here.incarnation, delivery)}, False, began)
 
 
 def batch_range(name: str, start: StreamOffset, end: StreamOffset) -> PositionRange:

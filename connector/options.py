@@ -93,6 +93,17 @@ def _size(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
+def _duration(value: str) -> int:
+    expected = "a time from 0 to 24 hours, such as 30000, 30s, 5m or 1h"
+    units = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+    text = value.strip().lower()
+    digits = text.rstrip("smh")
+    unit = text[len(digits) :]
+    if not digits.isdecimal() or unit not in units or int(digits) * units[unit] > _DAY_MS:
+        raise ValueError(expected)
+    return int(digits) * units[unit]
+
+
 def _one_of(*known: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         if value.strip().lower() not in known:
@@ -156,7 +167,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "subscription",
         "",
-        ("stream read",),
+        ("stream read", "batch write"),
         "A durable cursor of the ledger to read with: it keeps its place over lost checkpoints, and holds back "
         "whatever it has not acknowledged. One live query at a time.",
         _text,
@@ -225,6 +236,31 @@ OPTIONS: tuple[Option, ...] = (
         _text,
     ),
     Option(
+        "ackMode",
+        "checkpoint",
+        ("stream read",),
+        "`checkpoint`: a batch is acknowledged once Spark has committed it. `explicit`: every row stays outstanding "
+        "until it is acknowledged by a write with `action` `ack`, and comes back otherwise; brings `includeMetadata` "
+        "and the column `__redeliveryCount`. Needs a `subscription`.",
+        _one_of("checkpoint", "explicit"),
+    ),
+    Option(
+        "ackTimeout",
+        "5m",
+        ("stream read",),
+        "With `explicit`: a row that is not acknowledged within this time comes back. Milliseconds, or `30s`, `5m`, "
+        "`1h`.",
+        _duration,
+    ),
+    Option(
+        "maxRedeliveries",
+        "",
+        ("stream read",),
+        "With `explicit`: a row that was redelivered so often and is not acknowledged goes to the ledger "
+        "`<ledger>-<subscription>-DLQ` and is acknowledged. Without it rows come back for ever.",
+        _number(0, 2**31 - 1),
+    ),
+    Option(
         "maxBytesPerTrigger",
         "",
         ("stream read",),
@@ -262,6 +298,14 @@ OPTIONS: tuple[Option, ...] = (
         "Add columns that the ledger has not to its schema, and let columns that are not written be null. Types of "
         "columns never change.",
         _flag,
+    ),
+    Option(
+        "action",
+        "",
+        ("batch write",),
+        "Write nothing, and say something of the rows that `__position` or `__messageId` name: `ack` acknowledges them "
+        "for `subscription`, for good; `nack` gives back at once what was delivered with `ackMode` explicit.",
+        _one_of("ack", "nack"),
     ),
     Option(
         "entryBytes",
@@ -330,18 +374,33 @@ class LedgerOptions:
     columns: tuple[str, ...] | None = None
     payload_schema: str | None = None
     rescued_data_column: str | None = None
+    ack_mode: str = "checkpoint"
+    ack_timeout: int | None = None
+    max_redeliveries: int | None = None
     max_bytes_per_trigger: int | None = None
     max_rows_per_trigger: int | None = None
     min_partition_bytes: int = 8 * MIB
     target_partition_bytes: int = 64 * MIB
     mapping: str = "auto"
     merge_schema: bool = False
+    action: Literal["ack", "nack"] | None = None
     entry_bytes: int = 4 * MIB
     compression: Literal["lz4", "zstd"] | None = None
     create_ledgers: bool = False
     txn_app_id: str | None = None
     txn_version: int | None = None
     commit_timeout_ms: int = 60_000
+
+    def require_acknowledger(self) -> None:
+        """Refused where rows are to be acknowledged one by one, and nobody is named to do it; or the reverse."""
+        explicit = self.ack_mode == "explicit"
+        if explicit and self.subscription is None:
+            hint = "Name a subscription: whose acknowledgements they are"
+            raise Refused("option 'ackMode' is 'explicit' without a subscription", hint=hint)
+        given = {"ackTimeout": self.ack_timeout, "maxRedeliveries": self.max_redeliveries}
+        for name, value in given.items():
+            if value is not None and not explicit:
+                raise Refused(f"option {name!r} has no meaning for ackMode 'checkpoint'", hint="Give ackMode explicit")
 
     @property
     def application(self) -> tuple[str, int] | None:
@@ -415,6 +474,8 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
         raise Refused("option 'endingPosition' is 'earliest', expected latest or LEDGER:ENTRY")
     if values.get("compression") == "none":
         del values["compression"]
+    if values.get("ack_mode") == "explicit":
+        values["include_metadata"] = True  # else nobody could say which rows are done with
     options = LedgerOptions(**values)  # type: ignore[arg-type]  # each parser answers its field's type
     if options.min_partition_bytes > options.target_partition_bytes:
         raise Refused(

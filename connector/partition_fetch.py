@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from connector.entry_rows import entry_rows
 from connector.metadata_columns import Topic
+from connector.row_selection import RowSelection
 from connector.row_shape import RowShape
+from connector.schema import REDELIVERY_COUNT
 from connector.whole_messages import WholeMessages
 from ledger.entry import ParsedEntry, parse_entry
 from ledger.position import Position, PositionRange
@@ -63,10 +65,15 @@ class ReadSource:
 
 @dataclass(frozen=True, slots=True)
 class FetchRange:
-    """One partition: a range of the source."""
+    """One partition: a range of the source, without what `skip` holds, a PositionInfo (see `row_selection`).
+
+    `redelivered`: how often these rows were delivered before, as a column; -1: without it.
+    """
 
     source: ReadSource
     range: PositionRange
+    skip: bytes = b""
+    redelivered: int = -1
 
 
 def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
@@ -79,14 +86,32 @@ def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
 
 def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, read through `client`."""
+    rows = _selected(client, wanted, RowSelection(wanted.skip))
+    if wanted.redelivered < 0:
+        return rows
+    schema = pa.schema([*wanted.source.shape.schema, REDELIVERY_COUNT])
+    count = pa.scalar(wanted.redelivered, pa.int32())
+    return (
+        pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(count, batch.num_rows)], schema=schema) for batch in rows
+    )
+
+
+def _selected(client: Client, wanted: FetchRange, selection: RowSelection) -> Iterator[pa.RecordBatch]:
     source = wanted.source
-    topic, entries = Topic.of(source.ledger), _entries(client, source, wanted.range)
-    if source.shape.raw:
-        entries = WholeMessages(topic.text, lambda position: _earlier(client, source, position)).of(entries)
-    return entry_rows(topic, source.shape).batches(entries)
+    topic, entries = Topic.of(source.ledger), _entries(client, source, wanted.range, selection)
+    if not source.shape.raw:
+        return entry_rows(topic, source.shape, selection).batches(entries)
+    whole = WholeMessages(topic.text, lambda position: _earlier(client, source, position)).of(entries)
+    if not selection.by_row:
+        return entry_rows(topic, source.shape).batches(whole)
+    # Which message of an entry a row is, its place tells.
+    placed = entry_rows(topic, source.shape.with_places()).batches(whole)
+    return (batch for batch in map(selection.taken_of_placed, placed) if batch.num_rows)
 
 
-def _entries(client: Client, source: ReadSource, range_: PositionRange) -> Iterator[tuple[Position, ParsedEntry]]:
+def _entries(
+    client: Client, source: ReadSource, range_: PositionRange, selection: RowSelection | None = None
+) -> Iterator[tuple[Position, ParsedEntry]]:
     request = ReadRequest(
         source.ledger,
         range_,
@@ -97,8 +122,11 @@ def _entries(client: Client, source: ReadSource, range_: PositionRange) -> Itera
     for block in client.read_blocks(request, mapping=source.mapping):
         ledger_id = block.ledger_id
         for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
+            position = Position(ledger_id, entry_id)
+            if selection and selection.passes_over(position):
+                continue
             where = f"entry {ledger_id}:{entry_id} of {source.ledger}"
-            yield Position(ledger_id, entry_id), parse_entry(frame, where)
+            yield position, parse_entry(frame, where)
 
 
 def _earlier(client: Client, source: ReadSource, position: Position) -> Iterator[tuple[Position, ParsedEntry]]:

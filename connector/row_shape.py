@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from connector.schema import METADATA, RAW, arrow_schema, require_same_schema, spark_schema
+from connector.schema import METADATA, RAW, REDELIVERY_COUNT, arrow_schema, require_same_schema, spark_schema
 from ledger.columns import schema_bytes, schema_from_bytes
 from ledger.errors import Refused
 from ledger.payload_schema.documents import PRIMITIVES, SCHEMA_BYTES_MAX, TopicSchemas, parse_schemas
@@ -32,17 +32,24 @@ _FILE = "file:"
 
 @dataclass(frozen=True, slots=True)
 class RowWishes:
-    """What a user asks of the rows. `columns` None: all; `rescue` empty: what cannot be decoded fails."""
+    """What a user asks of the rows. `columns` None: all; `rescue` empty: what cannot be decoded fails.
+
+    `redelivery_count`: how often each was delivered before stands behind all of them.
+    """
 
     include_metadata: bool = False
     columns: tuple[str, ...] | None = None
     rescue: str = ""
     payload_schema: str = ""
+    redelivery_count: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """The columns of a read. `known` are all columns that its ledger had when the read was planned."""
+    """The columns of a read. `known` are all columns that its ledger had when the read was planned.
+
+    The redelivery count is Spark's last column, and of no entry: a partition adds it.
+    """
 
     target: bytes
     row_columns: int
@@ -50,6 +57,7 @@ class RowShape:
     raw: bool
     schemas: str = ""
     known: tuple[str, ...] = ()
+    redelivery_count: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -68,12 +76,19 @@ class RowShape:
 
     def spark_schema(self, ledger: str) -> StructType:
         """The same for Spark."""
-        return spark_schema(self.schema, ledger)
+        beside = [REDELIVERY_COUNT] if self.redelivery_count else []
+        return spark_schema(pa.schema([*self.schema, *beside]), ledger)
+
+    def with_places(self) -> RowShape:
+        """The same with each row's `__position` behind it."""
+        return replace(self, target=schema_bytes(pa.schema([*self.schema, METADATA.field("__position")])))
 
     def as_given(self, given: StructType, ledger: str) -> RowShape:
         """The shape of what Spark was told: this, or the beginning of it, where the ledger has got columns since."""
         own = self.schema
         rows, beside = own.names[: self.row_columns], own.names[self.row_columns :]
+        if self.redelivery_count:
+            beside = [*beside, REDELIVERY_COUNT.name]
         kept = len(given.names) - len(beside)
         if 0 < kept < len(rows) and given.names == [*rows[:kept], *beside] and not self.raw:
             fields = [*list(own)[:kept], *list(own)[self.row_columns :]]
@@ -107,7 +122,12 @@ def row_shape(registered: pa.Schema | None, schemas: TopicSchemas | None, wishes
     target = pa.schema([*fields, *rescue, *(METADATA.field(name) for name in beside)])
     exact = arrow_schema(spark_schema(target, ledger))
     text = schemas.to_json() if schemas is not None and registered is None else ""
-    return RowShape(schema_bytes(exact), len(fields), bool(rescue), registered is None, text, tuple(rows.names))
+    counted = wishes.redelivery_count
+    if counted:
+        _require_apart([*exact.names, REDELIVERY_COUNT.name], ledger)
+    return RowShape(
+        schema_bytes(exact), len(fields), bool(rescue), registered is None, text, tuple(rows.names), counted
+    )
 
 
 def load_schemas(option: str) -> TopicSchemas:

@@ -41,6 +41,8 @@ METADATA = pa.schema(
         ),
     ]
 )
+# How often a row was delivered before, where rows are acknowledged one by one; the last column of all.
+REDELIVERY_COUNT = pa.field("__redeliveryCount", pa.int32())
 # What a row is written with beside its columns; the rest of METADATA follows from where it is.
 SAID_BY_ROWS = ("__key", "__eventTime", "__messageProperties")
 # Arrow could carry some of these; a reader other than this Spark could not tell what they are.

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from connector.batch_reader import LedgerPartition
+from connector.deliveries import Deliveries
 from connector.ledger_read import LedgerRead
 from connector.offsets import LedgerOffset, StreamOffset, batch_range
 from connector.options import LedgerOptions
@@ -54,6 +55,7 @@ class StreamDriver:
         self.limits = Limits(options.max_rows_per_trigger, options.max_bytes_per_trigger)
         self.pinned: Position | None = None
         self.subscription: Subscription | None = None
+        self.deliveries: Deliveries | None = None
         self._initial: StreamOffset | None = None
         self._last: StreamOffset | None = None
         self._reached: Position | None = None
@@ -63,12 +65,16 @@ class StreamDriver:
         self._heartbeat: Heartbeat | None = None
         if options.subscription:
             self.subscription = Subscription(self.read.connection, self.read.name, options.subscription)
+            self.deliveries = Deliveries(self.read, options.subscription)
 
     def initial(self) -> StreamOffset:
         """Where the query begins without a checkpoint; the same answer however often it is asked."""
         if self._initial is None:
             position = self._begin()
             offset = LedgerOffset(position, self.read.found.incarnation)
+            if self._is_explicit and self.deliveries is not None:
+                known = self.deliveries.newest()
+                offset = LedgerOffset(known.position, offset.incarnation, known.record)
             self._initial = StreamOffset({self.read.name: offset}, initial=True)
         return self._initial
 
@@ -81,17 +87,35 @@ class StreamDriver:
         self._log, self._reached = log, here
         end = log.end if self.pinned is None else min(self.pinned, log.end)
         self._ended_by = ALL_THERE_WAS if end == log.end else AVAILABLE_NOW
-        if end <= here or not log.rows_since:
+        fresh = end > here and log.rows_since > 0
+        if not fresh and not self._is_explicit:
             return None
-        if limited and self.limits:
+        if fresh and limited and self.limits:
             admitted = admitted_end(self.read.split, PositionRange(here, end), self.limits)
             self._ended_by = str(self.limits) if admitted < end else self._ended_by
             end = admitted
+        return self._decided(start, end if fresh else here)
+
+    def _decided(self, start: StreamOffset, end: Position) -> StreamOffset | None:
+        """The end of a batch that reads on up to `end`: with a subscription the broker knows what else is in it."""
+        name, record = self.read.name, 0
+        here = start.of(name)
+        if self.deliveries is not None:
+            decided = self.deliveries.next(here, end)
+            end, record = decided.position, decided.record
+            if not record and (self._is_explicit or end == here.position):
+                return None
         self._reached = end
-        return start.moved_to(self.read.name, end)
+        return start.moved_to(name, end, record)
+
+    @property
+    def _is_explicit(self) -> bool:
+        return self.deliveries is not None and self.deliveries.explicit
 
     def latest_without_start(self) -> StreamOffset:
         """The same for a Spark that does not say where its batch starts; only `commit` acknowledges then."""
+        if self._is_explicit:
+            raise Unsupported("ackMode 'explicit' needs Spark 4.2", hint="This Spark does not say where a batch starts")
         start = self._last or self._initial
         if start is None:
             log = self.read.end()
@@ -106,10 +130,14 @@ class StreamDriver:
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[LedgerPartition]:
         """The parts of a batch."""
-        name = self.read.name
+        name, last = self.read.name, end.of(self.read.name)
+        if last.delivery and self.deliveries is not None:
+            self._hold(last.position)
+            self.read.require_incarnation(self.read.found.incarnation, last.incarnation)
+            return [LedgerPartition(part) for part in self.deliveries.partitions(last.delivery)]
         range_ = batch_range(name, start, end)
         self._hold(range_.start)
-        self.read.require_incarnation(self.read.found.incarnation, end.of(name).incarnation)
+        self.read.require_incarnation(self.read.found.incarnation, last.incarnation)
         if not range_:
             return []
         return [LedgerPartition(part) for part in self.read.partitions(range_)]
@@ -121,7 +149,8 @@ class StreamDriver:
         self.subscription.require_held()
         here = offset.of(self.read.name)
         self.read.require_incarnation(self.read.found.incarnation, here.incarnation)
-        self.subscription.acknowledge(here.position)
+        if not self._is_explicit:
+            self.subscription.acknowledge(here.position)
 
     def report(self) -> dict[str, Any] | None:
         """Where the log ended at this trigger, and what of it the batch leaves behind: see `stream_report`."""
@@ -133,7 +162,9 @@ class StreamDriver:
         counted: CacheMetrics = connection.call(lambda client: client.call("cache", Empty()))
         reads, self._counted = reads_between(self._counted, counted), counted
         store_id = connection.client.store_id
-        origin = Origin.of(connection.location, store_id, options.subscription, options.credentials())
+        # Whoever listens to progress acknowledges what a subscription has committed: here its rows do that themselves.
+        subscription = None if self._is_explicit else options.subscription
+        origin = Origin.of(connection.location, store_id, subscription, options.credentials())
         return stream_report(origin, {self.read.name: lag}, self._ended_by, reads)
 
     def pin_end(self) -> None:

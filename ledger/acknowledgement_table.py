@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -68,7 +69,10 @@ class AcknowledgementTable:
         """Acknowledge entries and rows; the cursor as it is then. Raises Refused, and changes nothing, for any that is
         not in the log.
         """
-        given = positions_given(batches, snapshot)
+        return self.acknowledge_positions(cursor, positions_given(batches, snapshot), snapshot)
+
+    def acknowledge_positions(self, cursor: Cursor, given: PositionSet, snapshot: LogSnapshot) -> Cursor:
+        """The same of a set that is known to be in the log."""
         given.trim_below(cursor.next_position)
         held = self.of(cursor, snapshot)
         with held.lock:
@@ -80,6 +84,18 @@ class AcknowledgementTable:
             if not self._is_due(held):
                 return self._at(moved, next_position) if next_position != moved.next_position else moved
             return self._flush(moved, held, next_position)
+
+    def positions(self, cursor: Cursor, snapshot: LogSnapshot) -> PositionSet:
+        """A copy of what is acknowledged beyond mark-delete."""
+        if not self.holds(cursor):
+            return PositionSet()
+        held = self.of(cursor, snapshot)
+        with held.lock:
+            return held.positions.copy()
+
+    def hold_floor(self, cursor: Cursor, floor: Position) -> None:
+        """What lies at or after `floor` may be read again, whatever is acknowledged of it."""
+        self._change((cursor.ledger, cursor.name), lambda found: msgspec.structs.replace(found, replay_floor=floor))
 
     def mark_delete(self, cursor: Cursor, next_position: Position, snapshot: LogSnapshot) -> Position:
         """How far a cursor comes when everything before `next_position` is acknowledged."""

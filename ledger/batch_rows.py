@@ -123,6 +123,17 @@ class BatchRows(NamedTuple):
             changed[both] = met.left_counts()[np.searchsorted(met.entries, other.entries[both])] < mine
         return changed
 
+    def inverse(self, sizes_of_all: Integers) -> BatchRows:
+        """The other rows: left is what was not, and the reverse. Entry `e` has `sizes_of_all[e]` rows."""
+        if not len(self):
+            return self
+        starts, full = _full(sizes_of_all[self.entries])
+        left = np.zeros(len(full), dtype=np.uint64)
+        counts = np.minimum(np.diff(self.starts), np.diff(starts))
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        left[np.repeat(starts[:-1], counts) + within] = self.words[np.repeat(self.starts[:-1], counts) + within]
+        return BatchRows(self.entries, starts, full & ~left)
+
     def left_counts(self) -> Integers:
         """Rows left of each entry."""
         return _by_entry(np.add, bit_words.counts(self.words), self.starts)

@@ -135,6 +135,7 @@ class CursorTable:
         found.reset(request.next_position, snapshot.end)
         retire = self.beyond.clear(found) if self.beyond is not None and self.beyond.holds(found) else None
         state = self._change(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
+        self._metadata.deliveries.forget(snapshot.name, request.cursor)
         if retire is not None:
             retire()
         return state
@@ -146,6 +147,7 @@ class CursorTable:
         retire = self.beyond.clear(found) if self.beyond is not None and self.beyond.holds(found) else None
         if not self._metadata.delete_cursor(snapshot.name, request.cursor):
             raise self._missing(snapshot.name, request.cursor)
+        self._metadata.deliveries.forget(snapshot.name, request.cursor)
         if retire is not None:
             retire()
 

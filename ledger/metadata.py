@@ -8,6 +8,7 @@
     sequence      the highest sequence id of each producer in sealed ledgers, where de-duplication is on
     schema        Arrow schemas of a ledger, versions from 0
     cursor        ManagedCursorInfo, replay floor, lease
+    delivery      what batches of a cursor deliver that are more than a range (ledger.delivery_records)
     policy        what a ledger or a namespace states, by its name (ledger.policy_records)
     unwanted      objects in object storage that no record refers to any more (ledger.unwanted_objects)
 
@@ -28,6 +29,7 @@ import msgspec
 from ledger.clock import Clock
 from ledger.cursor import Cursor, Lease, cursor_info, next_position_of
 from ledger.deduplication import KnownSequence
+from ledger.delivery_records import DELIVERY_TABLE, DeliveryRecords
 from ledger.errors import NotFound, Refused
 from ledger.manifest_records import ManifestRecords, require_none_pending
 from ledger.metadata_file import MetadataFile
@@ -64,6 +66,7 @@ _LATER = {
     "policy": POLICY_TABLE,
     "sequence": _SEQUENCE_TABLE,
     "unwanted": UNWANTED_TABLE,
+    "delivery": DELIVERY_TABLE,
 }  # which the first stores were made without
 _SCHEMA += "".join(table + ";\n" for table in _LATER.values())
 
@@ -116,6 +119,7 @@ class Metadata:
         self.policies = PolicyRecords(file)
         self.manifests = ManifestRecords(file)
         self.unwanted = UnwantedRecords(file)
+        self.deliveries = DeliveryRecords(file)
 
     @classmethod
     def create(cls, path: Path, store_id: str, host: str, clock: Clock) -> Self:

@@ -34,6 +34,7 @@ from ledger.cursor_calls import (
     ResetCursor,
     SkipEntries,
 )
+from ledger.delivery_calls import AskDelivery, BuryDead, DecidedDelivery, Delivery, NextDelivery
 from ledger.life_calls import ChangePolicy, ChangeProperties, Policies, Properties, TrimmedLedgers
 from ledger.offload_calls import OffloadPrefix, OffloadStatus
 from ledger.position import Position, PositionRange
@@ -366,6 +367,9 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "cursor.skip": (SkipEntries, CursorState),
     "cursor.properties": (CursorProperties, CursorState),
     "cursor.holes": (AskHoles, Holes),
+    "delivery.next": (NextDelivery, DecidedDelivery),
+    "delivery.get": (AskDelivery, Delivery),
+    "delivery.bury": (BuryDead, Empty),
     "lease.acquire": (AcquireLease, LeaseReply),
     "lease.release": (ReleaseLease, Empty),
     "stage.open": (OpenStaging, StagingPlace),
@@ -397,7 +401,7 @@ class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
 
 
 class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
-    """Descriptor of DoPut: acknowledge entries and rows of a ledger in a cursor's name, in any order.
+    """Descriptor of DoPut: acknowledge entries and rows in a cursor's name, in any order, or give them back.
 
     The batches are those of `ledger.acknowledged_rows`; the reply, `CursorState`, comes when all of it is durable. With
     an `incarnation`, that of another ledger of the name is refused.
@@ -406,6 +410,7 @@ class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
     ledger: str
     cursor: str
     incarnation: str = ""
+    action: Literal["ack", "nack"] = "ack"
 
 
 PutCommand = AppendCommand | StageCommand | AcknowledgeCommand

@@ -30,6 +30,7 @@ from ledger.chunk_spans import ChunkTable
 from ledger.clock import Clock, new_id
 from ledger.cursor_table import CursorTable
 from ledger.deduplication import DEDUPLICATION_ENABLED
+from ledger.delivery_table import DeliveryTable
 from ledger.errors import Corrupt, NotFound, Refused, Unavailable
 from ledger.host import StoreLock, host_identity, require_private
 from ledger.ledger_list import LogContext, files_of
@@ -79,6 +80,7 @@ class Store:
             metadata.allocate_ledger_id,
         )
         self.acknowledgements = AcknowledgementTable(metadata, place, settings)
+        self.deliveries = DeliveryTable(metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements)
         chunks = ChunkTable()
         self.cursors = CursorTable(
             metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements, chunks

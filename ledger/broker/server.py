@@ -33,7 +33,7 @@ from ledger.broker.live_settings import LiveSettings
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
 from ledger.cache.block_cache import BlockSource
-from ledger.cursor_calls import AcquireLease, CursorState, LeaseReply, ReleaseLease
+from ledger.cursor_calls import AcquireLease, CursorState, LeaseReply, NameCursor, ReleaseLease
 from ledger.entry import entry_rows, parse_entry
 from ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from ledger.life_calls import ChangeProperties, Properties
@@ -89,6 +89,7 @@ _READING = frozenset(
         "seek",
         "cursor.describe",
         "cursor.holes",
+        "delivery.get",
         "cache",
         "offload.status",
         "settings",
@@ -252,7 +253,11 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     def _acknowledge(self, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> CursorState:
         self._store.require_ours()
         self._require_incarnation(self._store.ledger(command.ledger), command.incarnation)
-        state = self._store.cursors.acknowledge(command.ledger, command.cursor, batches)
+        if command.action == "nack":
+            self._store.deliveries.give_back(command.ledger, command.cursor, batches)
+            state = self._store.cursors.describe(NameCursor(command.ledger, command.cursor, precise=False))
+        else:
+            state = self._store.cursors.acknowledge(command.ledger, command.cursor, batches)
         self._store.require_ours()
         return state
 
@@ -385,6 +390,9 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "cursor.skip": cursors.skip,
             "cursor.properties": cursors.change_properties,
             "cursor.holes": cursors.holes,
+            "delivery.next": store.deliveries.next,
+            "delivery.get": store.deliveries.get,
+            "delivery.bury": _acknowledging(store.deliveries.bury),
             "cursor.delete": _acknowledging(cursors.delete),
             "lease.acquire": self._acquire_lease,
             "lease.release": _acknowledging(self._release_lease),

@@ -1,0 +1,118 @@
+"""A query's batches that are more than a range: holes, rows that come back, dead letters. The driver's side.
+
+Rules
+- The broker decides and keeps what it decided; here is only asked. Spark's checkpoint holds the record's number.
+- Dead letters are written to `<ledger>-<subscription>-DLQ` as a run of their own number, once however often it is
+  tried, and only then acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from connector.offsets import LedgerOffset
+from connector.partition_fetch import FetchRange, ReadSource, rows_of
+from ledger.delivery_calls import AskDelivery, BuryDead, DecidedDelivery, Delivery, NextDelivery, Share
+from ledger.position import Position
+from ledger.position_info import decode_info
+
+if TYPE_CHECKING:
+    from connector.ledger_read import LedgerRead
+    from ledger.protocol import SplitPart
+
+DEAD_LETTERS = "-DLQ"
+ACK_TIMEOUT_MS = 300_000
+_DEAD = -1
+
+
+class Deliveries:
+    """What one query delivers in the name of a subscription."""
+
+    def __init__(self, read: LedgerRead, subscription: str) -> None:
+        self._read = read
+        self._subscription = subscription
+        self.explicit = read.options.ack_mode == "explicit"
+
+    def newest(self) -> Delivery:
+        """Where a query without a checkpoint goes on: after what was delivered last."""
+        return self._get(0)
+
+    def next(self, offset: LedgerOffset, end: Position) -> DecidedDelivery:
+        """Decide on the batch after an offset, which reads on up to `end`."""
+        options = self._read.options
+        request = NextDelivery(
+            self._read.name,
+            self._subscription,
+            offset.delivery,
+            offset.position,
+            end,
+            self.explicit,
+            ACK_TIMEOUT_MS if options.ack_timeout is None else options.ack_timeout,
+            -1 if options.max_redeliveries is None else options.max_redeliveries,
+        )
+        decided: DecidedDelivery = self._ask("delivery.next", request)
+        if decided.dead:
+            self._bury(decided.dead)
+        return decided
+
+    def partitions(self, record: int) -> list[FetchRange]:
+        """The partitions of a batch: the same for the same record."""
+        return [part for share in self._get(record).shares for part in self._of_share(share)]
+
+    def _of_share(self, share: Share) -> list[FetchRange]:
+        count = share.count if self.explicit else -1
+        skipped = decode_info(share.skip, "a share of a batch").acknowledged if share.skip else None
+        source = self._read.source()
+        return [
+            FetchRange(source, part.range, share.skip, count)
+            for part in self._read.planned(share.range)
+            if skipped is None or not _is_skipped(part, skipped)
+        ]
+
+    def _bury(self, dead: int) -> None:
+        from connector.options import LedgerOptions
+        from connector.row_shape import RowWishes, row_shape
+        from connector.schema import RAW, spark_schema
+        from connector.sink_run import commit_parts, stage_rows
+        from connector.sink_target import prepare_target
+
+        read = self._read
+        found = self._get(_DEAD)
+        # A ledger of messages is read as bytes, whatever their schema: nothing of them may be lost here.
+        columns = read.found.columns if read.found.columns is not None else RAW
+        source = read.source(row_shape(read.found.columns, None, RowWishes(), read.name))
+        options = read.options
+        named = f"{read.name}-{self._subscription}{DEAD_LETTERS}"
+        given = LedgerOptions(
+            ledger=named,
+            store=options.store,
+            tls_trust_certs_file_path=options.tls_trust_certs_file_path,
+            tls_certificate_file_path=options.tls_certificate_file_path,
+            tls_key_file_path=options.tls_key_file_path,
+            auth_params=options.auth_params,
+        )
+        target = prepare_target(given, spark_schema(columns, named))
+        query, version = f"dead-letters of {read.name} {self._subscription}", ""
+        staged = stage_rows(target, version, query, dead, self._rows(found.shares, source))
+        commit_parts(target, version, [staged], dead)
+        self._ask("delivery.bury", BuryDead(read.name, self._subscription, dead))
+
+    def _rows(self, shares: list[Share], source: ReadSource) -> Iterator[pa.RecordBatch]:
+        for share in shares:
+            yield from rows_of(self._read.connection.client, FetchRange(source, share.range, share.skip))
+
+    def _get(self, record: int) -> Delivery:
+        found: Delivery = self._ask("delivery.get", AskDelivery(self._read.name, self._subscription, record))
+        return found
+
+    def _ask(self, action: str, request: Any) -> Any:
+        return self._read.connection.call(lambda client: client.call(action, request))
+
+
+def _is_skipped(part: SplitPart, skipped: Any) -> bool:
+    """Whether nothing of a part within one ledger is delivered: most of a range that comes back is like that."""
+    start, end = part.range.start, part.range.end
+    return start.ledger_id == end.ledger_id and skipped.next_missing(start) >= end

@@ -1,0 +1,86 @@
+"""Records of what batches deliver, kept in the metadata for as long as a checkpoint may need them.
+
+    delivery   (ledger, cursor, record) → what the batch delivers, what else is outstanding, where the next one reads on
+
+Rules
+- A record is durable before its number is told. Numbers rise and are not used twice by one checkpoint.
+- Who decides on the batch after record n has committed n: what is before n goes then, and so does what is after it,
+  which no checkpoint has ever named. Record -1 is the batch of dead letters that is not buried yet.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from ledger.delivery_calls import Share
+from ledger.metadata_file import MetadataFile
+from ledger.position import Position
+
+DELIVERY_TABLE = """
+CREATE TABLE IF NOT EXISTS delivery (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, cursor TEXT NOT NULL,
+  record INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (ledger, cursor, record))"""
+DEAD = -1
+
+
+class DeliveryRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One record. `waiting`: what was delivered before and is outstanding still, beside `shares`."""
+
+    record: int
+    position: Position
+    shares: list[Share]
+    waiting: list[Share] = []
+
+
+class DeliveryRecords:
+    """The table of a store."""
+
+    def __init__(self, file: MetadataFile) -> None:
+        self._file = file
+
+    def get(self, ledger: str, cursor: str, record: int) -> DeliveryRecord | None:
+        """One record."""
+        return self._one("record = ?", ledger, cursor, record)
+
+    def newest(self, ledger: str, cursor: str) -> DeliveryRecord | None:
+        """The newest record of a batch."""
+        return self._one("record > ? ORDER BY record DESC LIMIT 1", ledger, cursor, 0)
+
+    def put(self, ledger: str, cursor: str, record: DeliveryRecord, after: int) -> None:
+        """Keep the record that follows `after`; of the others only that one stays, and the dead letters."""
+
+        def change(c: sqlite3.Connection) -> None:
+            c.execute(
+                "DELETE FROM delivery WHERE ledger = ? AND cursor = ? AND record > 0 AND record <> ?",
+                (ledger, cursor, after),
+            )
+            _insert(c, ledger, cursor, record.record, record)
+
+        self._file.change(change)
+
+    def put_dead(self, ledger: str, cursor: str, dead: DeliveryRecord) -> None:
+        """Keep a batch of dead letters."""
+        self._file.change(lambda c: _insert(c, ledger, cursor, DEAD, dead))
+
+    def forget(self, ledger: str, cursor: str, *, dead_only: bool = False) -> None:
+        """Forget the records of a cursor, or its dead letters."""
+        least = "record = -1" if dead_only else "record >= -1"
+        self._file.change(
+            lambda c: c.execute(f"DELETE FROM delivery WHERE ledger = ? AND cursor = ? AND {least}", (ledger, cursor))  # noqa: S608 — ours
+        )
+
+    def _one(self, which: str, ledger: str, cursor: str, record: int) -> DeliveryRecord | None:
+        row = self._file.read(
+            lambda c: c.execute(
+                f"SELECT body FROM delivery WHERE ledger = ? AND cursor = ? AND {which}",  # noqa: S608 — as above
+                (ledger, cursor, record),
+            ).fetchone()
+        )
+        return None if row is None else msgspec.msgpack.decode(row[0], type=DeliveryRecord)
+
+
+def _insert(c: sqlite3.Connection, ledger: str, cursor: str, number: int, record: DeliveryRecord) -> None:
+    c.execute(
+        "INSERT OR REPLACE INTO delivery VALUES (?, ?, ?, ?)", (ledger, cursor, number, msgspec.msgpack.encode(record))
+    )

@@ -1,0 +1,184 @@
+"""Batches that are more than a range: decided once, durable before a reader's checkpoint names them, read as decided.
+
+Invariants
+- A batch that is planned again, by any process, delivers exactly the rows of its record, whatever was acknowledged.
+- What a record may still deliver is kept by the log: the cursor's replay floor is at or before its first row.
+- With `explicit` every row that was delivered is outstanding until it is acknowledged; it is delivered again, with
+  its count, or buried as a dead letter, and never forgotten. After a reset of the cursor nothing is outstanding.
+- Rows that were given back and not delivered again before the broker died come back at their timeout.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+
+from ledger.acknowledged_rows import positions_given
+from ledger.acknowledgement_table import AcknowledgementTable
+from ledger.clock import Clock
+from ledger.cursor import Cursor
+from ledger.delivery import decide, delivers, outside, share_of, skipped_of
+from ledger.delivery_calls import AskDelivery, BuryDead, DecidedDelivery, Delivery, NextDelivery, Share
+from ledger.delivery_records import DEAD, DeliveryRecord
+from ledger.errors import DataLoss, NotFound
+from ledger.log_snapshot import LogSnapshot
+from ledger.metadata import Metadata
+from ledger.position import Position, PositionRange
+from ledger.position_set import PositionSet
+
+
+class DeliveryTable:
+    """The deliveries of a store's cursors. Any thread may call any method."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        clock: Clock,
+        snapshot_of: Callable[[str], LogSnapshot],
+        beyond: AcknowledgementTable,
+    ) -> None:
+        self._metadata = metadata
+        self._records = metadata.deliveries
+        self._clock = clock
+        self._snapshot_of = snapshot_of
+        self._beyond = beyond
+        self._lock = threading.Lock()
+        self._given_back: dict[tuple[str, str], PositionSet] = {}
+
+    def next(self, request: NextDelivery) -> DecidedDelivery:
+        """Decide on the batch after a record."""
+        snapshot = self._snapshot_of(request.ledger)
+        with self._lock:
+            cursor = self._cursor(snapshot.name, request.cursor)
+            known = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
+            start = self._reading_on(request, known, cursor)
+            acknowledged = self._beyond.positions(cursor, snapshot)
+            new = PositionRange(max(start, snapshot.start), max(start, request.end))
+            if not request.explicit:
+                return self._plain(request, cursor, new, acknowledged, snapshot)
+            return self._explicit(request, cursor, new, known, acknowledged, snapshot)
+
+    def get(self, request: AskDelivery) -> Delivery:
+        """A record as it was decided; DataLoss when it is gone."""
+        ledger = self._snapshot_of(request.ledger).name
+        cursor = self._cursor(ledger, request.cursor)
+        if request.record == 0:
+            found = self._records.newest(ledger, cursor.name)
+            return Delivery(0, cursor.next_position) if found is None else Delivery(found.record, found.position)
+        found = self._records.get(ledger, cursor.name, request.record)
+        if found is None:
+            raise DataLoss(
+                f"cursor {cursor.name!r} of {ledger!r} has no record {request.record} of a batch any more",
+                hint="The cursor was reset or the store restored from a copy: start with a new checkpoint",
+            )
+        return Delivery(found.record, found.position, found.shares)
+
+    def give_back(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> None:
+        """Rows that come back with the next batch; what is not outstanding is ignored."""
+        snapshot = self._snapshot_of(ledger)
+        given = positions_given(batches, snapshot)
+        with self._lock:
+            cursor = self._cursor(snapshot.name, name)
+            self._given_back.setdefault((cursor.ledger, cursor.name), PositionSet()).update(given)
+
+    def bury(self, request: BuryDead) -> None:
+        """The dead letters stand elsewhere: acknowledge them. May be repeated."""
+        snapshot = self._snapshot_of(request.ledger)
+        with self._lock:
+            cursor = self._cursor(snapshot.name, request.cursor)
+            dead = self._records.get(snapshot.name, cursor.name, DEAD)
+            if dead is None or dead.record != request.dead:
+                return
+            gone = PositionSet()
+            for share in dead.shares:
+                gone.update(outside(skipped_of(share), share.range, snapshot))
+            self._beyond.acknowledge_positions(cursor, gone, snapshot)
+            self._records.forget(snapshot.name, cursor.name, dead_only=True)
+
+    def _plain(
+        self,
+        request: NextDelivery,
+        cursor: Cursor,
+        new: PositionRange,
+        acknowledged: PositionSet,
+        snapshot: LogSnapshot,
+    ) -> DecidedDelivery:
+        holes = acknowledged.within(new)
+        if not holes:
+            return DecidedDelivery(0, new.end)
+        if not delivers(new, holes, snapshot):
+            return DecidedDelivery(0, new.start)
+        share = share_of(new, holes)
+        return self._keep(request, cursor, new.end, [share], [], floor=min(new.start, cursor.next_position))
+
+    def _explicit(
+        self,
+        request: NextDelivery,
+        cursor: Cursor,
+        new: PositionRange,
+        known: DeliveryRecord | None,
+        acknowledged: PositionSet,
+        snapshot: LogSnapshot,
+    ) -> DecidedDelivery:
+        now, key = self._clock(), (cursor.ledger, cursor.name)
+        outstanding = [] if known is None else [*known.waiting, *known.shares]
+        back = self._given_back.pop(key, PositionSet())
+        outcome = decide(
+            outstanding, acknowledged, cursor.next_position, back, snapshot, now,
+            request.ack_timeout_ms, request.max_redeliveries,
+        )  # fmt: skip
+        dead = self._dead(cursor, outcome.dead)
+        due = outcome.due
+        fresh = PositionRange(max(new.start, cursor.next_position), new.end)
+        if fresh and delivers(fresh, acknowledged.within(fresh), snapshot):
+            due = [*due, share_of(fresh, acknowledged, 0, now)]
+        if not due:
+            return DecidedDelivery(0, new.start, dead)
+        # Dead letters are outstanding until they are buried: else a crash before that would forget them.
+        waiting = [*outcome.waiting, *outcome.dead]
+        floor = min(share.range.start for share in (*due, *([] if known is None else known.shares)))
+        return self._keep(request, cursor, new.end, due, waiting, floor=floor, dead=dead)
+
+    def _keep(
+        self,
+        request: NextDelivery,
+        cursor: Cursor,
+        position: Position,
+        shares: list[Share],
+        waiting: list[Share],
+        *,
+        floor: Position,
+        dead: int = 0,
+    ) -> DecidedDelivery:
+        self._beyond.hold_floor(cursor, floor)
+        newest = self._records.newest(cursor.ledger, cursor.name)
+        number = max(request.after, 0 if newest is None else newest.record) + 1
+        record = DeliveryRecord(number, position, shares, waiting)
+        self._records.put(cursor.ledger, cursor.name, record, request.after)
+        return DecidedDelivery(number, position, dead)
+
+    def _dead(self, cursor: Cursor, shares: list[Share]) -> int:
+        """The number of the dead letters that are to be buried: those that wait already go first."""
+        kept = self._records.get(cursor.ledger, cursor.name, DEAD)
+        if kept is not None:
+            return kept.record
+        if not shares:
+            return 0
+        number = self._metadata.allocate_ledger_id()  # rises for good, as the number of a batch of one query must
+        self._records.put_dead(cursor.ledger, cursor.name, DeliveryRecord(number, cursor.next_position, shares))
+        return number
+
+    @staticmethod
+    def _reading_on(request: NextDelivery, known: DeliveryRecord | None, cursor: Cursor) -> Position:
+        if known is not None:
+            return known.position
+        # A record that is gone is of a time before the cursor was reset.
+        return cursor.next_position if request.after and request.explicit else request.start
+
+    def _cursor(self, ledger: str, name: str) -> Cursor:
+        found = self._metadata.cursor(ledger, name)
+        if found is None:
+            raise NotFound(f"ledger {ledger!r} has no cursor {name!r}")
+        return found.cursor

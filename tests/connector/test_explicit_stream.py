@@ -1,0 +1,250 @@
+"""Goal: with `ackMode` explicit every row comes until it is acknowledged, and no batch changes once it was named.
+Method: Spark's calls, made by hand over a real embedded broker, offsets through JSON text; rows are acknowledged by the
+sink's own writer, as its tasks and its committer do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from connector.acknowledge_writer import LedgerAcknowledgeWriter
+from connector.data_source import LedgerSource
+from connector.schema import METADATA, spark_schema
+from connector.stream_reader import LedgerStreamReader
+from ledger.api import Ledger, connect
+from ledger.errors import Refused
+from ledger.protocol import Empty
+
+ALL = ReadAllAvailable()
+EXPLICIT = {"subscription": "s", "ackMode": "explicit", "startingPosition": "earliest", "ackTimeout": "0"}
+NUMBERS = itertools.count()
+PLACES = pa.schema([METADATA.field("__position"), METADATA.field("__messageId")])
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One store for all: a broker takes seconds to leave clients that are connected."""
+    path = tmp_path_factory.mktemp("explicit") / "store"
+    yield path
+    connect(path).client.call("shutdown", Empty())
+
+
+@pytest.fixture
+def empty(shared: Path) -> Ledger:
+    """A ledger of this test alone, without an entry."""
+    return connect(shared).ledger(f"orders{next(NUMBERS)}")
+
+
+@pytest.fixture
+def orders(empty: Ledger) -> Ledger:
+    """Three entries of four rows, 0 to 11."""
+    ledger = empty
+    for first in range(0, 12, 4):
+        ledger.append(pa.table({"n": pa.array(range(first, first + 4), pa.int64())}))
+    return ledger
+
+
+def reader(orders: Ledger, **options: str) -> LedgerStreamReader:
+    source = LedgerSource({**where(orders), **options}, "0.1.0")
+    return source.stream_reader(source.schema())
+
+
+def where(orders: Ledger) -> dict[str, str]:
+    return {"path": orders.name, "store": orders.client.hello().store_path}
+
+
+def text(offset: object) -> dict[str, Any]:
+    return json.loads(json.dumps(offset))
+
+
+def batch(stream: LedgerStreamReader, start: dict[str, Any], end: dict[str, Any]) -> pa.Table:
+    parts = [pickle.loads(pickle.dumps(part)) for part in stream.partitions(text(start), text(end))]  # noqa: S301 — our own bytes
+    copy = pickle.loads(pickle.dumps(stream))  # noqa: S301 — as above
+    found = [rows for part in parts for rows in copy.read(part)]
+    return pa.Table.from_batches(found, found[0].schema) if found else pa.table({"n": pa.array([], pa.int64())})
+
+
+def writer(orders: Ledger, columns: pa.Schema = PLACES, **options: str) -> LedgerAcknowledgeWriter:
+    given = {**where(orders), "action": "ack", "subscription": "s", **options}
+    made = LedgerSource(given, "0.1.0").batch_writer(spark_schema(columns, "orders"), overwrite=False)
+    assert isinstance(made, LedgerAcknowledgeWriter)
+    return made
+
+
+def say(orders: Ledger, rows: pa.Table, action: str = "ack", column: str = "__position") -> None:
+    rows = rows.select([column])
+    sink = pickle.loads(pickle.dumps(writer(orders, rows.schema, action=action)))  # noqa: S301 — as above
+    half = rows.num_rows // 2
+    tasks = [sink.write(iter(part.to_batches())) for part in (rows.slice(0, half), rows.slice(half))]
+    sink.commit([*tasks, sink.write(iter(()))])
+
+
+def numbers(rows: pa.Table) -> list[int]:
+    return rows.column("n").to_pylist()
+
+
+@pytest.mark.parametrize("column", ["__position", "__messageId"])
+def test_rows_come_back_until_they_are_acknowledged(orders: Ledger, column: str) -> None:
+    stream = reader(orders, **EXPLICIT)
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    first = batch(stream, start, end)
+    assert numbers(first) == list(range(12))
+    assert first.column("__redeliveryCount").to_pylist() == [0] * 12
+    say(orders, first.filter(pc.is_in(first["n"], pa.array([0, 1, 2, 3, 5, 9]))), column=column)
+    second_end = text(stream.latestOffset(end, ALL))
+    second = batch(stream, end, second_end)
+    assert numbers(second) == [4, 6, 7, 8, 10, 11]
+    assert second.column("__redeliveryCount").to_pylist() == [1] * 6
+    say(orders, second, column=column)
+    assert batch(stream, end, second_end).equals(second), "a batch stays what it was, whatever is acknowledged since"
+    last = stream.latestOffset(second_end, ALL)
+    assert json.dumps(last) == json.dumps(second_end)
+    state = orders.cursor("s").state()
+    assert (state.backlog_rows, state.acknowledged_ranges) == (0, 0)
+    stream.stop()
+
+
+def test_a_repeated_batch_is_the_same_in_another_process(orders: Ledger) -> None:
+    stream = reader(orders, **EXPLICIT)
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    before = batch(stream, start, end)
+    say(orders, before)
+    stream.stop()
+    again = reader(orders, **EXPLICIT)
+    assert batch(again, start, end).equals(before)
+    assert json.dumps(again.latestOffset(end, ALL)) == json.dumps(end)
+    again.stop()
+
+
+def test_rows_that_are_given_back_come_at_once(orders: Ledger) -> None:
+    stream = reader(orders, **{**EXPLICIT, "ackTimeout": "1h"})
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    first = batch(stream, start, end)
+    assert json.dumps(stream.latestOffset(end, ALL)) == json.dumps(end)
+    say(orders, first.filter(pc.is_in(first["n"], pa.array([3, 7]))), action="nack")
+    again = text(stream.latestOffset(end, ALL))
+    assert numbers(batch(stream, end, again)) == [3, 7]
+    stream.stop()
+
+
+def test_a_query_without_its_checkpoint_goes_on_and_loses_nothing(orders: Ledger) -> None:
+    stream = reader(orders, **EXPLICIT)
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    say(orders, batch(stream, start, end).slice(0, 11))
+    stream.stop()
+    orders.append(pa.table({"n": pa.array([12], pa.int64())}))
+    other = reader(orders, **EXPLICIT)
+    begun = text(other.initialOffset())
+    assert numbers(batch(other, begun, text(other.latestOffset(begun, ALL)))) == [11, 12]
+    other.stop()
+
+
+def test_dead_letters_are_written_once_and_acknowledged(orders: Ledger) -> None:
+    stream = reader(orders, **EXPLICIT, maxRedeliveries="1")
+    here = text(stream.initialOffset())
+    for expected in (list(range(12)), [5]):
+        end = text(stream.latestOffset(here, ALL))
+        rows = batch(stream, here, end)
+        assert numbers(rows) == expected
+        say(orders, rows.filter(pc.not_equal(rows["n"], 5)))
+        here = end
+    for _ in range(3):
+        assert json.dumps(stream.latestOffset(here, ALL)) == json.dumps(here)
+    assert connect(where(orders)["store"]).ledger(f"{orders.name}-s-DLQ").read().to_pylist() == [{"n": 5}]
+    assert orders.cursor("s").state().backlog_rows == 0
+    stream.stop()
+
+
+def test_a_stream_by_checkpoint_passes_over_what_is_acknowledged(orders: Ledger) -> None:
+    options = {"subscription": "s", "startingPosition": "earliest", "includeMetadata": "true"}
+    cursor = orders.cursor("s")
+    everything = batch_of_all(orders)
+    say(orders, everything.filter(pc.is_in(everything["n"], pa.array([1, 4, 5, 6, 7, 8]))))
+    stream = reader(orders, **options)
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    assert numbers(batch(stream, start, end)) == [0, 2, 3, 9, 10, 11]
+    say(orders, everything)
+    assert numbers(batch(stream, start, end)) == [0, 2, 3, 9, 10, 11]
+    stream.commit(end)
+    assert json.dumps(stream.latestOffset(end, ALL)) == json.dumps(end)
+    assert cursor.state().backlog_rows == 0
+    stream.stop()
+
+
+def test_messages_of_batches_are_acknowledged_one_by_one(empty: Ledger) -> None:
+    orders = empty
+    with orders.producer() as producer:
+        for number in range(20):
+            producer.send(b"%d" % number)
+    orders.cursor("s")
+    stream = reader(orders, **EXPLICIT)
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    first = batch(stream, start, end)
+    assert first.num_rows == 20
+    say(orders, first.filter(pc.not_equal(first["value"], b"7")))
+    again = text(stream.latestOffset(end, ALL))
+    assert batch(stream, end, again).column("value").to_pylist() == [b"7"]
+    stream.stop()
+
+
+def test_what_cannot_be_meant_is_refused(orders: Ledger) -> None:
+    orders.cursor("s")
+    rows = pa.schema([pa.field("n", pa.int64())])
+    with pytest.raises(Refused, match="needs a column '__position'"):
+        writer(orders, rows)
+    with pytest.raises(Refused, match="is bigint"):
+        writer(orders, pa.schema([pa.field("__position", pa.int64())]))
+    with pytest.raises(Refused, match="names no subscription"):
+        LedgerSource({**where(orders), "action": "ack"}, "0").batch_writer(
+            spark_schema(PLACES, "orders"), overwrite=False
+        )
+    source = LedgerSource({**where(orders)}, "0")
+    with pytest.raises(Refused, match="name of a metadata column"):
+        source.batch_writer(spark_schema(PLACES, "orders"), overwrite=False)
+    with pytest.raises(Refused, match="no meaning for a write of rows"):
+        LedgerSource({**where(orders), "subscription": "s"}, "0").batch_writer(
+            spark_schema(rows, "orders"), overwrite=False
+        )
+    with pytest.raises(Refused, match="without a subscription"):
+        reader(orders, ackMode="explicit")
+    with pytest.raises(Refused, match="'maxRedeliveries' has no meaning"):
+        reader(orders, subscription="s", maxRedeliveries="1")
+    sink = writer(orders)
+    with pytest.raises(Refused, match="1 of 1 tasks"):
+        sink.commit([None])
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"", b"\x08", b"\x08\x01", b"\x08\x01\x10\x02\x99\x01", b"\x10\x02\x18\x01", b"x" * 9]
+)
+def test_what_is_no_message_id_is_refused(orders: Ledger, wrong: bytes) -> None:
+    orders.cursor("s")
+    column = pa.schema([METADATA.field("__messageId")])
+    sink = writer(orders, column)
+    rows = pa.RecordBatch.from_pydict({"__messageId": [b"\x08\x00\x10\x00\x20\x01", wrong]}, schema=column)
+    with pytest.raises(Refused, match=r"message id|holds"):
+        sink.write(iter([rows]))
+    with pytest.raises(Refused, match="is null in row 0"):
+        sink.write(iter([pa.RecordBatch.from_pydict({"__messageId": [None]}, schema=column)]))
+
+
+def batch_of_all(orders: Ledger) -> pa.Table:
+    source = LedgerSource({**where(orders), "includeMetadata": "true"}, "0.1.0")
+    read = source.batch_reader(source.schema())
+    return pa.Table.from_batches([rows for part in read.partitions() for rows in read.read(part)])

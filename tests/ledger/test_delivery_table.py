@@ -1,0 +1,249 @@
+"""Goal: rows that are not acknowledged come back, each with its count, whatever dies in between. Method: a real store
+whose clock is moved by hand; what is decided is turned into rows and compared with a plain model.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ledger.acknowledged_rows import acknowledge_batch
+from ledger.cursor_calls import NameCursor, OpenCursor, ResetCursor
+from ledger.delivery import outside, skipped_of
+from ledger.delivery_calls import AskDelivery, BuryDead, DecidedDelivery, NextDelivery
+from ledger.errors import DataLoss
+from ledger.position import Position
+from tests.ledger.log_rig import LogRig, entry
+
+ROWS, ENTRIES, TIMEOUT = 5, 20, 1000
+Row = tuple[int, int, int]
+
+
+class DeliveryRig(LogRig):
+    """A log of five ledgers of four entries of five rows, and a reader in explicit mode."""
+
+    def __init__(self, path: Path, **settings: int) -> None:
+        super().__init__(path, **settings)
+        self.after, self.position = 0, Position(0, 0)
+        self.dead = 0
+        log = self.log(entries=4)
+        for number in range(ENTRIES):
+            log.append([entry(b"x%d" % number, rows=ROWS)]).result()
+        self.store.cursors.open(OpenCursor("log", "c", Position(0, 0)))
+
+    def next(self, end: Position | None = None, *, explicit: bool = True, most: int = -1) -> DecidedDelivery:
+        end = self.store.ledger("log").snapshot.end if end is None else end
+        decided = self.store.deliveries.next(
+            NextDelivery("log", "c", self.after, self.position, end, explicit, TIMEOUT, most)
+        )
+        self.dead = decided.dead
+        return decided
+
+    def take(self, end: Position | None = None, **how: int) -> Counter[tuple[Row, int]]:
+        """The next batch as (row, count), once Spark has committed the one before; nothing when there is none."""
+        decided = self.next(end, **how)
+        if not decided.record:
+            return Counter()
+        self.after, self.position = decided.record, decided.position
+        return self.rows(decided.record)
+
+    def rows(self, record: int) -> Counter[tuple[Row, int]]:
+        found: Counter[tuple[Row, int]] = Counter()
+        snapshot = self.store.ledger("log").snapshot
+        for share in self.store.deliveries.get(AskDelivery("log", "c", record)).shares:
+            left = outside(skipped_of(share), share.range, snapshot)
+            for ledger in range(5):
+                for number in range(4):
+                    for row in range(ROWS):
+                        if left.contains_row(Position(ledger, number), row):
+                            found[(ledger, number, row), share.count] += 1
+        return found
+
+    def ack(self, *rows: Row) -> None:
+        self.store.cursors.acknowledge("log", "c", self.batches(rows))
+
+    def nack(self, *rows: Row) -> None:
+        self.store.deliveries.give_back("log", "c", self.batches(rows))
+
+    @staticmethod
+    def batches(rows: tuple[Row, ...]) -> list[pa.RecordBatch]:
+        return [acknowledge_batch(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)]
+
+    def backlog(self) -> int:
+        return self.store.cursors.describe(NameCursor("log", "c")).backlog_rows
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[DeliveryRig]:
+    made = DeliveryRig(tmp_path / "store")
+    yield made
+    made.store.close()
+
+
+def all_rows(ledgers: range = range(5)) -> list[Row]:
+    return [(ledger, number, row) for ledger in ledgers for number in range(4) for row in range(ROWS)]
+
+
+def test_rows_come_back_after_their_timeout_with_a_count(rig: DeliveryRig) -> None:
+    assert rig.take() == Counter({(row, 0): 1 for row in all_rows()})
+    assert rig.take() == Counter()
+    rig.ack(*(row for row in all_rows() if row != (2, 1, 3)))
+    rig.now += TIMEOUT - 1
+    assert rig.take() == Counter()
+    rig.now += 1
+    assert rig.take() == Counter({((2, 1, 3), 1): 1})
+    rig.now += TIMEOUT
+    assert rig.take() == Counter({((2, 1, 3), 2): 1})
+    rig.ack((2, 1, 3))
+    rig.now += TIMEOUT
+    assert rig.take() == Counter()
+    assert rig.backlog() == 0
+
+
+def test_given_back_rows_come_at_once_and_alone(rig: DeliveryRig) -> None:
+    rig.take(Position(1, 0))
+    rig.nack((0, 1, 1), (0, 3, 4))
+    assert rig.take(Position(1, 0)) == Counter({((0, 1, 1), 1): 1, ((0, 3, 4), 1): 1})
+    assert rig.take(Position(1, 0)) == Counter()
+    rig.now += TIMEOUT
+    again = rig.take(Position(1, 0))
+    assert again[(0, 1, 1), 2] == again[(0, 0, 0), 1] == 1
+    assert sum(again.values()) == 20
+
+
+def test_what_is_not_outstanding_is_not_given_back(rig: DeliveryRig) -> None:
+    rig.take(Position(1, 0))
+    rig.ack((0, 0, 0))
+    rig.nack((0, 0, 0), (3, 0, 0))
+    assert rig.take(Position(1, 0)) == Counter()
+
+
+def test_a_record_delivers_the_same_whatever_is_acknowledged_since(rig: DeliveryRig) -> None:
+    rig.ack((0, 0, 1), (1, 1, 0))
+    first = rig.next()
+    before = rig.rows(first.record)
+    rig.ack(*all_rows())
+    rig.crash()
+    assert rig.rows(first.record) == before
+    assert ((0, 0, 1), 0) not in before
+
+
+def test_a_record_that_no_checkpoint_named_is_decided_anew(rig: DeliveryRig) -> None:
+    rig.take(Position(1, 0))
+    lost = rig.next()
+    rig.ack((3, 0, 0))
+    again = rig.next()
+    assert again.record > lost.record
+    with pytest.raises(DataLoss, match=f"no record {lost.record}"):
+        rig.rows(lost.record)
+    assert sum(rig.rows(again.record).values()) == 79
+
+
+def test_records_before_the_committed_one_are_trimmed(rig: DeliveryRig) -> None:
+    numbers = []
+    for ledger in range(1, 5):
+        rig.take(Position(ledger, 0))
+        numbers.append(rig.after)
+    with pytest.raises(DataLoss):
+        rig.rows(numbers[-3])
+    assert sum(rig.rows(numbers[-2]).values()) == sum(rig.rows(numbers[-1]).values()) == 20
+
+
+def test_the_log_keeps_what_a_record_may_deliver_again(rig: DeliveryRig) -> None:
+    rig.retain(0, 0)
+    rig.take(Position(2, 0))
+    rig.ack(*all_rows())
+    rig.now += 10
+    assert rig.store.ledger("log").trim().ledgers == []
+    assert sum(rig.rows(rig.after).values()) == 40
+
+
+def test_dead_letters_wait_until_they_are_buried(rig: DeliveryRig) -> None:
+    rig.take(Position(1, 0), most=1)
+    rig.ack(*(row for row in all_rows(range(1)) if row != (0, 2, 2)))
+    rig.now += TIMEOUT
+    assert rig.take(Position(1, 0), most=1) == Counter({((0, 2, 2), 1): 1})
+    rig.now += TIMEOUT
+    assert rig.take(Position(1, 0), most=1) == Counter()
+    dead = rig.dead
+    assert rig.rows(-1) == Counter({((0, 2, 2), 2): 1})
+    rig.crash()
+    rig.now += TIMEOUT
+    assert rig.take(Position(1, 0), most=1) == Counter()
+    assert rig.dead == dead
+    for _ in range(2):
+        rig.store.deliveries.bury(BuryDead("log", "c", dead))
+    assert rig.backlog() == 80
+    assert rig.take(Position(1, 0), most=1) == Counter()
+    assert rig.dead == 0
+
+
+def test_after_a_reset_nothing_is_outstanding(rig: DeliveryRig) -> None:
+    rig.take()
+    rig.ack((0, 0, 0))
+    rig.store.cursors.reset(ResetCursor("log", "c", Position(3, 0)))
+    assert rig.take() == Counter({(row, 0): 1 for row in all_rows(range(3, 5))})
+
+
+def test_without_explicit_only_holes_need_a_record(rig: DeliveryRig) -> None:
+    assert rig.next(Position(1, 0), explicit=False) == DecidedDelivery(0, Position(1, 0))
+    rig.ack((2, 2, 2), (2, 3, 0))
+    rig.after, rig.position = 0, Position(1, 0)
+    decided = rig.next(Position(2, 0), explicit=False)
+    assert decided.record == 0
+    rig.position = decided.position
+    assert sum(rig.take(Position(3, 0), explicit=False).values()) == 18
+
+
+def test_without_explicit_nothing_but_holes_is_no_batch(rig: DeliveryRig) -> None:
+    rig.ack(*all_rows(range(2, 3)))
+    rig.position = Position(2, 0)
+    assert rig.next(Position(3, 0), explicit=False) == DecidedDelivery(0, Position(2, 0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_row_is_delivered_until_it_is_acknowledged(seed: int, tmp_path: Path) -> None:
+    """Each row is outstanding once, counts rise by one, acknowledged ones never come; crashes and lost records too."""
+    dice, rig = random.Random(seed), DeliveryRig(tmp_path / "s")
+    counts: dict[Row, int] = {}
+    left = set(all_rows())
+    for _ in range(60):
+        kind = dice.choice(["take", "take", "ack", "nack", "time", "crash", "lost"])
+        if kind == "take":
+            ledger = min(rig.position.ledger_id + dice.randrange(2), 4)
+            end = Position(ledger, 4)
+            for (row, count), times in rig.take(max(end, rig.position)).items():
+                assert times == 1
+                assert row in left
+                assert count == counts.get(row, -1) + 1
+                counts[row] = count
+        elif kind in {"ack", "nack"} and counts:
+            rows = dice.sample(sorted(counts), dice.randrange(1, 1 + min(len(counts), 15)))
+            if kind == "ack":
+                rig.ack(*rows)
+                left -= set(rows)
+            else:
+                rig.nack(*rows)
+        elif kind == "time":
+            rig.now += dice.randrange(2 * TIMEOUT)
+        elif kind == "crash":
+            rig.crash()
+        elif kind == "lost":
+            given_back = {key: one.copy() for key, one in rig.store.deliveries._given_back.items()}
+            rig.next()
+            rig.store.deliveries._given_back = given_back
+        assert rig.backlog() == len(left)
+    while left:
+        rig.now += TIMEOUT
+        batch = rig.take()
+        rig.ack(*(row for row, _ in batch))
+        left -= {row for row, _ in batch}
+        assert batch
+    assert rig.backlog() == 0
+    rig.store.close()
