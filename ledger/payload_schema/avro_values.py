@@ -4,7 +4,7 @@
 
 Rules
 - A datum is read by its writer's schema and resolved to the reader's, as Avro says: defaults, aliases, wider numbers.
-- Fields that nobody asked for are skipped in the bytes.
+- Fields that nobody asked for become no columns; those of an older version are skipped in the bytes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ _DATUM, _SEAL = "datum", "seal"
 
 
 class AvroCodec:
-    """Decodes datums of `writer` as values of `reader`."""
+    """Decodes datums of `writer` as values of `reader`.
 
-    def __init__(self, writer: AvroType, reader: AvroType, where: str) -> None:
+    Not `resolves`: the reader's fields are some of the writer's own, which is quicker than to compare the schemas.
+    """
+
+    def __init__(self, writer: AvroType, reader: AvroType, where: str, *, resolves: bool = True) -> None:
         fastavro = require_fastavro(where)
         self.type = reader.column
         self._decoded = pa.struct([(_DATUM, reader.decoded), (_SEAL, pa.binary())])
@@ -34,7 +37,7 @@ class AvroCodec:
         self._mismatch = fastavro.read.SchemaResolutionError
         try:
             self._writer = fastavro.parse_schema(_sealed(writer.schema))
-            self._reader = None if writer.schema == reader.schema else fastavro.parse_schema(_sealed(reader.schema))
+            self._reader = fastavro.parse_schema(_sealed(reader.schema)) if resolves else None
         except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, ValueError, TypeError) as wrong:
             raise Refused(f"{where} is no Avro schema: {wrong}") from wrong
 

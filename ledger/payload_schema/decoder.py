@@ -142,13 +142,15 @@ class _Side:
         self._versions, self._newest, self._where = versions, newest, where
         kind = versions[newest].type
         self._reader: AvroType | None = None
+        self._whole: AvroType | None = None
         if kind in {"AVRO", "JSON"}:
             whole = avro_type(versions[newest].data, where)
             is_record = isinstance(whole.schema, dict) and whole.schema["type"] == "record"
             if columns is not None:
                 names = _require_columns(whole.column.names if is_record else ["value"], columns, where)
-                whole = pruned(whole, names) if is_record else whole
-            self._reader = whole
+                self._reader = pruned(whole, names) if is_record else whole
+            self._whole = whole
+            self._reader = self._reader or whole
         self._columns = columns
         self._codecs: dict[int, Codec | str] = {}
         self._codecs[newest] = self._codec(newest)
@@ -194,8 +196,9 @@ class _Side:
             return PrimitiveCodec(schema.type)
         if self._reader is not None and schema.type == "JSON":
             return JsonCodec(self._reader, where)
-        if self._reader is not None:
-            return AvroCodec(avro_type(schema.data, where), self._reader, where)
+        if self._reader is not None and self._whole is not None:
+            writer = avro_type(schema.data, where)
+            return AvroCodec(writer, self._reader, where, resolves=writer.schema != self._whole.schema)
         if schema.type == "PROTOBUF_NATIVE":
             # By the newest descriptor throughout: Protobuf's numbers are its evolution.
             from ledger.payload_schema.protobuf_values import ProtobufCodec

@@ -28,7 +28,7 @@ def every_type(spark: SparkSession) -> DataFrame:
         f.expr("make_dt_interval(0, 0, 0, id)").alias("gap"),
         f.expr("transform(sequence(0, cast(id % 3 as int)), x -> if(x = 1, null, x))").alias("many"),
         f.expr("map('k', id)").alias("by"),
-        f.expr("map(id, array(named_struct('at', timestamp_micros(id), 'none', void(id))))").alias("by_id"),
+        f.expr("map(id, array(named_struct('at', timestamp_micros(id), 'none', null)))").alias("by_id"),
         f.lit(None).alias("nothing"),
         f.expr("cast('12:30:00.123456' as time)").alias("clock"),
         f.expr("named_struct('x', cast(id as int), 'y', array(named_struct('z', 'q')))").alias("deep"),
