@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from connector.cli import app
+from connector.cli import app, cursors
 from connector.cli_bytes import dump, verify
+from connector.cli_cursors import describe_cursor, position_info
 from connector.cli_doctor import doctor
 from connector.cli_life import policy, properties, terminate, trim
 from connector.cli_settings import settings
 
+cursors.command("describe")(describe_cursor)
+dump.command("positioninfo")(position_info)
 app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")
 for command in (trim, terminate, properties, policy, verify, doctor):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from connector.acknowledge_writer import LedgerAcknowledgeWriter
     from connector.batch_reader import LedgerBatchReader
     from connector.batch_writer import LedgerBatchWriter
+    from connector.metadata_tables import MetadataReader
     from connector.stream_reader import LedgerStreamReader
     from connector.stream_writer import LedgerStreamWriter
 
@@ -53,13 +54,22 @@ class LedgerSource:
         """The columns that a reader gets."""
         from connector.ledger_read import LedgerRead
 
-        return LedgerRead(self._located(read_options(self._given))).schema()
+        options = self._located(read_options(self._given))
+        if options.table is not None:
+            from connector.metadata_tables import table_schema
 
-    def batch_reader(self, schema: StructType) -> LedgerBatchReader:
+            return table_schema(options.table)
+        return LedgerRead(options).schema()
+
+    def batch_reader(self, schema: StructType) -> LedgerBatchReader | MetadataReader:
         """A bounded read."""
         from connector.batch_reader import LedgerBatchReader
 
         options = self._options("batch read")
+        if options.table is not None:
+            from connector.metadata_tables import MetadataReader
+
+            return MetadataReader(options)
         self._require_schema(options, schema)
         return LedgerBatchReader(options, schema)
 

@@ -196,6 +196,14 @@ OPTIONS: tuple[Option, ...] = (
         _position,
     ),
     Option(
+        "table",
+        "",
+        ("batch read",),
+        "Read what the store knows of itself instead of rows: `ledgers`, `segments`, `cursors`, `holes` or `cache`; of "
+        "the ledger that is loaded, or of all.",
+        _one_of("ledgers", "segments", "cursors", "holes", "cache"),
+    ),
+    Option(
         "waitForLedger",
         "false",
         READS,
@@ -368,6 +376,7 @@ class LedgerOptions:
     starting_position: Position | None = None
     starting_timestamp: int | None = None
     ending_position: Position = LATEST
+    table: str | None = None
     wait_for_ledger: bool = False
     wait_timeout_ms: int = 300_000
     include_metadata: bool = False

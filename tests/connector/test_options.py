@@ -30,6 +30,7 @@ SAMPLES = {
     "payloadSchema": "INT64",
     "rescuedDataColumn": "_rescued_data",
     "mergeSchema": "true",
+    "table": "cursors",
     "ackMode": "explicit",
     "ackTimeout": "30s",
     "maxRedeliveries": "3",

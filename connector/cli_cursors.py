@@ -1,0 +1,112 @@
+"""`ledger cursor describe`, `ledger dump positioninfo`: what a cursor has acknowledged, and what stands in its bytes.
+
+Rules: files are only read. A state may come as one file, as the files of its chunks and their footer in order, the way
+PIP-381 and the DataStax fork write it, or as a cursor's ledger of a store of ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from connector.cli import Name, Output, OutputOption, StoreOption, opened, reporting, show
+from ledger.cursor_calls import AskHoles, CursorState, Holes, NameCursor
+from ledger.cursor_log import recover_cursor_log
+from ledger.errors import Corrupt, NotFound, Refused
+from ledger.names import canonical_name
+from ledger.position import LATEST, PositionRange
+from ledger.position_chunks import compression_number, decode_state, state_ending_at
+from ledger.position_info import DecodedInfo, decode_info
+from ledger.position_set import PositionSet
+
+_SHOWN_RANGES = 20
+
+
+@reporting
+def describe_cursor(name: Name, cursor: str, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """A cursor: its mark-delete, what is acknowledged beyond it, what it has left, how large its state is."""
+    client, ledger = opened(store).client, canonical_name(name)
+    state: CursorState = client.call("cursor.describe", NameCursor(ledger, cursor))
+    found: Holes = client.call("cursor.holes", AskHoles(ledger, cursor, PositionRange(state.next_position, LATEST)))
+    said = decode_info(found.info, f"the holes of cursor {cursor!r}") if found.info else None
+    shown = {
+        "cursor": state.cursor,
+        "ledger": state.ledger,
+        "markDelete": f"{state.next_position.ledger_id}:{state.next_position.entry_id - 1}",
+        "replayFloor": None if state.replay_floor is None else str(state.replay_floor),
+        "backlog": {"entries": state.backlog_entries, "rows": state.backlog_rows, "bytes": state.backlog_bytes},
+        "properties": state.properties,
+        "leaseHolder": state.lease_holder,
+        "cursorLedger": state.cursor_ledger,
+        "stateBytes": len(found.info),
+        **_of_positions(PositionSet() if said is None else said.acknowledged, "" if said is None else said.encoding),
+    }
+    _show(output, shown)
+
+
+@reporting
+def position_info(
+    files: Annotated[list[Path], typer.Argument(help="A PositionInfo; or chunks and footer, in order; or a .ledger.")],
+    compression: Annotated[
+        str, typer.Option(help="Of the state: NONE, LZ4, ZLIB, ZSTD or SNAPPY. A .ledger tells it itself.")
+    ] = "NONE",
+    output: OutputOption = Output.text,
+) -> None:
+    """What a cursor's state says, Pulsar's or ours: mark-delete, ranges, rows that are left, properties."""
+    for file in files:
+        if not file.is_file():
+            raise NotFound(f"there is no file {file}")
+    if len(files) == 1 and files[0].suffix == ".ledger":
+        _show(output, _of_ledger(files[0]))
+        return
+    where = ", ".join(file.name for file in files)
+    entries = [memoryview(file.read_bytes()) for file in files]
+    state = state_ending_at(len(entries) - 1, lambda number: entries[number], where)
+    said = decode_info(decode_state(state, compression_number(compression), where), where)
+    _show(output, {"parts": max(len(files) - 1, 1), "bytes": len(state), **_of_info(said)})
+
+
+def _of_ledger(file: Path) -> dict[str, Any]:
+    if not file.stem.isdecimal():
+        raise Refused(f"{file} is no ledger's file: its name is no number")
+    found = recover_cursor_log(file.parent, int(file.stem), "", take=False)
+    if found is None:
+        raise Corrupt(f"{file} holds no whole state of a cursor")
+    said = DecodedInfo(found.mark_delete, found.acknowledged, {}, found.crossing, found.encoding)
+    return {"entries": found.entries, "bytes": found.size_bytes, "deltas": found.deltas, **_of_info(said)}
+
+
+def _of_info(said: DecodedInfo) -> dict[str, Any]:
+    crossing = [f"({lower}..{upper}]" for lower, upper in said.crossing]
+    return {
+        "markDelete": str(said.mark_delete),
+        **_of_positions(said.acknowledged, said.encoding),
+        **({"overLedgers": crossing} if crossing else {}),
+        "properties": dict(said.properties),
+    }
+
+
+def _of_positions(positions: PositionSet, encoding: str) -> dict[str, Any]:
+    ranges: list[str] = []
+    for runs in positions.runs():
+        room = _SHOWN_RANGES - len(ranges)
+        pairs = zip(runs.starts[:room].tolist(), runs.ends[:room].tolist(), strict=True)
+        ranges += [f"({runs.ledger_id}:{start - 1}..{runs.ledger_id}:{end - 1}]" for start, end in pairs]
+    return {
+        "encoding": {"words": "field 6, words of bits", "ranges": "field 3, ranges"}.get(encoding, "none"),
+        "acknowledgedRanges": positions.range_count(),
+        "acknowledgedEntries": positions.entry_count(),
+        "partialEntries": positions.batch_count(),
+        "firstRanges": ranges,
+    }
+
+
+def _show(output: Output, shown: dict[str, Any]) -> None:
+    def text(console: Console) -> None:
+        for key, value in shown.items():
+            console.print(f"{key}: {', '.join(value) if isinstance(value, list) else value}", markup=False)
+
+    show(output, shown, text)

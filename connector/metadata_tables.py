@@ -1,0 +1,194 @@
+"""What a store knows of itself as DataFrames: `spark.read.format("ledger").option("table", "cursors").load("orders")`.
+
+    ledgers    one row for each ledger of the store, or for the one that is loaded
+    segments   the ledgers (segments) that a managed ledger is made of
+    cursors    its durable cursors: where they stand, what they have left, what they acknowledged out of order
+    holes      what cursors acknowledged beyond their mark-delete, range by range, and entries of which rows are left
+    cache      the counts of the broker's cache
+
+Rules: asked once, on the driver, when the read is planned; no entry of the log is read. Without a ledger a table is of
+all ledgers of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from connector.connection import DriverConnection
+from connector.schema import spark_schema
+from ledger.api import store_location
+from ledger.cursor_calls import AskHoles, CursorState, Holes, NameCursor
+from ledger.names import canonical_name
+from ledger.position import LATEST, Position, PositionRange
+from ledger.position_info import decode_info
+from ledger.protocol import Empty, LedgerDescription, NameLedger
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from connector.options import LedgerOptions
+
+_POSITION = pa.struct([pa.field("ledgerId", pa.int64()), pa.field("entryId", pa.int64())])
+Row = dict[str, Any]
+
+
+def _columns(text: str = "", positions: str = "", numbers: str = "") -> list[pa.Field]:
+    kinds = ((text, pa.string()), (positions, _POSITION), (numbers, pa.int64()))
+    return [pa.field(name, kind) for names, kind in kinds for name in names.split()]
+
+
+class MetadataPartition(InputPartition):
+    """The whole of a table, as it was when it was asked for."""
+
+    def __init__(self, table: bytes) -> None:
+        super().__init__(None)
+        self.table = table
+
+
+class MetadataReader(DataSourceReader):
+    """One table of one store."""
+
+    def __init__(self, options: LedgerOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ask the broker, once."""
+        found = _TABLES[self._options.table or ""]
+        options = self._options
+        connection = DriverConnection(store_location(options.store), credentials=options.credentials())
+
+        def ask(action: str, request: msgspec.Struct) -> Any:
+            return connection.call(lambda client: client.call(action, request))
+
+        rows = list(found.rows(ask, options))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, found.schema) as stream:
+            stream.write_table(pa.Table.from_pylist(rows, schema=found.schema))
+        return [MetadataPartition(sink.getvalue().to_pybytes())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        assert isinstance(partition, MetadataPartition)  # noqa: S101 — told to the type checker
+        return iter(pa.ipc.open_stream(partition.table))
+
+
+def table_schema(name: str) -> StructType:
+    """The columns of a table."""
+    return spark_schema(_TABLES[name].schema, name)
+
+
+Ask = Callable[[str, msgspec.Struct], Any]
+
+
+class _Table(NamedTuple):
+    schema: pa.Schema
+    rows: Callable[[Ask, LedgerOptions], Iterator[Row]]
+
+
+def _described(ask: Ask, options: LedgerOptions) -> list[LedgerDescription]:
+    """The ledger that is loaded, in its partitions; all of the store where none is."""
+    names = [canonical_name(options.ledger)] if options.ledger else ask("list", Empty()).names
+    whole = [ask("describe", NameLedger(name)) for name in names]
+    return [part for one in whole for part in (one.partitions or [one])]
+
+
+def _ledgers(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
+    for one in _described(ask, options):
+        yield {
+            "ledger": one.name, "incarnation": one.incarnation, "start": _place(one.start), "end": _place(one.end),
+            "entries": one.entries, "rows": one.rows, "sizeBytes": one.size_bytes, "segments": len(one.segments),
+            "cursors": len(one.cursors), "lastPublishMs": one.last_publish_ms, "schemaVersion": one.schema_version,
+        }  # fmt: skip
+
+
+def _segments(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
+    for one in _described(ask, options):
+        for part in one.segments:
+            yield {
+                "ledger": one.name, "ledgerId": part.ledger_id, "entries": part.entries, "rows": part.rows,
+                "sizeBytes": part.size_bytes, "closeMs": part.close_ms,
+            }  # fmt: skip
+
+
+def _states(ask: Ask, options: LedgerOptions) -> Iterator[CursorState]:
+    for one in _described(ask, options):
+        for name in one.cursors:
+            yield ask("cursor.describe", NameCursor(one.name, name))
+
+
+def _cursors(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
+    for one in _states(ask, options):
+        yield {
+            "ledger": one.ledger, "cursor": one.cursor, "leaseHolder": one.lease_holder,
+            "nextPosition": _place(one.next_position),
+            "replayFloor": None if one.replay_floor is None else _place(one.replay_floor),
+            "backlogEntries": one.backlog_entries, "backlogRows": one.backlog_rows, "backlogBytes": one.backlog_bytes,
+            "acknowledgedRanges": one.acknowledged_ranges, "acknowledgedEntries": one.acknowledged_entries,
+            "partialEntries": one.partial_entries, "cursorLedger": one.cursor_ledger,
+            "leaseUntilMs": one.lease_until_ms,
+        }  # fmt: skip
+
+
+def _holes(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
+    for one in _states(ask, options):
+        everything = PositionRange(one.next_position, LATEST)
+        found: Holes = ask("cursor.holes", AskHoles(one.ledger, one.cursor, everything))
+        if not found.info:
+            continue
+        positions = decode_info(found.info, f"the holes of cursor {one.cursor!r}").acknowledged
+        for runs in positions.runs():
+            for start, end in zip(runs.starts.tolist(), runs.ends.tolist(), strict=True):
+                yield _hole(one, runs.ledger_id, start, end, None)
+        for ledger_id in positions.ledgers():
+            rows = positions.rows(ledger_id)
+            for entry, left in zip(rows.entries.tolist(), rows.left_counts().tolist(), strict=True):
+                yield _hole(one, ledger_id, entry, entry + 1, left)
+
+
+def _hole(state: CursorState, ledger_id: int, start: int, end: int, left: int | None) -> Row:
+    return {
+        "ledger": state.ledger, "cursor": state.cursor, "ledgerId": ledger_id, "firstEntry": start, "endEntry": end,
+        "rowsLeft": 0 if left is None else left,
+    }  # fmt: skip
+
+
+def _cache(ask: Ask, _: LedgerOptions) -> Iterator[Row]:
+    for name, value in msgspec.structs.asdict(ask("cache", Empty())).items():
+        if isinstance(value, int):
+            yield {"metric": name, "value": value}
+
+
+def _place(position: Position) -> dict[str, int]:
+    return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
+
+
+_TABLES = {
+    "ledgers": _Table(
+        pa.schema(
+            _columns(
+                "ledger incarnation", "start end",
+                "entries rows sizeBytes segments cursors lastPublishMs schemaVersion",
+            )
+        ),
+        _ledgers,
+    ),
+    "segments": _Table(pa.schema(_columns("ledger", "", "ledgerId entries rows sizeBytes closeMs")), _segments),
+    "cursors": _Table(
+        pa.schema(
+            _columns(
+                "ledger cursor leaseHolder", "nextPosition replayFloor",
+                "backlogEntries backlogRows backlogBytes acknowledgedRanges acknowledgedEntries partialEntries "
+                "cursorLedger leaseUntilMs",
+            )
+        ),
+        _cursors,
+    ),
+    "holes": _Table(pa.schema(_columns("ledger cursor", "", "ledgerId firstEntry endEntry rowsLeft")), _holes),
+    "cache": _Table(pa.schema(_columns("metric", "", "value")), _cache),
+}  # fmt: skip
+TABLES = tuple(_TABLES)

@@ -1,0 +1,79 @@
+"""Goal: a cursor's state can be looked at, ours and Pulsar's. Method: typer's runner, a small store, and what a real
+Pulsar wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from connector.command import app
+from ledger.api import connect
+from ledger.compression import ZSTD
+from ledger.position import Position
+from ledger.position_chunks import encode_state
+from ledger.position_info import encode_info
+from ledger.position_set import PositionSet
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "pulsar"
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def run_json(*arguments: str) -> Any:
+    return json.loads(run(*arguments, "--output", "json"))
+
+
+def test_a_cursor_is_described_and_its_ledger_dumped(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_STORE", str(store))
+    orders = connect(store).ledger("orders")
+    for _ in range(4):
+        orders.append(pa.table({"n": [1, 2, 3]}))
+    cursor = orders.cursor("c", orders.describe().start)
+    assert run_json("cursor", "describe", "orders", "c")["encoding"] == "none"
+    (first,) = {segment.ledger_id for segment in orders.describe().segments}
+    state = cursor.acknowledge_rows([(first, 2), (first, 1, 1)])
+    said = run_json("cursor", "describe", "orders", "c")
+    assert said["markDelete"] == f"{first}:-1"
+    assert said["firstRanges"] == [f"({first}:1..{first}:2]"]
+    assert (said["partialEntries"], said["backlog"]["rows"]) == (1, 8)
+    assert said["cursorLedger"] == state.cursor_ledger >= 0
+    dumped = run_json("dump", "positioninfo", str(store / "ledgers" / f"{state.cursor_ledger}.ledger"))
+    assert (dumped["acknowledgedRanges"], dumped["partialEntries"], dumped["deltas"]) == (1, 1, 0)
+    assert "acknowledgedEntries: 1" in run("cursor", "describe", "orders", "c")
+
+
+def test_pulsars_states_are_dumped() -> None:
+    (file,) = (FIXTURES / "cur-holes-none").glob("many.cursor-ledger-*.live/*.bin")
+    said = run_json("dump", "positioninfo", str(file))
+    assert (said["acknowledgedRanges"], said["acknowledgedEntries"]) == (3008, 6033)
+    assert said["encoding"] == "field 6, words of bits"
+    assert said["firstRanges"][0] == "(97:1..97:2]"
+
+
+def test_chunks_and_their_footer_are_dumped(tmp_path: Path) -> None:
+    made = PositionSet()
+    made.add_entries(7, np.arange(0, 100_000, 3))
+    files = []
+    entries = encode_state(encode_info(Position(7, -1), made), entry_bytes=4096)
+    for number, entry in enumerate(entries):
+        files.append(tmp_path / f"{number:03}")
+        files[-1].write_bytes(entry)
+    said = run_json("dump", "positioninfo", *map(str, files))
+    assert (said["acknowledgedEntries"], said["parts"]) == (33_334, len(files) - 1)
+    assert "states" in run("dump", "positioninfo", *map(str, files[1:]), status=1)
+    single = tmp_path / "zstd"
+    single.write_bytes(encode_state(encode_info(Position(7, -1), made), compression=ZSTD)[0])
+    assert run_json("dump", "positioninfo", str(single), "--compression", "ZSTD")["acknowledgedRanges"] == 33_334
+    run("dump", "positioninfo", str(single), status=1)
+    run("dump", "positioninfo", str(tmp_path / "none"), status=1)

@@ -1,0 +1,66 @@
+"""Goal: what a store knows of itself comes as rows of fixed columns. Method: every table of a small store."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from connector.data_source import LedgerSource
+from connector.metadata_tables import TABLES, MetadataReader
+from connector.schema import arrow_schema
+from ledger.api import connect
+from ledger.errors import Refused
+
+
+def table(store: Path, name: str, ledger: str = "") -> list[dict]:
+    given = {"store": str(store), "table": name, **({"path": ledger} if ledger else {})}
+    source = LedgerSource(given, "0")
+    schema = source.schema()
+    reader = source.batch_reader(schema)
+    assert isinstance(reader, MetadataReader)
+    found = []
+    for part in reader.partitions():
+        part = pickle.loads(pickle.dumps(part))  # noqa: S301, PLW2901 — our own bytes
+        for batch in reader.read(part):
+            assert batch.schema.equals(arrow_schema(schema))
+            found += batch.to_pylist()
+    return found
+
+
+def test_tables_of_a_store(store: Path) -> None:
+    api = connect(store)
+    orders, other = api.ledger("orders"), api.ledger("other")
+    for _ in range(3):
+        orders.append(pa.table({"n": [1, 2, 3]}))
+    other.append(pa.table({"n": [1]}))
+    cursor = orders.cursor("billing")
+    (first,) = {segment.ledger_id for segment in orders.describe().segments}
+    cursor.acknowledge_rows([(first, 1), (first, 2, 0)])
+
+    assert {row["ledger"].rsplit("/", 1)[1]: row["rows"] for row in table(store, "ledgers")} == {
+        "orders": 9,
+        "other": 1,
+    }
+    assert [row["rows"] for row in table(store, "ledgers", "orders")] == [9]
+    assert [(row["ledgerId"], row["entries"]) for row in table(store, "segments", "orders")] == [(first, 3)]
+    (row,) = table(store, "cursors")
+    assert (row["cursor"], row["backlogRows"], row["acknowledgedRanges"], row["partialEntries"]) == ("billing", 5, 1, 1)
+    assert row["nextPosition"] == {"ledgerId": -1, "entryId": 0}
+    assert [(row["firstEntry"], row["endEntry"], row["rowsLeft"]) for row in table(store, "holes", "orders")] == [
+        (1, 2, 0),
+        (2, 3, 2),
+    ]
+    assert table(store, "holes", "other") == []
+    assert {row["metric"] for row in table(store, "cache")} >= {"hits", "misses"}
+    assert set(TABLES) == {"ledgers", "segments", "cursors", "holes", "cache"}
+
+
+def test_a_table_that_is_none_and_a_stream_of_one_are_refused(store: Path) -> None:
+    with pytest.raises(Refused, match="'table' is 'dragons'"):
+        LedgerSource({"store": str(store), "table": "dragons"}, "0")
+    source = LedgerSource({"store": str(store), "table": "cursors", "path": "orders"}, "0")
+    with pytest.raises(Refused, match="no meaning for a stream read"):
+        source.stream_reader(source.schema())
