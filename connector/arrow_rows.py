@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from connector.metadata_columns import Topic, columns_of_entry
 from connector.rescued_rows import column_texts, payload_text, place, rescue_column
-from connector.row_selection import RowSelection
 from connector.row_shape import RowShape
 from connector.schema import METADATA
 from ledger.arrow_payload import decode_rows
@@ -23,6 +22,7 @@ from ledger.columns import ColumnFit
 from ledger.entry import ParsedEntry, arrow_rows, is_marker
 from ledger.errors import Corrupt, LedgerError, Refused
 from ledger.position import Position
+from ledger.row_selection import RowSelection
 
 # Spark pays some hundred microseconds for each batch: smaller ones are joined up to this size.
 _JOIN_BELOW_BYTES = 256 * 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from connector.metadata_columns import Topic
-from connector.row_selection import RowSelection
 from connector.row_shape import RowShape
+from ledger.row_selection import RowSelection
 
 if TYPE_CHECKING:
     from connector.arrow_rows import ArrowRows

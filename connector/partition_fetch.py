@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from connector.entry_rows import entry_rows
 from connector.metadata_columns import Topic
-from connector.row_selection import RowSelection
 from connector.row_shape import RowShape
 from connector.schema import REDELIVERY_COUNT
 from connector.whole_messages import WholeMessages
 from ledger.entry import ParsedEntry, parse_entry
 from ledger.position import Position, PositionRange
 from ledger.protocol import ReadRequest
+from ledger.row_selection import RowSelection
 from ledger.segment_reader import iter_frames
 
 if TYPE_CHECKING:

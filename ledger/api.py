@@ -27,7 +27,16 @@ import pyarrow as pa
 from ledger.arrow_payload import arrow_metadata, decode_rows, encode_rows
 from ledger.clock import monotonic_ms, new_id, system_clock_ms
 from ledger.columns import ColumnFit, require_columns, schema_bytes, schema_from_bytes
-from ledger.cursor_calls import CursorProperties, MarkDelete, NameCursor, OpenCursor, ResetCursor, SkipEntries
+from ledger.cursor_calls import (
+    AskHoles,
+    CursorProperties,
+    Holes,
+    MarkDelete,
+    NameCursor,
+    OpenCursor,
+    ResetCursor,
+    SkipEntries,
+)
 from ledger.entry import Buffer, ParsedEntry, encode_entry, is_arrow, is_marker, parse_entry
 from ledger.errors import Refused
 from ledger.ledger_life import LedgerLife, change_policy
@@ -39,6 +48,7 @@ from ledger.payload_schema.documents import parse_schemas
 from ledger.position import EARLIEST, Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import AskEnd, CreateLedger, Empty, GetSchema, NameLedger, ReadRequest, RegisterSchema
+from ledger.row_selection import RowSelection
 from ledger.segment_reader import iter_frames
 
 if TYPE_CHECKING:
@@ -249,6 +259,11 @@ class Ledger(LedgerLife):
 
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of `[start, end)`, entry by entry; `end` defaults to the end as it is now."""
+        return self._batches(start, end, None)
+
+    def _batches(
+        self, start: Position, end: Position | None, selection: RowSelection | None
+    ) -> Iterator[pa.RecordBatch]:
         _require_positions(start=start, **({} if end is None else {"end": end}))
         log = self.end()
         schema = self.schema()
@@ -263,8 +278,12 @@ class Ledger(LedgerLife):
             return
         for block in self.client.read_blocks(request):
             for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
-                where = f"entry {block.ledger_id}:{entry_id} of {self.name}"
-                yield from _rows(parse_entry(frame, where), fit, where)
+                position = Position(block.ledger_id, entry_id)
+                if selection is not None and selection.passes_over(position):
+                    continue
+                where = f"entry {position} of {self.name}"
+                rows = _rows(parse_entry(frame, where), fit, where)
+                yield from rows if selection is None else selection.taken(position, rows)
 
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
         """What is there from `start`, then what comes, as tables.
@@ -372,8 +391,16 @@ class Cursor:
 
     def read(self) -> tuple[pa.Table, Position]:
         """Everything not acknowledged, and the position to acknowledge when it is done with."""
-        end = self.ledger.end().end
-        return self.ledger.read(self.state().next_position, end), end
+        return self.read_between(self.state().next_position, self.ledger.end().end)
+
+    def read_between(self, start: Position, end: Position) -> tuple[pa.Table, Position]:
+        """What of a range is not acknowledged, read again as often as wanted; and the end of the range."""
+        _require_positions(start=start, end=end)
+        request = AskHoles(self.ledger.name, self.name, PositionRange(start, end))
+        holes: Holes = self.ledger.client.call("cursor.holes", request)
+        first = max(start, self.state().next_position)
+        rows = self.ledger._batches(first, max(first, end), RowSelection(holes.info))  # noqa: SLF001 — of this file
+        return pa.Table.from_batches(rows, self.ledger.schema() or _RAW), end
 
     def acknowledge(self, position: Position) -> None:
         """Everything before `position` is done with."""

@@ -40,6 +40,10 @@ def test_rows_are_acknowledged_through_a_broker_that_dies(store: LedgerStore) ->
     with pytest.raises(Refused, match="beyond the last entry"):
         cursor.acknowledge_rows([(first, 0, 1), (first, 2)])
     assert cursor.state() == state
+    table, end = cursor.read()
+    assert table.column("n").to_pylist() == list(range(1, 1000, 2))
+    assert end == Position(first, 2)
+    assert cursor.read_between(Position(first, 1), end)[0].num_rows == 0
     state = cursor.acknowledge_rows([(first, 0, row) for row in range(1000)])
     assert (state.backlog_rows, state.next_position) == (0, Position(first, 2))
     assert cursor.skip(-1).next_position == Position(first, 2)

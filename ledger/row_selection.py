@@ -7,6 +7,8 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -47,6 +49,16 @@ class RowSelection:
         flagged = bit_words.flags(left)[:rows]
         taken[: len(flagged)] = flagged
         return taken
+
+    def taken(self, position: Position, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows that are delivered of an entry, all of whose rows these are."""
+        left = self._skipped.rows(position.ledger_id).of(position.entry_id)
+        row = 0
+        for batch in batches:
+            count = batch.num_rows
+            kept = None if left is None else bit_words.test(left, np.arange(row, row + count))
+            yield batch if kept is None else batch.filter(pa.array(kept))
+            row += count
 
     def taken_of_placed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch that are delivered, without its last column, which is their `__position`."""
