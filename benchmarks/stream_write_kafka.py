@@ -22,7 +22,7 @@ from ledger.names import canonical_name
 
 FILE_BYTES = 64 * MIB
 FILES_PER_BATCH = 2
-BATCHES = int(os.environ.get("WRITE_BATCHES", "4"))
+BATCHES = int(os.environ.get("WRITE_BATCHES", "2"))
 CASES = os.environ.get("WRITE_CASES", ",".join(ROW_BYTES)).split(",")
 SIDES = ("ours", "synced", "nosync")
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from connector.stream_reader import LedgerStreamReader
     from connector.stream_writer import LedgerStreamWriter
 
+# What Spark adds to the options while it makes a table of its catalog.
+_OF_A_CATALOG = "owner"
+
 
 @lru_cache(maxsize=1)
 def _announce(store: str) -> None:
@@ -43,6 +46,11 @@ class LedgerSource:
     def __init__(self, given: Mapping[str, str], version: str, default_store: str | None = None) -> None:
         self._given = dict(given)
         self._version = version
+        if _OF_A_CATALOG in (key.lower() for key in given):
+            raise Refused(
+                "no table of Spark's catalog can be a ledger: Spark hands the options of such a table to nobody",
+                hint="Use CREATE TEMPORARY VIEW … USING ledger OPTIONS (path 'orders')",
+            )
         options = read_options(self._given)
         if options.ledger:  # rows that are written may name theirs
             canonical_name(options.ledger)

@@ -497,7 +497,11 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
 def require_ledger(options: LedgerOptions) -> str:
     """The ledger's name as it was given; refused when it was not."""
     if not options.ledger:
-        raise Refused("no ledger is named", hint="Name it in load(), start() or save(), or by option 'ledger'")
+        raise Refused(
+            "no ledger is named",
+            hint="Name it in load(), start() or save(), or by option 'ledger'. Spark hands the options of a table of "
+            "its catalog to nobody: use CREATE TEMPORARY VIEW … USING ledger instead",
+        )
     return options.ledger
 
 

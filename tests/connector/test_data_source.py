@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from connector.data_source import LedgerSource
 from ledger.api import Ledger, connect, store_location
@@ -36,16 +37,23 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def test_a_source_without_ledger_or_with_a_bad_name_is_refused_at_once(store: Path) -> None:
-    with pytest.raises(Refused, match="no ledger is named"):
-        LedgerSource({"store": str(store)}, "0")
+    # Rows that are written may name theirs, so only a reader, or rows that name none, are refused.
+    nameless, plain = LedgerSource({"store": str(store)}, "0"), StructType().add("n", LongType())
+    for use in (
+        nameless.schema,
+        lambda: nameless.batch_writer(plain, overwrite=False),
+        lambda: nameless.stream_writer(plain),
+    ):
+        with pytest.raises(Refused, match="no ledger is named"):
+            use()
+    with pytest.raises(Refused, match=r"no table of Spark's catalog can be a ledger.*TEMPORARY VIEW"):
+        LedgerSource({"owner": "me", "path": "orders", "store": str(store)}, "0")
     with pytest.raises(Refused, match=r"'a/\.\./b'"):
         LedgerSource({"path": "a/../b", "store": str(store)}, "0")
     assert not store.exists()
 
 
 def test_overwrite_is_refused_before_anything_is_made(store: Path) -> None:
-    from pyspark.sql.types import LongType, StructType
-
     source = LedgerSource({"path": "orders", "store": str(store)}, "0")
     with pytest.raises(Refused, match="mode overwrite is not supported: ledger 'orders' is a log"):
         source.batch_writer(StructType().add("n", LongType()), overwrite=True)

@@ -128,3 +128,35 @@ def test_the_run_depends_on_query_and_batch_alone() -> None:
     assert run_of(QUERY, 3) == run_of(QUERY, 3)
     assert run_of(QUERY, 3).most == run_of(QUERY, 4).most != run_of("other", 3).most
     assert 0 <= run_of(QUERY, 3).most < 2**64
+
+
+def test_of_two_attempts_of_a_task_one_is_committed_and_the_other_swept(store: Path) -> None:
+    sink = target(store)
+    lost, won = stage(sink, 0, 0, 5), stage(sink, 0, 0, 5)
+    commit_parts(sink, "1", [won], 0)
+    assert held(store) == list(range(5))
+    left = [path.name for path in (store / "staging").rglob("*.part")]
+    assert left == [Path(lost.parts[0].part).name]
+    commit_parts(sink, "1", [stage(sink, 1, 5, 6)], 1)
+    assert not list((store / "staging").rglob("*.part"))
+
+
+def test_a_commit_whose_answer_was_lost_is_aborted_and_run_again(store: Path) -> None:
+    sink = target(store)
+    message = stage(sink, 0, 0, 5)
+    commit_parts(sink, "1", [message], 0)
+    # Spark was told of a failure: it aborts with all messages, and its next run makes the batch again.
+    abort_parts(sink, [message], 0)
+    assert commit_parts(sink, "1", [stage(sink, 0, 0, 5)], 0).repeated
+    assert held(store) == list(range(5))
+    assert not list((store / "staging").rglob("*.part"))
+
+
+def test_two_queries_write_one_ledger_each_its_batches_once(store: Path) -> None:
+    sink = target(store)
+    for batch in range(3):
+        ours, theirs = (stage(sink, batch, first, first + 5, query=query) for query, first in (("a", 0), ("b", 100)))
+        assert not commit_parts(sink, "1", [ours], batch).repeated
+        assert not commit_parts(sink, "1", [theirs], batch).repeated
+        assert commit_parts(sink, "1", [stage(sink, batch, 0, 5, query="a")], batch).repeated
+    assert sorted(held(store)) == sorted([*range(5), *range(100, 105)] * 3)
