@@ -6,6 +6,7 @@ Rules
   rate it is flushed at most so often, by whoever comes later, by a timer and at close: a crash then gives back what was
   acknowledged since, at most `managedLedgerCursorPositionFlushSeconds`.
 - `managedLedgerMaxUnackedRangesToPersist`, when set, refuses what would exceed it: nothing is dropped in silence.
+- Of a store that is only read the set is read anew each time: its broker may be writing it.
 - At a clean close a small set goes into the metadata record and its ledger away; a large one ends with a whole state.
 """
 
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -25,7 +27,7 @@ from ledger.acknowledgements import Acknowledgements, CursorPlace, files_of_curs
 from ledger.compression import NAMES, NONE
 from ledger.cursor import Cursor
 from ledger.cursor_log import CursorLogForm
-from ledger.errors import Fenced, LedgerError, NotFound, Refused, Unavailable
+from ledger.errors import Corrupt, DataLoss, Fenced, LedgerError, NotFound, Refused, Unavailable
 from ledger.log_snapshot import LogSnapshot
 from ledger.metadata import Metadata
 from ledger.position import Position, PositionRange
@@ -51,10 +53,14 @@ class AcknowledgementTable:
 
     def of(self, cursor: Cursor, snapshot: LogSnapshot) -> Acknowledgements:
         """The set of a cursor, read if need be."""
+        if self._place.read_only:
+            return Acknowledgements.open(cursor, self._place, snapshot)[0]
         key = (cursor.ledger, cursor.name)
         with self._lock:
             held = self._held.get(key)
             if held is None:
+                found = self._metadata.cursor(*key)
+                cursor = cursor if found is None else found.cursor
                 held, next_position = Acknowledgements.open(cursor, self._place, snapshot)
                 if next_position != cursor.next_position:
                     self._change(key, lambda found: found.at(max(found.next_position, next_position)))
@@ -73,24 +79,23 @@ class AcknowledgementTable:
 
     def acknowledge_positions(self, cursor: Cursor, given: PositionSet, snapshot: LogSnapshot) -> Cursor:
         """The same of a set that is known to be in the log."""
-        given.trim_below(cursor.next_position)
-        held = self.of(cursor, snapshot)
-        with held.lock:
-            self._require_room(held, given, cursor)
-            if not held.add(given):
-                return self._found(cursor)
-            moved = self._found(cursor)
-            next_position = held.advanced(moved.next_position, snapshot)
-            if not self._is_due(held):
-                return self._at(moved, next_position) if next_position != moved.next_position else moved
-            return self._flush(moved, held, next_position)
+        with self._holding(cursor, snapshot) as held:
+            found = self._found(cursor)
+            given.trim_below(found.next_position)
+            self._require_room(held, given, found)
+            # Of a call that was not answered all may be known, and nothing durable yet.
+            if not held.add(given) and not (held.is_dirty and self._is_due(held)):
+                return found
+            next_position = held.advanced(found.next_position, snapshot)
+            moved = self._flush(found, held, next_position) if self._is_due(held) else self._at(found, next_position)
+            held.trim_below(moved.next_position)
+            return moved
 
     def positions(self, cursor: Cursor, snapshot: LogSnapshot) -> PositionSet:
         """A copy of what is acknowledged beyond mark-delete."""
         if not self.holds(cursor):
             return PositionSet()
-        held = self.of(cursor, snapshot)
-        with held.lock:
+        with self._holding(cursor, snapshot) as held:
             return held.positions.copy()
 
     def hold_floor(self, cursor: Cursor, floor: Position) -> None:
@@ -99,15 +104,19 @@ class AcknowledgementTable:
 
     def mark_delete(self, cursor: Cursor, next_position: Position, snapshot: LogSnapshot) -> Position:
         """How far a cursor comes when everything before `next_position` is acknowledged."""
-        held = self.of(cursor, snapshot)
-        with held.lock:
+        with self._holding(cursor, snapshot) as held:
             return held.advanced(next_position, snapshot)
+
+    def trim_below(self, cursor: Cursor, position: Position, snapshot: LogSnapshot) -> None:
+        """The metadata says that everything before a position is acknowledged: it need not be kept here."""
+        with self._holding(cursor, snapshot) as held:
+            held.trim_below(position)
 
     def after(self, cursor: Cursor, entries: int, snapshot: LogSnapshot) -> Position:
         """The position after so many entries that deliver rows and are left; the end when there are fewer."""
-        held, at = self.of(cursor, snapshot), cursor.next_position
+        at = cursor.next_position
         left = PositionRange(max(at, snapshot.start), snapshot.end)
-        with held.lock:
+        with self._holding(cursor, snapshot) as held:
             for part in snapshot.slices(left) if left and entries else ():
                 numbers = np.arange(part.first, part.end)
                 open_ones = ~held.positions.contains_entries(part.segment.ledger_id, numbers)
@@ -119,21 +128,52 @@ class AcknowledgementTable:
 
     def holes(self, cursor: Cursor, range_: PositionRange, snapshot: LogSnapshot) -> bytes:
         """A PositionInfo of what of a range is acknowledged beyond mark-delete; empty when nothing is."""
-        held = self.of(cursor, snapshot)
-        with held.lock:
+        with self._holding(cursor, snapshot) as held:
             found = held.positions.within(range_)
         at = cursor.next_position
         return encode_info(Position(at.ledger_id, at.entry_id - 1), found) if found else b""
 
-    def clear(self, cursor: Cursor) -> Callable[[], None]:
-        """Forget all of a cursor's set; what is returned deletes its ledger once the metadata does not name it."""
-        with self._lock:
-            held = self._held.pop((cursor.ledger, cursor.name), None)
-        if held is None:
-            held = Acknowledgements(self._place, PositionSet(), cursor.kept_info().cursorsLedgerId)
-        with held.lock:
+    @contextmanager
+    def cleared(self, cursor: Cursor, snapshot: LogSnapshot, *, deleted: bool = False) -> Iterator[None]:
+        """Forget all of a cursor's set, while the metadata is told so within; its ledger is deleted after that.
+
+        When the metadata refuses, nothing is forgotten: the set is read again.
+        """
+        key = (cursor.ledger, cursor.name)
+        try:
+            self.of(cursor, snapshot)
+        except (Corrupt, DataLoss) as damage:
+            _log.warning("cursor %s of %s is cleared, its ledger cannot be read: %s", *reversed(key), damage)
+            with self._lock:
+                self._held[key] = Acknowledgements(self._place, PositionSet(), cursor.kept_info().cursorsLedgerId)
+        with self._holding(cursor, snapshot) as held:
+            try:
+                yield
+            except BaseException:
+                self._drop(key)
+                held.let_go()
+                raise
             held.leave_ledger()
-        return held.retire
+            held.positions, held.pending = PositionSet(), PositionSet()
+            held.retire()
+            if deleted:
+                self._drop(key)
+
+    @contextmanager
+    def _holding(self, cursor: Cursor, snapshot: LogSnapshot) -> Iterator[Acknowledgements]:
+        """The set of a cursor, for this thread alone."""
+        key = (cursor.ledger, cursor.name)
+        while True:
+            held = self.of(cursor, snapshot)
+            with held.lock:
+                # One that was dropped while it was waited for is another cursor's, or is to be read again.
+                if self._place.read_only or self._held.get(key) is held:
+                    yield held
+                    return
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._held.pop(key, None)
 
     def forget(self, ledger: str) -> list[Path]:
         """A managed ledger is going: let go of its cursors' sets; the files that go with it."""
@@ -156,7 +196,7 @@ class AcknowledgementTable:
         for key, held in dirty:
             with held.lock:
                 found = self._metadata.cursor(*key)
-                if found is not None and held.is_dirty:
+                if found is not None and held.is_dirty and self._held.get(key) is held:
                     self._flush(found.cursor, held, found.cursor.next_position)
 
     def close(self) -> None:
@@ -196,7 +236,7 @@ class AcknowledgementTable:
                 hint="Look at the disk of the store; what was acknowledged is kept in memory and written later",
             ) from error
         if not began:
-            return self._at(cursor, next_position) if next_position != cursor.next_position else cursor
+            return self._at(cursor, next_position)
         key = (cursor.ledger, cursor.name)
         changed = self._change(key, lambda found: found.at(next_position).in_ledger(held.ledger_id))
         held.retire()

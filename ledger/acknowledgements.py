@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CursorPlace:
-    """Where the ledgers of cursors are, and how they are written."""
+    """Where the ledgers of cursors are, and how they are written. `read_only`: they are somebody else's, only read."""
 
     directory: Path
     store_id: str
@@ -42,6 +42,7 @@ class CursorPlace:
     rollover_ms: int
     clock: Clock
     allocate: Callable[[], int]
+    read_only: bool = False
 
 
 class Acknowledgements:
@@ -67,7 +68,8 @@ class Acknowledgements:
         crossing: tuple[tuple[Position, Position], ...] = ()
         positions = PositionSet()
         if info.cursorsLedgerId >= 0:
-            found = recover_cursor_log(place.directory, info.cursorsLedgerId, place.store_id)
+            taken = not place.read_only
+            found = recover_cursor_log(place.directory, info.cursorsLedgerId, place.store_id, take=taken)
             if found is None:
                 _log.error("%s: its ledger %d holds no whole state", where, info.cursorsLedgerId)
             else:
@@ -96,7 +98,7 @@ class Acknowledgements:
         return bool(news)
 
     def advanced(self, position: Position, snapshot: LogSnapshot) -> Position:
-        """The first position from `position` on that is not acknowledged; what lies before it is forgotten here.
+        """The first position from `position` on that is not acknowledged.
 
         Entries that deliver no row pass by themselves, and so does the gap between two ledgers.
         """
@@ -111,9 +113,12 @@ class Acknowledgements:
             at = Position(segment.ledger_id, stop) if stop > here or segment.ledger_id == at.ledger_id else at
             if stop < segment.entries:
                 break
-        self.positions.trim_below(at)
-        self.pending.trim_below(at)
         return at
+
+    def trim_below(self, position: Position) -> None:
+        """Forget what lies before the mark-delete, once that is durable."""
+        self.positions.trim_below(position)
+        self.pending.trim_below(position)
 
     def flush(self, next_position: Position) -> bool:
         """Make everything durable that was given; whether a new ledger was begun, which the metadata has to name."""
@@ -142,7 +147,7 @@ class Acknowledgements:
 
     def leave_ledger(self) -> None:
         """The state is going to be elsewhere; `retire` deletes the ledger once the metadata says so."""
-        self._let_go()
+        self.let_go()
         if self.ledger_id >= 0:
             self._old.append(self.ledger_id)
         self.ledger_id = -1
@@ -155,7 +160,7 @@ class Acknowledgements:
         if not self._whole or self.is_dirty:
             self._log.write_state(mark_delete, self.positions)
             self.pending = PositionSet()
-        self._let_go()
+        self.let_go()
         return False
 
     def _begin(self, mark_delete: Position) -> None:
@@ -169,7 +174,8 @@ class Acknowledgements:
         self.leave_ledger()
         self._log, self.ledger_id, self._began_ms = log, log.ledger_id, place.clock()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Write no more; the file stays."""
         if self._log is not None:
             self._log.close()
             self._log = None

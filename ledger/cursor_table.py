@@ -7,6 +7,7 @@ cursor never points beyond the log that is readable at that moment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
 
@@ -96,7 +97,12 @@ class CursorTable:
                 return moved
             return moved.at(self.beyond.mark_delete(cursor, moved.next_position, snapshot))
 
-        return self._change(snapshot, request.cursor, change)
+        state = self._change(snapshot, request.cursor, change)
+        found = self._get(snapshot.name, request.cursor).cursor
+        if self.beyond is not None and self.beyond.holds(found):
+            self.beyond.trim_below(found, found.next_position, snapshot)
+            return self._state(found, snapshot)
+        return state
 
     def acknowledge(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> CursorState:
         """Acknowledge entries and rows, in any order (`ledger.acknowledged_rows`)."""
@@ -133,23 +139,19 @@ class CursorTable:
         snapshot.require_left(request.next_position)
         found = self._get(snapshot.name, request.cursor).cursor
         found.reset(request.next_position, snapshot.end)
-        retire = self.beyond.clear(found) if self.beyond is not None and self.beyond.holds(found) else None
-        state = self._change(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
-        self._metadata.deliveries.forget(snapshot.name, request.cursor)
-        if retire is not None:
-            retire()
-        return state
+        with self._cleared(found, snapshot):
+            self._change(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
+            self._metadata.deliveries.forget(snapshot.name, request.cursor)
+        return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
 
     def delete(self, request: NameCursor) -> None:
         """Delete a cursor; NotFound when there is none."""
         snapshot = self._snapshot_of(request.ledger)
         found = self._get(snapshot.name, request.cursor).cursor
-        retire = self.beyond.clear(found) if self.beyond is not None and self.beyond.holds(found) else None
-        if not self._metadata.delete_cursor(snapshot.name, request.cursor):
-            raise self._missing(snapshot.name, request.cursor)
-        self._metadata.deliveries.forget(snapshot.name, request.cursor)
-        if retire is not None:
-            retire()
+        with self._cleared(found, snapshot, deleted=True):
+            if not self._metadata.delete_cursor(snapshot.name, request.cursor):
+                raise self._missing(snapshot.name, request.cursor)
+            self._metadata.deliveries.forget(snapshot.name, request.cursor)
 
     def acquire_lease(self, request: AcquireLease) -> LeaseReply:
         """Take or renew a lease; the reply says who has it now."""
@@ -177,6 +179,11 @@ class CursorTable:
             changed = change(found.cursor)
             if changed == found.cursor or self._metadata.put_cursor(changed, found.version) is not None:
                 return self._state(changed, snapshot)
+
+    def _cleared(self, cursor: Cursor, snapshot: LogSnapshot, *, deleted: bool = False) -> AbstractContextManager[None]:
+        if self.beyond is None or not self.beyond.holds(cursor):
+            return nullcontext()
+        return self.beyond.cleared(cursor, snapshot, deleted=deleted)
 
     def _beyond(self) -> AcknowledgementTable:
         if self.beyond is None:

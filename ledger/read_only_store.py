@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ledger.acknowledgement_table import AcknowledgementTable, cursor_log_form
+from ledger.acknowledgements import CursorPlace
 from ledger.broker.block_source import FrameBlock
 from ledger.cache.block_cache import read_block
 from ledger.clock import system_clock_ms
@@ -74,7 +76,11 @@ class ReadOnlyStore:
             lambda name: None,  # noqa: ARG005 — nothing is ever sealed here
             lambda ledger_ids: None,  # noqa: ARG005 — nor deleted
         )
-        self._cursors = CursorTable(self._metadata, system_clock_ms, lambda name: self._list(name)[1])
+        store_id, settings = self._context.store_id, self._context.settings
+        form = cursor_log_form(settings)
+        place = CursorPlace(self._directory, store_id, form, 0, system_clock_ms, lambda: -1, read_only=True)
+        held = AcknowledgementTable(self._metadata, place, settings)
+        self._cursors = CursorTable(self._metadata, system_clock_ms, lambda name: self._list(name)[1], held)
         self._answers: dict[str, Callable[[Any], msgspec.Struct]] = {
             "list": lambda _: LedgerNames(without_partitions(self._metadata.names())),
             "partitions": self._partitions,
@@ -84,6 +90,7 @@ class ReadOnlyStore:
             "seek": self._seek,
             "schema.get": self._schema,
             "cursor.describe": self._cursors.describe,
+            "cursor.holes": self._cursors.holes,
         }
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from ledger.acknowledged_rows import ACKNOWLEDGE_SCHEMA, acknowledge_batch
+from ledger.acknowledgements import Acknowledgements
 from ledger.cursor_calls import AskHoles, CursorProperties, CursorState, NameCursor, ResetCursor, SkipEntries
-from ledger.errors import Refused
+from ledger.errors import Corrupt, Refused, Unavailable
 from ledger.position import Position, PositionRange
 from ledger.position_info import decode_info
 from tests.ledger.log_rig import NOW, LogRig, entry
@@ -343,3 +345,55 @@ def test_random_histories_with_crashes(seed: int, tmp_path: Path) -> None:
         assert state.backlog_entries == len({place[:2] for place in left})
         assert not left or state.next_position <= Position(*min(left)[:2])
     rig.store.close()
+
+
+def test_what_could_not_be_written_is_not_answered_until_it_is(rig: CursorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.ack((2, 0))
+
+    def fails(*_: object) -> bool:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Acknowledgements, "flush", fails)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="No space left"):
+                rig.ack((0, 0), (3, 0))
+        with pytest.raises(Unavailable, match="No space left"):
+            rig.ack((0, 0))
+    assert rig.ack((3, 0)).next_position == Position(0, 1)
+    rig.crash()
+    assert (rig.state().acknowledged_entries, rig.state().next_position) == (2, Position(0, 1))
+
+
+def test_a_damaged_cursor_is_an_error_and_can_be_reset(rig: CursorRig) -> None:
+    rig.ack((2, 0))
+    (name,) = rig.cursor_files()
+    path = rig.path / "ledgers" / name
+    dead = rig.store
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    rig.crash()
+    with pytest.raises(Corrupt, match=name):
+        rig.state()
+    rig.store.cursors.reset(ResetCursor("log", "c", Position(1, 0)))
+    assert rig.state().next_position == Position(1, 0)
+    assert rig.cursor_files() == set()
+    assert dead is not rig.store
+
+
+def test_acknowledgements_and_resets_at_once_leave_one_of_both(rig: CursorRig) -> None:
+    places = [(ledger, number) for ledger in range(5) for number in range(4)]
+    with ThreadPoolExecutor(6) as threads:
+        for _ in range(5):
+            work = [threads.submit(rig.ack, place) for place in places]
+            work += [threads.submit(rig.store.cursors.reset, ResetCursor("log", "c", Position(0, 0))) for _ in range(3)]
+            for one in work:
+                one.result()
+            state = rig.state()
+            rig.crash()
+            again = rig.state()
+            assert (again.backlog_entries, again.next_position) == (state.backlog_entries, state.next_position)
+    rig.ack(*places)
+    assert rig.state().backlog_rows == 0
+    assert len(rig.cursor_files()) <= 1

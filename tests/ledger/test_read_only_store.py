@@ -8,9 +8,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ledger.acknowledged_rows import acknowledge_batch
 from ledger.api import connect, open_read_only
+from ledger.cursor_calls import NameCursor
 from ledger.errors import DataLoss, NotFound, Refused
 from ledger.position import EARLIEST, Position
 from ledger.protocol import Empty
@@ -133,3 +136,19 @@ def test_columns_are_read_beside_a_running_broker(store_path: Path) -> None:
         assert found.schema() == orders.schema()
     finally:
         store.client.call("shutdown", Empty())
+
+
+def test_what_a_cursor_acknowledged_is_seen_and_left_as_it_is(rig: LogRig) -> None:
+    rig.append(b"0", b"1", b"2", b"3")
+    rig.cursor("c")
+    rig.store.cursors.acknowledge("log", "c", [acknowledge_batch(*np.array([[0], [1], [-1]]))])
+    before = state(rig.path)
+    cursor = open_read_only(rig.path).ledger("log").cursor
+    with pytest.raises(Refused):
+        cursor("c")
+    seen = open_read_only(rig.path).client.call("cursor.describe", NameCursor("log", "c"))
+    assert (seen.acknowledged_ranges, seen.backlog_rows) == (1, 3)
+    assert state(rig.path) == before
+    rig.reopen()
+    seen = open_read_only(rig.path).client.call("cursor.describe", NameCursor("log", "c"))
+    assert (seen.acknowledged_ranges, seen.backlog_rows, seen.cursor_ledger) == (1, 3, -1)
