@@ -1,26 +1,25 @@
 """Avro datums as Pulsar writes them, bare: without container, magic or fingerprint; decoded by `fastavro`.
 
-    what is decoded at once:  count  ( datum  seal )…  0          an Avro array of records of a datum and a fixed
-
 Rules
 - A datum is read by its writer's schema and resolved to the reader's, as Avro says: defaults, aliases, wider numbers.
+- A datum that ends before its payload does, or after it, is wrong.
 - Fields that nobody asked for become no columns; those of an older version are skipped in the bytes.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
+from io import BytesIO
+from itertools import repeat
+from operator import ne
 from typing import Any
 
+import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ledger.errors import Refused, Unsupported
 from ledger.payload_schema.avro_types import AvroType
-from ledger.payload_schema.values import SEAL_BYTES, Values, decode_halving, seal
-
-_DATUM, _SEAL = "datum", "seal"
+from ledger.payload_schema.values import Values, decode_halving
 
 
 class AvroCodec:
@@ -32,12 +31,12 @@ class AvroCodec:
     def __init__(self, writer: AvroType, reader: AvroType, where: str, *, resolves: bool = True) -> None:
         fastavro = require_fastavro(where)
         self.type = reader.column
-        self._decoded = pa.struct([(_DATUM, reader.decoded), (_SEAL, pa.binary())])
+        self._decoded = reader.decoded
         self._read = fastavro.schemaless_reader
         self._mismatch = fastavro.read.SchemaResolutionError
         try:
-            self._writer = fastavro.parse_schema(_sealed(writer.schema))
-            self._reader = fastavro.parse_schema(_sealed(reader.schema)) if resolves else None
+            self._writer = fastavro.parse_schema(_copied(writer.schema))
+            self._reader = fastavro.parse_schema(_copied(reader.schema)) if resolves else None
         except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, ValueError, TypeError) as wrong:
             raise Refused(f"{where} is no Avro schema: {wrong}") from wrong
 
@@ -46,18 +45,14 @@ class AvroCodec:
         return decode_halving(payloads.to_pylist(), self._decode, self.type)
 
     def _decode(self, payloads: Sequence[bytes]) -> pa.Array:
-        between = seal(payloads)
-        data = io.BytesIO(_number(len(payloads)) + between.join(payloads) + between + b"\0")
+        streams = list(map(BytesIO, payloads))
         try:
-            found: Any = self._read(data, self._writer, self._reader)
+            found = list(map(self._read, streams, repeat(self._writer), repeat(self._reader)))
         except self._mismatch as wrong:
             raise ValueError(str(wrong)) from wrong
-        if len(found) != len(payloads) or data.read(1):
+        if any(map(ne, map(BytesIO.tell, streams), map(len, payloads))):
             raise ValueError("the datum does not end where its payload does")
-        pairs = pa.array(found, self._decoded)
-        if not pc.all(pc.equal(pairs.field(_SEAL), pa.scalar(between, pa.binary()))).as_py():
-            raise ValueError("the datum does not end where its payload does")
-        return pairs.field(_DATUM).cast(self.type)
+        return pa.array(found, self._decoded).cast(self.type)
 
 
 def require_fastavro(where: str) -> Any:
@@ -72,17 +67,6 @@ def require_fastavro(where: str) -> Any:
     return fastavro
 
 
-def _sealed(schema: Any) -> dict[str, Any]:
-    fixed = {"type": "fixed", "name": "LedgerSeal", "size": SEAL_BYTES}
-    fields = [{"name": _DATUM, "type": schema}, {"name": _SEAL, "type": fixed}]
-    return {"type": "array", "items": {"type": "record", "name": "LedgerSealed", "fields": fields}}
-
-
-def _number(count: int) -> bytes:
-    """A count as Avro writes it: zigzag, seven bits a byte, lowest first."""
-    left, digits = count << 1, bytearray()
-    while left > 0x7F:
-        digits.append(left & 0x7F | 0x80)
-        left >>= 7
-    digits.append(left)
-    return bytes(digits)
+def _copied(schema: Any) -> Any:
+    """The library writes into the schemas that it parses."""
+    return msgspec.json.decode(msgspec.json.encode(schema))

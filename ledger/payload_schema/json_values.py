@@ -1,7 +1,5 @@
 """JSON payloads, by the Avro schema that Pulsar registers for them; read by `msgspec`.
 
-    what is decoded at once:  [ [ payload , "seal" ] , [ payload , "seal" ] … ]
-
 Rules
 - A field of another JSON type than the schema's makes its payload wrong; one that is missing, or that the schema does
   not know, does not. What nobody asked for is passed over in the text, without becoming objects.
@@ -17,17 +15,15 @@ from typing import Any, TypedDict
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ledger.errors import Unsupported
 from ledger.payload_schema.avro_types import AvroType
-from ledger.payload_schema.values import Values, decode_halving, seal
+from ledger.payload_schema.values import Values, decode_halving
 
 _SIMPLE: dict[str, Any] = {
     "null": None, "boolean": bool, "int": int, "long": int, "float": float, "double": float, "bytes": bytes,
     "string": str,
 }  # fmt: skip
-_VALUE, _SEAL = "value", "seal"
 
 
 class JsonCodec:
@@ -35,22 +31,15 @@ class JsonCodec:
 
     def __init__(self, reader: AvroType, where: str) -> None:
         self.type = reader.column
-        self._decoded = pa.struct([(_VALUE, reader.decoded), (_SEAL, pa.string())])
-        value = _Types(where).of(reader.schema, "")
-        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list[tuple[value | None, str]])  # type: ignore[valid-type]
+        self._decoded = reader.decoded
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Types(where).of(reader.schema, "") | None)
 
     def decode(self, payloads: pa.Array) -> Values:
         """The values of payloads (binary, without nulls)."""
         return decode_halving(payloads.to_pylist(), self._decode, self.type)
 
     def _decode(self, payloads: Sequence[bytes]) -> pa.Array:
-        between = seal(payloads).hex()
-        text = f',"{between}"],['.encode()
-        found = self._decoder.decode(b"[[" + text.join(payloads) + text[:-2] + b"]")
-        pairs = pa.array(found, self._decoded)
-        if len(pairs) != len(payloads) or not pc.all(pc.equal(pairs.field(_SEAL), between)).as_py():
-            raise ValueError("the payload is not one JSON value")
-        return pairs.field(_VALUE).cast(self.type)
+        return pa.array(list(map(self._decoder.decode, payloads)), self._decoded).cast(self.type)
 
 
 class _Types:

@@ -3,13 +3,11 @@
 Rules
 - A codec takes payloads, none of them null, and answers as many values of its type. A payload that cannot be decoded
   is null in the answer and has its reason in `wrong`; it never changes what another one becomes.
-- Payloads are decoded all at once. Only when that fails are they halved, down to those that are to blame.
-- `sealed` puts between payloads what none of them can know, so that one that ends too early or too late is found.
+- Payloads are decoded many at a time. Only when that fails are they halved, down to those that are to blame.
 """
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,6 @@ from typing import Protocol
 
 import pyarrow as pa
 
-SEAL_BYTES = 16
 # What decoders raise at bytes that are not what the schema says.
 FAILURES = (
     ValueError, TypeError, LookupError, ArithmeticError, EOFError, RecursionError, struct.error, pa.ArrowException,
@@ -69,11 +66,3 @@ def reason_of(failure: BaseException) -> str:
     """An error in one line that says something."""
     said = " ".join(str(failure).split())[:_REASON_MAX]
     return f"{type(failure).__name__}: {said}" if said else type(failure).__name__
-
-
-def seal(payloads: Sequence[bytes]) -> bytes:
-    """Bytes that depend on all payloads, so that none of them can hold these by design."""
-    digest = hashlib.blake2b(digest_size=SEAL_BYTES)
-    for payload in payloads:
-        digest.update(payload)
-    return digest.digest()
