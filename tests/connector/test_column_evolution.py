@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -22,17 +22,37 @@ from ledger.errors import Corrupt, Refused
 from ledger.position import PositionRange
 from ledger.protocol import ReadRequest
 from ledger.segment_reader import iter_frames
+from streaming_examples.broker_control import stop_broker_of
 
 ONE = StructType().add("id", LongType())
 TWO = StructType().add("id", LongType()).add("name", StringType())
 
 
-def source(store: Path, **options: str) -> LedgerSource:
-    return LedgerSource({"path": "orders", "store": str(store), **options}, "0")
+class Place(NamedTuple):
+    """A ledger of its own in the store of this file."""
+
+    store: Path
+    name: str
 
 
-def write(store: Path, schema: StructType, rows: list[dict[str, Any]], **options: str) -> None:
-    writer = source(store, **options).batch_writer(schema, overwrite=False)
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("grown") / "store"
+    yield path
+    stop_broker_of(path)
+
+
+@pytest.fixture
+def place(grown: Path, request: pytest.FixtureRequest) -> Place:
+    return Place(grown, request.node.name)
+
+
+def source(place: Place, **options: str) -> LedgerSource:
+    return LedgerSource({"path": place.name, "store": str(place.store)} | options, "0")
+
+
+def write(place: Place, schema: StructType, rows: list[dict[str, Any]], **options: str) -> None:
+    writer = source(place, **options).batch_writer(schema, overwrite=False)
     kinds = {"bigint": pa.int64(), "int": pa.int32(), "string": pa.string()}
     arrow = pa.schema([(field.name, kinds[field.dataType.simpleString()]) for field in schema])
     writer.commit([writer.write(iter([pa.RecordBatch.from_pylist(rows, arrow)]))])
@@ -42,15 +62,15 @@ def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def read(store: Path, schema: StructType | None = None, **options: str) -> list[dict[str, Any]]:
-    one = source(store, **options)
+def read(place: Place, schema: StructType | None = None, **options: str) -> list[dict[str, Any]]:
+    one = source(place, **options)
     reader = one.batch_reader(schema or one.schema())
     return [row for part in reader.partitions() for row in rows(reader.read(part))]
 
 
-def states(store: Path) -> list[int]:
+def states(place: Place) -> list[int]:
     """The schema versions that entries state."""
-    log = connect(store).ledger("orders")
+    log = connect(place.store).ledger(place.name)
     request = ReadRequest(log.name, PositionRange(log.end().start, log.end().end))
     return [
         schema_version_of(parse_entry(frame, "").metadata, "")
@@ -59,23 +79,29 @@ def states(store: Path) -> list[int]:
     ]
 
 
-def test_columns_are_added_by_those_who_say_so_and_the_log_keeps_what_it_was(store: Path) -> None:
-    write(store, ONE, [{"id": 1}])
+def test_columns_are_added_by_those_who_say_so_and_the_log_keeps_what_it_was(place: Place) -> None:
+    write(place, ONE, [{"id": 1}])
     with pytest.raises(Refused, match=r"column 'name' \(string\) is not a column of ledger"):
-        write(store, TWO, [{"id": 2, "name": "b"}])
-    write(store, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
-    assert connect(store).ledger("orders").describe().schema_version == 1
+        write(place, TWO, [{"id": 2, "name": "b"}])
+    write(place, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
+    assert connect(place.store).ledger(place.name).describe().schema_version == 1
     with pytest.raises(Refused, match=r"'name' \(string\) of ledger .* is missing"):
-        write(store, ONE, [{"id": 3}])
-    write(store, ONE, [{"id": 3}], mergeSchema="true")
-    assert connect(store).ledger("orders").describe().schema_version == 1
-    assert read(store) == [{"id": 1, "name": None}, {"id": 2, "name": "b"}, {"id": 3, "name": None}]
-    assert read(store, columns="name") == [{"name": None}, {"name": "b"}, {"name": None}]
+        write(place, ONE, [{"id": 3}])
+    write(place, ONE, [{"id": 3}], mergeSchema="true")
+    assert connect(place.store).ledger(place.name).describe().schema_version == 1
+    assert read(place) == [{"id": 1, "name": None}, {"id": 2, "name": "b"}, {"id": 3, "name": None}]
+    assert read(place, columns="name") == [{"name": None}, {"name": "b"}, {"name": None}]
+    # Partitions grow with the whole.
+    whole = connect(place.store).create_partitioned("views", 2)
+    write(place, ONE, [{"id": 1}, {"id": 2}], path="views")
+    write(place, TWO, [{"id": number, "name": "b"} for number in range(3, 6)], path="views", mergeSchema="true")
+    assert whole.read().column_names == ["id", "name"]
+    assert sorted(whole.read().column("id").to_pylist()) == [1, 2, 3, 4, 5]
 
 
-def test_a_type_never_changes_and_a_refusal_leaves_everything_as_it_was(store: Path) -> None:
-    write(store, ONE, [{"id": 1}])
-    before = connect(store).ledger("orders").describe()
+def test_a_type_never_changes_and_a_refusal_leaves_everything_as_it_was(place: Place) -> None:
+    write(place, ONE, [{"id": 1}])
+    before = connect(place.store).ledger(place.name).describe()
     for schema, words in (
         (
             StructType().add("more", StringType()).add("id", IntegerType()),
@@ -84,28 +110,28 @@ def test_a_type_never_changes_and_a_refusal_leaves_everything_as_it_was(store: P
         (StructType().add("ID", LongType()), "column 'ID' cannot be added to ledger .*, which has 'id'"),
     ):
         with pytest.raises(Refused, match=words):
-            source(store, mergeSchema="true").batch_writer(schema, overwrite=False)
-    assert connect(store).ledger("orders").describe() == before
-    assert not list((store / "staging").rglob("*.part"))
+            source(place, mergeSchema="true").batch_writer(schema, overwrite=False)
+    assert connect(place.store).ledger(place.name).describe() == before
+    assert not list((place.store / "staging").rglob("*.part"))
 
 
-def test_a_running_query_keeps_its_columns_and_the_next_one_has_the_new(store: Path) -> None:
-    write(store, ONE, [{"id": 1}])
-    planned = source(store, startingPosition="earliest")
+def test_a_running_query_keeps_its_columns_and_the_next_one_has_the_new(place: Place) -> None:
+    write(place, ONE, [{"id": 1}])
+    planned = source(place, startingPosition="earliest")
     schema = planned.schema()
     reader = planned.stream_reader(schema)
     start = reader.initialOffset()
-    write(store, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
+    write(place, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
     end = reader.latestOffset(start, None)
     found = [row for part in reader.partitions(start, end) for row in rows(reader.read(part))]
     assert found == [{"id": 1}, {"id": 2}]
     reader.stop()
     # Spark asks once more for a reader of the schema that it planned with, also when the columns are there already.
-    again = source(store, startingPosition="earliest").stream_reader(schema)
+    again = source(place, startingPosition="earliest").stream_reader(schema)
     found = [row for part in again.partitions(start, end) for row in rows(again.read(part))]
     assert found == [{"id": 1}, {"id": 2}]
     again.stop()
-    restarted = source(store, startingPosition="earliest")
+    restarted = source(place, startingPosition="earliest")
     assert restarted.schema().names == ["id", "name"]
     last = restarted.stream_reader(restarted.schema())
     found = [row for part in last.partitions(start, end) for row in rows(last.read(part))]
@@ -113,18 +139,18 @@ def test_a_running_query_keeps_its_columns_and_the_next_one_has_the_new(store: P
     last.stop()
 
 
-def test_newer_columns_are_rescued_where_that_is_asked_for(store: Path) -> None:
-    write(store, ONE, [{"id": 1}])
-    planned = source(store, rescuedDataColumn="_rescued_data").schema()
-    write(store, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
-    first, second = read(store, planned, rescuedDataColumn="_rescued_data")
+def test_newer_columns_are_rescued_where_that_is_asked_for(place: Place) -> None:
+    write(place, ONE, [{"id": 1}])
+    planned = source(place, rescuedDataColumn="_rescued_data").schema()
+    write(place, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
+    first, second = read(place, planned, rescuedDataColumn="_rescued_data")
     assert first == {"id": 1, "_rescued_data": None}
     assert second["id"] == 2
     assert json.loads(second["_rescued_data"])["name"] == "b"
 
 
-def test_payload_schemas_that_are_registered_make_columns(store: Path) -> None:
-    ledger = connect(store).ledger("orders")
+def test_payload_schemas_that_are_registered_make_columns(place: Place) -> None:
+    ledger = connect(place.store).ledger(place.name)
     avro = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
     more = {**avro, "fields": [*avro["fields"], {"name": "name", "type": ["null", "string"], "default": None}]}
     first = json.dumps([{"version": 0, "type": "JSON", "data": avro}])
@@ -143,12 +169,12 @@ def test_payload_schemas_that_are_registered_make_columns(store: Path) -> None:
     with ledger.producer() as producer:
         producer.send(b'{"id": 1}', key="a")
         producer.send(b'{"id": 2, "name": "b"}', key="b")
-    assert [row["id"] for row in read(store)] == [0, 1, 2]
-    assert read(store, columns="id,__key")[1:] == [{"id": 1, "__key": "a"}, {"id": 2, "__key": "b"}]
-    assert states(store) == [0, 1]
+    assert [row["id"] for row in read(place)] == [0, 1, 2]
+    assert read(place, columns="id,__key")[1:] == [{"id": 1, "__key": "a"}, {"id": 2, "__key": "b"}]
+    assert states(place) == [0, 1]
     with pytest.raises(Corrupt, match=r"schema version 1 is not among those given \(0\)"):
-        read(store, payloadSchema="STRING")
+        read(place, payloadSchema="STRING")
     with pytest.raises(Refused, match="holds messages of a payload schema"):
-        write(store, ONE, [{"id": 1}])
+        write(place, ONE, [{"id": 1}])
     with pytest.raises(Refused, match="holds messages of a payload schema"):
         ledger.append([{"id": 1}])

@@ -30,7 +30,6 @@ def every_type(spark: SparkSession) -> DataFrame:
         f.expr("map('k', id)").alias("by"),
         f.expr("map(id, array(named_struct('at', timestamp_micros(id), 'none', null)))").alias("by_id"),
         f.lit(None).alias("nothing"),
-        f.expr("cast('12:30:00.123456' as time)").alias("clock"),
         f.expr("named_struct('x', cast(id as int), 'y', array(named_struct('z', 'q')))").alias("deep"),
     )
 
