@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from ledger.acknowledged_rows import entry_sizes, positions_given
 from ledger.acknowledgements import Acknowledgements, CursorPlace, files_of_cursor
+from ledger.chunk_spans import ChunkTable
 from ledger.compression import NAMES, NONE
 from ledger.cursor import Cursor
 from ledger.cursor_log import CursorLogForm
@@ -42,8 +43,11 @@ _log = logging.getLogger(__name__)
 class AcknowledgementTable:
     """The sets of a store's cursors. Any thread may call any method."""
 
-    def __init__(self, metadata: Metadata, place: CursorPlace, settings: Settings) -> None:
+    def __init__(
+        self, metadata: Metadata, place: CursorPlace, settings: Settings, chunks: ChunkTable | None = None
+    ) -> None:
         self._metadata = metadata
+        self._chunks = chunks
         self._place = place
         self._settings = settings
         self._lock = threading.Lock()
@@ -86,7 +90,7 @@ class AcknowledgementTable:
             # Of a call that was not answered all may be known, and nothing durable yet.
             if not held.add(given) and not (held.is_dirty and self._is_due(held)):
                 return found
-            next_position = held.advanced(found.next_position, snapshot)
+            next_position = self._advanced(held, found.next_position, snapshot)
             moved = self._flush(found, held, next_position) if self._is_due(held) else self._at(found, next_position)
             held.trim_below(moved.next_position)
             return moved
@@ -105,7 +109,13 @@ class AcknowledgementTable:
     def mark_delete(self, cursor: Cursor, next_position: Position, snapshot: LogSnapshot) -> Position:
         """How far a cursor comes when everything before `next_position` is acknowledged."""
         with self._holding(cursor, snapshot) as held:
-            return held.advanced(next_position, snapshot)
+            return self._advanced(held, next_position, snapshot)
+
+    def _advanced(self, held: Acknowledgements, position: Position, snapshot: LogSnapshot) -> Position:
+        chunks, now = self._chunks, self._place.clock
+        if chunks is None:
+            return held.advanced(position, snapshot)
+        return held.advanced(position, snapshot, lambda at: chunks.floor(snapshot, at, now()))
 
     def trim_below(self, cursor: Cursor, position: Position, snapshot: LogSnapshot) -> None:
         """The metadata says that everything before a position is acknowledged: it need not be kept here."""

@@ -97,10 +97,13 @@ class Acknowledgements:
         self.pending.update(news)
         return bool(news)
 
-    def advanced(self, position: Position, snapshot: LogSnapshot) -> Position:
+    def advanced(
+        self, position: Position, snapshot: LogSnapshot, floor: Callable[[Position], Position] | None = None
+    ) -> Position:
         """The first position from `position` on that is not acknowledged.
 
-        Entries that deliver no row pass by themselves, and so does the gap between two ledgers.
+        Entries that deliver no row pass by themselves, and so does the gap between two ledgers; but never past `floor`,
+        which moves a position back to the first chunk of a message that is not finished there.
         """
         at = position
         for segment in snapshot.segments:
@@ -113,7 +116,7 @@ class Acknowledgements:
             at = Position(segment.ledger_id, stop) if stop > here or segment.ledger_id == at.ledger_id else at
             if stop < segment.entries:
                 break
-        return at
+        return at if floor is None else max(position, floor(at))
 
     def trim_below(self, position: Position) -> None:
         """Forget what lies before the mark-delete, once that is durable."""

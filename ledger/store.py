@@ -79,9 +79,9 @@ class Store:
             clock,
             metadata.allocate_ledger_id,
         )
-        self.acknowledgements = AcknowledgementTable(metadata, place, settings)
-        self.deliveries = DeliveryTable(metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements)
         chunks = ChunkTable()
+        self.acknowledgements = AcknowledgementTable(metadata, place, settings, chunks)
+        self.deliveries = DeliveryTable(metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements)
         self.cursors = CursorTable(
             metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements, chunks
         )

@@ -6,8 +6,10 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ledger.acknowledged_rows import acknowledge_batch
 from ledger.chunk_spans import GIVEN_UP_MS, ChunkSpans
 from ledger.entry import encode_entry
 from ledger.position import EARLIEST, Position, PositionRange
@@ -50,6 +52,25 @@ def test_a_cursor_stops_before_a_message_that_is_not_finished_and_goes_on_when_i
     rig.acknowledge("c", last_of_p.next())
     assert rig.left_of("c").next_position == last_of_p.next()
     assert last_of_q < last_of_p
+
+
+def test_acknowledging_entry_by_entry_stops_there_too(rig: LogRig) -> None:
+    before, *_ = rig.append(b"a")
+    first, *_ = put(rig, chunk("p", "m-1", 0, 2))
+    after, *_ = rig.append(b"b")
+    rig.cursor("c")
+
+    def acknowledge(*positions: Position) -> Position:
+        ledgers = np.array([position.ledger_id for position in positions])
+        entries = np.array([position.entry_id for position in positions])
+        given = acknowledge_batch(ledgers, entries, np.full(len(positions), -1))
+        return rig.store.cursors.acknowledge("log", "c", [given]).next_position
+
+    assert acknowledge(before, after) == first
+    last, *_ = put(rig, chunk("p", "m-1", 1, 2))
+    rig.acknowledge("c", last)
+    assert rig.left_of("c").next_position == first
+    assert acknowledge(last) == last.next()
 
 
 def test_a_message_is_given_up_with_its_producer_or_with_time(rig: LogRig) -> None:
