@@ -42,6 +42,7 @@ from ledger.errors import Refused
 from ledger.ledger_life import LedgerLife, change_policy
 from ledger.life_calls import ChangePolicy
 from ledger.names import canonical_name
+from ledger.offload_target import offload_to
 from ledger.partitions import require_partitions
 from ledger.payload_registry import register_payload_schemas, registered_rows, require_columns_registered
 from ledger.payload_schema.documents import parse_schemas
@@ -144,6 +145,10 @@ class LedgerStore:
         """The canonical names of all ledgers, sorted."""
         names: list[str] = self.client.call("list", Empty()).names
         return names
+
+    def offload_to(self, address: str | os.PathLike[str], **options: str) -> None:
+        """Let sealed ledgers be offloaded to a bucket or directory from now on: see `ledger.offload_target`."""
+        offload_to(self.client, address, **options)
 
     def ledger(self, name: str) -> Ledger:
         """A ledger, the whole of it if it is partitioned. Nothing is created before its first append."""

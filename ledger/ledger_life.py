@@ -3,6 +3,7 @@
     orders.set_policy(retentionTimeInMinutes=7 * 24 * 60, retentionSizeInMB=10_240)
     orders.trim()                                   # what the policy lets go, now; the broker does it by itself, too
     orders.change_properties({"owner": "billing"})
+    orders.offload(seal=True)                       # to object storage, where the store says (`store.offload_to(…)`)
     orders.terminate()                              # readers see the end, nothing is appended any more
 
 Rules: every call is durable when it returns, and may be repeated.
@@ -13,13 +14,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from ledger.clock import pause
+from ledger.errors import Unavailable
 from ledger.life_calls import ChangePolicy, ChangeProperties
+from ledger.offload_calls import OffloadPrefix, OffloadStatus
 from ledger.position import Position
 from ledger.protocol import NameLedger, SeekTime
 
 if TYPE_CHECKING:
     from ledger.broker.client import Client
     from ledger.life_calls import Policies, TrimmedLedgers
+
+
+_ASK_MS = 100
 
 
 class LedgerLife:
@@ -44,6 +51,24 @@ class LedgerLife:
         """Delete what the policy lets go and no cursor needs; without a policy that is nothing."""
         done: TrimmedLedgers = self.client.call("trim", NameLedger(self.name))
         return done
+
+    def offload(self, until: Position | None = None, *, seal: bool = False, wait: bool = True) -> OffloadStatus:
+        """Copy sealed ledgers before a position, all without one, to object storage; with `seal` the open one, too.
+
+        Raises Refused when no bucket is configured, Unavailable when one of them could not be copied.
+        """
+        found: OffloadStatus = self.client.call("offload", OffloadPrefix(self.name, until, seal=seal))
+        while wait and found.state in ("waiting", "running"):
+            pause(_ASK_MS)
+            found = self.offload_status()
+        if wait and found.failure:
+            raise Unavailable(f"{self.name!r} is not offloaded from {found.first_left} on: {found.failure}")
+        return found
+
+    def offload_status(self) -> OffloadStatus:
+        """How far the last offload is, and what is in object storage."""
+        found: OffloadStatus = self.client.call("offload.status", NameLedger(self.name))
+        return found
 
     def terminate(self) -> Position:
         """End it for good. The position of its last entry, `(-1, -1)` when it never had one."""

@@ -3,6 +3,7 @@
     offload(ledger, attempt, extra metadata)      copy a sealed ledger, whole or not at all
     read_offloaded(ledger id, attempt, driver)    a handle to what was copied
     delete_offloaded(ledger id, attempt, driver)  delete whatever there is of an attempt; may be repeated
+    delete_orphans(store id, kept)                delete what a listing finds of a store and no record states
 
 Rules: an offloader changes no metadata. It may be given the same attempt again, and makes of it what is there already.
 Any thread may call any method. Where none is configured every use is Refused.
@@ -11,7 +12,7 @@ Any thread may call any method. Where none is configured every use is Refused.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -93,6 +94,10 @@ class LedgerOffloader(Protocol):
         """Delete whatever there is of an attempt."""
         ...
 
+    def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
+        """Delete the objects of a store whose attempts are none of these, where `driver` says; how many."""
+        ...
+
     def close(self) -> None:
         """Let go of threads and connections."""
         ...
@@ -123,6 +128,10 @@ class NoOffloader:
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
         """Refused."""
         raise _refused(f"ledger {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be deleted there")
+
+    def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:  # noqa: ARG002 — as above
+        """Refused."""
+        raise _refused("no object storage can be looked through")
 
     def close(self) -> None:
         """Nothing is held."""

@@ -39,6 +39,15 @@ def roll_over_if_due(writer: LogWriter, context: LogContext) -> bool:
     return True
 
 
+def roll_over(writer: LogWriter) -> bool:
+    """Seal the open ledger if it holds an entry; the next append opens another."""
+    log = writer.opened
+    if log is None or not log.index.count:
+        return False
+    writer.seal()
+    return True
+
+
 def trim(writer: LogWriter, context: LogContext) -> tuple[TrimmedLedgers, list[Path]]:
     """Take what retention lets go off the list; answers the files, which are nobody's any more."""
     snapshot = writer.list.snapshot(writer.opened)

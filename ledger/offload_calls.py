@@ -10,6 +10,7 @@ from ledger.position import Position
 class OffloadPrefix(msgspec.Struct, frozen=True):
     """Offload all sealed ledgers before a position; without one, all there are. Answered at once: it runs by itself.
 
+    With `seal` the ledger that is being written is sealed first, if it holds an entry, so that it goes, too.
     With `cancel` what runs is to stop instead. With `sweep` objects that nobody refers to are deleted instead: those
     that are noted, and what a listing of the bucket finds of this store.
     """
@@ -18,6 +19,7 @@ class OffloadPrefix(msgspec.Struct, frozen=True):
     until: Position | None = None
     cancel: bool = False
     sweep: bool = False
+    seal: bool = False
 
 
 class OffloadStatus(msgspec.Struct, frozen=True):

@@ -127,6 +127,8 @@ class OffloadDesk:
         if request.sweep:
             return self._swept(name)
         _ = self._offloader().driver  # refused here where there is none
+        if request.seal:
+            self._ledger(name).roll_over()
         found = self._candidates(name)
         end = self._ledger(name).snapshot.end
         ids = before(found, request.until or Position(end.ledger_id + 1, 0), name) if found else []
@@ -213,10 +215,16 @@ class OffloadDesk:
                 except LedgerError as error:
                     _log.warning("objects of an attempt at ledger %d of %s stay: %s", ledger_id, name, error)
 
+    def _stated(self) -> set[uuid.UUID]:
+        """Every attempt that a record states, and those that are about to be."""
+        infos = [self._metadata.ledger(name).info for name in self._metadata.names()]
+        return {attempt.attempt for info in infos for _, attempt in attempts_of(info)} | self._running
+
     def _swept(self, name: str) -> OffloadStatus:
         run = _Run(name, [], "done")
         run.swept = self.sweep()
         self.sweep_left()
+        run.swept += self._offloader().delete_orphans(self._store_id, self._stated())
         with self._arrival:
             earlier = self._runs.get(name)
             if earlier is None or not earlier.active:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -31,7 +31,7 @@ from ledger.segment_verification import verify_segment
 from ledger.settings import Settings
 from offload.block_index import BlockIndex, parse_index
 from offload.index_objects import index_of, parts_of, user_metadata
-from offload.object_key import ObjectKey
+from offload.object_key import PLACES_SUFFIX, ObjectKey
 from offload.object_store import ObjectStore
 from offload.opened_store import open_object_store
 from offload.part_upload import again, upload_file
@@ -137,6 +137,23 @@ class LedgerCopies:
             if upload.key == key.data_name:
                 store.abort(upload)
         store.delete([key.data_name, key.entries_name])
+
+    def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
+        """Delete the objects of a store that none of these attempts made; how many. Of others' nothing is touched."""
+        store, orphans = self.store, []
+        for found in store.objects():
+            name = found.key.removesuffix(PLACES_SUFFIX)
+            parsed = ObjectKey.parse(name)
+            if parsed is None or parsed[0].attempt in kept:
+                continue
+            try:
+                owner = store.head(found.key).metadata.get("pulsarclustername")
+            except NotFound:
+                continue
+            if owner == store_id:
+                orphans.append(found.key)
+        store.delete(orphans)
+        return len(orphans)
 
     def close(self) -> None:
         """Let go of threads and connections."""

@@ -20,6 +20,9 @@ _NAME = re.compile(
 )
 
 
+PLACES_SUFFIX = "-entries"
+
+
 class ObjectKey(NamedTuple):
     """One attempt to offload one ledger."""
 
@@ -39,7 +42,7 @@ class ObjectKey(NamedTuple):
     @property
     def entries_name(self) -> str:
         """The key of the object with the place of every entry."""
-        return f"{self.data_name}-entries"
+        return f"{self.data_name}{PLACES_SUFFIX}"
 
     @classmethod
     def of_halves(cls, most: int, least: int, ledger_id: int) -> ObjectKey:

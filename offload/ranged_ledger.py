@@ -229,7 +229,7 @@ class RangedLedger:
                 range(block.first_entry, last + 1), learned.offsets, learned.lengths, strict=False
             ):
                 frame = self._fetched(lambda at=offset, n=length: self._windows.read(source, at, FRAME_BYTES + n))  # type: ignore[misc]
-                ((_, data),) = iter_frames(frame, self.ledger_id, entry, 1)
+                ((_, data),) = iter_frames(memoryview(frame).cast("B"), self.ledger_id, entry, 1)
                 stamp = checked_traits(data, entry_traits, stamp).stamp or stamp
                 rows.append((offset, length, stamp.timestamp_ms, stamp.row_end))
             self._require_padding(source, learned, rows[-1])
@@ -241,7 +241,7 @@ class RangedLedger:
         if at >= block.end:
             return
         rest = self._fetched(lambda: self._windows.read(source, at, block.end - at))
-        if fault := padding_fault(memoryview(rest)):
+        if fault := padding_fault(memoryview(rest).cast("B")):
             raise Corrupt(f"{self._where(source.key)} at {at}: {fault}")
 
     def _require_version(self, head: ObjectHead) -> None:

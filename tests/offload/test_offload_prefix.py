@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 from offload_rig import HOUR, OffloadRig
@@ -49,6 +49,9 @@ class Failing:
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
         self.deleted.append(attempt)
         self.real.delete_offloaded(ledger_id, attempt, driver)
+
+    def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
+        return self.real.delete_orphans(store_id, kept)
 
     def close(self) -> None:
         pass

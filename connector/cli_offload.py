@@ -1,0 +1,81 @@
+"""`ledger offload`: sealed ledgers to object storage, with a bar; how far that is; stopping and sweeping.
+
+Rules: the broker does it and goes on when this command is interrupted. A failure of a ledger is status 1 after the
+others were tried.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from connector.cli import Name, Output, OutputOption, StoreOption, opened, reporting, show
+from ledger.broker.client import Client
+from ledger.clock import pause
+from ledger.errors import Refused, Unavailable
+from ledger.names import canonical_name
+from ledger.offload_calls import OffloadPrefix, OffloadStatus
+from ledger.position import Position
+from ledger.protocol import NameLedger
+
+_ASK_MS = 200
+
+
+@reporting
+def offload(
+    name: Name,
+    until: Annotated[str, typer.Option("--until", help="LEDGER:ENTRY; whole ledgers before it go.")] = "",
+    seal: Annotated[bool, typer.Option("--seal", help="Seal first what is being written.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Only tell how far it is.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Stop what runs.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Delete objects that nobody refers to.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is done.")] = True,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Copy sealed ledgers to object storage; their local data go after the lag."""
+    if sum((status, cancel, sweep)) > 1:
+        raise Refused("--status, --cancel and --sweep do different things", hint="Name one of them")
+    client, name = opened(store).client, canonical_name(name)
+    if status:
+        found: OffloadStatus = client.call("offload.status", NameLedger(name))
+    else:
+        request = OffloadPrefix(name, _position(until), cancel, sweep, seal)
+        found = client.call("offload", request)
+        if wait and not (cancel or sweep):
+            found = _followed(client, found, shown=output is Output.text)
+    show(output, found, lambda console: console.print(_sentence(found)))
+    if found.state == "failed":
+        raise Unavailable(f"{name!r} is not offloaded up to there: {found.failure}")
+
+
+def _followed(client: Client, found: OffloadStatus, *, shown: bool) -> OffloadStatus:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task("offload", total=None)
+        while True:
+            now = f"ledger {found.left[0]}" if found.left else "done"
+            bar.update(task, description=now, completed=found.bytes_done, total=found.bytes_total or None)
+            if found.state not in ("waiting", "running"):
+                return found
+            pause(_ASK_MS)
+            found = client.call("offload.status", NameLedger(found.name))
+
+
+def _sentence(found: OffloadStatus) -> str:
+    swept = f", {found.swept} leftovers swept" if found.swept else ""
+    return (
+        f"{found.name}: {found.state}; {len(found.done)} ledgers in this run, {len(found.left)} left, "
+        f"{found.offloaded} in object storage ({found.local} of them here, too){swept}; not there yet from "
+        f"{found.first_left}"
+    )
+
+
+def _position(text: str) -> Position | None:
+    try:
+        return Position.parse(text) if text else None
+    except ValueError as wrong:
+        raise Refused(str(wrong), hint="Give LEDGER:ENTRY, as `ledger describe` shows them") from None

@@ -1,0 +1,80 @@
+"""Goal: a store's own broker, a process, offloads to a real S3 server and serves from it. Method: as a user does it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from connector.command import app
+from ledger.api import LedgerStore, connect
+from ledger.errors import Refused
+from ledger.position import Position
+from ledger.protocol import Empty
+from offload.opened_store import open_object_store
+from streaming_examples.s3_server import S3Server
+
+PROVIDER = "streaming_examples.s3_server:credentials"
+
+
+@pytest.fixture
+def store(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerStore]:
+    monkeypatch.setenv("LEDGER_STORE", str(store_path))
+    opened = connect(store_path)
+    yield opened
+    opened.client.call("shutdown", Empty())
+
+
+def command(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def test_a_ledger_goes_to_a_bucket_and_is_read_from_it(
+    store: LedgerStore, store_path: Path, s3_server: S3Server, bucket: str
+) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"id": number, "note": "x" * 1000} for number in range(2000)])
+    with pytest.raises(Refused, match="no offloader is configured"):
+        orders.offload()
+    store.offload_to(bucket, endpoint=s3_server.endpoint, credential_provider=PROVIDER)
+    done = orders.offload(seal=True)
+    orders.append([{"id": 2000, "note": "later"}])
+    assert (done.state, done.offloaded, done.local) == ("done", 1, 1)
+    orders.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
+    assert orders.trim().local == done.done
+    assert len(list((store_path / "ledgers").glob("*.ledger"))) == 1
+    assert orders.read().column("id").to_pylist() == list(range(2001))
+    assert orders.describe().rows == 2001
+    objects = open_object_store(bucket, s3_server.options)
+    keys = [found.key for found in objects.objects()]
+    assert [key.partition("-ledger-")[2] for key in keys] == ["0", "0-entries", "0-index"]
+    metadata = objects.head(keys[0]).metadata
+    assert metadata["managedledgername"] == "public/default/persistent/orders"
+    assert (metadata["role"], metadata["s3managedledgeroffloaderformatversion"]) == ("data", "1")
+    assert metadata["pulsarclustername"] == store.client.store_id or metadata["pulsarclustername"]
+    store.delete("orders")
+    command("offload", "missing", status=1)
+
+
+def test_the_command_offloads_tells_and_sweeps(store: LedgerStore, tmp_path: Path) -> None:
+    clicks = store.ledger("clicks")
+    clicks.append([{"id": 1}])
+    assert "no offloader is configured" in command("offload", "clicks", status=1)
+    command("settings", "set", "managedLedgerOffloadBucket", str(tmp_path / "objects"))
+    assert "0 ledgers in this run" in command("offload", "clicks")
+    told = json.loads(command("offload", "clicks", "--seal", "--output", "json"))
+    assert (told["state"], told["done"], told["first_left"]) == ("done", [0], [0, 1])
+    assert "1 in object storage (1 of them here, too)" in command("offload", "clicks", "--status")
+    assert "0 leftovers" not in command("offload", "clicks", "--sweep")
+    assert "done" in command("offload", "clicks", "--cancel")
+    assert "LEDGER:ENTRY" in command("offload", "clicks", "--until", "x", status=1)
+    assert "different things" in command("offload", "clicks", "--cancel", "--sweep", status=1)
+    assert clicks.offload(Position(0, 1)).done == []
+    command("settings", "set", "managedLedgerOffloadDeletionLagMs", "1", status=1)
+    assert "expected a whole number" in command("settings", "set", "maxWaitMillis", "x", status=1)
+    assert clicks.read().num_rows == 1
