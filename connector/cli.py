@@ -20,12 +20,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from connector.cli_cache import show_cache
 from ledger.api import LedgerStore, connect, store_location
 from ledger.cursor_calls import CursorState, NameCursor, OpenCursor, ResetCursor
 from ledger.errors import LedgerError
 from ledger.names import canonical_name, short_name
 from ledger.position import EARLIEST, LATEST, Position
-from ledger.protocol import CreateLedger, LedgerDescription, SeekTime
+from ledger.protocol import CreateLedger, Empty, LedgerDescription, SeekTime
 
 # Locals in a traceback could show a token.
 app = typer.Typer(
@@ -157,10 +158,19 @@ def create(
 
 @app.command()
 @reporting
-def describe(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+def describe(
+    name: Name,
+    cache: Annotated[bool, typer.Option("--cache", help="What the broker's cache holds of it, and for whom.")] = False,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
     """A ledger: its end, its segments, its cursors."""
     client = opened(store).client
     described = client.describe(canonical_name(name))
+    if cache:
+        counted = client.call("cache", Empty())
+        show(output, counted, lambda console: show_cache(console, counted, described.name))
+        return
     if output is Output.json:
         show(output, described, lambda _: None)
         return

@@ -30,10 +30,11 @@ from connector.partition_fetch import fetch
 from connector.read_plan import Limits, admitted_end
 from connector.stream_report import ALL_THERE_WAS, AVAILABLE_NOW, LedgerLag, Origin, reads_between, stream_report
 from connector.subscription import Heartbeat, Subscription, keep_awake
+from ledger.cache_calls import CacheMetrics
 from ledger.clock import system_clock_ms
 from ledger.errors import DataLoss, LedgerError, Unsupported
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import CacheMetrics, Empty, LedgerEnd
+from ledger.protocol import Empty, LedgerEnd
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -11,7 +11,7 @@ Rules
 - Keys stand in one order. Lag is what this batch leaves behind, as the log stood when the batch was planned.
 - `lagMs` is how long the oldest entry that is left has waited, by the broker's clock; 0 when nothing is left.
 - `reads` counts what the broker handed out to anybody since the last report: places that were mapped, blocks that were
-  sent. `cacheHitRate` is of what was sent.
+  sent. `cacheHitRate` is of both: entries that were not read from storage.
 - Credentials are references, never what they name. A report is read back by the session's listener
   (`connector.acknowledging`), so what it says of store and subscription is what an acknowledgement needs.
 """
@@ -22,8 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ledger.cache_calls import CacheMetrics
 from ledger.errors import LedgerError
-from ledger.protocol import CacheMetrics, LedgerEnd
+from ledger.protocol import LedgerEnd
 
 if TYPE_CHECKING:
     from ledger.broker.credentials import Credentials
@@ -85,11 +86,12 @@ def reads_between(before: CacheMetrics | None, now: CacheMetrics) -> dict[str, A
     if before is None or now.mapped_bytes < before.mapped_bytes or now.misses < before.misses:
         before = CacheMetrics(0, 0, 0, 0, 0, 0, 0)
     hits, misses = now.hits - before.hits, now.misses - before.misses
-    sent = now.hit_bytes - before.hit_bytes + now.miss_bytes - before.miss_bytes
+    handed_out = now.hit_bytes - before.hit_bytes + now.miss_bytes - before.miss_bytes
+    mapped = now.mapped_bytes - before.mapped_bytes
     return {
         "cacheHitRate": round(hits / (hits + misses), 4) if hits + misses else None,
-        "mappedBytes": now.mapped_bytes - before.mapped_bytes,
-        "sentBytes": sent,
+        "mappedBytes": mapped,
+        "sentBytes": handed_out - mapped,
     }
 
 

@@ -153,6 +153,15 @@ class CursorTable:
                 raise self._missing(snapshot.name, request.cursor)
             self._metadata.deliveries.forget(snapshot.name, request.cursor)
 
+    def next_position(self, ledger: str, name: str) -> Position:
+        """The first position that a cursor has not acknowledged."""
+        return self._get(ledger, name).cursor.next_position
+
+    def is_leased(self, ledger: str, name: str) -> bool:
+        """Whether somebody reads in a cursor's name."""
+        found = self._metadata.cursor(ledger, name)
+        return found is not None and found.cursor.lease.until_ms > self._clock()
+
     def acquire_lease(self, request: AcquireLease) -> LeaseReply:
         """Take or renew a lease; the reply says who has it now."""
         if not request.holder or request.ttl_ms <= 0:

@@ -61,6 +61,7 @@ class ManagedLedger:
         self._snapshot = LogSnapshot(name, ())
         self._context = context
         self._moved = threading.Condition()
+        self.on_moved: Callable[[LogSnapshot, LogSnapshot], None] = _nobody
         self._writer = LogWriter(name, context, self._publish)
 
     @property
@@ -276,5 +277,10 @@ class ManagedLedger:
 
     def _publish(self, snapshot: LogSnapshot) -> None:
         with self._moved:
-            self._snapshot = snapshot
+            before, self._snapshot = self._snapshot, snapshot
             self._moved.notify_all()
+        self.on_moved(before, snapshot)
+
+
+def _nobody(_before: LogSnapshot, _now: LogSnapshot) -> None:
+    """Whom it concerns that a log has moved, until somebody says."""

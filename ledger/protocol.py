@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 import msgspec
 import pyarrow as pa
 
+from ledger.cache_calls import CacheMetrics
 from ledger.cursor_calls import (
     AcquireLease,
     AskHoles,
@@ -299,18 +300,6 @@ class Appended(msgspec.Struct, frozen=True):
     first: Position
     entries: int
     error: WireError | None = None
-
-
-class CacheMetrics(msgspec.Struct, frozen=True):
-    """What the cache did since the broker started. Bytes and counts of entries."""
-
-    hits: int
-    misses: int
-    hit_bytes: int
-    miss_bytes: int
-    size_bytes: int
-    mapped_entries: int
-    mapped_bytes: int
 
 
 class ChangeSetting(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ import msgspec
 from ledger.acknowledgement_table import AcknowledgementTable, cursor_log_form
 from ledger.acknowledgements import CursorPlace
 from ledger.broker.block_source import FrameBlock
-from ledger.cache.block_cache import read_block
+from ledger.cache.mapped_block import read_block
 from ledger.clock import system_clock_ms
 from ledger.cursor_table import CursorTable
 from ledger.errors import LedgerError, NotFound, Refused

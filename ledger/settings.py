@@ -8,42 +8,19 @@ differ.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ledger.cache_setting import CACHE_SETTINGS, CACHE_TEXT_SETTINGS
 from ledger.errors import NotFound, Refused
 from ledger.names import nearest
+from ledger.setting import Setting, TextSetting
 
 _MB = 1024 * 1024
 _MINUTES_MAX = 2**31 - 1
 _SIZE_MB_MAX = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting as it is documented: what it counts, what is allowed, and why it is what it is.
-
-    `live`: it is read at each use, so that it can be changed while the broker runs.
-    """
-
-    unit: str
-    least: int
-    most: int
-    reason: str
-    live: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TextSetting:
-    """One setting that is a text: what kind of text, and why it is there. Empty by default."""
-
-    kind: str
-    reason: str
-    live: bool = False
-    choices: tuple[str, ...] = ()
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +44,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     managedLedgerOffloadReadCacheSizeMB: int = 256
     managedLedgerOffloadFineIndex: int = 1
     managedLedgerCacheSizeMB: int = 64
+    managedLedgerCacheEvictionWatermark: int = 90
+    managedLedgerCacheEvictionTriggerThresholdPercent: int = 98
+    managedLedgerCacheEvictionIntervalMs: int = 100
+    managedLedgerCacheEvictionTimeThresholdMillis: int = 1_000
+    managedLedgerCacheEvictionTimeThresholdMillisMax: int = 5_000
+    managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes: int = 5
+    managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed: int = 0
+    managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis: int = 2_000
+    managedLedgerMaxReadsInFlightSizeInMB: int = 0
+    managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis: int = 60_000
+    managedLedgerMaxReadsInFlightPermitsAcquireQueueSize: int = 50_000
+    cacheEvictionByMarkDeletedPosition: int = 0
+    managedLedgerCursorBackloggedThreshold: int = 1_000
+    managedLedgerMinimumBacklogCursorsForCaching: int = 0
+    managedLedgerMinimumBacklogEntriesForCaching: int = 1_000
+    managedLedgerMaxBacklogBetweenCursorsForCaching: int = 1_000
     maxInFlightAppendBytes: int = 64 * _MB
     maxMessagePublishBufferSizeInMB: int = 512
     maxMessageSize: int = 128 * _MB
@@ -90,6 +83,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     brokerIdleTimeoutSeconds: int = 300
     brokerShutdownTimeoutMs: int = 60_000
     cursorInfoCompressionType: str = ""
+    cacheEvictionPolicy: str = "cursor-distance"
     bindAddress: str = ""
     tlsCertificateFilePath: str = ""
     tlsKeyFilePath: str = ""
@@ -235,13 +229,7 @@ SETTINGS: dict[str, Setting] = {
         1,
         "1: the place of every entry is uploaded as one more object, so that nobody has to scan a block for an entry.",
     ),
-    "managedLedgerCacheSizeMB": Setting(
-        "MiB",
-        0,
-        1024 * 1024,
-        "Blocks kept in memory for readers of other hosts; those on this host map the files.",
-        live=True,
-    ),
+    **CACHE_SETTINGS,
     "maxInFlightAppendBytes": Setting(
         "bytes",
         _MB,
@@ -389,6 +377,7 @@ TEXT_SETTINGS: dict[str, TextSetting] = {
         "name",
         "How the state of a cursor is compressed: NONE, LZ4, ZLIB, ZSTD or SNAPPY. PIP-381's default is NONE.",
     ),
+    **CACHE_TEXT_SETTINGS,
     "bindAddress": TextSetting(
         "address",
         "Where the broker listens instead of its private socket: grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT. Beyond "
@@ -469,7 +458,9 @@ def broker_toml() -> str:
         lines += [f"# {name} = {getattr(defaults, name)}", ""]
     for name, text in TEXT_SETTINGS.items():
         when = " Changed by `ledger settings set`, too." if text.live else ""
-        lines += [f"# {text.reason}", f"# A text: {text.kind}; empty: none.{when}", f'# {name} = ""', ""]
+        default = getattr(defaults, name)
+        empty = "" if default else "; empty: none"
+        lines += [f"# {text.reason}", f"# A text: {text.kind}{empty}.{when}", f'# {name} = "{default}"', ""]
     return "\n".join(lines)
 
 

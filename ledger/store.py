@@ -35,6 +35,7 @@ from ledger.errors import Corrupt, NotFound, Refused, Unavailable
 from ledger.host import StoreLock, host_identity, require_private
 from ledger.ledger_list import LogContext, files_of
 from ledger.ledger_policy import DURABILITY, LedgerPolicy, require_properties, require_settings
+from ledger.log_snapshot import LogSnapshot
 from ledger.managed_ledger import ManagedLedger
 from ledger.manifest_commit import ManifestCommits
 from ledger.metadata import Metadata
@@ -94,6 +95,7 @@ class Store:
         self._staging = StagingArea(path / "staging", new_id)
         self._opened: dict[str, ManagedLedger] = {}
         self.on_deleted: Callable[[Collection[int]], None] = _nobody
+        self.on_moved: Callable[[LogSnapshot, LogSnapshot], None] = _nobody_either
         self.policies = PolicyDesk(
             metadata, settings, lambda name: self._require_exists(canonical_name(name)), self._open_now
         )
@@ -212,7 +214,9 @@ class Store:
             if name not in self._opened:
                 self._require_exists(name)
                 self.partitions.require_single(name)
-                self._opened[name] = ManagedLedger(name, self._context)
+                opened = ManagedLedger(name, self._context)
+                opened.on_moved = lambda before, now: self.on_moved(before, now)  # noqa: PLW0108 — as it is then
+                self._opened[name] = opened
             return self._opened[name]
 
     def create_ledger(self, request: CreateLedger) -> ManagedLedger:
@@ -381,6 +385,10 @@ def _switches(request: CreateLedger) -> dict[str, str]:
 
 def _nobody(_: Collection[int]) -> None:
     """Who is told of deleted ledgers until somebody asks to be."""
+
+
+def _nobody_either(_before: LogSnapshot, _now: LogSnapshot) -> None:
+    """The same for logs that have moved."""
 
 
 def _left_by_create(path: Path) -> bool:

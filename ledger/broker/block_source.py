@@ -20,7 +20,7 @@ from pyarrow import flight
 
 from ledger.broker.client import Client
 from ledger.broker.wire_errors import from_flight
-from ledger.cache.block_cache import map_block
+from ledger.cache.mapped_block import map_block
 from ledger.clock import monotonic_ms, pause
 from ledger.errors import Corrupt, NotFound, Unavailable
 from ledger.position import Position, PositionRange

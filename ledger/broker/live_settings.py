@@ -91,7 +91,13 @@ class LiveSettings:
         ]
         texts = [
             SettingState(
-                name, getattr(self.now, name), "", text.kind, text.reason, live=text.live, changed=name in self._changed
+                name,
+                getattr(self.now, name),
+                getattr(defaults, name),
+                text.kind,
+                text.reason,
+                live=text.live,
+                changed=name in self._changed,
             )
             for name, text in TEXT_SETTINGS.items()
         ]

@@ -28,12 +28,12 @@ from ledger import disk
 from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
 from ledger.broker.append_door import AppendDoor
+from ledger.broker.cached_reads import CachedReads
 from ledger.broker.discovery import BrokerRecord, socket_path, sweep_run_directory
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.server import BrokerServer
 from ledger.broker.supervisor import bound_log
-from ledger.cache.block_cache import BlockCache
 from ledger.clock import monotonic_ms, system_clock_ms
 from ledger.errors import Fenced, LedgerError
 from ledger.offloader_choice import OffloaderChoice, made_by
@@ -44,7 +44,6 @@ _CANNOT_START = 2
 # By name: this package knows of object storage what `ledger.ledger_offloader` says and nothing else.
 _OFFLOADER = "offload.ledger_copies:offloader_of"
 _SWITCH_SECONDS = 0.0002  # a thread whose sync is over must not wait for one that checks sums
-_MB = 1024 * 1024
 _DESCRIPTORS_MAX = 2**20  # the kernel's own limit, unless it was changed
 _CHECK_SECONDS = 0.5
 _GRACE_MS = 2_000
@@ -112,9 +111,10 @@ def _bound(
     sweep_run_directory(system_clock_ms)
     token_path = socket_path(store.store_id).with_suffix(".token")
     token = _write_token(token_path)
-    cache = BlockCache(live.now.managedLedgerCacheSizeMB * _MB)
-    store.on_deleted = cache.forget
-    live.on_change(lambda now: cache.resize(now.managedLedgerCacheSizeMB * _MB))
+    cache = CachedReads(live.now, monotonic_ms, lambda name: store.ledger(name).snapshot)
+    store.on_deleted, store.on_moved = cache.forget, cache.moved
+    live.on_change(cache.change)
+    cache.start()
     admission = BrokerAdmission(live, monotonic_ms)
     stopping = threading.Event()
 

@@ -28,12 +28,19 @@ from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
 from ledger.broker.append_stream import AppendStream, Replies, entries_of
 from ledger.broker.bearer_token import BearerTokenFactory, require_token
+from ledger.broker.cached_reads import CachedReads, Reading
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
-from ledger.cache.block_cache import BlockSource
-from ledger.cursor_calls import AcquireLease, CursorState, LeaseReply, NameCursor, ReleaseLease
+from ledger.cursor_calls import (
+    AcquireLease,
+    CursorState,
+    LeaseReply,
+    NameCursor,
+    ReleaseLease,
+    ResetCursor,
+)
 from ledger.entry import entry_rows, parse_entry
 from ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from ledger.life_calls import ChangeProperties, Properties
@@ -106,7 +113,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(
         self,
         store: Store,
-        source: BlockSource,
+        source: CachedReads,
         listening: Listening,
         *,
         token: str,
@@ -224,13 +231,15 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _blocks(self, request: ReadRequest, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
         with self._activity.call(), _errors_crossing(), self._admission.readers.one():
+            reading = self._reading(request)
             for group in (blocks[:1], *(blocks[at : at + _AHEAD] for at in range(1, len(blocks), _AHEAD))):
                 try:
-                    batches = [_block_batch(block, self._source.read(block)) for block in group]
+                    batches = [_block_batch(block, self._source.read(block, reading)) for block in group]
                 except NotFound:
                     again = self._elsewhere(request, group)
-                    batches = [_block_batch(block, self._source.read(block)) for block in again]
+                    batches = [_block_batch(block, self._source.read(block, reading)) for block in again]
                 yield from batches
+                self._source.served(group, reading)
 
     def _elsewhere(self, request: ReadRequest, gone: list[SegmentBlock]) -> list[SegmentBlock]:
         """The same blocks in object storage, where their ledger went after they were located; else it is an error."""
@@ -258,6 +267,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             state = self._store.cursors.describe(NameCursor(command.ledger, command.cursor, precise=False))
         else:
             state = self._store.cursors.acknowledge(command.ledger, command.cursor, batches)
+        self._source.commit(state.ledger, state.cursor, state.next_position)
         self._store.require_ours()
         return state
 
@@ -273,6 +283,9 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 f"ledger {ledger.name!r} is incarnation {ledger.incarnation}, {wanted} was asked for",
                 hint="It was deleted and made again: start a new checkpoint",
             )
+
+    def _reading(self, request: ReadRequest) -> Reading:
+        return Reading(canonical_name(request.name), request.subscription)
 
     def _on_this_host(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self._token.encode())
@@ -304,6 +317,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _delete(self, request: NameLedger) -> Empty:
         self._store.delete_ledger(request.name)
+        self._source.drop(canonical_name(request.name))
         return Empty()
 
     def _end(self, request: AskEnd) -> LedgerEnd:
@@ -320,7 +334,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         blocks = self._located(request)
         if any(block.home is not None and not block.home.mappable for block in blocks):
             return Places(mapped=False)
-        self._source.hand_out(blocks)
+        self._source.hand_out(blocks, self._reading(request))
         return Places(True, [_place(block) for block in blocks])
 
     def _split(self, request: SplitRequest) -> SplitParts:
@@ -350,11 +364,35 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         reply = self._store.cursors.acquire_lease(request)
         if reply.granted:
             self._activity.hold(_lease_key(request), request.ttl_ms)
+            ledger = canonical_name(request.ledger)
+            position = self._store.cursors.next_position(ledger, request.cursor)
+            self._source.follow(ledger, request.cursor, position, request.ttl_ms)
         return reply
 
     def _release_lease(self, request: ReleaseLease) -> None:
         self._store.cursors.release_lease(request)
         self._activity.hold(_lease_key(request), 0)
+        if not self._store.cursors.is_leased(canonical_name(request.ledger), request.cursor):
+            self._source.leave(canonical_name(request.ledger), request.cursor)
+
+    def _moving(self, change: Callable[[Any], CursorState]) -> Callable[[Any], CursorState]:
+        """A change of a cursor, of which the cache hears."""
+
+        def handle(request: Any) -> CursorState:
+            state = change(request)
+            self._source.commit(state.ledger, state.cursor, state.next_position)
+            return state
+
+        return handle
+
+    def _reset(self, request: ResetCursor) -> CursorState:
+        state = self._store.cursors.reset(request)
+        self._source.reset(state.ledger, state.cursor, state.next_position)
+        return state
+
+    def _delete_cursor(self, request: NameCursor) -> None:
+        self._store.cursors.delete(request)
+        self._source.leave(canonical_name(request.ledger), request.cursor)
 
     def _shutdown(self, _: Empty) -> Empty:
         self.stopping.set()
@@ -385,15 +423,15 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "seek": self._seek,
             "cursor.open": cursors.open,
             "cursor.describe": cursors.describe,
-            "cursor.mark_delete": cursors.mark_delete,
-            "cursor.reset": cursors.reset,
-            "cursor.skip": cursors.skip,
+            "cursor.mark_delete": self._moving(cursors.mark_delete),
+            "cursor.reset": self._reset,
+            "cursor.skip": self._moving(cursors.skip),
             "cursor.properties": cursors.change_properties,
             "cursor.holes": cursors.holes,
             "delivery.next": store.deliveries.next,
             "delivery.get": store.deliveries.get,
             "delivery.bury": _acknowledging(store.deliveries.bury),
-            "cursor.delete": _acknowledging(cursors.delete),
+            "cursor.delete": _acknowledging(self._delete_cursor),
             "lease.acquire": self._acquire_lease,
             "lease.release": _acknowledging(self._release_lease),
             "stage.open": self._open_staging,

@@ -144,10 +144,10 @@ def test_the_report_says_lag_reads_and_why(store: Path, orders: Ledger) -> None:
 
 
 def test_reads_are_counted_between_two_reports() -> None:
-    before, now = CacheMetrics(1, 1, 10, 20, 0, 5, 50), CacheMetrics(4, 2, 40, 30, 0, 9, 90)
+    before, now = CacheMetrics(1, 1, 50, 20, 0, 5, 50), CacheMetrics(4, 2, 120, 30, 0, 9, 90)
     assert reads_between(before, now) == {"cacheHitRate": 0.75, "mappedBytes": 40, "sentBytes": 40}
     assert reads_between(before, before)["cacheHitRate"] is None
-    assert reads_between(now, before)["sentBytes"] == 30, "a new broker counts from nothing"
+    assert reads_between(now, before)["sentBytes"] == 20, "a new broker counts from nothing"
 
 
 def test_an_origin_holds_references_and_comes_back(store: Path, orders: Ledger) -> None:

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from connector.command import app
 from ledger.api import connect
-from ledger.cursor_calls import MarkDelete
+from ledger.cursor_calls import AcquireLease, MarkDelete, OpenCursor
+from ledger.position import EARLIEST
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "pulsar"
 
@@ -39,6 +40,19 @@ def run(*arguments: str, status: int = 0, stdin: str | None = None) -> str:
 
 def run_json(*arguments: str) -> Any:
     return json.loads(run(*arguments, "--output", "json"))
+
+
+def test_what_the_cache_holds_is_shown(store: Path) -> None:
+    run("create", "orders")
+    run("append", "orders", "a", "b")
+    with_reader = connect(store).client
+    with_reader.open_cursor(OpenCursor("orders", "billing", EARLIEST))
+    with_reader.call("lease.acquire", AcquireLease("orders", "billing", "elsewhere/1/1", 60_000))
+    assert run_json("describe", "orders", "--cache")["policy"] == "cursor-distance"
+    shown = run("describe", "orders", "--cache")
+    assert "entries read from storage" in shown
+    assert "policy cursor-distance, limit 67,108,864 bytes" in shown
+    assert "billing" in shown
 
 
 def test_a_ledger_from_its_creation_to_its_end(store: Path) -> None:

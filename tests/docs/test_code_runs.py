@@ -39,6 +39,7 @@ SAYS = {
         r"LEDGER_UNAUTHENTICATED\] the call carried no token",
         r"maxConcurrentReaders = 100 readers",
     ],
+    "docs/cache.md": [r"100 entries from storage, 100 from the cache"],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }
 # A stream that the page leaves running has to get through what there is.

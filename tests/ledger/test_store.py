@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ledger import disk, segment_index
-from ledger.cache.block_cache import map_block
+from ledger.cache.mapped_block import map_block
 from ledger.cursor_calls import MarkDelete, NameCursor, OpenCursor
 from ledger.entry import encode_entry, parse_entry
 from ledger.errors import AlreadyExists, Corrupt, DataLoss, Fenced, NotFound, Refused, Unavailable, Unsupported

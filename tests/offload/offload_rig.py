@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ledger.cache.block_cache import read_block
+from ledger.cache.mapped_block import read_block
 from ledger.cursor_calls import OpenCursor
 from ledger.entry import encode_entry, parse_entry
 from ledger.managed_ledger import ManagedLedger

@@ -56,11 +56,12 @@ def test_mapped_and_fetched_blocks_are_the_same_bytes(client: Client, first: int
 def test_every_way_of_reading_is_counted(client: Client) -> None:
     size = sum(block.frames.size for block in client.read_blocks(EVERYTHING))
     counted = client.call("cache", Empty())
-    assert (counted.mapped_entries, counted.mapped_bytes, counted.hits, counted.misses) == (100, size, 0, 0)
+    assert (counted.mapped_entries, counted.mapped_bytes, counted.hits, counted.misses) == (100, size, 0, 100)
     for _ in range(2):
         assert sum(block.frames.size for block in client.read_blocks(EVERYTHING, mapping=False)) == size
     counted = client.call("cache", Empty())
-    assert (counted.hits, counted.misses, counted.size_bytes) == (100, 100, size)
+    assert (counted.hits, counted.misses, counted.miss_bytes) == (0, 300, 3 * size)
+    assert (counted.size_bytes, counted.mapped_entries) == (0, 100)  # nobody else was going to read it
 
 
 @pytest.mark.parametrize("mapping", [True, False])

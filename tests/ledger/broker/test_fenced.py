@@ -18,11 +18,11 @@ import pytest
 from ledger.broker import server as broker_server
 from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
+from ledger.broker.cached_reads import CachedReads
 from ledger.broker.client import Client
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.server import BrokerServer
-from ledger.cache.block_cache import BlockCache
 from ledger.clock import monotonic_ms, system_clock_ms
 from ledger.cursor_calls import AcquireLease, MarkDelete, NameCursor, OpenCursor, ReleaseLease, ResetCursor
 from ledger.errors import Fenced, LedgerError, Unavailable
@@ -82,7 +82,7 @@ class Served:
         self.address = f"grpc+unix://{path}/s"
         self.server = BrokerServer(
             self.store,
-            BlockCache(1 << 20),
+            CachedReads(Settings(), monotonic_ms, lambda name: self.store.ledger(name).snapshot),
             Listening(self.address),
             token=TOKEN,
             token_path=str(path / "token"),

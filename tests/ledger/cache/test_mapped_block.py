@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.cache import block_cache
-from ledger.cache.block_cache import map_block
+from ledger.cache import mapped_block
+from ledger.cache.mapped_block import map_block
 from ledger.errors import Corrupt, NotFound, Unavailable
 from ledger.segment_reader import SegmentBlock
 
@@ -82,13 +82,13 @@ def test_pages_that_the_disk_does_not_give_are_an_error_and_an_old_kernel_is_non
         class Libc:
             @staticmethod
             def madvise(*_: int) -> int:
-                block_cache.ctypes.set_errno(code)
+                mapped_block.ctypes.set_errno(code)
                 return -1
 
         return Libc
 
-    monkeypatch.setattr(block_cache, "_libc", answering(errno.EFAULT))
+    monkeypatch.setattr(mapped_block, "_libc", answering(errno.EFAULT))
     with pytest.raises(Unavailable, match=rf"{data}: bytes 10 to 20 cannot be read: Bad address"):
         map_block(block(data, 10, 10))
-    monkeypatch.setattr(block_cache, "_libc", answering(errno.EINVAL))
+    monkeypatch.setattr(mapped_block, "_libc", answering(errno.EINVAL))
     assert bytes(map_block(block(data, 10, 10))) == data.read_bytes()[10:20]

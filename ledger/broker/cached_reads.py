@@ -1,0 +1,259 @@
+"""What the broker's calls read, through its cache: it is told who reads, counts what is read and keeps what is needed.
+
+    hand_out    blocks of local files, which a reader on this host maps itself: the cache keeps an account of them
+    read        the frames of a block, for a reader that they are sent to
+    follow …    where readers stand: the lease of a subscription, its acknowledgements, its end
+
+Rules
+- What is not cached and handed out, mapped or sent, counts as read from storage. It is cached if the policy says so: as
+  a rule when another reader has still to come to it.
+- A range is settled for its reader when its places were answered, or when its last frame was sent.
+- What is appended is cached while the ledger has readers, and a little longer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ledger.cache.cache_report import cache_report
+from ledger.cache.cache_settings import limits_of, policy_of
+from ledger.cache.cached_span import CachedBlock
+from ledger.cache.entry_cache import EntryCache, Part
+from ledger.cache.ledger_readers import LedgerReaders
+from ledger.cache.mapped_block import map_block, read_block
+from ledger.cache.memory_home import MemoryHome
+from ledger.cache.read_permits import ReadPermits
+from ledger.cache_calls import CacheMetrics
+from ledger.clock import Clock
+from ledger.entry_numbers import EntryNumbers
+from ledger.errors import LedgerError, NotFound
+from ledger.log_snapshot import LogSnapshot
+from ledger.position import Position
+from ledger.segment_format import FRAME_BYTES
+from ledger.segment_index import EntryIndex, Integers
+from ledger.segment_reader import BlockHome, SegmentBlock, frame_table
+from ledger.settings import Settings
+
+_MB = 1024 * 1024
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Who reads: a reader's name, empty for one that is not known, and the canonical name of the ledger."""
+
+    ledger: str
+    reader: str
+
+
+class CachedReads:
+    """The cache of a broker, as its calls use it. Any thread may call it."""
+
+    def __init__(self, settings: Settings, clock: Clock, snapshot_of: Callable[[str], LogSnapshot]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._snapshot_of = snapshot_of
+        permits = ReadPermits(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
+        self.cache = EntryCache(policy_of(settings), clock, permits, self._readers_of)
+        self._followed: set[str] = set()
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Let time pass: a thread looks for what is old, until `stop`."""
+        threading.Thread(target=self._run, name="cache", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let it stand still."""
+        self._stopped.set()
+
+    def change(self, settings: Settings) -> None:
+        """Go by other settings from now on."""
+        before, self._settings = self._settings, settings
+        permits = self.cache.permits
+        permits.timeout_ms = settings.managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis
+        permits.waiting_max = settings.managedLedgerMaxReadsInFlightPermitsAcquireQueueSize
+        permits.resize(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
+        same = before.cacheEvictionPolicy == settings.cacheEvictionPolicy
+        if not same or limits_of(before) != limits_of(settings):
+            self.cache.change(policy_of(settings))
+
+    def hand_out(self, blocks: Sequence[SegmentBlock], reading: Reading) -> None:
+        """Account for blocks whose places were answered to a reader that maps them itself."""
+        for block in blocks:
+            self._account(block, reading)
+        with self.cache.still():
+            counts = self.cache.ledger(reading.ledger).counts
+            counts.mapped += sum(block.entries for block in blocks)
+            counts.mapped_bytes += sum(block.length for block in blocks)
+        self.served(blocks, reading)
+
+    def read(self, block: SegmentBlock, reading: Reading) -> pa.Buffer:
+        """Exactly the frames of the block; valid for as long as the buffer is referenced."""
+        if block.home is not None and not block.home.mappable:
+            return self._from_object(block, block.home, reading)
+        with self.cache.permits.one(block.length) if self._account(block, reading) else nullcontext():
+            return read_block(block)
+
+    def served(self, blocks: Iterable[SegmentBlock], reading: Reading) -> None:
+        """The reader has these blocks, completely."""
+        if reading.reader and reading.ledger in self._followed:
+            with self.cache.moving(reading.ledger) as readers:
+                readers.keep(reading.reader, self._clock())
+                for block in blocks:
+                    readers.served(
+                        reading.reader, block.ledger_id, block.first_entry, block.first_entry + block.entries
+                    )
+
+    def follow(self, ledger: str, reader: str, position: Position, ttl_ms: int) -> None:
+        """A reader stands at `position` and is there for `ttl_ms` at least, unless it is heard of again."""
+        with self.cache.moving(ledger) as readers:
+            readers.follow(reader, position, self._clock() + ttl_ms)
+        self._followed.add(ledger)
+
+    def commit(self, ledger: str, reader: str, position: Position) -> None:
+        """A reader has acknowledged everything before `position`."""
+        if ledger in self._followed:
+            with self.cache.moving(ledger) as readers:
+                readers.commit(reader, position)
+
+    def reset(self, ledger: str, reader: str, position: Position) -> None:
+        """A reader begins anew at `position`."""
+        if ledger in self._followed:
+            with self.cache.moving(ledger) as readers:
+                readers.reset(reader, position)
+
+    def leave(self, ledger: str, reader: str) -> None:
+        """A reader reads no more."""
+        if ledger in self._followed:
+            with self.cache.moving(ledger) as readers:
+                readers.leave(reader, self._clock())
+
+    def moved(self, before: LogSnapshot, now: LogSnapshot) -> None:
+        """A log has grown: what was appended is cached for those who follow it. Raises nothing: the writer calls."""
+        if now.name not in self._followed or not self._is_followed(now.name):
+            return
+        try:
+            self._appended(before, now)
+        except (LedgerError, OSError) as error:
+            _log.warning("%s: what was appended is not cached: %s", now.name, error)
+
+    def forget(self, ledger_ids: Collection[int]) -> None:
+        """Let go of ledgers whose files were deleted."""
+        self.cache.forget(ledger_ids)
+
+    def drop(self, name: str) -> None:
+        """Let go of a ledger, or a partitioned one, that was deleted."""
+        for ledger in self.cache.ledgers():
+            if ledger.cache.name == name or ledger.cache.name.startswith(f"{name}-partition-"):
+                self._followed.discard(ledger.cache.name)
+                self.cache.drop(ledger.cache.name)
+
+    def metrics(self) -> CacheMetrics:
+        """What was counted since the start."""
+        return cache_report(self.cache, self._settings.cacheEvictionPolicy)
+
+    def _from_object(self, block: SegmentBlock, home: BlockHome, reading: Reading) -> pa.Buffer:
+        """The frames of a block whose ledger is in object storage: from the cache, or read there once."""
+
+        def frames_of(first: int, end: int) -> pa.Buffer:
+            size = block.length * (end - first) // block.entries
+            with self.cache.permits.one(size):
+                return home.read_with(lambda: _local(block, first, end), first, end - first)
+
+        def load(first: int, end: int) -> CachedBlock:
+            where = MemoryHome(frames_of(first, end))
+            held = weakref.ref(where.hold())  # whoever asks where entries are has the bytes, the block need not
+
+            def edges(first: int, end: int) -> Integers:
+                there = held()
+                if there is None:
+                    raise ValueError(f"entries {first} to {end} were let go of")
+                starts, lengths = frame_table(there.frames, block.ledger_id, first, end - first)
+                return np.append(starts - FRAME_BYTES, starts[-1:] + lengths[-1:])
+
+            return CachedBlock(block.ledger_id, first, end, where.hold().frames.size, edges, where)
+
+        first, end = block.first_entry, block.first_entry + block.entries
+        parts = self.cache.fetch(reading.ledger, reading.reader, block.ledger_id, first, end, load)
+        return _joined([frames_of(part.first, part.end) if part.held is None else _cut(part) for part in parts])
+
+    def _account(self, block: SegmentBlock, reading: Reading) -> bool:
+        """Count it and cache what is to be cached; whether any of it is read from storage."""
+        index, missed = self._index_of(reading.ledger, block.ledger_id), list[int]()
+
+        def load(first: int, end: int) -> CachedBlock:
+            missed.append(first)
+            return _block(index, first, end)
+
+        first, end = block.first_entry, block.first_entry + block.entries
+        self.cache.fetch(reading.ledger, reading.reader, block.ledger_id, first, end, load)
+        return bool(missed)
+
+    def _appended(self, before: LogSnapshot, now: LogSnapshot) -> None:
+        start = before.end
+        for segment in now.segments[-2:]:
+            first = start.entry_id if segment.ledger_id == start.ledger_id else 0
+            if segment.ledger_id >= start.ledger_id and first < segment.entries:
+                self.cache.append(now.name, _block(segment.index(), first, segment.entries))
+
+    def _index_of(self, ledger: str, ledger_id: int) -> EntryIndex:
+        segments = self._snapshot_of(ledger).segments
+        at = bisect_left(segments, ledger_id, key=lambda segment: segment.ledger_id)
+        if at == len(segments) or segments[at].ledger_id != ledger_id:
+            raise NotFound(f"ledger {ledger_id} of {ledger!r} was trimmed", hint="Ask for the range again")
+        return segments[at].index()
+
+    def _is_followed(self, ledger: str) -> bool:
+        readers = self.cache.ledger(ledger).readers
+        if len(readers):
+            return True
+        left, grace = (
+            readers.left_ms,
+            self._settings.managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis,
+        )
+        return left is not None and self._clock() - left < grace
+
+    def _readers_of(self, ledger: str) -> LedgerReaders:
+        return LedgerReaders(EntryNumbers(lambda: self._snapshot_of(ledger)), lambda: self._snapshot_of(ledger).end)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):
+            if self._followed or self.cache.held:
+                self.cache.expire()
+
+
+def _block(index: EntryIndex, first: int, end: int) -> CachedBlock:
+    """Entries of a local file: an account of them, no copy."""
+
+    def edges(first: int, end: int) -> Integers:
+        return np.concatenate(([0], np.cumsum(index.lengths[first:end] + FRAME_BYTES)))
+
+    size = int(index.lengths[first:end].sum()) + FRAME_BYTES * (end - first)
+    return CachedBlock(index.ledger_id, first, end, size, edges)
+
+
+def _local(block: SegmentBlock, first: int, end: int) -> pa.Buffer:
+    """Some entries of a block of a local file."""
+    frames = map_block(block)
+    starts, lengths = frame_table(frames, block.ledger_id, block.first_entry, block.entries)
+    begin = int(starts[first - block.first_entry]) - FRAME_BYTES
+    stop = int(starts[end - 1 - block.first_entry] + lengths[end - 1 - block.first_entry])
+    return frames.slice(begin, stop - begin)
+
+
+def _cut(part: Part) -> pa.Buffer:
+    offset, length = part.block.cut(part.first, part.end)
+    return part.held.frames.slice(offset, length) if part.held is not None else None
+
+
+def _joined(parts: list[pa.Buffer]) -> pa.Buffer:
+    return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(memoryview(part) for part in parts))

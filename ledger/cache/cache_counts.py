@@ -1,0 +1,33 @@
+"""What a cache counted: entries and bytes, per ledger; the totals are their sums.
+
+A *hit* is an entry that was served from the cache, a *miss* one that was read from storage, a file or an object, for
+whoever asked; an entry that several waited for is one miss and hits for the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class CacheCounts:
+    """Since the broker started."""
+
+    hits: int = 0
+    misses: int = 0
+    hit_bytes: int = 0
+    miss_bytes: int = 0
+    inserted: int = 0
+    evicted: int = 0
+    mapped: int = 0
+    mapped_bytes: int = 0
+
+
+@dataclass(slots=True)
+class EvictionCounts:
+    """What evictions took. `passes` counts those by size; times are in nanoseconds."""
+
+    passes: int = 0
+    nanoseconds: int = 0
+    requeues: int = 0
+    not_kept: int = 0

@@ -1,0 +1,32 @@
+"""What the settings of the broker mean to its cache: limits as numbers, and the policy that goes by them."""
+
+from __future__ import annotations
+
+from ledger.cache.eviction_policy import CacheLimits, EvictionPolicy
+from ledger.cache.policies import DEFAULT_POLICY, POLICIES
+from ledger.settings import Settings
+
+_MB = 1024 * 1024
+
+
+def limits_of(settings: Settings) -> CacheLimits:
+    """The limits that the settings state."""
+    return CacheLimits(
+        size=settings.managedLedgerCacheSizeMB * _MB,
+        watermark=settings.managedLedgerCacheEvictionWatermark / 100,
+        trigger=settings.managedLedgerCacheEvictionTriggerThresholdPercent / 100,
+        time_threshold_ms=settings.managedLedgerCacheEvictionTimeThresholdMillis,
+        time_threshold_expected_ms=settings.managedLedgerCacheEvictionTimeThresholdMillisMax,
+        extensions_max=settings.managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes,
+        extend_accessed=bool(settings.managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed),
+        by_mark_delete=bool(settings.cacheEvictionByMarkDeletedPosition),
+        backlogged_threshold=settings.managedLedgerCursorBackloggedThreshold,
+        minimum_backlog_cursors=settings.managedLedgerMinimumBacklogCursorsForCaching,
+        minimum_backlog_entries=settings.managedLedgerMinimumBacklogEntriesForCaching,
+        maximum_backlog_between=settings.managedLedgerMaxBacklogBetweenCursorsForCaching,
+    )
+
+
+def policy_of(settings: Settings) -> EvictionPolicy:
+    """The policy that the settings name, with their limits."""
+    return POLICIES[settings.cacheEvictionPolicy or DEFAULT_POLICY](limits_of(settings))

@@ -1,0 +1,115 @@
+"""What is cached: blocks of memory, and spans of entries that lie in them.
+
+A *block* is what was appended or read at once, and the unit of memory: it is held whole for as long as one span of it
+is cached. A *span* is a run of consecutive entries of one block, and what policies decide about; usually it is all of
+its block, less where a neighbour was cached before or a part was invalidated.
+
+Invariants
+- `block.spans` counts the spans of the block that are in a range cache; at 0 its home is released, once.
+- `span.cache` is the range cache that holds it, and None from the moment it is removed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from ledger.segment_index import Integers
+
+if TYPE_CHECKING:
+    from ledger.cache.range_cache import RangeCache
+
+Edges = Callable[[int, int], Integers]
+
+
+class Home(Protocol):
+    """Where the bytes of a block are, when that is not the file of its ledger."""
+
+    def hold(self) -> Held:
+        """The bytes, for as long as the answer is referenced; not after `release`."""
+        ...
+
+    def release(self) -> None:
+        """No cached span needs them any more. Readers that have them keep them."""
+        ...
+
+
+class Held(Protocol):
+    """Bytes of a whole block, held by whoever has this."""
+
+    frames: pa.Buffer
+
+
+class Expectation(Protocol):
+    """Who knows how often a span is still going to be read."""
+
+    def of(self, span: CachedSpan) -> int:
+        """Reads that are still expected; at most 0 when none is."""
+        ...
+
+
+class CachedBlock:
+    """Entries `[first, end)` of a ledger in one piece of memory of `size` bytes.
+
+    `edges(first, end)` answers `end - first + 1` offsets of entries in the block, the last being its end; it is asked
+    only when less than the whole is wanted.
+    """
+
+    __slots__ = ("_edges", "_table", "end", "first", "home", "ledger_id", "size", "spans")
+
+    def __init__(self, ledger_id: int, first: int, end: int, size: int, edges: Edges, home: Home | None = None) -> None:
+        self.ledger_id = ledger_id
+        self.first = first
+        self.end = end
+        self.size = size
+        self.home = home
+        self.spans = 0
+        self._edges = edges
+        self._table: Integers | None = None
+
+    def hold(self) -> Held | None:
+        """Its bytes, held; None when they are in the file of the ledger."""
+        return None if self.home is None else self.home.hold()
+
+    def cut(self, first: int, end: int) -> tuple[int, int]:
+        """Offset and length of entries `[first, end)` in the block."""
+        if first == self.first and end == self.end:
+            return 0, self.size
+        if self._table is None or len(self._table) <= end - self.first:
+            self._table = self._edges(self.first, self.end)
+        start = int(self._table[first - self.first])
+        return start, int(self._table[end - self.first]) - start
+
+
+class CachedSpan:
+    """Entries `[first, end)` of a block, cached at `timestamp_ms`, or given a longer life then."""
+
+    __slots__ = (
+        "accessed", "block", "cache", "end", "first", "ledger_id", "reads", "requeues", "size", "timestamp_ms",
+    )  # fmt: skip
+
+    def __init__(self, block: CachedBlock, first: int, end: int, timestamp_ms: int, reads: Expectation | None) -> None:
+        self.block = block
+        self.ledger_id = block.ledger_id
+        self.first = first
+        self.end = end
+        self.size = block.cut(first, end)[1]
+        self.timestamp_ms = timestamp_ms
+        self.reads = reads
+        self.requeues = 0
+        self.accessed = False
+        self.cache: RangeCache | None = None
+
+    @property
+    def entries(self) -> int:
+        """How many entries it has."""
+        return self.end - self.first
+
+    def expected_reads(self) -> int:
+        """Reads that are still expected."""
+        return 0 if self.reads is None else self.reads.of(self)
+
+    def __repr__(self) -> str:
+        return f"CachedSpan({self.ledger_id}:[{self.first}, {self.end}), {self.size} bytes)"

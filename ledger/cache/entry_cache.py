@@ -1,0 +1,330 @@
+"""The cache of a broker: the range caches of all its ledgers, one policy over all of them, one account of the memory.
+
+    serve    what of a range is cached; a reader's expectation of that is settled when it has it
+    fetch    the same, and the rest from storage: each entry once, however many ask for it at the same time
+    append   what was written just now, for those who follow closely
+
+Invariants
+- One lock over all; storage is read outside of it.
+- `held` is the memory of blocks of which anything is cached. After any call it is at most the limit: what finds no room
+  is handed out and not kept. While a read is on its way, it comes on top.
+- Eviction begins above `trigger` of the limit and goes down to `watermark`. One pass runs at a time.
+- A read that fails fails for the one who made it; whoever waited for it reads its own range, once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ledger.cache.cache_counts import CacheCounts, EvictionCounts
+from ledger.cache.cached_span import CachedBlock, CachedSpan, Expectation, Held
+from ledger.cache.eviction_policy import CacheLimits, EvictionPolicy, WantedRead
+from ledger.cache.ledger_readers import LedgerReaders
+from ledger.cache.pending_reads import PendingRead, PendingReads, ReadPart
+from ledger.cache.range_cache import RangeCache, RangeHit
+from ledger.cache.read_permits import ReadPermits
+from ledger.clock import Clock
+from ledger.errors import LedgerError
+from ledger.position import EARLIEST, Position, PositionRange
+
+GROWN_BYTES_MAX = 1024 * 1024
+Load = Callable[[int, int], CachedBlock]
+"""Reads entries `[first, end)` of the ledger in question from storage, as one block."""
+
+
+class Part(NamedTuple):
+    """Entries `[first, end)` of a block, and the block's bytes, held, when they are not in the file of the ledger."""
+
+    block: CachedBlock
+    first: int
+    end: int
+    held: Held | None
+
+
+class Loaded(NamedTuple):
+    """A block that was read, held by whoever waits for it: it may be evicted before they look."""
+
+    block: CachedBlock
+    held: Held | None
+
+
+class LedgerCache:
+    """One ledger's part of the cache."""
+
+    def __init__(self, cache: RangeCache) -> None:
+        self.cache = cache
+        self.counts = CacheCounts()
+        self.pending: PendingReads[Loaded] = PendingReads()
+        self.tail: CachedSpan | None = None
+
+    @property
+    def readers(self) -> LedgerReaders:
+        """Who reads it."""
+        return self.cache.readers
+
+
+class EntryCache:
+    """All of it. Any thread may call any method."""
+
+    def __init__(
+        self,
+        policy: EvictionPolicy,
+        clock: Clock,
+        permits: ReadPermits | None = None,
+        readers_of: Callable[[str], LedgerReaders] = lambda _name: LedgerReaders(),
+    ) -> None:
+        self._readers_of = readers_of
+        self.policy = policy
+        self.permits = permits or ReadPermits(0)
+        self.evictions = EvictionCounts()
+        self.held = 0
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._ledgers: dict[str, LedgerCache] = {}
+
+    @property
+    def limits(self) -> CacheLimits:
+        """What it goes by now."""
+        return self.policy.limits
+
+    def ledger(self, name: str) -> LedgerCache:
+        """A ledger's part, made when it is first asked for."""
+        with self._lock:
+            found = self._ledgers.get(name)
+            if found is None:
+                found = self._ledgers[name] = LedgerCache(RangeCache(name, self._readers_of(name)))
+            return found
+
+    def ledgers(self) -> list[LedgerCache]:
+        """All there are."""
+        with self._lock:
+            return list(self._ledgers.values())
+
+    def serve(self, name: str, ledger_id: int, first: int, end: int) -> RangeHit:
+        """What of `[first, end)` is cached, counted as hits, and what is not, not counted."""
+        with self._lock:
+            return self._hit(self.ledger(name), ledger_id, first, end)
+
+    def fetch(self, name: str, reader: str, ledger_id: int, first: int, end: int, load: Load) -> list[Part]:
+        """Entries `[first, end)` in order, from the cache and, once for all who want them now, from storage."""
+        ledger = self.ledger(name)
+        with self._lock:
+            hit = self._hit(ledger, ledger_id, first, end)
+            claimed = [part for gap in hit.missing for part in ledger.pending.claim(ledger_id, *gap)]
+            parts = [Part(p.span.block, p.first, p.end, p.span.block.hold()) for p in hit.found]
+        try:
+            parts += self._read(ledger, reader, claimed, load)
+        except LedgerError:
+            if len(claimed) + len(hit.found) <= 1 and all(part.own for part in claimed):
+                raise
+            block = self._load(ledger, ledger_id, first, end, load)
+            return [Part(block, first, end, block.hold())]
+        return sorted(parts, key=lambda part: part.first)
+
+    def append(self, name: str, block: CachedBlock) -> list[CachedSpan]:
+        """Cache what was appended just now, as a part of the block before it where that is small; the new spans."""
+        with self._lock:
+            ledger = self.ledger(name)
+            tail = ledger.tail
+            if tail is not None and self._may_grow(tail, block):
+                ledger.cache.grow(tail, block.end, block.size)
+                ledger.counts.inserted += block.end - block.first
+                self.held += block.size
+                self._make_room([tail])
+                return []
+            spans = self._put(ledger, block, None)
+            ledger.tail = spans[-1] if spans and spans[-1].cache is not None else None
+            return spans
+
+    def insert(self, name: str, block: CachedBlock, reads: Expectation | None = None) -> list[CachedSpan]:
+        """Cache a block as far as it is not cached; the spans that were made and are there still."""
+        with self._lock:
+            return self._put(self.ledger(name), block, reads)
+
+    def invalidate(self, name: str, range_: PositionRange) -> None:
+        """Remove a range of a ledger."""
+        with self._lock:
+            ledger = self.ledger(name)
+            before = ledger.cache.entries
+            freed, removed, parts = ledger.cache.invalidate(range_)
+            self.held -= freed
+            for span in removed:
+                self.policy.removed(span)
+            for part in parts:
+                self.policy.added(part)
+            ledger.counts.evicted += before - ledger.cache.entries
+
+    def forget(self, ledger_ids: Collection[int]) -> None:
+        """Remove ledgers that were deleted."""
+        for ledger in self.ledgers():
+            for ledger_id in {span.ledger_id for span in ledger.cache} & set(ledger_ids):
+                whole = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))
+                self.invalidate(ledger.cache.name, whole)
+
+    def drop(self, name: str) -> None:
+        """Remove a ledger that is gone, with its readers and counts."""
+        with self._lock:
+            ledger = self._ledgers.pop(name, None)
+            if ledger is not None:
+                for span in ledger.cache:
+                    self._remove_from(ledger, span)
+
+    def expire(self) -> None:
+        """The time pass, then the check of the size; readers that were not heard of leave."""
+        now = self._clock()
+        with self._lock:
+            for ledger in self._ledgers.values():
+                ledger.readers.expire(now)
+            self.policy.expire(now, self._remove)
+            self._evict_when_needed()
+
+    def change(self, policy: EvictionPolicy) -> None:
+        """Go by another policy, or other limits, from now on; what is cached is handed over in the order of its age."""
+        with self._lock:
+            spans = [span for ledger in self._ledgers.values() for span in ledger.cache]
+            self.policy = policy
+            for span in sorted(spans, key=lambda span: span.timestamp_ms):
+                if span.cache is not None:
+                    policy.added(span)
+            self._evict_when_needed()
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Nothing changes within."""
+        with self._lock:
+            yield
+
+    @contextmanager
+    def moving(self, name: str) -> Iterator[LedgerReaders]:
+        """The readers of a ledger, to be changed within; what nobody needs afterwards may go at once."""
+        with self._lock:
+            ledger = self.ledger(name)
+            yield ledger.readers
+            keeps = self.policy.keeps_from(ledger.readers)
+            if keeps is not None and ledger.cache:
+                self.invalidate(name, PositionRange(EARLIEST, keeps))
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        with self._lock:
+            blocks = {span.block for ledger in self._ledgers.values() for span in ledger.cache}
+            assert self.held == sum(block.size for block in blocks)  # noqa: S101 — this is what the method is for
+            assert self.held <= self.limits.size  # noqa: S101 — as above
+            for ledger in self._ledgers.values():
+                ledger.cache.check()
+                ledger.readers.check()
+                counts = ledger.counts
+                assert counts.inserted - counts.evicted == ledger.cache.entries, counts  # noqa: S101 — as above
+
+    def _hit(self, ledger: LedgerCache, ledger_id: int, first: int, end: int) -> RangeHit:
+        hit = ledger.cache.get(ledger_id, first, end)
+        counts = ledger.counts
+        for span, start, stop in hit.found:
+            counts.hits += stop - start
+            whole = start == span.first and stop == span.end
+            counts.hit_bytes += span.size if whole else span.block.cut(start, stop)[1]
+            self.policy.read(span)
+        return hit
+
+    def _read(self, ledger: LedgerCache, reader: str, claimed: list[ReadPart[Loaded]], load: Load) -> list[Part]:
+        """Do the own reads first, so that nobody waits for somebody who waits; tell whoever waits of a failure."""
+        own = deque(part.read for part in claimed if part.own)
+        parts = list[Part]()
+        try:
+            while own:
+                parts.append(self._read_own(ledger, reader, own[0], load))
+                own.popleft()
+        except BaseException as error:
+            for read in own:
+                with self._lock:
+                    ledger.pending.settle(read)
+                read.future.set_exception(error)
+            raise
+        for part in claimed:
+            if not part.own:
+                block, held = part.read.future.result()
+                with self._lock:
+                    ledger.counts.hits += part.end - part.first
+                    ledger.counts.hit_bytes += block.cut(part.first, part.end)[1]
+                parts.append(Part(block, part.first, part.end, held))
+        return parts
+
+    def _read_own(self, ledger: LedgerCache, reader: str, read: PendingRead[Loaded], load: Load) -> Part:
+        block = self._load(ledger, read.ledger_id, read.first, read.end, load)
+        loaded = Loaded(block, block.hold())
+        with self._lock:
+            if self.policy.admits(WantedRead(ledger.readers, reader, read.ledger_id, read.first, read.end)):
+                self._put(ledger, block, None)
+            ledger.pending.settle(read)
+        read.future.set_result(loaded)
+        return Part(block, read.first, read.end, loaded.held)
+
+    def _load(self, ledger: LedgerCache, ledger_id: int, first: int, end: int, load: Load) -> CachedBlock:
+        block = load(first, end)
+        assert block.ledger_id == ledger_id  # noqa: S101 — the caller's own
+        with self._lock:
+            ledger.counts.misses += end - first
+            ledger.counts.miss_bytes += block.size
+        return block
+
+    def _may_grow(self, tail: CachedSpan, block: CachedBlock) -> bool:
+        follows = tail.cache is not None and tail.ledger_id == block.ledger_id and tail.end == block.first
+        most = min(GROWN_BYTES_MAX, self.limits.size // 16)
+        fits = tail.block.size + block.size <= most and tail.block.end == tail.end
+        return follows and fits and self.policy.grows and block.home is None and tail.block.home is None
+
+    def _put(self, ledger: LedgerCache, block: CachedBlock, reads: Expectation | None) -> list[CachedSpan]:
+        if block.size > self.limits.size:
+            self.evictions.not_kept += 1
+            return []
+        now = self._clock()
+        spans = ledger.cache.put(block, now, reads)
+        if sum(span.entries for span in spans) < block.end - block.first:
+            for span in ledger.cache.overlapping(block.ledger_id, block.first, block.end):
+                if span.block is not block:
+                    self.policy.put_again(span, reads)
+        if not spans:
+            return []
+        self.held += block.size
+        for span in spans:
+            ledger.counts.inserted += span.entries
+            self.policy.added(span)
+        self._make_room(spans)
+        return [span for span in spans if span.cache is not None]
+
+    def _make_room(self, newest: list[CachedSpan]) -> None:
+        self._evict_when_needed()
+        if self.held > self.limits.size:  # the policy lets nothing else go
+            self.evictions.not_kept += 1
+            for span in newest:
+                self._remove(span)
+
+    def _evict_when_needed(self) -> None:
+        while self.policy.due:
+            self._remove(self.policy.due.pop())
+        limits = self.limits
+        if self.held <= limits.trigger * limits.size:
+            return
+        began, now = time.perf_counter_ns(), self._clock()
+        while self.held > limits.watermark * limits.size:
+            wanted = max(int(self.held - limits.watermark * limits.size), 1)
+            if self.policy.free(wanted, now, self._remove) <= 0:
+                break
+        self.evictions.passes += 1
+        self.evictions.nanoseconds += time.perf_counter_ns() - began
+
+    def _remove(self, span: CachedSpan) -> int:
+        cache = span.cache
+        return 0 if cache is None else self._remove_from(self._ledgers[cache.name], span)
+
+    def _remove_from(self, ledger: LedgerCache, span: CachedSpan) -> int:
+        freed = ledger.cache.remove(span)
+        self.held -= freed
+        ledger.counts.evicted += span.entries
+        self.policy.removed(span)
+        return freed

@@ -1,0 +1,34 @@
+"""A block's home in the broker's own memory: what was read from object storage.
+
+Invariant: the bytes stay for as long as anybody holds them. A block that came as a part of something larger is copied,
+so that what is accounted for is what is held.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+class HeldMemory:
+    """Bytes of a block in this process."""
+
+    def __init__(self, frames: pa.Buffer) -> None:
+        self.frames = frames
+
+
+class MemoryHome:
+    """Bytes of this process."""
+
+    def __init__(self, frames: pa.Buffer) -> None:
+        larger = frames.parent is not None and frames.parent.size > frames.size
+        self._held: HeldMemory | None = HeldMemory(pa.py_buffer(frames.to_pybytes()) if larger else frames)
+
+    def hold(self) -> HeldMemory:
+        """The bytes."""
+        if self._held is None:
+            raise ValueError("the block was let go of")
+        return self._held
+
+    def release(self) -> None:
+        """The cache needs them no more."""
+        self._held = None

@@ -1,0 +1,215 @@
+"""The cached entries of one managed ledger, by position.
+
+Rules
+- Put if absent: of what is put, only the entries that are not there yet become spans; what is there stays.
+- A range is answered as the pieces that are there, in order, and the sub-ranges that are missing, named.
+- A span is removed by identity: one that was removed already, or replaced, is not removed again.
+- All ranges are half-open. Nothing here locks: `ledger.cache.entry_cache` holds one lock over all of it.
+
+Invariants: spans are disjoint; `size` and `entries` are the sums over them; a span's `cache` is this cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from sortedcontainers import SortedDict
+
+from ledger.cache.cached_span import CachedBlock, CachedSpan, Expectation
+from ledger.cache.ledger_readers import LedgerReaders
+from ledger.position import Position, PositionRange
+
+_FIRST_OF_ALL = (-(2**63), 0)
+
+
+class Piece(NamedTuple):
+    """Entries `[first, end)` of a cached span."""
+
+    span: CachedSpan
+    first: int
+    end: int
+
+
+class RangeHit(NamedTuple):
+    """What a range comes to: `found` and `missing` (as pairs `first, end`) are together the range, in order."""
+
+    found: list[Piece]
+    missing: list[tuple[int, int]]
+
+
+class Invalidated(NamedTuple):
+    """Bytes of memory that became free; the spans that were removed, and those that are left of what was cut."""
+
+    freed: int
+    removed: list[CachedSpan]
+    parts: list[CachedSpan]
+
+
+class RangeCache:
+    """The spans of one managed ledger, and who reads it."""
+
+    def __init__(self, name: str, readers: LedgerReaders | None = None) -> None:
+        self.name = name
+        self.readers = LedgerReaders() if readers is None else readers
+        self.size = 0
+        self.entries = 0
+        self._spans: SortedDict[tuple[int, int], CachedSpan] = SortedDict()
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def __iter__(self) -> Iterator[CachedSpan]:
+        return iter(list(self._spans.values()))
+
+    def put(self, block: CachedBlock, timestamp_ms: int, reads: Expectation | None = None) -> list[CachedSpan]:
+        """Cache what of a block is not cached yet; the spans that were made, none when all of it was there.
+
+        What they have to expect are the ledger's readers, unless `reads` says otherwise.
+        """
+        reads = self.readers if reads is None else reads
+        added = []
+        for first, end in self.missing(block.ledger_id, block.first, block.end):
+            span = CachedSpan(block, first, end, timestamp_ms, reads)
+            self._insert(span)
+            block.spans += 1
+            added.append(span)
+        return added
+
+    def get(self, ledger_id: int, first: int, end: int) -> RangeHit:
+        """Entries `[first, end)` of a ledger; marks the spans that have some as accessed."""
+        exact = self._spans.get((ledger_id, first))
+        if exact is not None and exact.end >= end:
+            exact.accessed = True
+            return RangeHit([Piece(exact, first, end)], [])
+        found, missing, at = [], [], first
+        for span in self.overlapping(ledger_id, first, end):
+            span.accessed = True
+            if span.first > at:
+                missing.append((at, span.first))
+            start, at = max(span.first, first), min(span.end, end)
+            found.append(Piece(span, start, at))
+        if at < end:
+            missing.append((at, end))
+        return RangeHit(found, missing)
+
+    def missing(self, ledger_id: int, first: int, end: int) -> list[tuple[int, int]]:
+        """What of `[first, end)` is not cached, as pairs; marks nothing."""
+        missing, at = [], first
+        for span in self.overlapping(ledger_id, first, end):
+            if span.first > at:
+                missing.append((at, span.first))
+            at = span.end
+        if at < end:
+            missing.append((at, end))
+        return missing
+
+    def grow(self, span: CachedSpan, end: int, size: int) -> None:
+        """Entries up to `end`, of `size` bytes, were appended right after a span and its block: they are part of it."""
+        block = span.block
+        self.entries += end - span.end
+        self.size += size
+        span.end = block.end = end
+        span.size += size
+        block.size += size
+
+    def remove(self, span: CachedSpan) -> int:
+        """Remove a span; the bytes of memory that nothing cached holds any more because of it."""
+        if span.cache is not self:
+            return 0
+        del self._spans[span.ledger_id, span.first]
+        span.cache = None
+        self.size -= span.size
+        self.entries -= span.entries
+        return _released(span.block)
+
+    def invalidate(self, range_: PositionRange) -> Invalidated:
+        """Remove the entries of a range, cutting spans at its ends: what is left of those are new spans."""
+        low = self._at_or_before(range_.start.ledger_id, range_.start.entry_id)
+        keys = list(self._spans.irange(low, (range_.end.ledger_id, range_.end.entry_id), inclusive=(True, False)))
+        freed, removed, parts = 0, list[CachedSpan](), list[CachedSpan]()
+        for span in [self._spans[key] for key in keys if key[0] >= range_.start.ledger_id]:
+            first = range_.start.entry_id if span.ledger_id == range_.start.ledger_id else span.first
+            end = range_.end.entry_id if span.ledger_id == range_.end.ledger_id else span.end
+            if max(first, span.first) < min(end, span.end):
+                removed.append(span)
+                freed += self._cut_out(span, max(first, span.first), min(end, span.end), parts)
+        return Invalidated(freed, removed, parts)
+
+    def clear(self) -> int:
+        """Remove everything; the bytes of memory that became free."""
+        return sum(self.remove(span) for span in self)
+
+    def first(self) -> CachedSpan | None:
+        """The first of all."""
+        return self._spans.peekitem(0)[1] if self._spans else None
+
+    def until(self, position: Position | None) -> Iterator[CachedSpan]:
+        """Spans that end at or before a position, or all of them, in order. The cache may change meanwhile."""
+        last = None if position is None else (position.ledger_id, position.entry_id)
+        for key in list(self._spans.irange(None, last)):
+            span = self._spans.get(key)
+            if span is not None and (last is None or (span.ledger_id, span.end) <= last):
+                yield span
+
+    def last_before(self, ledger_id: int, entry_id: int) -> CachedSpan | None:
+        """The span that begins last before a position."""
+        at = self._spans.bisect_left((ledger_id, entry_id)) - 1
+        return None if at < 0 else self._spans.peekitem(at)[1]
+
+    def first_from(self, ledger_id: int, entry_id: int) -> CachedSpan | None:
+        """The span that begins first at or after a position."""
+        at = self._spans.bisect_left((ledger_id, entry_id))
+        return None if at == len(self._spans) else self._spans.peekitem(at)[1]
+
+    def check(self) -> None:
+        """Assert the invariants; for tests."""
+        spans = list(self._spans.items())
+        assert self.size == sum(span.size for _, span in spans), self.name  # noqa: S101 — what the method is for
+        assert self.entries == sum(span.entries for _, span in spans), self.name  # noqa: S101 — as above
+        for key, span in spans:
+            assert key == (span.ledger_id, span.first) and span.cache is self, span  # noqa: S101, PT018 — as above
+            assert span.block.first <= span.first < span.end <= span.block.end, span  # noqa: S101 — as above
+            assert span.block.spans > 0, span  # noqa: S101 — as above
+        for (_, left), (_, right) in pairwise(spans):
+            assert (left.ledger_id, left.end) <= (right.ledger_id, right.first), (left, right)  # noqa: S101 — as above
+
+    def _insert(self, span: CachedSpan) -> None:
+        self._spans[span.ledger_id, span.first] = span
+        span.cache = self
+        self.size += span.size
+        self.entries += span.entries
+
+    def overlapping(self, ledger_id: int, first: int, end: int) -> list[CachedSpan]:
+        """The spans that hold any of `[first, end)`, in order; marks nothing."""
+        low = self._at_or_before(ledger_id, first)
+        keys = self._spans.irange(low, (ledger_id, end), inclusive=(True, False))
+        spans = [self._spans[key] for key in keys]
+        return [span for span in spans if span.ledger_id == ledger_id and span.end > first]
+
+    def _at_or_before(self, ledger_id: int, entry_id: int) -> tuple[int, int]:
+        """The key of the span that may hold an entry."""
+        at = self._spans.bisect_right((ledger_id, entry_id)) - 1
+        return _FIRST_OF_ALL if at < 0 else self._spans.peekitem(at)[0]
+
+    def _cut_out(self, span: CachedSpan, first: int, end: int, parts: list[CachedSpan]) -> int:
+        block = span.block
+        kept = [(a, b) for a, b in ((span.first, first), (end, span.end)) if a < b]
+        block.spans += len(kept)  # before the removal, so that the memory they share is not released in between
+        freed = self.remove(span)
+        for a, b in kept:
+            part = CachedSpan(block, a, b, span.timestamp_ms, span.reads)
+            part.requeues, part.accessed = span.requeues, span.accessed
+            self._insert(part)
+            parts.append(part)
+        return freed
+
+
+def _released(block: CachedBlock) -> int:
+    block.spans -= 1
+    if block.spans:
+        return 0
+    if block.home is not None:
+        block.home.release()
+    return block.size

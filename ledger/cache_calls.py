@@ -1,0 +1,65 @@
+"""What the broker says of its cache: a part of `ledger.protocol`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ledger.position import Position
+
+
+class ReaderPlace(msgspec.Struct, frozen=True):
+    """A reader that is alive: what it has acknowledged, and where it reads next."""
+
+    reader: str
+    position: Position
+    next_position: Position
+
+
+class LedgerCacheMetrics(msgspec.Struct, frozen=True):
+    """The part of one ledger, with the meaning that `CacheMetrics` gives."""
+
+    name: str
+    hits: int
+    misses: int
+    hit_bytes: int
+    miss_bytes: int
+    inserted: int
+    evicted: int
+    entries: int
+    size_bytes: int
+    expected_reads: int
+    non_evictable_bytes: int
+    readers: list[ReaderPlace] = []
+
+
+class CacheMetrics(msgspec.Struct, frozen=True):
+    """What the cache did since the broker started. Bytes and counts of entries, named as Pulsar's metrics are.
+
+    A miss is an entry that was read from storage, a file or an object, and handed out, whether it was sent or mapped.
+    `mapped` counts what readers on the broker's host mapped, hits and misses. `size_bytes` is the memory of blocks of
+    which anything is cached. `expected_reads` are entries of cached spans times the readers that have still to come to
+    them, `non_evictable_bytes` the spans for which that is not 0. `evictions` are passes by size.
+    """
+
+    hits: int
+    misses: int
+    hit_bytes: int
+    miss_bytes: int
+    size_bytes: int
+    mapped_entries: int
+    mapped_bytes: int
+    limit_bytes: int = 0
+    policy: str = ""
+    entries: int = 0
+    inserted: int = 0
+    evicted: int = 0
+    evictions: int = 0
+    eviction_nanos: int = 0
+    requeues: int = 0
+    not_kept: int = 0
+    inflight_read_bytes: int = 0
+    inflight_read_limit: int = 0
+    reads_waiting: int = 0
+    expected_reads: int = 0
+    non_evictable_bytes: int = 0
+    ledgers: list[LedgerCacheMetrics] = []

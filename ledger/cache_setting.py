@@ -1,0 +1,139 @@
+"""The settings of the broker's cache: a part of `ledger.settings`, whose rules they follow."""
+
+from __future__ import annotations
+
+from ledger.setting import Setting, TextSetting
+
+CACHE_POLICIES = ("cursor-distance", "expected-reads", "expected-reads-stash", "slowest-reader", "segmented", "lru")
+
+CACHE_SETTINGS: dict[str, Setting] = {
+    "managedLedgerCacheSizeMB": Setting(
+        "MiB",
+        0,
+        1024 * 1024,
+        "What the cache may hold: blocks of all ledgers, whatever part of them is wanted. 0: nothing is cached.",
+        live=True,
+    ),
+    "managedLedgerCacheEvictionWatermark": Setting(
+        "percent",
+        1,
+        100,
+        "Eviction by size goes down to this part of the cache. Pulsar writes 0.9.",
+        live=True,
+    ),
+    "managedLedgerCacheEvictionTriggerThresholdPercent": Setting(
+        "percent",
+        1,
+        100,
+        "Eviction by size begins above this part of the cache.",
+        live=True,
+    ),
+    "managedLedgerCacheEvictionIntervalMs": Setting(
+        "milliseconds",
+        10,
+        60_000,
+        "How often what is old is looked for, while anything is cached. Pulsar looks every 10.",
+        live=True,
+    ),
+    "managedLedgerCacheEvictionTimeThresholdMillis": Setting(
+        "milliseconds",
+        0,
+        2**31 - 1,
+        "What was cached for so long may go by time alone; under `cursor-distance` only if nobody is going to read it.",
+        live=True,
+    ),
+    "managedLedgerCacheEvictionTimeThresholdMillisMax": Setting(
+        "milliseconds",
+        0,
+        2**31 - 1,
+        "The same for what is expected to be read, under the policy `expected-reads-stash` alone.",
+        live=True,
+    ),
+    "managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes": Setting(
+        "times",
+        0,
+        2**31 - 1,
+        "How often the life of what is expected to be read is extended, under `expected-reads`.",
+        live=True,
+    ),
+    "managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed": Setting(
+        "switch",
+        0,
+        1,
+        "1: reading extends a life, under `expected-reads` and `slowest-reader`. Pulsar 4 has 1, Pulsar 5 has 0.",
+        live=True,
+    ),
+    "managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis": Setting(
+        "milliseconds",
+        0,
+        2**31 - 1,
+        "For so long after the last reader of a ledger left what is appended is still cached: it may be back at once.",
+        live=True,
+    ),
+    "managedLedgerMaxReadsInFlightSizeInMB": Setting(
+        "MiB",
+        0,
+        1024 * 1024,
+        "What may be on its way from storage at once, beside what is cached. 0: no limit.",
+        live=True,
+    ),
+    "managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis": Setting(
+        "milliseconds",
+        0,
+        3_600_000,
+        "How long a read waits for that before it fails.",
+        live=True,
+    ),
+    "managedLedgerMaxReadsInFlightPermitsAcquireQueueSize": Setting(
+        "reads",
+        0,
+        2**31 - 1,
+        "How many may wait.",
+        live=True,
+    ),
+    "cacheEvictionByMarkDeletedPosition": Setting(
+        "switch",
+        0,
+        1,
+        "1: under `slowest-reader` what is read is kept until it is acknowledged.",
+        live=True,
+    ),
+    "managedLedgerCursorBackloggedThreshold": Setting(
+        "entries",
+        0,
+        2**31 - 1,
+        "Under `slowest-reader`: a reader so far behind keeps nothing for itself.",
+        live=True,
+    ),
+    "managedLedgerMinimumBacklogCursorsForCaching": Setting(
+        "readers",
+        0,
+        2**31 - 1,
+        "Under `slowest-reader`: what is read from storage is cached when so many others are near. 0: never.",
+        live=True,
+    ),
+    "managedLedgerMinimumBacklogEntriesForCaching": Setting(
+        "entries",
+        0,
+        2**31 - 1,
+        "Under `slowest-reader`: and the reader is so far behind,",
+        live=True,
+    ),
+    "managedLedgerMaxBacklogBetweenCursorsForCaching": Setting(
+        "entries",
+        0,
+        2**31 - 1,
+        "Under `slowest-reader`: and near means within so many entries.",
+        live=True,
+    ),
+}
+
+CACHE_TEXT_SETTINGS: dict[str, TextSetting] = {
+    "cacheEvictionPolicy": TextSetting(
+        "one of " + ", ".join(CACHE_POLICIES),
+        "What the cache lets go of when full. `slowest-reader` is Pulsar's cacheEvictionByExpectedReadCount=false, "
+        "`expected-reads` its true.",
+        live=True,
+        choices=CACHE_POLICIES,
+    ),
+}

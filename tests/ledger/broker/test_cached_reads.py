@@ -1,0 +1,164 @@
+"""Goal: what several readers want is read from storage once, what they do is known, and all of it is counted. Method:
+a real broker, readers that map and readers that are sent to, leases and acknowledgements as queries make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from ledger.broker.client import Client
+from ledger.broker.embedded import connect_store
+from ledger.cache.policies import POLICIES
+from ledger.cache_calls import CacheMetrics, LedgerCacheMetrics
+from ledger.cache_setting import CACHE_POLICIES
+from ledger.cursor_calls import AcquireLease, MarkDelete, NameCursor, OpenCursor, ReleaseLease, ResetCursor
+from ledger.host import process_identity
+from ledger.position import EARLIEST, LATEST, Position, PositionRange
+from ledger.protocol import ChangeSetting, CreateLedger, Empty, NameLedger, ReadRequest
+
+Rig = Any
+EVERYTHING = ReadRequest("orders", PositionRange(EARLIEST, LATEST), max_block_bytes=3000)
+
+
+class Queries:
+    """Subscriptions of one ledger, as queries hold them."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.ledger = client.describe("orders").segments[0].ledger_id
+
+    def begin(self, *names: str) -> None:
+        for name in names:
+            self.client.open_cursor(OpenCursor("orders", name, EARLIEST))
+            request = AcquireLease("orders", name, f"{process_identity()}/{name}", 60_000)
+            assert self.client.call("lease.acquire", request).granted
+
+    def read(self, name: str, first: int, end: int, *, mapping: bool = True) -> int:
+        range_ = PositionRange(Position(self.ledger, first), Position(self.ledger, end))
+        request = msgspec.structs.replace(EVERYTHING, range=range_, subscription=name)
+        return sum(block.frames.size for block in self.client.read_blocks(request, mapping=mapping))
+
+    def acknowledge(self, name: str, end: int) -> None:
+        self.client.mark_delete(MarkDelete("orders", name, Position(self.ledger, end)))
+
+    def end(self, name: str) -> None:
+        self.client.call("lease.release", ReleaseLease("orders", name, f"{process_identity()}/{name}"))
+
+    def counted(self) -> CacheMetrics:
+        counted: CacheMetrics = self.client.call("cache", Empty())
+        return counted
+
+    def of_ledger(self) -> LedgerCacheMetrics:
+        (found,) = (part for part in self.counted().ledgers if part.name.endswith("/orders"))
+        return found
+
+
+@pytest.fixture
+def queries(rig: Rig, make_entry: Callable[..., bytes]) -> Queries:
+    client = connect_store(rig.store, create=True)
+    rig.supervised()
+    client.create(CreateLedger("orders"))
+    # Nothing goes by time while a test looks.
+    client.call("settings.change", ChangeSetting("managedLedgerCacheEvictionTimeThresholdMillis", 10_000_000))
+    with client.producer("orders") as producer:
+        for i in range(100):
+            producer.append(make_entry(b"%03d" % i * 100))
+    return Queries(client)
+
+
+@pytest.mark.parametrize("mapping", [(True, True), (False, False), (True, False), (False, True)])
+def test_the_second_query_reads_what_the_first_read(queries: Queries, mapping: tuple[bool, bool]) -> None:
+    queries.begin("a", "b")
+    size = queries.read("a", 0, 50, mapping=mapping[0])
+    counted = queries.of_ledger()
+    assert (counted.hits, counted.misses, counted.miss_bytes, counted.entries) == (0, 50, size, 50)
+    assert (counted.expected_reads, counted.non_evictable_bytes) == (50, size)
+    queries.read("b", 0, 50, mapping=mapping[1])
+    counted = queries.of_ledger()
+    assert (counted.hits, counted.misses, counted.hit_bytes, counted.expected_reads) == (50, 50, size, 0)
+    places = {place.reader: (place.position.entry_id, place.next_position.entry_id) for place in counted.readers}
+    assert places == {"a": (0, 50), "b": (0, 50)}
+    queries.acknowledge("a", 50)
+    assert queries.of_ledger().readers[0].position == Position(queries.ledger, 50)
+
+
+def test_what_overlaps_is_read_once(queries: Queries) -> None:
+    queries.begin("a", "b", "c")
+    queries.read("a", 10, 40)
+    queries.read("b", 0, 60, mapping=False)
+    queries.read("c", 5, 55)
+    assert (queries.of_ledger().misses, queries.of_ledger().hits) == (60, 30 + 50)
+
+
+def test_a_task_that_is_retried_settles_nothing_of_another_query(queries: Queries) -> None:
+    queries.begin("a", "b")
+    for _ in range(3):
+        queries.read("a", 0, 50)
+    assert queries.of_ledger().expected_reads == 50
+    assert queries.of_ledger().misses == 50
+
+
+def test_a_query_alone_caches_nothing(queries: Queries) -> None:
+    queries.begin("a")
+    queries.read("a", 0, 50)
+    assert (queries.of_ledger().misses, queries.counted().size_bytes) == (50, 0)
+
+
+def test_what_is_appended_is_read_by_all_who_follow_without_storage(
+    queries: Queries, make_entry: Callable[..., bytes]
+) -> None:
+    queries.begin("a", "b")
+    with queries.client.producer("orders") as producer:
+        for i in range(100, 150):
+            producer.append(make_entry(b"%03d" % i * 100)).result(30)
+    for name in "ab":
+        queries.read(name, 100, 150)
+    counted = queries.of_ledger()
+    assert (counted.misses, counted.hits, counted.inserted) == (0, 100, 50)
+
+
+def test_nothing_that_is_appended_is_cached_where_nobody_follows(
+    queries: Queries, make_entry: Callable[..., bytes]
+) -> None:
+    with queries.client.producer("orders") as producer:
+        producer.append(make_entry(b"more")).result(30)
+    assert queries.counted().inserted == 0
+
+
+def test_the_end_of_a_lease_and_a_reset_change_what_is_expected(queries: Queries) -> None:
+    queries.begin("a", "b", "c")
+    queries.read("a", 0, 50)
+    assert queries.of_ledger().expected_reads == 100
+    queries.end("b")
+    assert queries.of_ledger().expected_reads == 50
+    queries.client.call("cursor.reset", ResetCursor("orders", "a", Position(queries.ledger, 0)))
+    assert queries.of_ledger().expected_reads == 100
+    queries.end("a")
+    queries.client.call("cursor.delete", NameCursor("orders", "c"))
+    assert queries.of_ledger().readers == []
+
+
+def test_size_is_kept_and_counted(queries: Queries) -> None:
+    queries.begin("a", "b")
+    queries.client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 0))
+    queries.read("a", 0, 50)
+    counted = queries.counted()
+    assert (counted.size_bytes, counted.limit_bytes, counted.policy) == (0, 0, "cursor-distance")
+    assert counted.not_kept > 0
+
+
+def test_a_deleted_ledger_leaves_nothing(queries: Queries) -> None:
+    queries.begin("a", "b")
+    queries.read("a", 0, 50)
+    assert queries.counted().size_bytes
+    queries.client.call("delete", NameLedger("orders"))
+    assert queries.counted().size_bytes == 0
+    assert queries.counted().ledgers == []
+
+
+def test_the_setting_names_every_policy() -> None:
+    assert set(CACHE_POLICIES) == set(POLICIES)

@@ -1,0 +1,76 @@
+"""What the tests of the cache share: blocks of entries of one size, a clock that is moved by hand, counted releases."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ledger.cache.cached_span import CachedBlock, CachedSpan, Expectation, Held
+from ledger.cache.eviction_policy import EvictionPolicy
+from ledger.cache.range_cache import RangeCache
+from ledger.cache.removal_queue import Remove
+
+
+class HandClock:
+    """Milliseconds that pass when a test says so."""
+
+    def __init__(self, now_ms: int = 1_000_000) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def pass_ms(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+
+
+class CountedHome:
+    """A home that counts how often it was let go of."""
+
+    def __init__(self) -> None:
+        self.released = 0
+
+    def hold(self) -> Held:
+        raise AssertionError("nobody asks for bytes here")
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def block(first: int, end: int, *, size: int = 10, ledger_id: int = 1, home: CountedHome | None = None) -> CachedBlock:
+    """Entries `[first, end)` of `size` bytes each."""
+    return CachedBlock(
+        ledger_id,
+        first,
+        end,
+        (end - first) * size,
+        lambda first, end: np.arange(end - first + 1, dtype=np.int64) * size,
+        home,
+    )
+
+
+def put_one(
+    cache: RangeCache,
+    entry: int,
+    size: int,
+    now_ms: int,
+    reads: Expectation | None = None,
+    *,
+    accessed: bool = False,
+) -> CachedSpan:
+    """Cache one entry of `size` bytes and answer its span."""
+    (span,) = cache.put(block(entry, entry + 1, size=size), now_ms, reads)
+    span.accessed = accessed
+    return span
+
+
+def removing(spans: list[CachedSpan], policy: EvictionPolicy | None = None) -> Remove:
+    """A `remove` that notes what it removed, and tells the policy as the cache does."""
+
+    def remove(span: CachedSpan) -> int:
+        spans.append(span)
+        freed = 0 if span.cache is None else span.cache.remove(span)
+        if policy is not None:
+            policy.removed(span)
+        return freed
+
+    return remove

@@ -1,0 +1,257 @@
+"""Goal: every policy keeps to the same contract, and each to its own order. Method: one suite over all of them, in a
+small cache; then what is special to each.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ledger.cache.cached_span import CachedSpan
+from ledger.cache.cursor_distance_policy import CursorDistancePolicy
+from ledger.cache.entry_cache import EntryCache
+from ledger.cache.eviction_policy import CacheLimits, EvictionPolicy, WantedRead
+from ledger.cache.lru_policy import LruPolicy
+from ledger.cache.policies import POLICIES
+from ledger.cache.range_cache import RangeCache
+from ledger.cache.segmented_policy import SegmentedPolicy
+from ledger.cache.slowest_reader_policy import SlowestReaderPolicy
+from ledger.errors import Refused
+from ledger.position import EARLIEST, Position, PositionRange
+from tests.ledger.cache.cache_rig import HandClock, block, put_one, removing
+
+LATER = 10_000_000
+
+
+@pytest.fixture(params=POLICIES)
+def policy(request: pytest.FixtureRequest) -> EvictionPolicy:
+    return POLICIES[request.param](CacheLimits(2000, time_threshold_ms=100, time_threshold_expected_ms=500))
+
+
+def filled(policy: EvictionPolicy, count: int = 20, size: int = 10) -> tuple[RangeCache, list[CachedSpan]]:
+    cache = RangeCache("orders")
+    spans = [put_one(cache, entry, size, entry) for entry in range(count)]
+    for span in spans:
+        policy.added(span)
+    assert not policy.due
+    return cache, spans
+
+
+def test_a_size_pass_frees_at_least_what_was_asked_for_and_not_much_more(policy: EvictionPolicy) -> None:
+    cache, _ = filled(policy)
+    removed = list[CachedSpan]()
+    remove = removing(removed, policy)
+
+    assert policy.free(55, 0, remove) >= 55
+    assert cache.entries == 20 - len(removed)
+    if not isinstance(policy, SegmentedPolicy):
+        assert len(removed) == 6
+
+
+def test_a_size_pass_ends_when_nothing_is_left(policy: EvictionPolicy) -> None:
+    cache, _ = filled(policy)
+    assert policy.free(10**9, 0, removing([], policy)) == 200
+    assert cache.entries == 0
+    assert policy.free(10**9, 0, removing([], policy)) == 0
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_nothing_cannot_be_freed(policy: EvictionPolicy, size: int) -> None:
+    with pytest.raises(Refused, match=f"{size} bytes"):
+        policy.free(size, 0, removing([], policy))
+
+
+def test_what_nobody_expects_is_gone_after_its_time(policy: EvictionPolicy) -> None:
+    cache, _ = filled(policy)
+    policy.expire(10_000, removing([], policy))
+    by_time = not isinstance(policy, (LruPolicy, SegmentedPolicy))
+    assert cache.entries == (0 if by_time else 20)
+
+
+def test_what_others_removed_is_not_removed_again(policy: EvictionPolicy) -> None:
+    cache, spans = filled(policy)
+    for span in spans[::2]:
+        cache.remove(span)
+        policy.removed(span)
+    removed = list[CachedSpan]()
+    policy.free(10**9, 0, removing(removed, policy))
+    assert {id(span) for span in removed} == {id(span) for span in spans[1::2]}
+
+
+def test_random_traffic_keeps_the_invariants(policy: EvictionPolicy) -> None:
+    clock, dice = HandClock(), random.Random(5)
+    cache = EntryCache(policy, clock)
+    for step in range(1500):
+        name, reader = dice.choice(["x", "y"]), dice.choice("abc")
+        first = dice.randrange(300)
+        end = first + dice.randrange(1, 12)
+        match dice.randrange(6):
+            case 0:
+                with cache.moving(name) as readers:
+                    readers.follow(reader, Position(1, first), clock() + 500)
+            case 1:
+                cache.append(name, block(first, end))
+            case 2 | 3:
+                parts = cache.fetch(name, reader, 1, first, end, block)
+                assert [e for part in parts for e in range(part.first, part.end)] == list(range(first, end))
+                with cache.moving(name) as readers:
+                    readers.served(reader, 1, first, end)
+            case 4:
+                with cache.moving(name) as readers:
+                    readers.commit(reader, Position(1, first))
+            case _:
+                clock.pass_ms(dice.randrange(60))
+                cache.expire()
+        if step % 7 == 0:
+            cache.check()
+    assert sum(ledger.counts.evicted for ledger in cache.ledgers()) > 100
+
+
+def test_lru_lets_the_longest_untouched_go() -> None:
+    policy = LruPolicy(CacheLimits(1000))
+    cache, spans = filled(policy, 3)
+    policy.read(spans[0])
+    removed = list[CachedSpan]()
+    policy.free(15, 0, removing(removed, policy))
+    assert removed == [spans[1], spans[2]]
+    assert cache.entries == 1
+
+
+def test_the_farthest_ahead_of_its_reader_goes_first() -> None:
+    policy = CursorDistancePolicy(CacheLimits(1000))
+    cache, spans = filled(policy, 20)
+    cache.readers.follow("slow", Position(1, 2), LATER)
+    cache.readers.follow("fast", Position(1, 9), LATER)
+    removed = list[CachedSpan]()
+    remove = removing(removed, policy)
+
+    policy.free(10, 0, remove)
+    assert [span.first for span in removed] == [0]  # nobody has to read 0 and 1
+    policy.free(50, 0, remove)
+    assert [span.first for span in removed] == [0, 1, 19, 18, 17, 16]
+    policy.free(30, 0, remove)
+    assert [span.first for span in removed[6:]] == [8, 15, 7]  # of equals the one that fewer expect
+    assert spans[2].cache is cache
+
+
+def test_what_is_expected_does_not_go_by_time_and_what_is_to_be_read_again_goes_last() -> None:
+    policy = CursorDistancePolicy(CacheLimits(1000, time_threshold_ms=100))
+    cache, spans = filled(policy, 3)
+    cache.readers.follow("a", Position(1, 3), LATER)
+    cache.readers.again("a", PositionRange(Position(1, 1), Position(1, 2)))
+    policy.expire(1000, removing([], policy))
+    assert [span.first for span in cache] == [1]
+    assert spans[1].requeues == 1
+    assert policy.free(5, 0, removing([], policy)) == 10
+
+
+def slowest(**limits: int | bool) -> SlowestReaderPolicy:
+    return SlowestReaderPolicy(CacheLimits(1000, **limits))  # type: ignore[arg-type]
+
+
+def test_what_every_reader_is_past_is_discarded_at_once() -> None:
+    cache = EntryCache(slowest(), HandClock())
+    cache.insert("orders", block(0, 20))
+    with cache.moving("orders") as readers:
+        readers.follow("a", EARLIEST, LATER)
+        readers.follow("b", EARLIEST, LATER)
+        readers.served("a", 1, 0, 10)
+    assert cache.ledger("orders").cache.entries == 20
+    with cache.moving("orders") as readers:
+        readers.served("b", 1, 0, 5)
+    assert [(span.first, span.end) for span in cache.ledger("orders").cache] == [(5, 20)]
+    cache.check()
+
+
+def test_by_mark_delete_it_is_kept_until_it_is_acknowledged() -> None:
+    cache = EntryCache(slowest(by_mark_delete=True), HandClock())
+    cache.insert("orders", block(0, 20))
+    with cache.moving("orders") as readers:
+        readers.follow("a", Position(1, 0), LATER)
+        readers.served("a", 1, 0, 10)
+    assert cache.ledger("orders").cache.entries == 20
+    with cache.moving("orders") as readers:
+        readers.commit("a", Position(1, 10))
+    assert cache.ledger("orders").cache.entries == 10
+
+
+def test_a_reader_too_far_behind_keeps_nothing() -> None:
+    policy, cache = slowest(backlogged_threshold=50), RangeCache("orders")
+    cache.readers._end = lambda: Position(1, 100)
+    cache.readers.follow("far", Position(1, 10), LATER)
+    assert policy.keeps_from(cache.readers) is None
+    cache.readers.follow("near", Position(1, 60), LATER)
+    assert policy.keeps_from(cache.readers) == Position(1, 60)
+
+
+@pytest.mark.parametrize(
+    ("least", "entries", "between", "admitted"),
+    [(0, 10, 100, False), (1, 10, 100, True), (2, 10, 100, False), (1, 95, 100, False), (1, 10, 19, False)],
+)
+def test_backlogs_decide_what_read_from_storage_is_cached(
+    least: int, entries: int, between: int, admitted: bool
+) -> None:
+    policy, cache = (
+        slowest(minimum_backlog_cursors=least, minimum_backlog_entries=entries, maximum_backlog_between=between),
+        RangeCache("orders"),
+    )
+    cache.readers._end = lambda: Position(1, 100)
+    cache.readers.follow("a", Position(1, 10), LATER)
+    cache.readers.follow("b", Position(1, 30), LATER)
+    assert policy.admits(WantedRead(cache.readers, "a", 1, 10, 20)) is admitted
+    assert not policy.admits(WantedRead(cache.readers, "nobody", 1, 10, 20))
+
+
+class Ring:
+    """BookKeeper's read cache in its own numbers: KiB entries, the segments it is made of."""
+
+    def __init__(self, size: int, segments: int = 0) -> None:
+        self.policy = SegmentedPolicy(CacheLimits(size), segments)
+        self.cache = RangeCache("orders")
+
+    def put(self, first: int, end: int, size: int = 1024) -> None:
+        for entry in range(first, end):
+            self.policy.added(put_one(self.cache, entry, size, 0))
+            while self.policy.due:
+                removing([], self.policy)(self.policy.due.pop())
+
+
+def test_simple_ring() -> None:
+    ring = Ring(10 * 1024)
+    ring.put(0, 10)
+    assert ring.cache.entries == 10
+    ring.put(10, 11)
+    assert [span.first for span in ring.cache] == [5, 6, 7, 8, 9, 10]
+
+
+def test_multiple_segments() -> None:
+    ring = Ring(10 * 1024, 5)
+    assert ring.policy.segment_bytes == 2 * 1024
+    ring.put(0, 10)
+    assert ring.cache.entries == 10
+    ring.put(10, 11)
+    assert (ring.cache.entries, ring.cache.size) == (9, 9 * 1024)
+
+
+def test_the_ring_rounds_up_to_64_and_passes_over_what_no_segment_holds() -> None:
+    ring = Ring(640, 2)
+    ring.put(0, 3, size=100)  # two and a half fit: 100 takes 128, the last one 100
+    assert ring.cache.entries == 2 + 1
+    ring.put(3, 4, size=321)
+    assert 3 not in [span.first for span in ring.cache]
+
+
+def test_a_range_over_two_segments_is_found_whole() -> None:
+    ring = Ring(10 * 1024)
+    ring.put(3, 7)
+    ring.put(0, 3)
+    ring.put(7, 9)
+    assert ring.cache.get(1, 0, 9).missing == []
+
+
+def test_an_empty_ring_frees_nothing() -> None:
+    policy = SegmentedPolicy(CacheLimits(1000))
+    assert policy.free(10, 0, removing([], policy)) == 0
+    with pytest.raises(Refused):
+        policy.free(0, 0, removing([], policy))

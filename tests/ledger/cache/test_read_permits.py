@@ -1,0 +1,72 @@
+"""Goal: bytes in flight are limited and nobody starves. Method: threads that wait, watched by what waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from ledger.cache.read_permits import ReadPermits
+from ledger.errors import Unavailable
+
+
+def until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(10_000):
+        if condition():
+            return
+        pause.wait(0.001)
+    raise AssertionError("it never came to that")
+
+
+def test_a_limit_of_nothing_is_none() -> None:
+    permits = ReadPermits(0)
+    permits.take(10**12)
+    permits.take(10**12)
+    assert permits.used == 2 * 10**12
+
+
+def test_reads_wait_in_the_order_in_which_they_came() -> None:
+    permits, order = ReadPermits(100), list[int]()
+    permits.take(60)
+    threads = []
+    for number, size in enumerate((90, 10, 10)):  # the small ones would fit, and do not pass the large one
+
+        def read(number: int = number, size: int = size) -> None:
+            permits.take(size)
+            order.append(number)
+
+        threads.append(threading.Thread(target=read))
+        threads[-1].start()
+        until(lambda number=number: permits.waiting == number + 1)  # type: ignore[misc]
+    permits.give_back(60)
+    until(lambda: len(order) == 2)
+    assert order == [0, 1]
+    permits.give_back(90)
+    for thread in threads:
+        thread.join(10)
+    assert order == [0, 1, 2]
+    assert permits.used == 20
+
+
+def test_what_is_larger_than_all_there_is_goes_alone() -> None:
+    permits = ReadPermits(100, timeout_ms=0)
+    permits.take(1000)
+    with pytest.raises(Unavailable, match="waited 0 ms while 1000 of 100 were in flight"):
+        permits.take(1)
+    permits.give_back(1000)
+    permits.take(100)
+
+
+def test_too_many_waiting_are_refused_and_a_timeout_leaves_no_trace() -> None:
+    permits = ReadPermits(100, timeout_ms=0, waiting_max=0)
+    permits.take(100)
+    with pytest.raises(Unavailable, match=r"0 reads wait for storage, .* allows 0"):
+        permits.take(1)
+    permits.waiting_max = 1
+    with pytest.raises(Unavailable, match="waited 0 ms"):
+        permits.take(1)
+    assert (permits.used, permits.waiting) == (100, 0)
+    permits.resize(200)
+    permits.take(100)
