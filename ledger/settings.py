@@ -44,8 +44,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     managedLedgerOffloadReadCacheSizeMB: int = 256
     managedLedgerOffloadFineIndex: int = 1
     managedLedgerCacheSizeMB: int = 64
-    managedLedgerCacheEvictionWatermark: int = 90
-    managedLedgerCacheEvictionTriggerThresholdPercent: int = 98
+    managedLedgerCacheEvictionWatermark: int = 95
+    managedLedgerCacheEvictionTriggerThresholdPercent: int = 99
     managedLedgerCacheEvictionIntervalMs: int = 100
     managedLedgerCacheEvictionTimeThresholdMillis: int = 1_000
     managedLedgerCacheEvictionTimeThresholdMillisMax: int = 5_000

@@ -1,0 +1,201 @@
+"""The cache simulator: the broker's own cache classes under recorded or generated traffic, beside other caches.
+
+    python -m benchmarks.cache_simulator [FILE.png]
+
+For each trace and policy: entries read from storage per entry that was wanted, the same over the optimum's
+(`benchmarks.cache_yardsticks.optimum`), the most bytes that were held, and the time an operation took. With a file it
+draws the first of these.
+
+Nothing of the cache is put in its place here: `EntryCache`, its policies, its readers. Storage is a block of numbers,
+and the clock is the trace's.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.cache_traces import Trace, all_traces
+from benchmarks.cache_yardsticks import S3Fifo, Sieve, optimum, reads_of
+from ledger.cache.cache_settings import limits_of
+from ledger.cache.cached_span import CachedBlock
+from ledger.cache.entry_cache import EntryCache
+from ledger.cache.eviction_policy import CacheLimits, EvictionPolicy
+from ledger.cache.ledger_readers import LedgerReaders
+from ledger.cache.policies import DEFAULT_POLICY, POLICIES
+from ledger.position import Position, PositionRange
+from ledger.segment_index import Integers
+from ledger.settings import Settings
+
+ENTRIES = 64  # of a block
+_ALIVE_MS = 2**40
+_LITTLE = 0.02  # reads per entry that make no difference
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a policy made of a trace. `reads`, `wanted` and `requests` are blocks."""
+
+    name: str
+    reads: int
+    wanted: int
+    requests: int
+    held_bytes: int = 0
+    microseconds: float = 0.0
+
+    @property
+    def per_entry(self) -> float:
+        """Storage reads per entry that somebody wanted."""
+        return self.reads / self.wanted
+
+    @property
+    def hit_rate(self) -> float:
+        """Requests that storage did not see."""
+        return 1 - self.reads / self.requests
+
+    def over(self, best: Outcome) -> float:
+        """Beside the optimum; a little is added to both, where hardly anything is read."""
+        return (self.per_entry + _LITTLE) / (best.per_entry + _LITTLE)
+
+
+class Simulation:
+    """One policy under one trace."""
+
+    def __init__(self, trace: Trace, policy: Callable[[CacheLimits], EvictionPolicy]) -> None:
+        self._trace = trace
+        self._now = 0.0
+        self._ends: dict[str, int] = {}
+        limits = replace(limits_of(Settings()), size=trace.cache_blocks * trace.block_bytes)
+        self.cache = EntryCache(policy(limits), lambda: int(self._now), readers_of=self._readers_of)
+        self._held = 0
+
+    def run(self, name: str) -> Outcome:
+        """All of it."""
+        began, expired = time.process_time(), 0.0
+        for ms, kind, ledger, block, reader in self._trace.steps:
+            self._now = ms
+            if ms - expired >= 100:
+                self.cache.expire()
+                expired = ms
+            log, first, end = str(ledger), block * ENTRIES, (block + 1) * ENTRIES
+            if kind == "append":
+                self._ends[log] = end
+                self.cache.append(log, self._block(first, end))
+            elif kind == "read":
+                self._ends[log] = max(self._ends.get(log, 0), end)
+                self.cache.fetch(log, reader, 0, first, end, self._block)
+                with self.cache.moving(log) as readers:
+                    readers.served(reader, 0, first, end)
+            else:
+                self._change(kind, log, first, end, reader)
+            self._held = max(self._held, self.cache.held)
+        took = time.process_time() - began
+        counts = [ledger.counts for ledger in self.cache.ledgers()]
+        reads = sum(count.misses for count in counts) // ENTRIES
+        return _outcome(name, self._trace, reads, self._held, took)
+
+    def _change(self, kind: str, log: str, first: int, end: int, reader: str) -> None:
+        if kind == "clear":
+            for span in self.cache.ledger(log).cache:
+                whole = PositionRange(Position(0, span.first), Position(0, span.end))
+                self.cache.invalidate(log, whole)
+            return
+        with self.cache.moving(log) as readers:
+            if kind == "follow":
+                readers.follow(reader, Position(0, first), _ALIVE_MS)
+            elif kind == "leave":
+                readers.leave(reader, int(self._now))
+            elif kind == "commit":
+                readers.commit(reader, Position(0, first))
+            elif kind == "reset":
+                readers.reset(reader, Position(0, first))
+            else:
+                readers.again(reader, PositionRange(Position(0, first), Position(0, end)))
+
+    def _block(self, first: int, end: int) -> CachedBlock:
+        size = self._trace.block_bytes // ENTRIES
+
+        def edges(first: int, end: int) -> Integers:
+            return np.arange(end - first + 1, dtype=np.int64) * size
+
+        return CachedBlock(0, first, end, size * (end - first), edges)
+
+    def _readers_of(self, log: str) -> LedgerReaders:
+        return LedgerReaders(end=lambda: Position(0, self._ends.get(log, 0)))
+
+
+def _outcome(name: str, trace: Trace, reads: int, held: int = 0, seconds: float = 0.0) -> Outcome:
+    requests = [(step.ledger, step.block) for step in trace.steps if step.kind == "read"]
+    operations = sum(step.kind in ("read", "append") for step in trace.steps)
+    return Outcome(name, reads, len(set(requests)), len(requests), held, seconds / operations * 1e6)
+
+
+def best_of(trace: Trace) -> Outcome:
+    """The optimum."""
+    return _outcome("optimum", trace, optimum(trace))
+
+
+def outcomes(trace: Trace) -> list[Outcome]:
+    """Every policy of the broker, then the yardsticks, the optimum last."""
+    ours = [Simulation(trace, policy).run(name) for name, policy in POLICIES.items()]
+    others = [
+        _outcome("s3-fifo", trace, reads_of(S3Fifo(trace.cache_blocks), trace)),
+        _outcome("sieve", trace, reads_of(Sieve(trace.cache_blocks), trace)),
+    ]
+    return [*ours, *others, best_of(trace)]
+
+
+def table(found: dict[str, list[Outcome]]) -> str:
+    """One line a policy and trace."""
+    lines = [
+        f"{'trace':<20}{'policy':<22}{'reads/entry':>12}{'x optimum':>11}{'hit rate':>10}{'MiB held':>10}{'us/op':>8}"
+    ]
+    for trace, results in found.items():
+        for result in results:
+            mark = " *" if result.name == DEFAULT_POLICY else ""
+            lines.append(
+                f"{trace:<20}{result.name + mark:<22}{result.per_entry:>12.3f}{result.over(results[-1]):>11.2f}"
+                f"{result.hit_rate:>10.4f}{result.held_bytes / 2**20:>10.0f}{result.microseconds:>8.1f}"
+            )
+    return "\n".join(lines)
+
+
+def draw(found: dict[str, list[Outcome]], path: Path) -> None:
+    """Reads per entry of every policy over the traces, as bars."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = [result.name for result in next(iter(found.values()))]
+    figure, axes = plt.subplots(figsize=(11, 4.5))
+    width = 0.8 / len(names)
+    for number, name in enumerate(names):
+        ratios = [next(r for r in results if r.name == name).over(results[-1]) for results in found.values()]
+        places = [place + (number - len(names) / 2) * width for place in range(len(found))]
+        axes.bar(places, ratios, width, label=name)
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_yscale("log")
+    axes.set_ylabel("storage reads over the optimum's")
+    axes.set_xticks(range(len(found)), list(found))
+    axes.tick_params(axis="x", labelsize=8)
+    axes.legend(fontsize=8, ncols=3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Simulate everything and print it."""
+    found = {trace.name: outcomes(trace) for trace in all_traces()}
+    print(table(found))
+    if len(sys.argv) > 1:
+        draw(found, Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

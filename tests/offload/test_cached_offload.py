@@ -1,0 +1,107 @@
+"""Goal: what lies in object storage only is read there once for all readers, byte for byte. Method: a real store whose
+local copies are gone, read through the broker's cache in blocks that overlap, by threads, in a cache that is too small.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from offload_rig import HOUR, OffloadRig
+
+from ledger.broker.cached_reads import CachedReads, Reading
+from ledger.cache.policies import POLICIES
+from ledger.entry import parse_entry
+from ledger.position import EARLIEST, Position, PositionRange
+from ledger.segment_reader import iter_frames
+from ledger.settings import Settings
+
+NAME = "public/default/persistent/log"
+
+
+class CachedLog:
+    """Offloaded ledgers, read in the name of readers."""
+
+    def __init__(self, rig: OffloadRig, **settings: int | str) -> None:
+        self.payloads = rig.fill(4, entries=8, size=60)
+        rig.offload()
+        rig.now += 5 * HOUR
+        rig.store.ledger("log").trim()
+        assert rig.local() == {rig.ids()[-1]}
+        self.rig = rig
+        self.ids = rig.ids()
+        self.reads = CachedReads(
+            Settings.of({"managedLedgerCacheEvictionTimeThresholdMillis": 10**6, **settings}),
+            lambda: 0,
+            lambda name: rig.store.ledger(name).snapshot,
+        )
+
+    def position(self, number: int) -> Position:
+        return Position(self.ids[number // 8], number % 8)
+
+    def read(self, reader: str, first: int, end: int, block_bytes: int = 300) -> list[bytes]:
+        reading, found = Reading(NAME, reader), list[bytes]()
+        range_ = PositionRange(self.position(first), self.position(end))
+        for block in self.rig.store.ledger("log").blocks(range_, block_bytes):
+            frames = self.reads.read(block, reading)
+            for entry_id, frame in iter_frames(frames, block.ledger_id, block.first_entry, block.entries):
+                found.append(bytes(parse_entry(frame, f"{block.ledger_id}:{entry_id}").payload))
+            self.reads.served([block], reading)
+        return found
+
+
+@pytest.fixture
+def make(rig: OffloadRig) -> Iterator[Callable[..., CachedLog]]:
+    return lambda **settings: CachedLog(rig, **settings)  # type: ignore[return-value]
+
+
+def test_every_reader_reads_and_storage_is_read_once(make: Callable[..., CachedLog]) -> None:
+    log = make()
+    for name in "abc":
+        log.reads.follow(NAME, name, EARLIEST, 10**6)
+    for name, block_bytes in zip("abc", (300, 200, 5000), strict=True):
+        assert log.read(name, 0, 32, block_bytes) == log.payloads[:32]
+    counted = log.reads.metrics()
+    assert (counted.misses, counted.hits) == (32, 64)
+    assert counted.size_bytes > 32 * 60
+    assert counted.expected_reads == 0
+
+
+def test_a_reader_alone_is_served_and_nothing_is_kept(make: Callable[..., CachedLog]) -> None:
+    log = make()
+    log.reads.follow(NAME, "a", EARLIEST, 10**6)
+    assert log.read("a", 0, 32) == log.payloads[:32]
+    assert (log.reads.metrics().misses, log.reads.metrics().size_bytes) == (32, 0)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_threads_read_every_byte_through_a_cache_that_is_too_small(
+    make: Callable[..., CachedLog], policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A twentieth of what there is fits; ranges overlap; readers come, settle, are reset and leave."""
+    monkeypatch.setattr("ledger.cache.cache_settings._MB", 600)
+    log = make(managedLedgerCacheSizeMB=1, cacheEvictionPolicy=policy, managedLedgerMaxReadsInFlightSizeInMB=1)
+
+    def work(seed: int) -> None:
+        dice, name = random.Random(seed), f"r{seed}"
+        for _ in range(40):
+            first = dice.randrange(31)
+            end = first + dice.randrange(1, 33 - first)
+            log.reads.follow(NAME, name, log.position(dice.randrange(first + 1)), 10**6)
+            assert log.read(name, first, end, dice.choice([100, 300, 2000])) == log.payloads[first:end]
+            assert log.reads.metrics().size_bytes <= 600
+            match dice.randrange(4):
+                case 0:
+                    log.reads.commit(NAME, name, log.position(end))
+                case 1:
+                    log.reads.reset(NAME, name, log.position(first))
+                case 2:
+                    log.reads.leave(NAME, name)
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(work, seed) for seed in range(4)]:
+            done.result(60)
+    log.reads.cache.check()
+    assert log.reads.metrics().inflight_read_bytes == 0
