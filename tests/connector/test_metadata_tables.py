@@ -58,7 +58,8 @@ def test_tables_of_a_store(store: Path) -> None:
     assert set(TABLES) == {"ledgers", "segments", "cursors", "holes", "cache"}
 
 
-def test_a_table_that_is_none_and_a_stream_of_one_are_refused(store: Path) -> None:
+def test_a_table_that_is_none_and_a_stream_of_one_are_refused(tmp_path: Path) -> None:
+    store = tmp_path / "none"
     with pytest.raises(Refused, match="'table' is 'dragons'"):
         LedgerSource({"store": str(store), "table": "dragons"}, "0")
     source = LedgerSource({"store": str(store), "table": "cursors", "path": "orders"}, "0")

@@ -309,7 +309,7 @@ def test_a_file_that_a_crash_left_is_swept(rig: CursorRig) -> None:
     assert rig.state().acknowledged_entries == 1
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 60))])
 def test_random_histories_with_crashes(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     settings = {

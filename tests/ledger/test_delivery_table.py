@@ -207,7 +207,7 @@ def test_without_explicit_nothing_but_holes_is_no_batch(rig: DeliveryRig) -> Non
     assert rig.next(Position(3, 0), explicit=False) == DecidedDelivery(0, Position(2, 0))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 30))])
 def test_every_row_is_delivered_until_it_is_acknowledged(seed: int, tmp_path: Path) -> None:
     """Each row is outstanding once, counts rise by one, acknowledged ones never come; crashes and lost records too."""
     dice, rig = random.Random(seed), DeliveryRig(tmp_path / "s")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,9 +19,9 @@ from ledger.position import Position
 from ledger.protocol import AcknowledgeCommand, Empty
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[LedgerStore]:
-    store = connect(tmp_path / "store")
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerStore]:
+    store = connect(tmp_path_factory.mktemp("acknowledge") / "store")
     yield store
     store.client.call("shutdown", Empty())
 
@@ -51,7 +50,7 @@ def test_rows_are_acknowledged_through_a_broker_that_dies(store: LedgerStore) ->
 
 
 def test_millions_of_rows_are_one_call(store: LedgerStore) -> None:
-    orders = store.ledger("orders")
+    orders = store.ledger("many")
     for _ in range(4):
         orders.append([{"n": 1}] * 50_000)
     cursor = orders.cursor("c")

@@ -1,0 +1,144 @@
+"""Acknowledging from Spark, and reading past what is acknowledged.
+
+`ack_rate`: rows per second through `option("action", "ack")`, from a cached frame of positions until the cursor is
+durable, over a bare merge of the same arrays into bits in numpy: what nobody who sends and keeps them can reach.
+`holes_read`: a catch-up read of a backlog of which half is acknowledged at random, by entry and by row, over the same
+read without holes, for each row that is delivered; the lower of the two.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from benchmarks.harness import compare
+from benchmarks.raw_disk import bench_dir
+from benchmarks.rows import ENTRY_BYTES, ROW_BYTES, entry_rows, fill
+from benchmarks.spark_queries import drained, session
+from ledger.acknowledged_rows import acknowledge_batch
+from ledger.api import connect
+from ledger.broker.acknowledge_stream import acknowledge
+from ledger.broker.client import Client
+from ledger.cursor_calls import OpenCursor
+from ledger.names import canonical_name
+from ledger.position import EARLIEST
+from ledger.protocol import AcknowledgeCommand, Empty
+
+ENTRIES = 96
+ROWS = entry_rows(ROW_BYTES["120B"])
+LEDGER = canonical_name("backlog")
+Integers = npt.NDArray[np.int64]
+
+
+class Bench:
+    """A closed backlog and as many cursors at its beginning as are wanted."""
+
+    def __init__(self, spark: SparkSession, client: Client, store: Path, folder: Path) -> None:
+        self.spark, self.client, self.store, self.folder = spark, client, store, folder
+        self._serial = count()
+        fill(client, LEDGER, ENTRIES, ROW_BYTES["120B"])
+        self.ledger_id = client.describe(LEDGER).segments[0].ledger_id
+
+    def cursor(self) -> str:
+        """A new cursor."""
+        name = f"c{next(self._serial)}"
+        self.client.open_cursor(OpenCursor(LEDGER, name, EARLIEST))
+        return name
+
+    def cursor_with(self, entries: Integers, rows: Integers) -> str:
+        """A new cursor that has acknowledged these."""
+        name = self.cursor()
+        batch = acknowledge_batch(np.full(len(entries), self.ledger_id), entries, rows)
+        acknowledge(self.client, AcknowledgeCommand(LEDGER, name), [batch])
+        return name
+
+    def read(self, cursor: str) -> float:
+        """Seconds for each row that is delivered."""
+        frame = self.spark.readStream.format("ledger").option("store", str(self.store)).option("subscription", cursor)
+        frame = frame.option("maxBytesPerTrigger", ENTRIES * ENTRY_BYTES // 4).load(LEDGER)
+        took = drained(_start(frame, self.folder / cursor))
+        return sum(took.seconds) / took.rows
+
+
+def _start(frame: DataFrame, checkpoint: Path):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    from benchmarks.spark_queries import start
+
+    return start(frame, checkpoint, available_now=True)
+
+
+def positions(bench: Bench) -> DataFrame:
+    """The places of all rows, cached."""
+    number = f.col("id")
+    place = f.struct(
+        f.lit(bench.ledger_id).cast("bigint").alias("ledgerId"),
+        f.floor(number / ROWS).cast("bigint").alias("entryId"),
+        (number % ROWS).cast("int").alias("batchIndex"),
+    )
+    frame = bench.spark.range(ENTRIES * ROWS, numPartitions=2).select(place.alias("__position")).cache()
+    frame.count()
+    return frame
+
+
+def ack_rate(bench: Bench) -> None:
+    """The sink against numpy alone."""
+    frame = positions(bench)
+    numbers = np.arange(ENTRIES * ROWS)
+    entries, rows = numbers // ROWS, numbers % ROWS
+
+    def sink() -> float:
+        cursor = bench.cursor()
+        began = time.perf_counter()
+        write = frame.write.format("ledger").mode("append").option("store", str(bench.store))
+        write.option("action", "ack").option("subscription", cursor).save(LEDGER)
+        took = time.perf_counter() - began
+        print(f"  {ENTRIES * ROWS / took / 1e6:.2f} M rows/s")
+        return took
+
+    def bare() -> None:
+        flagged = np.zeros(ENTRIES * ROWS, dtype=np.bool_)
+        flagged[entries * ROWS + rows] = True
+        np.packbits(flagged, bitorder="little")
+
+    compare("ack_rate", sink, bare)
+
+
+def holes_read(bench: Bench) -> None:
+    """Half of the entries, half of the rows; each against no hole."""
+    dice = np.random.default_rng(5)
+    whole = np.flatnonzero(dice.random(ENTRIES) < 0.5)
+    single = np.flatnonzero(dice.random(ENTRIES * ROWS) < 0.5)
+    cases: dict[str, Callable[[], str]] = {
+        "holes_read_by_entry": lambda: bench.cursor_with(whole, np.full(len(whole), -1)),
+        "holes_read_by_row": lambda: bench.cursor_with(single // ROWS, single % ROWS),
+    }
+    ratios = []
+    for name, made in cases.items():
+        ratios.append(compare(name, lambda made=made: bench.read(made()), lambda: bench.read(bench.cursor())).ratio)  # type: ignore[misc]
+    print(f"ratio holes_read {min(ratios):.3f}", flush=True)
+
+
+def main() -> None:
+    """Both, on one backlog."""
+    with tempfile.TemporaryDirectory(dir=bench_dir()) as folder:
+        store = Path(folder) / "store"
+        client = connect(store).client
+        spark = session()
+        try:
+            bench = Bench(spark, client, store, Path(folder))
+            ack_rate(bench)
+            holes_read(bench)
+        finally:
+            spark.stop()
+            client.call("shutdown", Empty())
+
+
+if __name__ == "__main__":
+    main()
