@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from connector.bucket_source import BucketSource
     from connector.data_source import LedgerSource
     from ledger.api import LedgerStore
 
@@ -41,9 +42,9 @@ class DefaultSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         _require_own_packages()
-        from connector.data_source import LedgerSource
+        from connector.data_source import source_for
 
-        self._source: LedgerSource = LedgerSource(options, __version__, self.default_store)
+        self._source: LedgerSource | BucketSource = source_for(options, __version__, self.default_store)
 
     @classmethod
     def name(cls) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from connector.metadata_columns import Topic, columns_of_entry
+from connector.provenance_columns import PROVENANCE, provenance_of_entry
 from connector.rescued_rows import column_texts, payload_text, place, rescue_column
 from connector.row_shape import RowShape
 from connector.schema import METADATA
@@ -37,6 +38,7 @@ class ArrowRows:
         self._selection = selection if selection is not None and selection.by_row else None
         self._target = shape.schema
         self._metadata = shape.metadata
+        self._provenance = not set(PROVENANCE.names).isdisjoint(self._metadata)
         self._rescues = shape.rescues
         self._known = {*shape.known, *METADATA.names}
         self._wanted = {*shape.rows.names, *shape.metadata}
@@ -90,8 +92,12 @@ class ArrowRows:
         if self._rescues:
             columns.append(self._rescued(position, batch, row))
         if self._metadata:
-            columns += columns_of_entry(self._topic, position, entry.metadata, row, batch, self._metadata)
+            columns += self._beside(position, entry, batch, row)
         return pa.RecordBatch.from_arrays(columns, schema=self._target)
+
+    def _beside(self, position: Position, entry: ParsedEntry, batch: pa.RecordBatch, row: int) -> list[pa.Array]:
+        more = provenance_of_entry(entry, row, batch.num_rows) if self._provenance else None
+        return columns_of_entry(self._topic, position, entry.metadata, row, batch, self._metadata, more)
 
     def _rescued(self, position: Position, batch: pa.RecordBatch, row: int) -> pa.Array:
         """What came in columns that the query does not know."""
@@ -106,7 +112,7 @@ class ArrowRows:
         columns = [*(pa.nulls(1, field.type) for field in self._fit.target), rescue_column(1, {0: text})]
         if self._metadata:
             one = pa.record_batch({"": pa.nulls(1)})
-            columns += columns_of_entry(self._topic, position, entry.metadata, 0, one, self._metadata)
+            columns += self._beside(position, entry, one, 0)
         return pa.RecordBatch.from_arrays(columns, schema=self._target)
 
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from connector.options import LedgerOptions, Use, read_options
+from connector.option_kinds import Use
+from connector.options import LedgerOptions, read_options
 from ledger.api import store_location
 from ledger.errors import Refused
 from ledger.names import canonical_name
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from connector.acknowledge_writer import LedgerAcknowledgeWriter
     from connector.batch_reader import LedgerBatchReader
     from connector.batch_writer import LedgerBatchWriter
+    from connector.bucket_source import BucketSource
     from connector.metadata_tables import MetadataReader
     from connector.stream_reader import LedgerStreamReader
     from connector.stream_writer import LedgerStreamWriter
@@ -38,6 +40,15 @@ _OF_A_CATALOG = "owner"
 def _announce(store: str) -> None:
     """Say once where rows go when nobody said it: Spark shows the standard error of its Python processes."""
     print(f"pyspark-ledger: the store is {store}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def source_for(given: Mapping[str, str], version: str, default_store: str | None = None) -> LedgerSource | BucketSource:
+    """The source that the options ask for: a ledger of a store, or a topic of a bucket."""
+    if any(name.lower() == "offload" for name in given):
+        from connector.bucket_source import BucketSource
+
+        return BucketSource(given)
+    return LedgerSource(given, version, default_store)
 
 
 class LedgerSource:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ledger.pulsar_payload import Message
 
 Integers = npt.NDArray[np.int64]
+Columns = dict[str, Callable[[], pa.Array]]
 _TIMESTAMP, _PROPERTIES = METADATA.field("__publishTime").type, METADATA.field("__messageProperties").type
 
 
@@ -55,6 +56,7 @@ def columns_of_entry(
     first_row: int,
     batch: pa.RecordBatch,
     names: Sequence[str] = METADATA.names,
+    more: Columns | None = None,
 ) -> list[pa.Array]:
     """The metadata columns of these names for the rows of a batch of one Arrow entry, which begins at row `first_row`.
 
@@ -66,7 +68,7 @@ def columns_of_entry(
     ledgers, entries = np.full(rows, position.ledger_id), np.full(rows, position.entry_id)
     key = metadata.partition_key if metadata.HasField("partition_key") else None
     said = [(pair.key, pair.value) for pair in metadata.properties if pair.key != ARROW_PROPERTY]
-    columns: dict[str, Callable[[], pa.Array]] = {
+    columns: Columns = {
         "__key": lambda: pa.repeat(pa.scalar(key, pa.string()), rows),
         "__topic": lambda: pa.repeat(pa.scalar(topic.text, pa.string()), rows),
         "__messageId": lambda: message_ids(topic.partition, [position], np.zeros(rows, dtype=np.int64), numbers),
@@ -74,6 +76,7 @@ def columns_of_entry(
         "__eventTime": lambda: _times(np.full(rows, metadata.event_time, dtype=np.int64)),
         "__messageProperties": lambda: pa.repeat(pa.scalar(said, _PROPERTIES), rows),
         "__position": lambda: _positions(ledgers, entries, numbers),
+        **(more or {}),
     }
     where = f"entry {position} of {topic.text}"
     own = {name for name in SAID_BY_ROWS if name in batch.schema.names}
@@ -100,16 +103,20 @@ def message_columns(owner: Integers, messages: Sequence[Message]) -> MessageColu
 
 
 def columns_of_batches(
-    topic: Topic, positions: Sequence[Position], said: MessageColumns, names: Sequence[str] = METADATA.names
+    topic: Topic,
+    positions: Sequence[Position],
+    said: MessageColumns,
+    names: Sequence[str] = METADATA.names,
+    more: Columns | None = None,
 ) -> list[pa.Array]:
-    """The metadata columns of these names; message `i` is at `positions[said.owner[i]]`."""
+    """The metadata columns of these names; message `i` is at `positions[said.owner[i]]`. `more` makes further ones."""
 
     def places() -> pa.Array:
         ledger_ids = np.fromiter((position.ledger_id for position in positions), np.int64, len(positions))
         entry_ids = np.fromiter((position.entry_id for position in positions), np.int64, len(positions))
         return _positions(ledger_ids[said.owner], entry_ids[said.owner], said.batch_index)
 
-    columns: dict[str, Callable[[], pa.Array]] = {
+    columns: Columns = {
         "__key": lambda: said.keys,
         "__topic": lambda: pa.repeat(pa.scalar(topic.text, pa.string()), len(said.owner)),
         "__messageId": lambda: message_ids(topic.partition, positions, said.owner, said.batch_index),
@@ -117,6 +124,7 @@ def columns_of_batches(
         "__eventTime": lambda: _times(said.event_times),
         "__messageProperties": lambda: said.properties,
         "__position": places,
+        **(more or {}),
     }
     return [columns[name]() for name in names]
 

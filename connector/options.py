@@ -8,128 +8,33 @@ never put into a log.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from connector.bucket_options import BUCKET_OPTIONS, BucketOptions, take_bucket_options
+from connector.option_kinds import EVERYWHERE, MIB, READS, WRITES, Option, Use
+from connector.option_kinds import columns as _columns
+from connector.option_kinds import duration as _duration
+from connector.option_kinds import flag as _flag
+from connector.option_kinds import number as _number
+from connector.option_kinds import one_of as _one_of
+from connector.option_kinds import position as _position
+from connector.option_kinds import reference as _reference
+from connector.option_kinds import size as _size
+from connector.option_kinds import text as _text
 from ledger.errors import Refused
 from ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from ledger.broker.credentials import Credentials
 
-Use = Literal["batch read", "stream read", "batch write", "stream write"]
-READS: tuple[Use, ...] = ("batch read", "stream read")
-WRITES: tuple[Use, ...] = ("batch write", "stream write")
-EVERYWHERE: tuple[Use, ...] = READS + WRITES
-
-MIB = 1024 * 1024
 # Spark hands these over with ours; they are its own business.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 _REFUSED = {
     "paths": "one load reads one ledger: load each and use union()",
     "overwriteschema": "columns are added with 'mergeSchema' and never replaced: a log keeps what was written",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option. `parse` raises ValueError saying what it expects."""
-
-    name: str
-    default: str
-    uses: tuple[Use, ...]
-    meaning: str
-    parse: Callable[[str], object]
-    shown: bool = True
-
-
-def _text(value: str) -> str:
-    if not value.strip():
-        raise ValueError("text that is not empty")
-    return value.strip()
-
-
-def _flag(value: str) -> bool:
-    known = {"true": True, "false": False}
-    if value.strip().lower() not in known:
-        raise ValueError("true or false")
-    return known[value.strip().lower()]
-
-
-def _columns(value: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in value.split(","))
-    if not all(names) or len(set(names)) != len(names):
-        raise ValueError("names of columns, each once, with commas between them")
-    return names
-
-
-def _number(least: int, most: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        expected = f"a whole number from {least} to {most}"
-        try:
-            number = int(value.strip())
-        except ValueError:
-            raise ValueError(expected) from None
-        if not least <= number <= most:
-            raise ValueError(expected)
-        return number
-
-    return parse
-
-
-def _size(least: int, most: int) -> Callable[[str], int]:
-    units = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": MIB, "mb": MIB, "g": 1024 * MIB, "gb": 1024 * MIB}
-
-    def parse(value: str) -> int:
-        expected = f"a size from {least} to {most} bytes, such as 1048576, 64m or 1g"
-        text = value.strip().lower()
-        digits = text.rstrip("bkmg")
-        unit = text[len(digits) :]
-        if not digits.isdecimal() or unit not in units or not least <= int(digits) * units[unit] <= most:
-            raise ValueError(expected)
-        return int(digits) * units[unit]
-
-    return parse
-
-
-def _duration(value: str) -> int:
-    expected = "a time from 0 to 24 hours, such as 30000, 30s, 5m or 1h"
-    units = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-    text = value.strip().lower()
-    digits = text.rstrip("smh")
-    unit = text[len(digits) :]
-    if not digits.isdecimal() or unit not in units or int(digits) * units[unit] > _DAY_MS:
-        raise ValueError(expected)
-    return int(digits) * units[unit]
-
-
-def _one_of(*known: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        if value.strip().lower() not in known:
-            raise ValueError(" or ".join(known))
-        return value.strip().lower()
-
-    return parse
-
-
-def _reference(value: str) -> str:
-    if not value.strip().startswith(("file:", "env:")):
-        raise ValueError("file:/path/of/token or env:NAME")
-    return value.strip()
-
-
-def _position(value: str) -> Position:
-    named = {"earliest": EARLIEST, "latest": LATEST}
-    if value.strip().lower() in named:
-        return named[value.strip().lower()]
-    try:
-        position = Position.parse(value.strip())
-    except ValueError:
-        position = EARLIEST
-    if position.ledger_id < 0 or position.entry_id < 0:
-        raise ValueError("earliest, latest or LEDGER:ENTRY, such as 3:17")
-    return position
 
 
 _DAY_MS = 24 * 3600 * 1000
@@ -358,6 +263,7 @@ OPTIONS: tuple[Option, ...] = (
         "How long a commit is retried while the broker cannot be reached. Repeating is safe: a batch is appended once.",
         _number(1, _DAY_MS),
     ),
+    *BUCKET_OPTIONS,
 )
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
@@ -367,6 +273,7 @@ class LedgerOptions:
     """The options of one use, read. None: not given, and the default depends on something else."""
 
     ledger: str = ""
+    bucket: BucketOptions | None = None
     store: str | None = None
     tls_trust_certs_file_path: str = ""
     tls_certificate_file_path: str = ""
@@ -479,13 +386,14 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
         values["ledger"] = path
     if "starting_timestamp" in values and "starting_position" in values:
         raise Refused("options 'startingPosition' and 'startingTimestamp' exclude each other", hint="Give one of them")
+    bucket = take_bucket_options(values, {_field(option.name): option.name for option in OPTIONS})
     if values.get("ending_position") == EARLIEST:
         raise Refused("option 'endingPosition' is 'earliest', expected latest or LEDGER:ENTRY")
     if values.get("compression") == "none":
         del values["compression"]
     if values.get("ack_mode") == "explicit":
         values["include_metadata"] = True  # else nobody could say which rows are done with
-    options = LedgerOptions(**values)  # type: ignore[arg-type]  # each parser answers its field's type
+    options = LedgerOptions(bucket=bucket, **values)  # type: ignore[arg-type]  # each parser answers its field's type
     if options.min_partition_bytes > options.target_partition_bytes:
         raise Refused(
             f"option 'minPartitionBytes' ({options.min_partition_bytes}) exceeds "

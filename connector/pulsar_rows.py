@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from connector.message_values import MessageSlice, MessageValues
 from connector.metadata_columns import Topic, columns_of_batches, message_columns
+from connector.provenance_columns import PROVENANCE, provenance_of_batches
 from connector.row_shape import RowShape
 from ledger.arrow_payload import schema_version_of
 from ledger.entry import ParsedEntry, is_arrow, is_marker
@@ -41,6 +42,7 @@ class PulsarRows:
         self._topic = topic
         self._target = shape.schema
         self._metadata = shape.metadata
+        self._provenance = not set(PROVENANCE.names).isdisjoint(self._metadata)
         self._rescues = shape.rescues
         self._values = MessageValues(topic, shape)
 
@@ -134,7 +136,8 @@ class PulsarRows:
             positions, columns.owner, columns.batch_index, columns.values, versions, keys, lost or {}
         )
         arrays = self._values.columns(messages)
-        arrays += columns_of_batches(self._topic, positions, columns, self._metadata)
+        more = provenance_of_batches(columns, [entry for _, entry in group]) if self._provenance else None
+        arrays += columns_of_batches(self._topic, positions, columns, self._metadata, more)
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
 
 

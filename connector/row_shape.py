@@ -99,8 +99,18 @@ class RowShape:
         return self
 
 
-def row_shape(registered: pa.Schema | None, schemas: TopicSchemas | None, wishes: RowWishes, ledger: str) -> RowShape:
-    """The shape of the rows of a ledger whose columns or payload schemas are these; Refused names what is not there."""
+def row_shape(
+    registered: pa.Schema | None,
+    schemas: TopicSchemas | None,
+    wishes: RowWishes,
+    ledger: str,
+    *,
+    more: pa.Schema | None = None,
+) -> RowShape:
+    """The shape of the rows of a ledger whose columns or payload schemas are these; Refused names what is not there.
+
+    `more` are metadata columns that this read has beside those of every read.
+    """
     if wishes.payload_schema:
         if registered is not None:
             raise Refused(
@@ -108,7 +118,8 @@ def row_shape(registered: pa.Schema | None, schemas: TopicSchemas | None, wishes
                 hint="Leave it out: the ledger knows its columns",
             )
         schemas = load_schemas(wishes.payload_schema)
-    rows, metadata = _available(registered, schemas, ledger), list(METADATA.names)
+    known = pa.schema([*METADATA, *(more or ())])
+    rows, metadata = _available(registered, schemas, ledger), list(known.names)
     if wishes.columns is None:
         picked, beside = rows.names, metadata if wishes.include_metadata else []
     else:
@@ -119,7 +130,7 @@ def row_shape(registered: pa.Schema | None, schemas: TopicSchemas | None, wishes
     fields = [rows.field(name) for name in picked]
     rescue = [pa.field(wishes.rescue, pa.string())] if wishes.rescue else []
     _require_apart([*picked, *([wishes.rescue] if wishes.rescue else []), *beside], ledger)
-    target = pa.schema([*fields, *rescue, *(METADATA.field(name) for name in beside)])
+    target = pa.schema([*fields, *rescue, *(known.field(name) for name in beside)])
     exact = arrow_schema(spark_schema(target, ledger))
     text = schemas.to_json() if schemas is not None and registered is None else ""
     counted = wishes.redelivery_count

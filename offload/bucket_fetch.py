@@ -9,36 +9,50 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 
-from ledger.entry import ParsedEntry, is_arrow, is_marker, parse_entry
-from ledger.errors import Corrupt, Refused
+from ledger.entry import Buffer, ParsedEntry, is_arrow, is_marker, parse_entry
+from ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from ledger.position import Position
 from ledger.pulsar_payload import ChunkAssembler
 from ledger.segment_format import FRAME, FRAME_BYTES
 from offload.bucket_log import Part
 from offload.entry_heads import Chunk
-from offload.frame_stream import stream_frames
+from offload.frame_stream import Span, stream_frames
 from offload.object_store import ObjectStore
 from offload.read_ahead import ObjectRange, ReadAhead
 
+_log = logging.getLogger(__name__)
 
-def read_part(store: ObjectStore, part: Part) -> Iterator[tuple[Position, ParsedEntry]]:
-    """The entries of a part that a reader may see, in order."""
+
+def read_part(store: ObjectStore, part: Part, *, skip_missing: bool = False) -> Iterator[tuple[Position, ParsedEntry]]:
+    """The entries of a part that a reader may see, in order; with `skip_missing` what is not there is logged only."""
     ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for span in part.spans]
     with ReadAhead(store, ranges) as ahead:
         for number, span in enumerate(part.spans):
-            where = f"{store.address}/{span.data_name}"
-            for frame in stream_frames(ahead.pieces(number), span, where):
-                if frame.entry_id < span.first:
-                    continue
-                position = Position(span.ledger_id, frame.entry_id)
-                if position in part.hidden:
-                    continue
-                entry = parse_entry(frame.entry, f"entry {position} in {where}", require_checksum=False)
-                seen = _seen(store, part, position, entry)
-                if seen is not None:
-                    yield position, seen
+            try:
+                yield from _read_span(store, part, span, ahead.pieces(number))
+            except (DataLoss, NotFound) as missing:
+                if not skip_missing:
+                    raise
+                _log.warning("entries %d:%d to %d are left out: %s", span.ledger_id, span.first, span.end - 1, missing)
+
+
+def _read_span(
+    store: ObjectStore, part: Part, span: Span, pieces: Iterable[Buffer]
+) -> Iterator[tuple[Position, ParsedEntry]]:
+    where = f"{store.address}/{span.data_name}"
+    for frame in stream_frames(pieces, span, where):
+        if frame.entry_id < span.first:
+            continue
+        position = Position(span.ledger_id, frame.entry_id)
+        if position in part.hidden:
+            continue
+        entry = parse_entry(frame.entry, f"entry {position} in {where}", require_checksum=False)
+        seen = _seen(store, part, position, entry)
+        if seen is not None:
+            yield position, seen
 
 
 def _seen(store: ObjectStore, part: Part, position: Position, entry: ParsedEntry) -> ParsedEntry | None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from connector.options import OPTIONS, LedgerOptions, Option, options_reference, read_options
+from connector.bucket_options import BUCKET_OPTIONS
+from connector.option_kinds import Option
+from connector.options import OPTIONS, options_reference, read_options
 from ledger.errors import Refused
 from ledger.position import EARLIEST, LATEST, Position
 
@@ -46,16 +48,33 @@ SAMPLES = {
     "txnAppId": "nightly",
     "txnVersion": "7",
     "commitTimeoutMs": "1000",
+    "offload": "s3://bucket/prefix",
+    "offloadMetadata": "stats.json",
+    "offloadCluster": "east",
+    "offloadScan": "none",
+    "offloadEndpoint": "http://127.0.0.1:9000",
+    "offloadRegion": "eu-central-1",
+    "offloadPathStyle": "false",
+    "offloadProfile": "reader",
+    "offloadRole": "arn:aws:iam::123456789012:role/reader",
+    "offloadRoleExternalId": "x1",
+    "offloadBucketOwner": "123456789012",
+    "credentialProvider": "module:function",
+    "failOnDataLoss": "false",
+    "endingTimestamp": "1700000000000",
 }
+# What an option needs beside it to have a meaning.
+OF_BUCKETS = {option.name: {"offload": "s3://other"} for option in BUCKET_OPTIONS if option.name != "offload"}
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_every_option_changes_something_in_any_case(option: Option) -> None:
     sample = SAMPLES[option.name]
+    beside = OF_BUCKETS.get(option.name, {})
     for key in (option.name, option.name.lower(), option.name.upper()):
-        assert read_options({key: sample}) != LedgerOptions()
+        assert read_options({**beside, key: sample}) != read_options(beside)
     for use in option.uses:
-        read_options({option.name: sample}, use)
+        read_options({**beside, option.name: sample}, use)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
@@ -114,6 +133,17 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         read_options({"path": "a", "ledger": "b"})
     with pytest.raises(Refused, match=r"minPartitionBytes.*\(8388608\).*targetPartitionBytes.*\(1024\)"):
         read_options({"targetPartitionBytes": "1k"})
+
+
+def test_options_of_a_bucket_belong_to_one_and_exclude_what_a_broker_does() -> None:
+    for name in OF_BUCKETS:
+        with pytest.raises(Refused, match=f"option '{name}' is given without 'offload'"):
+            read_options({name: SAMPLES[name]})
+    for name in ("store", "subscription", "mapping", "waitForLedger"):
+        with pytest.raises(Refused, match=f"option '{name}' has no meaning with 'offload'"):
+            read_options({"offload": "s3://bucket", name: SAMPLES[name]})
+    with pytest.raises(Refused, match="'endingPosition' and 'endingTimestamp' exclude each other"):
+        read_options({"offload": "s3://bucket", "endingPosition": "4:0", "endingTimestamp": "5"})
 
 
 def test_an_application_is_named_by_both_its_options_or_by_none() -> None:

@@ -1,0 +1,196 @@
+"""A topic of a bucket as a reader finds it on the driver: its columns, its range, and the parts that tasks read.
+
+Rules
+- The catalogue and the heads of entries are read once and kept: objects do not change. New ones are looked for when a
+  stream has come to the end of what is known.
+- A topic is one of columns when its entries are; those columns are what the entries at the beginning and at the end of
+  its segments have. Otherwise its entries are messages, and are looked through before anything is planned.
+- A partitioned topic is read as its partitions, each with a range of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from connector.bucket_options import BucketOptions
+from connector.bucket_partition import BucketObjects, BucketPart
+from connector.options import LedgerOptions, require_ledger
+from connector.provenance_columns import PROVENANCE
+from connector.read_plan import part_bytes
+from connector.row_shape import RowShape, RowWishes, row_shape
+from connector.schema import METADATA
+from ledger.arrow_payload import decode_rows
+from ledger.entry import ParsedEntry, is_arrow, is_marker, parse_entry
+from ledger.errors import Corrupt, Refused
+from ledger.position import EARLIEST, LATEST, Position, PositionRange
+from offload.bucket_listing import read_catalogue
+from offload.bucket_log import BucketLog, segment_spans
+from offload.bucket_pass import read_heads
+from offload.catalogue import TopicLedgers
+from offload.entry_heads import EntryHeads
+from offload.frame_stream import Span, stream_frames
+from offload.read_ahead import ObjectRange, ReadAhead
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from offload.object_store import ObjectStore
+
+_log = logging.getLogger(__name__)
+_PEEK_BYTES = 256 * 1024
+
+
+class BucketRead:
+    """One read of one topic, or of its partitions, on the driver."""
+
+    def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
+        self.options = options
+        self.bucket: BucketOptions = require_bucket(options)
+        self.name = require_ledger(options)
+        self._given = given
+        self._heads: dict[tuple[str, int], EntryHeads] = {}
+        self._topics: list[TopicLedgers] | None = None
+        self._logs: list[BucketLog] | None = None
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """The objects."""
+        return self.bucket.store()
+
+    @property
+    def topics(self) -> list[TopicLedgers]:
+        """The topic, or its partitions in order; raises NotFound."""
+        if self._topics is None:
+            self._topics = read_catalogue(self.store).find(
+                self.name, self.bucket.records(), cluster=self.bucket.offload_cluster
+            )
+        return self._topics
+
+    @property
+    def logs(self) -> list[BucketLog]:
+        """The topics as logs; messages with the heads of all their entries, unless the user said not to look."""
+        if self._logs is None:
+            scan = self.columns is None and self.bucket.offload_scan == "auto"
+            self._logs = [BucketLog(topic, self._gather(topic) if scan else {}) for topic in self.topics]
+        return self._logs
+
+    def look_again(self) -> None:
+        """Forget what was listed: new objects may be there. Heads are kept."""
+        self._topics = self._logs = None
+
+    @cached_property
+    def columns(self) -> pa.Schema | None:
+        """The columns of the topic's entries, None for one of messages."""
+        found: dict[str, pa.Field] = {}
+        for topic in self.topics:
+            for segment in topic.segments:
+                spans = segment_spans(segment)
+                for span in {spans[0].offset: spans[0], spans[-1].offset: spans[-1]}.values() if spans else ():
+                    columns = self._columns_of(span)
+                    if columns is None:
+                        continue
+                    if not len(columns) and not found:
+                        return None
+                    _join(found, columns, topic.name)
+        return pa.schema(list(found.values())) if found else None
+
+    def shape(self) -> RowShape:
+        """What rows are."""
+        options = self.options
+        wishes = RowWishes(
+            options.include_metadata, options.columns, options.rescued_data_column or "", options.payload_schema or ""
+        )
+        shape = row_shape(self.columns, None, wishes, self.name, more=PROVENANCE)
+        return shape if self._given is None else shape.as_given(self._given, self.name)
+
+    def schema(self) -> StructType:
+        """What Spark gets."""
+        return self.shape().spark_schema(self.name)
+
+    def starting(self, log: BucketLog) -> Position:
+        """Where the options say to begin in a log."""
+        if self.options.starting_timestamp is not None:
+            return self.timed(log).after_time(self.options.starting_timestamp)
+        wanted = self.options.starting_position or EARLIEST
+        if wanted in (EARLIEST, LATEST):
+            return log.start if wanted == EARLIEST else log.end
+        return self._placed(log, wanted, "startingPosition")
+
+    def ending(self, log: BucketLog) -> Position:
+        """Where the options say to end in a log."""
+        if self.bucket.ending_timestamp is not None:
+            return self.timed(log).after_time(self.bucket.ending_timestamp)
+        wanted = self.options.ending_position
+        return log.end if wanted == LATEST else self._placed(log, wanted, "endingPosition")
+
+    def timed(self, log: BucketLog) -> BucketLog:
+        """The log with all its heads."""
+        log.heads.update(self._gather(log.topic))
+        return log
+
+    def parts(self, log: BucketLog, range_: PositionRange) -> list[BucketPart]:
+        """The parts of a range; raises DataLoss when some of it is missing and that matters."""
+        if not range_:
+            return []
+        skip = not self.bucket.fail_on_data_loss
+        if not skip:
+            log.require_whole(range_)
+        for gap in log.gaps_in(range_):
+            _log.warning("%s: %s is not in the bucket and is left out", log.topic.name, gap)
+        source = BucketObjects(self.bucket.address, self.bucket.s3(), self.shape(), skip)
+        target = part_bytes(log.size_of(range_), self.options.min_partition_bytes, self.options.target_partition_bytes)
+        return [BucketPart(source, log.topic.name, part) for part in log.parts(range_, target)]
+
+    def _placed(self, log: BucketLog, wanted: Position, option: str) -> Position:
+        if len(self.topics) > 1:
+            raise Refused(
+                f"option {option!r} is {wanted}, and {self.name} has {len(self.topics)} partitions here",
+                hint="A position is of one partition: load that one, or give a timestamp",
+            )
+        return log.require_position(wanted, option)
+
+    def _gather(self, topic: TopicLedgers) -> dict[int, EntryHeads]:
+        missing = [one for one in topic.segments if (one.data_name, one.ledger_id) not in self._heads]
+        if missing:
+            _log.info("looking through %d ledgers of %s", len(missing), topic.name)
+            for ledger_id, heads in read_heads(self.store, missing).items():
+                name = next(one.data_name for one in missing if one.ledger_id == ledger_id)
+                self._heads[name, ledger_id] = heads
+        return {one.ledger_id: self._heads[one.data_name, one.ledger_id] for one in topic.segments}
+
+    def _columns_of(self, span: Span) -> pa.Schema | None:
+        """The columns of the first entry of a block with rows; none for a message, None when there are only markers."""
+        where = f"{self.store.address}/{span.data_name}"
+        ranges = [ObjectRange(span.data_name, span.offset, span.end_offset)]
+        with ReadAhead(self.store, ranges, piece_bytes=_PEEK_BYTES, in_flight=2) as ahead:
+            for frame in stream_frames(ahead.pieces(0), span, where):
+                place = f"entry {span.ledger_id}:{frame.entry_id} in {where}"
+                entry = parse_entry(frame.entry, place, require_checksum=False)
+                if not is_marker(entry.metadata):
+                    return _schema_of(entry, place)
+        return None
+
+
+def require_bucket(options: LedgerOptions) -> BucketOptions:
+    """The options of the bucket; they are there whenever one is read."""
+    if options.bucket is None:
+        raise Refused("no bucket is named", hint="Name it by option 'offload'")
+    return options.bucket
+
+
+def _schema_of(entry: ParsedEntry, where: str) -> pa.Schema:
+    if not is_arrow(entry.metadata):
+        return pa.schema([])
+    columns = decode_rows(entry.payload, where)[0].schema
+    return pa.schema([field for field in columns if field.name not in METADATA.names])
+
+
+def _join(found: dict[str, pa.Field], columns: pa.Schema, topic: str) -> None:
+    for field in columns:
+        known = found.setdefault(field.name, field)
+        if known.type != field.type:
+            raise Corrupt(f"column {field.name!r} of {topic} is {known.type} in one entry and {field.type} in another")

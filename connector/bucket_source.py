@@ -1,0 +1,74 @@
+"""The data source of a bucket: what `format("ledger")` comes to when option `offload` is given.
+
+Rules: every option is checked when the source is made and again for its use. Nothing is ever written: `ledger offload`
+and the broker do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from connector.option_kinds import Use
+from connector.options import LedgerOptions, read_options
+from connector.schema import spark_schema
+from ledger.errors import Refused
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from connector.bucket_reader import BucketReader, ListingReader
+    from connector.bucket_stream import BucketStreamReader
+
+
+class BucketSource:
+    """One `format("ledger")` with option `offload`."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = dict(given)
+        read_options(self._given)
+
+    def schema(self) -> StructType:
+        """The columns of the topic; of the listing where none is named."""
+        options = read_options(self._given)
+        if not options.ledger:
+            from connector.bucket_reader import LISTING
+
+            return spark_schema(LISTING, "the listing")
+        from connector.bucket_read import BucketRead
+
+        return BucketRead(options).schema()
+
+    def batch_reader(self, schema: StructType) -> BucketReader | ListingReader:
+        """A bounded read, or the listing."""
+        from connector.bucket_reader import BucketReader, ListingReader
+
+        options = self._options("batch read")
+        return BucketReader(options, schema) if options.ledger else ListingReader(options)
+
+    def stream_reader(self, schema: StructType) -> BucketStreamReader:
+        """A stream of what is there, and of what is offloaded later."""
+        from connector.bucket_stream import BucketStreamReader
+
+        options = self._options("stream read")
+        if not options.ledger:
+            raise Refused("no ledger is named, and a stream reads one", hint="Name it in load()")
+        return BucketStreamReader(options, schema)
+
+    def batch_writer(self, schema: StructType, *, overwrite: bool) -> object:  # noqa: ARG002 — one face for all sources
+        """Refused."""
+        raise _read_only()
+
+    def stream_writer(self, schema: StructType) -> object:  # noqa: ARG002 — one face for all sources
+        """Refused."""
+        raise _read_only()
+
+    def _options(self, use: Use) -> LedgerOptions:
+        return read_options(self._given, use)
+
+
+def _read_only() -> Refused:
+    return Refused(
+        "a bucket is read and never written: option 'offload' is given to a write",
+        hint="Write to the ledger's store; `ledger offload` brings it to the bucket",
+    )
