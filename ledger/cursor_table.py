@@ -162,6 +162,13 @@ class CursorTable:
         found = self._metadata.cursor(ledger, name)
         return found is not None and found.cursor.lease.until_ms > self._clock()
 
+    def leased(self, ledger: str) -> list[tuple[str, Position, int]]:
+        """The cursors that somebody reads in the name of: name, first position not acknowledged, ms that are left."""
+        found = [self._metadata.cursor(ledger, name) for name in self._metadata.cursor_names(ledger)]
+        now = self._clock()
+        live = [record.cursor for record in found if record is not None and record.cursor.lease.until_ms > now]
+        return [(cursor.name, cursor.next_position, cursor.lease.until_ms - now) for cursor in live]
+
     def acquire_lease(self, request: AcquireLease) -> LeaseReply:
         """Take or renew a lease; the reply says who has it now."""
         if not request.holder or request.ttl_ms <= 0:

@@ -37,7 +37,8 @@ from ledger.clock import Clock
 from ledger.entry_numbers import EntryNumbers
 from ledger.errors import LedgerError, NotFound
 from ledger.log_snapshot import LogSnapshot
-from ledger.position import Position
+from ledger.position import Position, PositionRange
+from ledger.position_set import PositionSet
 from ledger.segment_format import FRAME_BYTES
 from ledger.segment_index import EntryIndex, Integers
 from ledger.segment_reader import BlockHome, SegmentBlock, frame_table
@@ -58,7 +59,15 @@ class Reading:
 class CachedReads:
     """The cache of a broker, as its calls use it. Any thread may call it."""
 
-    def __init__(self, settings: Settings, clock: Clock, snapshot_of: Callable[[str], LogSnapshot]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        snapshot_of: Callable[[str], LogSnapshot],
+        leased: Callable[[str], Iterable[tuple[str, Position, int]]] = lambda _ledger: (),
+    ) -> None:
+        self._leased = leased
+        self._met: set[str] = set()
         self._settings = settings
         self._clock = clock
         self._snapshot_of = snapshot_of
@@ -88,6 +97,7 @@ class CachedReads:
 
     def hand_out(self, blocks: Sequence[SegmentBlock], reading: Reading) -> None:
         """Account for blocks whose places were answered to a reader that maps them itself."""
+        self._meet(reading.ledger)
         for block in blocks:
             self._account(block, reading)
         with self.cache.still():
@@ -98,6 +108,7 @@ class CachedReads:
 
     def read(self, block: SegmentBlock, reading: Reading) -> pa.Buffer:
         """Exactly the frames of the block; valid for as long as the buffer is referenced."""
+        self._meet(reading.ledger)
         if block.home is not None and not block.home.mappable:
             return self._from_object(block, block.home, reading)
         with self.cache.permits.one(block.length) if self._account(block, reading) else nullcontext():
@@ -137,6 +148,16 @@ class CachedReads:
             with self.cache.moving(ledger) as readers:
                 readers.leave(reader, self._clock())
 
+    def again(self, ledger: str, reader: str, positions: PositionSet) -> None:
+        """Entries come back to a reader: it gave them back, or never acknowledged them."""
+        if ledger not in self._followed:
+            return
+        with self.cache.moving(ledger) as readers:
+            for runs in positions.runs():
+                for first, end in zip(runs.starts.tolist(), runs.ends.tolist(), strict=True):
+                    range_ = PositionRange(Position(runs.ledger_id, first), Position(runs.ledger_id, end))
+                    readers.again(reader, range_)
+
     def moved(self, before: LogSnapshot, now: LogSnapshot) -> None:
         """A log has grown: what was appended is cached for those who follow it. Raises nothing: the writer calls."""
         if now.name not in self._followed or not self._is_followed(now.name):
@@ -155,11 +176,20 @@ class CachedReads:
         for ledger in self.cache.ledgers():
             if ledger.cache.name == name or ledger.cache.name.startswith(f"{name}-partition-"):
                 self._followed.discard(ledger.cache.name)
+                self._met.discard(ledger.cache.name)
                 self.cache.drop(ledger.cache.name)
 
     def metrics(self) -> CacheMetrics:
         """What was counted since the start."""
         return cache_report(self.cache, self._settings.cacheEvictionPolicy)
+
+    def _meet(self, ledger: str) -> None:
+        """At the first word of a ledger: whose lease runs reads it, though this broker has not heard of it yet."""
+        if ledger in self._met:
+            return
+        self._met.add(ledger)
+        for reader, position, ttl_ms in self._leased(ledger):
+            self.follow(ledger, reader, position, ttl_ms)
 
     def _from_object(self, block: SegmentBlock, home: BlockHome, reading: Reading) -> pa.Buffer:
         """The frames of a block whose ledger is in object storage: from the cache, or read there once."""

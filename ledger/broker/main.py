@@ -111,7 +111,7 @@ def _bound(
     sweep_run_directory(system_clock_ms)
     token_path = socket_path(store.store_id).with_suffix(".token")
     token = _write_token(token_path)
-    cache = CachedReads(live.now, monotonic_ms, lambda name: store.ledger(name).snapshot)
+    cache = CachedReads(live.now, monotonic_ms, lambda name: store.ledger(name).snapshot, store.cursors.leased)
     store.on_deleted, store.on_moved = cache.forget, cache.moved
     live.on_change(cache.change)
     cache.start()

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from ledger.acknowledged_rows import positions_given
 from ledger.broker import bearer_token
 from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
@@ -264,6 +265,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._require_incarnation(self._store.ledger(command.ledger), command.incarnation)
         if command.action == "nack":
             self._store.deliveries.give_back(command.ledger, command.cursor, batches)
+            ledger = self._store.ledger(command.ledger)
+            self._source.again(ledger.name, command.cursor, positions_given(batches, ledger.snapshot))
             state = self._store.cursors.describe(NameCursor(command.ledger, command.cursor, precise=False))
         else:
             state = self._store.cursors.acknowledge(command.ledger, command.cursor, batches)

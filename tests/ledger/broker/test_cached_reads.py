@@ -4,12 +4,17 @@ a real broker, readers that map and readers that are sent to, leases and acknowl
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from ledger.acknowledged_rows import acknowledge_batch
+from ledger.broker.acknowledge_stream import acknowledge
 from ledger.broker.client import Client
 from ledger.broker.embedded import connect_store
 from ledger.cache.policies import POLICIES
@@ -18,7 +23,7 @@ from ledger.cache_setting import CACHE_POLICIES
 from ledger.cursor_calls import AcquireLease, MarkDelete, NameCursor, OpenCursor, ReleaseLease, ResetCursor
 from ledger.host import process_identity
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import ChangeSetting, CreateLedger, Empty, NameLedger, ReadRequest
+from ledger.protocol import AcknowledgeCommand, ChangeSetting, CreateLedger, Empty, NameLedger, ReadRequest
 
 Rig = Any
 EVERYTHING = ReadRequest("orders", PositionRange(EARLIEST, LATEST), max_block_bytes=3000)
@@ -140,6 +145,29 @@ def test_the_end_of_a_lease_and_a_reset_change_what_is_expected(queries: Queries
     queries.end("a")
     queries.client.call("cursor.delete", NameCursor("orders", "c"))
     assert queries.of_ledger().readers == []
+
+
+def test_a_broker_that_is_back_knows_whose_lease_runs(rig: Rig, queries: Queries) -> None:
+    queries.begin("a", "b")
+    _, broker = rig.supervised()
+    os.kill(broker, signal.SIGKILL)
+    queries.read("a", 0, 50)
+    queries.read("b", 0, 50)
+    assert (queries.of_ledger().misses, queries.of_ledger().hits) == (50, 50)
+
+
+def test_what_a_query_gives_back_is_expected_again(queries: Queries) -> None:
+    queries.begin("a", "b")
+    queries.read("a", 0, 50)
+    queries.read("b", 0, 50)
+    assert queries.of_ledger().expected_reads == 0
+    lines = np.array([[queries.ledger, 7, -1], [queries.ledger, 9, -1]], dtype=np.int64)
+    command = AcknowledgeCommand("orders", "a", action="nack")
+    acknowledge(queries.client, command, [acknowledge_batch(*lines.T)])
+    assert queries.of_ledger().expected_reads > 0
+    queries.read("a", 7, 8)
+    queries.read("a", 9, 10)
+    assert queries.of_ledger().expected_reads == 0
 
 
 def test_size_is_kept_and_counted(queries: Queries) -> None:

@@ -1,0 +1,55 @@
+"""The two containers of active cursors: time for a round of moves and questions, at 10, 1,000 and 10,000 cursors.
+
+A round is what a broker does: many cursors move forward a little, then one question is asked. The ratio is the time of
+the lazily ordered container over that of the sorted list, at 1,000 cursors and 50 moves between two questions.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from benchmarks.harness import Loop, compare
+from ledger.cache.active_cursors import ActiveCursors, LazyCursors, SortedCursors
+from ledger.position import Position
+
+ROUNDS = 200
+
+
+def loop(make: Callable[[], ActiveCursors], cursors: int, moves: int) -> Loop:
+    """Rounds of moves and one question."""
+
+    def run() -> float:
+        dice, held = random.Random(1), make()
+        places = [dice.randrange(1000) for _ in range(cursors)]
+        for number, place in enumerate(places):
+            held.place(f"c{number}", Position(1, place))
+        held.slowest()
+        began = time.perf_counter()
+        for _ in range(ROUNDS):
+            for _ in range(moves):
+                number = dice.randrange(cursors)
+                places[number] += dice.randrange(1, 9)
+                held.place(f"c{number}", Position(1, places[number]))
+            held.at_or_before(Position(1, places[number]))
+        return time.perf_counter() - began
+
+    return run
+
+
+def main() -> None:
+    """A table of all sizes, then the comparison."""
+    print(f"{'cursors':>8}{'moves':>7}{'sorted us':>11}{'lazy us':>9}   a move, its part of the question included")
+    for cursors in (10, 1_000, 10_000):
+        for moves in (1, 50, 1_000):
+            found = [
+                min(loop(make, cursors, moves)() or 0.0 for _ in range(2)) / ROUNDS / moves * 1e6
+                for make in (SortedCursors, LazyCursors)
+            ]
+            print(f"{cursors:>8}{moves:>7}{found[0]:>11.2f}{found[1]:>9.2f}", flush=True)
+    compare("active_cursors", loop(LazyCursors, 1_000, 50), loop(SortedCursors, 1_000, 50), of_time=True)
+
+
+if __name__ == "__main__":
+    main()

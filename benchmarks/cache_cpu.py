@@ -1,0 +1,78 @@
+"""CPU time per cached entry, put, read by one reader and evicted, over a plain LRU of a dictionary and a deque.
+
+Entries of 1 KiB in batches as readers ask for them: a block of 256 KiB at a time. Ours is the broker's cache with its
+default policy, two readers of which one reads, and everything that is counted. The base keeps each entry by itself: a
+dictionary by position, a deque in the order of use, the oldest popped when it is full. Both hold 16 MiB and see 64 MiB.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+import numpy as np
+
+from benchmarks.harness import compare
+from ledger.cache.cached_span import CachedBlock
+from ledger.cache.entry_cache import EntryCache
+from ledger.cache.eviction_policy import CacheLimits
+from ledger.cache.policies import DEFAULT_POLICY, POLICIES
+from ledger.position import Position
+from ledger.segment_index import Integers
+
+ENTRY_BYTES = 1024
+BATCH = 256
+HELD = 16 * 1024
+SEEN = 64 * 1024
+
+
+def _edges(first: int, end: int) -> Integers:
+    return np.arange(end - first + 1, dtype=np.int64) * ENTRY_BYTES
+
+
+def _load(first: int, end: int) -> CachedBlock:
+    return CachedBlock(0, first, end, (end - first) * ENTRY_BYTES, _edges)
+
+
+def ours() -> float:
+    """Seconds of CPU for all entries through the cache."""
+    cache = EntryCache(POLICIES[DEFAULT_POLICY](CacheLimits(HELD * ENTRY_BYTES)), lambda: 0)
+    with cache.moving("log") as readers:
+        readers.follow("a", Position(0, 0), 1)
+        readers.follow("b", Position(0, 0), 1)
+    began = time.process_time()
+    for first in range(0, SEEN, BATCH):
+        cache.append("log", _load(first, first + BATCH))
+        cache.fetch("log", "a", 0, first, first + BATCH, _load)
+        with cache.moving("log") as readers:
+            readers.served("a", 0, first, first + BATCH)
+            readers.commit("a", Position(0, first + BATCH))
+    return time.process_time() - began
+
+
+def base() -> float:
+    """Seconds of CPU for all entries through a plain LRU."""
+    held: dict[tuple[int, int], bytes] = {}
+    order: deque[tuple[int, int]] = deque()
+    entry = bytes(ENTRY_BYTES)
+    began = time.process_time()
+    for first in range(0, SEEN, BATCH):
+        keys = [(0, number) for number in range(first, first + BATCH)]
+        for key in keys:
+            held[key] = entry
+            order.append(key)
+        for key in keys:
+            if key in held:
+                held[key]
+        while len(held) > HELD:
+            del held[order.popleft()]
+    return time.process_time() - began
+
+
+def main() -> None:
+    """Compare the times."""
+    compare("cache_cpu", ours, base, 9, of_time=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Storage reads of the cache's default policy over those of the optimum, on the same order of requests.
+
+Every shape of `benchmarks.cache_traces` through the broker's own cache; the ratio is that of the worst shape:
+(reads per entry + 0.02) / (optimum's + 0.02). Nothing is timed, so one run says it. `python -m
+benchmarks.cache_simulator` shows every policy and other caches beside it.
+"""
+
+from __future__ import annotations
+
+from benchmarks.cache_simulator import Simulation, best_of
+from benchmarks.cache_traces import all_traces
+from ledger.cache.policies import DEFAULT_POLICY, POLICIES
+
+
+def main() -> None:
+    """Simulate every trace under the default policy."""
+    worst = 0.0
+    print(f"{'trace':<20}{'reads/entry':>12}{'optimum':>9}{'ratio':>7}")
+    for trace in all_traces():
+        ours, best = Simulation(trace, POLICIES[DEFAULT_POLICY]).run(DEFAULT_POLICY), best_of(trace)
+        print(f"{trace.name:<20}{ours.per_entry:>12.3f}{best.per_entry:>9.3f}{ours.over(best):>7.3f}", flush=True)
+        worst = max(worst, ours.over(best))
+    print(f"ratio cache_vs_optimum {worst:.3f}")
+
+
+if __name__ == "__main__":
+    main()
