@@ -105,13 +105,14 @@ class DeliveryTable:
         acknowledged: PositionSet,
         snapshot: LogSnapshot,
     ) -> DecidedDelivery:
-        holes = acknowledged.within(new)
-        if not holes:
+        # What was acknowledged row by row may have joined mark-delete, ahead of where the reader is.
+        left = PositionRange(max(new.start, cursor.next_position), new.end)
+        holes = acknowledged.within(left) if left else PositionSet()
+        if left.start == new.start and not holes:
             return DecidedDelivery(0, new.end)
-        if not delivers(new, holes, snapshot):
-            return DecidedDelivery(0, new.start)
-        share = share_of(new, holes)
-        return self._keep(request, cursor, new.end, [share], [], floor=min(new.start, cursor.next_position))
+        if not delivers(left, holes, snapshot):
+            return DecidedDelivery(0, request.start)
+        return self._keep(request, cursor, new.end, [share_of(left, holes)], [], floor=min(left.start, new.start))
 
     def _explicit(
         self,
@@ -135,10 +136,13 @@ class DeliveryTable:
         if fresh and delivers(fresh, acknowledged.within(fresh), snapshot):
             due = [*due, share_of(fresh, acknowledged, 0, now)]
         if not due:
+            # What the reader has committed is not read again: nothing before mark-delete is needed any more.
+            if cursor.replay_floor is not None and cursor.replay_floor < cursor.next_position:
+                self._beyond.hold_floor(cursor, cursor.next_position)
             return DecidedDelivery(0, new.start, dead)
         # Dead letters are outstanding until they are buried: else a crash before that would forget them.
         waiting = [*outcome.waiting, *outcome.dead]
-        floor = min(share.range.start for share in (*due, *([] if known is None else known.shares)))
+        floor = min(share.range.start for share in due)
         return self._keep(request, cursor, new.end, due, waiting, floor=floor, dead=dead)
 
     def _keep(

@@ -164,6 +164,27 @@ def test_the_log_keeps_what_a_record_may_deliver_again(rig: DeliveryRig) -> None
     assert sum(rig.rows(rig.after).values()) == 40
 
 
+def test_the_log_goes_once_its_rows_are_acknowledged_and_their_batch_is_committed(rig: DeliveryRig) -> None:
+    rig.retain(0, 0)
+    rig.take()
+    rig.ack(*all_rows())
+    rig.now += 10
+    assert rig.store.ledger("log").trim().ledgers == []
+    assert rig.take() == Counter()
+    assert len(rig.store.ledger("log").trim().ledgers) == 4
+
+
+def test_without_explicit_what_joined_mark_delete_is_not_delivered(rig: DeliveryRig) -> None:
+    rig.ack(*all_rows(range(2)))
+    assert rig.take(explicit=False) == Counter({(row, 0): 1 for row in all_rows(range(2, 5))})
+
+
+def test_nothing_to_deliver_answers_the_start_as_it_came(rig: DeliveryRig) -> None:
+    rig.ack(*all_rows())
+    rig.position = Position(-1, 0)
+    assert rig.next(explicit=False) == DecidedDelivery(0, Position(-1, 0))
+
+
 def test_dead_letters_wait_until_they_are_buried(rig: DeliveryRig) -> None:
     rig.take(Position(1, 0), most=1)
     rig.ack(*(row for row in all_rows(range(1)) if row != (0, 2, 2)))
