@@ -109,6 +109,9 @@ def upload_file(
                 future.cancel()
     listed = [put[number] for number in sorted(put)]
     again(lambda: store.complete(upload, listed))
+    for other in again(lambda: list(store.uploads(key))):  # begun by a request whose answer was lost
+        if other.key == key:
+            again(lambda other=other: store.abort(other))  # type: ignore[misc]
     found = again(lambda: store.head(key)).size
     if found != size:
         raise Corrupt(f"{store.address}/{key} has {found} bytes, {path} has {size}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -89,7 +90,7 @@ class S3Store:
         def fetch() -> FetchedObject:
             with s3_errors(f"get {self._named(key)}"):
                 answer = self._client().get_object(**self._object(key), **self._options.request())
-                with answer["Body"] as body:
+                with closing(answer["Body"]) as body:
                     if answer["ContentLength"] > most:
                         size = answer["ContentLength"]
                         raise Refused(f"{self._named(key)} has {size} bytes, at most {most} were expected")
@@ -108,7 +109,7 @@ class S3Store:
         def fetch() -> Buffer:
             with s3_errors(f"get {wanted} of {self._named(key)}"):
                 answer = self._client().get_object(**self._object(key), **self._options.request(), Range=wanted)
-                with answer["Body"] as body:
+                with closing(answer["Body"]) as body:
                     stated = answer["ContentLength"]
                     if stated != length:
                         raise Corrupt(

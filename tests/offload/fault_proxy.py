@@ -1,0 +1,121 @@
+"""A proxy before the S3 server that does to requests what networks and servers do: fails, loses, cuts, delays them.
+
+    proxy.on("PUT", "partNumber", "lost", times=1)      the request arrives, its answer does not
+
+Faults: `error` (503, the request does not arrive), `lost` (it arrives, the connection breaks instead of an answer),
+`cut` (half of the body), `slow` (a tenth of a second before the answer), `hang` (no answer until the client gives up).
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+from urllib.parse import urlsplit
+
+_HANG_SECONDS = 1.5
+_wait = threading.Event().wait  # tests take the sleep out of retries
+
+
+@dataclass
+class Fault:
+    """What happens to requests with this method and this text in their path."""
+
+    method: str
+    text: str
+    kind: str
+    left: int
+
+
+class FaultProxy:
+    """Listens at `endpoint`; ends with the context."""
+
+    def __init__(self, target: str) -> None:
+        parts = urlsplit(target)
+        self.target = (parts.hostname or "", parts.port or 0)
+        self.faults: list[Fault] = []
+        self.met = 0
+        self._lock = threading.Lock()
+        proxy = self
+
+        class Handler(_Handler):
+            owner = proxy
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def on(self, method: str, text: str, kind: str, times: int = 1) -> None:
+        self.faults.append(Fault(method, text, kind, times))
+
+    def heal(self) -> None:
+        self.faults.clear()
+
+    def fault_of(self, method: str, path: str) -> str:
+        with self._lock:
+            for fault in self.faults:
+                if fault.left and fault.method in ("*", method) and fault.text in path:
+                    fault.left -= 1
+                    self.met += 1
+                    return fault.kind
+        return ""
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    owner: FaultProxy
+
+    def log_message(self, *_: object) -> None:
+        """Silent."""
+
+    def handle_any(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        fault = self.owner.fault_of(self.command, self.path)
+        if fault == "error":
+            self.answer(503, [], b"")
+            return
+        if fault == "hang":
+            _wait(_HANG_SECONDS)
+            self.close_connection = True
+            return
+        connection = http.client.HTTPConnection(*self.owner.target, timeout=30)
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        if fault == "lost":
+            self.close_connection = True
+            return
+        if fault == "slow":
+            _wait(0.1)
+        self.answer(answer.status, answer.getheaders(), data, cut=fault == "cut")
+
+    def answer(self, status: int, headers: list[tuple[str, str]], data: bytes, *, cut: bool = False) -> None:
+        self.send_response(status)
+        for name, value in headers:
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        stated = {name.lower(): value for name, value in headers}.get("content-length")
+        length = int(stated) if self.command == "HEAD" and stated else len(data)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data[: len(data) // 2] if cut else data)
+        if cut:
+            self.wfile.flush()
+            self.close_connection = True
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815 — names of the base class
