@@ -51,6 +51,8 @@ class LedgerRead:
         self._given = given
         self.name = canonical_name(require_ledger(options))
         self.connection = DriverConnection(store_location(options.store), credentials=options.credentials())
+        self.reader = options.subscription or ""
+        """Who the tasks say that reads."""
         self._found: FoundLedger | None = None
 
     @property
@@ -137,7 +139,7 @@ class LedgerRead:
             self.name,
             self.found.incarnation,
             self.shape() if shape is None else shape,
-            subscription=self.options.subscription or "",
+            subscription=self.reader,
             mapping=self.options.mapping == "auto",
         )
 

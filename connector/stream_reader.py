@@ -23,13 +23,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from connector.batch_reader import LedgerPartition
 from connector.deliveries import Deliveries
+from connector.following import BEAT_SECONDS, Following
 from connector.ledger_read import LedgerRead
 from connector.offsets import LedgerOffset, StreamOffset, batch_range
 from connector.options import LedgerOptions
 from connector.partition_fetch import fetch
 from connector.read_plan import Limits, admitted_end
 from connector.stream_report import ALL_THERE_WAS, AVAILABLE_NOW, LedgerLag, Origin, reads_between, stream_report
-from connector.subscription import Heartbeat, Subscription, keep_awake
+from connector.subscription import Heartbeat, Subscription
 from ledger.cache_calls import CacheMetrics
 from ledger.clock import system_clock_ms
 from ledger.errors import DataLoss, LedgerError, Unsupported
@@ -64,7 +65,11 @@ class StreamDriver:
         self._ended_by = ALL_THERE_WAS
         self._counted: CacheMetrics | None = None
         self._heartbeat: Heartbeat | None = None
-        if options.subscription:
+        self.following: Following | None = None
+        if not options.subscription:
+            self.following = Following(self.read.connection, self.read.name)
+            self.read.reader = self.following.reader
+        else:
             self.subscription = Subscription(self.read.connection, self.read.name, options.subscription)
             self.deliveries = Deliveries(self.read, options.subscription)
 
@@ -84,6 +89,8 @@ class StreamDriver:
         here = start.of(self.read.name).position
         self._hold(here)
         self.acknowledge(start)
+        if self.following is not None:
+            self.following.at(here)
         log = self._end_from(start)
         self._log, self._reached = log, here
         end = log.end if self.pinned is None else min(self.pinned, log.end)
@@ -178,6 +185,8 @@ class StreamDriver:
             self._heartbeat.stop()
         if self.subscription is not None:
             self.subscription.release()
+        if self.following is not None:
+            self.following.leave()
 
     def _begin(self) -> Position:
         if self.subscription is None:
@@ -198,8 +207,10 @@ class StreamDriver:
         if self._heartbeat is not None:
             return
         name = self.read.name
+        if self.following is not None:
+            self.following.at(position)
+            self._heartbeat = Heartbeat(self.following.beat, f"reader of {name}", BEAT_SECONDS)
         if self.subscription is None:
-            self._heartbeat = Heartbeat(lambda: keep_awake(self.read.connection, name), f"reader of {name}", 30.0)
             return
         self.subscription.open(position)
         self.subscription.acquire()

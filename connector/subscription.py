@@ -23,7 +23,6 @@ from ledger.cursor_calls import AcquireLease, CursorState, MarkDelete, NameCurso
 from ledger.errors import LedgerError, NotFound, Refused
 from ledger.host import process_identity
 from ledger.position import EARLIEST, Position
-from ledger.protocol import AskEnd
 
 if TYPE_CHECKING:
     from ledger.cursor_calls import LeaseReply
@@ -146,8 +145,3 @@ class Subscription:
             f"(milliseconds since 1970), this query is {self._holder}",
             hint="Stop that query, or give this one a subscription of its own",
         )
-
-
-def keep_awake(connection: DriverConnection, ledger: str) -> None:
-    """One beat of a query without subscription: a private broker leaves when nobody calls for minutes."""
-    connection.call(lambda client: client.call("end", AskEnd(ledger)))

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from ledger.position import Position
+
+LEASE_MS_MAX = 24 * 3600 * 1000
+
+
+class FollowLedger(msgspec.Struct, frozen=True):
+    """A query without a subscription is alive, and needs nothing before `position` any more.
+
+    `reader` is the name that it reads by. Not heard of for `ttl_ms` it is forgotten, or at once with 0.
+    """
+
+    name: str
+    reader: str
+    position: Position
+    ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 
 
 class ReaderPlace(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import msgspec
 import pyarrow as pa
 
-from ledger.cache_calls import CacheMetrics
+from ledger.cache_calls import CacheMetrics, FollowLedger
 from ledger.cursor_calls import (
     AcquireLease,
     AskHoles,
@@ -225,6 +225,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
     `token` is what the client read from `Welcome.token_path`: with the right one, `locate` answers places.
     `incarnation`, when given, must be the ledger's: a ledger deleted and made again is an error, not other rows.
+    `subscription` is who reads, for the cache: a cursor, or the name that a query without one follows by.
     """
 
     name: str
@@ -366,6 +367,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "runs.commit": (CommitRuns, CommittedRuns),
     "run.abort": (AbortRun, Empty),
     "cache": (Empty, CacheMetrics),
+    "cache.follow": (FollowLedger, Empty),
     "settings": (Empty, SettingStates),
     "settings.change": (ChangeSetting, SettingStates),
     "shutdown": (Empty, Empty),

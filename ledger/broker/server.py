@@ -34,6 +34,7 @@ from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
+from ledger.cache_calls import FollowLedger
 from ledger.cursor_calls import (
     AcquireLease,
     CursorState,
@@ -99,6 +100,7 @@ _READING = frozenset(
         "cursor.holes",
         "delivery.get",
         "cache",
+        "cache.follow",
         "offload.status",
         "settings",
         "shutdown",
@@ -378,6 +380,14 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         if not self._store.cursors.is_leased(canonical_name(request.ledger), request.cursor):
             self._source.leave(canonical_name(request.ledger), request.cursor)
 
+    def _follow(self, request: FollowLedger) -> Empty:
+        name = self._store.ledger(request.name).name
+        if request.ttl_ms:
+            self._source.follow(name, request.reader, request.position, request.ttl_ms)
+        else:
+            self._source.leave(name, request.reader)
+        return Empty()
+
     def _moving(self, change: Callable[[Any], CursorState]) -> Callable[[Any], CursorState]:
         """A change of a cursor, of which the cache hears."""
 
@@ -442,6 +452,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "runs.commit": store.commits.commit,
             "run.abort": _acknowledging(store.abort),
             "cache": lambda _: self._source.metrics(),
+            "cache.follow": self._follow,
             "settings": lambda _: self._settings.describe(),
             "settings.change": self._settings.change,
             "shutdown": self._shutdown,

@@ -20,6 +20,7 @@ from ledger.api import Ledger, connect
 from ledger.entry import encode_entry
 from ledger.errors import DataLoss, LedgerError, NotFound, Refused
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from ledger.protocol import Empty
 
 ALL = ReadAllAvailable()
 ROOT = Path(__file__).resolve().parents[2]
@@ -229,3 +230,19 @@ def test_a_missing_ledger_is_named_or_waited_for(store: Path, orders: Ledger) ->
         LedgerSource(
             {"path": "new", "store": str(store), "waitForLedger": "true", "waitTimeoutMs": "300"}, "0"
         ).schema()
+
+
+def test_queries_without_a_subscription_share_what_they_read(store: Path, orders: Ledger) -> None:
+    streams = [reader(store, startingPosition="earliest") for _ in range(2)]
+    batches = []
+    for stream in streams:
+        start = text(stream.initialOffset())
+        batches.append((start, text(stream.latestOffset(start, ALL))))
+    for stream, (start, end) in zip(streams, batches, strict=True):
+        assert rows(stream, start, end) == list(range(10))
+    counted = orders.client.call("cache", Empty())
+    assert (counted.misses, counted.hits) == (10, 10)
+    assert len(counted.ledgers[0].readers) == 2
+    streams[0].stop()
+    assert len(orders.client.call("cache", Empty()).ledgers[0].readers) == 1
+    stopped(streams[1])
