@@ -39,7 +39,7 @@ check: setup
 # test: everything but the long tests; those without a JVM first (T=tests/path or -k… narrows it)
 .PHONY: test
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not fault" $(T)
+	$(BIN)/python -m pytest -m "not slow and not fault and not pulsar" $(T)
 
 # test-faults: kills processes, damages files, compares what is left
 .PHONY: test-faults
@@ -50,6 +50,11 @@ test-faults: setup
 .PHONY: test-long
 test-long: setup
 	LEDGER_FAULT_ROUNDS=1000 $(BIN)/python -m pytest -m "slow or fault" $(T)
+
+# test-pulsar: Pulsar's own code reads what is offloaded here (some 100 MB of jars from Maven Central the first time)
+.PHONY: test-pulsar
+test-pulsar: setup
+	$(BIN)/python -m pytest -m "pulsar" tests/pulsar
 
 # bench: run the benchmark NAME=…, or all; ends with lines `ratio <name> <value>`
 .PHONY: bench

@@ -10,6 +10,7 @@ back to what the broker is configured with.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ledger.protocol import ChangeSetting
@@ -37,6 +38,8 @@ def offload_to(client: Client, address: str | os.PathLike[str], **options: str) 
     if unknown:
         message = f"offload_to() knows no {unknown}, only {sorted(set(_SETTINGS) - {'address'})}"
         raise TypeError(message)
-    given = {**options, "address": os.fspath(address)}
+    place = os.fspath(address)
+    # A directory is the caller's: the broker has another one of its own.
+    given = {**options, "address": place if "://" in place or not place else str(Path(place).absolute())}
     for name, setting in _SETTINGS.items():
         client.call("settings.change", ChangeSetting(setting, given.get(name) or None))

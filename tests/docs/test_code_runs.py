@@ -39,6 +39,10 @@ SAYS = {
         r"LEDGER_UNAUTHENTICATED\] the call carried no token",
         r"maxConcurrentReaders = 100 readers",
     ],
+    "docs/bucket.md": [
+        r"\|\s*1\|\s*tea\|\n\|\s*2\|salt\|",
+        r"\|public/default/persistent/orders\|0\s*\|1\s*\|complete\|",
+    ],
     "docs/cache.md": [r"100 entries from storage, 100 from the cache"],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }

@@ -1,3 +1,5 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
 import java.security.MessageDigest;
 import java.util.HashMap;
@@ -18,7 +20,8 @@ import org.apache.pulsar.common.policies.data.OffloadPoliciesImpl;
  * Reads offloaded ledgers with Pulsar's own offloader, as a broker does: 100 entries at a time.
  *
  *   ReadOffloaded ENDPOINT BUCKET entries UUID:LEDGER …       a line for each entry: ledger entry length sha256
- *   ReadOffloaded ENDPOINT BUCKET ROUNDS UUID:LEDGER …        a line for each round: nanoseconds entries bytes
+ *   ReadOffloaded ENDPOINT BUCKET ROUNDS UUID:LEDGER …        a line for each round: nanoseconds entries bytes;
+ *                                                             each begins when a line comes in
  *
  * Credentials come from the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY.
  */
@@ -38,7 +41,11 @@ public final class ReadOffloaded {
                 OffloadPoliciesImpl.create(said), new HashMap<>(), scheduler, LedgerOffloaderStatsDisable.INSTANCE);
         boolean shown = args[2].equals("entries");
         int rounds = shown ? 1 : Integer.parseInt(args[2]);
+        BufferedReader wanted = new BufferedReader(new InputStreamReader(System.in));
         for (int round = 0; round < rounds; round++) {
+            if (!shown && wanted.readLine() == null) {
+                break;
+            }
             entries = 0;
             bytes = 0;
             long began = System.nanoTime();

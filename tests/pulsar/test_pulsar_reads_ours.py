@@ -1,0 +1,112 @@
+"""Goal: Pulsar's own code reads what this project offloads. Method: its offload reader, entry by entry, by hash.
+
+`tools/pulsar/fetch.sh` collects Pulsar's jars from Maven Central, pinned; it needs a JDK 17 and Maven. These tests are
+those of `make test-pulsar`, and of nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledger.api import LedgerStore, connect
+from ledger.protocol import Empty
+from offload.bucket_listing import read_catalogue
+from offload.bucket_log import segment_spans
+from offload.catalogue import Catalogue
+from offload.frame_stream import stream_frames
+from offload.object_store import ObjectStore
+from offload.opened_store import open_object_store
+from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.ledger.test_fixtures_pulsar import ROOT as FIXTURES
+
+ROOT = Path(__file__).resolve().parents[2]
+PULSAR = ROOT / "build" / "pulsar"
+PROVIDER = "streaming_examples.s3_server:credentials"
+MIB = 1024 * 1024
+
+pytestmark = pytest.mark.pulsar
+
+
+@pytest.fixture(scope="module")
+def classpath() -> str:
+    subprocess.run([ROOT / "tools" / "pulsar" / "fetch.sh"], check=True)
+    return f"{PULSAR}/classes:{PULSAR}/nar:{PULSAR}/nar/META-INF/bundled-dependencies/*:{PULSAR}/lib/*"
+
+
+@pytest.fixture
+def store(store_path: Path) -> Iterator[LedgerStore]:
+    opened = connect(store_path)
+    yield opened
+    opened.client.call("shutdown", Empty())
+
+
+def as_pulsar_reads(classpath: str, server: S3Server, bucket: str, keys: list[str]) -> list[str]:
+    """A line for each entry, `ledger entry length sha256`, by Pulsar's own reader."""
+    java = shutil.which("java")
+    assert java is not None
+    command = [
+        java, "-Xmx512m", "-Djclouds.regions=us-east-1", f"-Djclouds.region.us-east-1.endpoint={server.endpoint}",
+        "-Dlog4j2.level=ERROR", "-cp", classpath, "ReadOffloaded", server.endpoint, bucket, "entries", *keys,
+    ]  # fmt: skip
+    keys_of_server = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    said = {**os.environ, **keys_of_server}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=said, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return [line for line in done.stdout.splitlines() if line.count(" ") == 3]
+
+
+def as_read_here(objects: ObjectStore, catalogue: Catalogue) -> tuple[list[str], list[str]]:
+    """The keys of all ledgers, and the same lines by this project's reader."""
+    keys, lines = [], []
+    for name in sorted({attempt.topic for attempt in catalogue.attempts}):
+        (topic,) = catalogue.find(name)
+        for segment in topic.segments:
+            keys.append(f"{segment.data_name[:36]}:{segment.ledger_id}")
+            for span in segment_spans(segment):
+                data = objects.get_range(span.data_name, span.offset, span.size_bytes)
+                for frame in stream_frames([data], span, span.data_name):
+                    digest = hashlib.sha256(frame.entry).hexdigest()
+                    lines.append(f"{segment.ledger_id} {frame.entry_id} {len(frame.entry)} {digest}")
+    return keys, lines
+
+
+def test_pulsar_reads_every_entry_of_columns_and_of_messages(
+    classpath: str, store: LedgerStore, s3_server: S3Server
+) -> None:
+    s3_server.make_bucket("ours")
+    columns = store.ledger("orders")
+    for number in range(20):  # more than one block of 64 MiB
+        columns.append([{"id": number * 4 + row, "note": os.urandom(MIB)} for row in range(4)])
+    messages = store.ledger("messages")
+    with messages.producer(compression="lz4") as producer:
+        for number in range(3000):
+            producer.send(b"v" * (number % 700), key=f"k{number % 7}", properties={"n": str(number)})
+    store.offload_to("s3://ours", endpoint=s3_server.endpoint, credential_provider=PROVIDER)
+    for ledger in (columns, messages):
+        ledger.offload(seal=True)
+    objects = open_object_store("s3://ours", s3_server.options)
+    catalogue = read_catalogue(objects)
+    assert max(len(one.index.blocks) for one in catalogue.attempts if one.index) > 1
+    keys, lines = as_read_here(objects, catalogue)
+    assert len(keys) == 2
+    assert as_pulsar_reads(classpath, s3_server, "ours", keys) == lines
+
+
+def test_pulsars_reader_agrees_with_ours_on_what_pulsar_wrote(classpath: str, s3_server: S3Server) -> None:
+    s3_server.make_bucket("theirs")
+    objects = open_object_store("s3://theirs", s3_server.options)
+    for folder in ("01-plain", "02-lz4", "13-broker-entry-metadata"):
+        for path in sorted((FIXTURES / folder / "objects").glob("*-ledger-*")):
+            if not path.name.endswith(".json"):
+                said = open_object_store(path.parent).head(path.name).metadata
+                objects.put(path.name, path.read_bytes(), said)
+    keys, lines = as_read_here(objects, read_catalogue(objects))
+    assert len(lines) > 1000
+    assert as_pulsar_reads(classpath, s3_server, "theirs", keys) == lines
