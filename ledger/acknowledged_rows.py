@@ -33,6 +33,7 @@ ACKNOWLEDGE_SCHEMA = pa.schema(
         pa.field("rows", pa.large_binary()),
     ]
 )
+_NOTHING = pa.RecordBatch.from_pylist([], schema=ACKNOWLEDGE_SCHEMA)
 
 
 class _Given(NamedTuple):
@@ -46,28 +47,44 @@ class _Given(NamedTuple):
 
 
 def acknowledge_batch(ledgers: Integers, entries: Integers, rows: Integers) -> pa.RecordBatch:
-    """A batch of the wire from one line for each row; row -1 is the whole entry. Lines of an entry are joined."""
-    if not len(ledgers):
-        return pa.RecordBatch.from_pylist([], schema=ACKNOWLEDGE_SCHEMA)
-    if ((ledgers[1:] < ledgers[:-1]) | ((ledgers[1:] == ledgers[:-1]) & (entries[1:] < entries[:-1]))).any():
-        order = np.lexsort((entries, ledgers))
-        ledgers, entries, rows = ledgers[order], entries[order], rows[order]
-    opens = np.append(True, (ledgers[1:] != ledgers[:-1]) | (entries[1:] != entries[:-1]))
-    at = np.flatnonzero(opens)
-    owner = np.cumsum(opens) - 1
-    highest, lowest = np.maximum.reduceat(rows, at), np.minimum.reduceat(rows, at)
-    whole = lowest < 0
+    """A batch of the wire from one line for each row, in any order; row -1 is the whole entry. Nothing is sorted."""
+    parts: list[pa.RecordBatch] = []
+    for ledger_id in np.unique(ledgers).tolist():
+        chosen = slice(None) if len(parts) == 0 and (ledgers == ledger_id).all() else ledgers == ledger_id
+        parts.append(_lines_of(ledger_id, entries[chosen], rows[chosen]))
+    return pa.Table.from_batches(parts, ACKNOWLEDGE_SCHEMA).combine_chunks().to_batches()[0] if parts else _NOTHING
+
+
+def _lines_of(ledger_id: int, entries: Integers, rows: Integers) -> pa.RecordBatch:
+    """One line for each entry of a ledger."""
+    held, owner = _numbered(entries)
+    whole = np.zeros(len(held), dtype=np.bool_)
+    whole[owner[rows < 0]] = True
+    highest = np.zeros(len(held), dtype=np.int64)
+    np.maximum.at(highest, owner, rows)
     counts = np.where(whole, 0, (highest >> 6) + 1)
     starts = np.append(0, np.cumsum(counts))
     words = np.zeros(int(starts[-1]), dtype=np.uint64)
-    partly = ~whole[owner]
-    bit_words.put(words, (starts[owner[partly]] << 6) + rows[partly])
-    column = pa.Array.from_buffers(
-        pa.large_binary(),
-        len(at),
-        [pa.py_buffer(np.packbits(~whole, bitorder="little")), pa.py_buffer(starts * 8), pa.py_buffer(words)],
-    )
-    return pa.RecordBatch.from_arrays([pa.array(ledgers[at]), pa.array(entries[at]), column], schema=ACKNOWLEDGE_SCHEMA)
+    if whole.any():
+        partly = ~whole[owner]
+        owner, rows = owner[partly], rows[partly]
+    bit_words.put(words, (starts[owner] << 6) + rows)
+    buffers = [np.packbits(~whole, bitorder="little"), starts * 8, words]
+    column = pa.Array.from_buffers(pa.large_binary(), len(held), [pa.py_buffer(buffer) for buffer in buffers])
+    ledgers = pa.array(np.full(len(held), ledger_id))
+    return pa.RecordBatch.from_arrays([ledgers, pa.array(held), column], schema=ACKNOWLEDGE_SCHEMA)
+
+
+def _numbered(entries: Integers) -> tuple[Integers, Integers]:
+    """The entries, each once, and for each line which of them it is."""
+    low, high = int(entries.min()), int(entries.max())
+    if high - low > 4 * len(entries):
+        held, owner = np.unique(entries, return_inverse=True)
+        return held, owner
+    there = np.zeros(high - low + 1, dtype=np.bool_)
+    there[entries - low] = True
+    number = np.cumsum(there) - 1
+    return np.flatnonzero(there) + low, number[entries - low]
 
 
 def positions_given(batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) -> PositionSet:
