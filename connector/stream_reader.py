@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from connector.added_columns import with_added_columns
 from connector.batch_reader import LedgerPartition
 from connector.deliveries import Deliveries
 from connector.following import BEAT_SECONDS, Following
@@ -280,7 +281,7 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Where the log ends, and the lag, for Spark's progress."""
-        return self._driver.report()
+        return with_added_columns(self._driver.report(), self._driver.read)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The parts of a batch; the same for the same arguments, in any process."""

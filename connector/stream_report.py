@@ -5,7 +5,8 @@ of its progress. It is the only place of a progress that a Python source can wri
      "batch": {"endedBy": "maxRowsPerTrigger"}, "reads": {"mappedBytes": …, "sentBytes": …, "cacheHitRate": …},
      "ledgers": {"public/default/persistent/orders":
         {"ledger": 3, "entry": 90, "id": "<incarnation>", "lagEntries": 2, "lagRows": 20, "lagBytes": 4096,
-         "lagMs": 310, "lastPublishMs": 1763746000000}}}
+         "lagMs": 310, "lastPublishMs": 1763746000000}},
+     "columnsAdded": 1, "columnsNotRead": ["name"]}               where a ledger has got columns (`added_columns`)
 
 Rules
 - Keys stand in one order. Lag is what this batch leaves behind, as the log stood when the batch was planned.

@@ -123,6 +123,9 @@ def test_a_running_query_keeps_its_columns_and_the_next_one_has_the_new(place: P
     start = reader.initialOffset()
     write(place, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
     end = reader.latestOffset(start, None)
+    report = reader.reportLatestOffset()
+    assert (report["columnsAdded"], report["columnsNotRead"]) == (1, ["name"])
+    assert list(report) == sorted(report)
     found = [row for part in reader.partitions(start, end) for row in rows(reader.read(part))]
     assert found == [{"id": 1}, {"id": 2}]
     reader.stop()
@@ -134,6 +137,8 @@ def test_a_running_query_keeps_its_columns_and_the_next_one_has_the_new(place: P
     restarted = source(place, startingPosition="earliest")
     assert restarted.schema().names == ["id", "name"]
     last = restarted.stream_reader(restarted.schema())
+    last.latestOffset(start, None)
+    assert "columnsAdded" not in last.reportLatestOffset()
     found = [row for part in last.partitions(start, end) for row in rows(last.read(part))]
     assert found == [{"id": 1, "name": None}, {"id": 2, "name": "b"}]
     last.stop()
