@@ -10,12 +10,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+import pyarrow as pa
 import pytest
 
+from ledger.acknowledged_rows import ACKNOWLEDGE_SCHEMA
 from ledger.broker import server as broker_server
+from ledger.broker.acknowledge_stream import acknowledge
 from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
 from ledger.broker.cached_reads import CachedReads
@@ -24,13 +27,24 @@ from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.server import BrokerServer
 from ledger.clock import monotonic_ms, system_clock_ms
-from ledger.cursor_calls import AcquireLease, MarkDelete, NameCursor, OpenCursor, ReleaseLease, ResetCursor
+from ledger.cursor_calls import (
+    AcquireLease,
+    CursorProperties,
+    MarkDelete,
+    NameCursor,
+    OpenCursor,
+    ReleaseLease,
+    ResetCursor,
+    SkipEntries,
+)
+from ledger.delivery_calls import BuryDead, NextDelivery
 from ledger.errors import Fenced, LedgerError, Unavailable
 from ledger.offload_calls import OffloadPrefix
 from ledger.position import EARLIEST, Position
 from ledger.producer_messages import AskSequence, ChangePartitions
 from ledger.protocol import (
     ACTIONS,
+    AcknowledgeCommand,
     ChangePolicy,
     ChangeProperties,
     ChangeSetting,
@@ -60,6 +74,10 @@ CHANGES: dict[str, Callable[[Any], msgspec.Struct]] = {
     "cursor.mark_delete": lambda _: MarkDelete("orders", "billing", Position(0, 1)),
     "cursor.reset": lambda _: ResetCursor("orders", "billing", Position(0, 1)),
     "cursor.delete": lambda _: NameCursor("orders", "billing"),
+    "cursor.skip": lambda _: SkipEntries("orders", "billing", 1),
+    "cursor.properties": lambda _: CursorProperties("orders", "billing", {"a": "b"}),
+    "delivery.next": lambda _: NextDelivery("orders", "billing", 0, EARLIEST, Position(0, 1), explicit=True),
+    "delivery.bury": lambda _: BuryDead("orders", "billing", 0),
     "lease.acquire": lambda _: AcquireLease("orders", "billing", "me", 1000),
     "lease.release": lambda _: ReleaseLease("orders", "billing", "me"),
     "stage.open": lambda _: OpenStaging("q", 1, TOKEN),
@@ -150,6 +168,23 @@ def test_neither_an_append_nor_a_staged_part_is_acknowledged(served: Served, mak
         with pytest.raises(Fenced):
             served.open_part.close()
         assert successor.describe("orders").entries == 1
+    finally:
+        successor.close()
+
+
+@pytest.mark.parametrize("action", ["ack", "nack"])
+def test_rows_acknowledged_or_given_back_one_by_one_are_not_either(
+    served: Served, action: Literal["ack", "nack"]
+) -> None:
+    one = pa.RecordBatch.from_arrays(
+        [pa.array([0]), pa.array([0]), pa.array([None], pa.large_binary())], schema=ACKNOWLEDGE_SCHEMA
+    )
+    command = AcknowledgeCommand("orders", "billing", action=action)
+    successor = Store.open(served.path, settings=Settings(), clock=system_clock_ms, take_over=True)
+    try:
+        with pytest.raises(Fenced):
+            acknowledge(served.client, command, [one], deadline_ms=0)
+        assert successor.cursors.describe(NameCursor("orders", "billing")).acknowledged_entries == 0
     finally:
         successor.close()
 
