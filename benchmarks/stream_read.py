@@ -32,12 +32,13 @@ from benchmarks.raw_disk import bench_dir
 from benchmarks.repeated_rows import BareServer, allow
 from benchmarks.rows import ENTRY_BYTES, ROW_BYTES, create, entry, entry_rows, fill
 from benchmarks.spark_queries import Took, drained, session, start, step, took
-from connector.read_plan import plan_partitions
+from connector.offsets import LedgerRange
+from connector.read_plan import SizedRange, plan_tasks
 from ledger.api import connect
 from ledger.broker.client import Client
 from ledger.names import canonical_name
 from ledger.position import Position, PositionRange
-from ledger.protocol import Empty
+from ledger.protocol import Empty, SplitRanges
 from ledger.run_calls import CommitRun
 
 MIB = 1024 * 1024
@@ -89,11 +90,19 @@ class Bench:
 
     def tasks(self, ledger: str) -> int:
         """Partitions of the first batch, by the connector's own planning."""
-        begin = self.client.describe(ledger).segments[0].ledger_id
+        described = self.client.describe(ledger)
+        begin = described.segments[0].ledger_id
         first = PositionRange(Position(begin, 0), Position(begin, BATCH_ENTRIES))
-        split = self.client.split
-        parts = plan_partitions(lambda range_, size, most: split(ledger, range_, size, most), first, 8 * MIB, 64 * MIB)
-        return len(parts)
+        (whole,) = self.client.split(ledger, first, 2**62, 1)
+        batch = SizedRange(LedgerRange(ledger, described.incarnation, first), whole.entries, whole.size_bytes)
+        many = self.client.call
+        planned = plan_tasks(
+            [batch],
+            8 * MIB,
+            64 * MIB,
+            lambda requests: [cut.parts for cut in many("split.many", SplitRanges(list(requests))).ranges],
+        )
+        return len(planned)
 
 
 def seconds_per_batch(measured: Took) -> float:

@@ -6,21 +6,28 @@ scans of the same DataFrame. Narrow a read by its options.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from connector.data_loss import loss_in
 from connector.ledger_read import LedgerRead
+from connector.offsets import LedgerRange
 from connector.options import LedgerOptions
 from connector.partition_fetch import FetchRange, fetch
-from ledger.errors import Refused
+from connector.read_edges import ReadEdges
+from connector.read_plan import SizedRange
 from ledger.position import EARLIEST, LATEST, PositionRange
+from ledger.survey_calls import Reading
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,17 +45,34 @@ class LedgerBatchReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The parts of the range, as the log stands now; an empty range has none."""
-        read = LedgerRead(self._options, self._schema)
-        log = read.end()
-        start = read.starting(EARLIEST)
-        wanted = self._options.ending_position
-        end = log.end if wanted == LATEST else read.require_within(wanted, log, "endingPosition")
-        if start > end and wanted != LATEST:
-            raise Refused(f"the read of {read.name} begins at {start} and ends before it, at {end}")
-        if start >= end:
-            return []
-        return [LedgerPartition(part) for part in read.partitions(PositionRange(start, end))]
+        """The parts of the range, as the logs stand now; an empty range has none."""
+        read, edges = LedgerRead(self._options, self._schema), ReadEdges(self._options, stream=False)
+        names = read.names()
+        survey = read.survey(edges.first_readings(names), of=names)
+        read.require_all(survey)
+        readings = {
+            log.name: Reading(edges.begin(log, len(survey.logs)), log.incarnation, until=log.stop)
+            for log in survey.logs
+        }
+        return [LedgerPartition(part) for part in read.tasks(self._pinned(read, readings))]
+
+    def _pinned(self, read: LedgerRead, readings: Mapping[str, Reading]) -> list[SizedRange]:
+        """What there is to read, measured; raises DataLoss, or leaves out, what has gone since the first look."""
+        survey = read.survey(readings, of=list(readings))
+        for name, reading in readings.items():
+            wanted = PositionRange(reading.position or EARLIEST, reading.until or LATEST)
+            loss = loss_in(name, reading.incarnation, wanted, survey) if wanted else None
+            if loss is not None and self._options.fail_on_data_loss:
+                raise loss.error()
+            if loss is not None:
+                _log.warning("%s", loss)
+        logs = [log for log in survey.logs if log.incarnation == readings[log.name].incarnation]
+        return [
+            SizedRange(
+                LedgerRange(log.name, log.incarnation, PositionRange(log.begin, log.stop)), log.entries, log.size_bytes
+            )
+            for log in logs
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor: the rows of a part. Spark sends `InputPartition(None)` for an empty range."""

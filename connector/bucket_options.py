@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from connector.option_kinds import READS, Option, flag, number, one_of, text
+from connector.option_kinds import READS, Option, flag, one_of, text
 from ledger.errors import Refused
 
 if TYPE_CHECKING:
@@ -68,22 +68,6 @@ BUCKET_OPTIONS: tuple[Option, ...] = (
         "session, or a mapping with `access_key`, `secret_key` and perhaps `token` and `expiry_time`.",
         text,
     ),
-    Option(
-        "failOnDataLoss",
-        "true",
-        READS,
-        "With `offload`: fail, naming ranges, when entries of the topic are not in the bucket; `false` reads what is "
-        "there and says in the log what is not.",
-        flag,
-    ),
-    Option(
-        "endingTimestamp",
-        "",
-        ("batch read",),
-        "With `offload`: end before the first entry that was stored at or after this time, in milliseconds since 1970. "
-        "Excludes `endingPosition`.",
-        number(0, 2**62),
-    ),
 )
 # Of the options for every read, those that mean something without a broker.
 _SHARED = frozenset(
@@ -93,6 +77,8 @@ _SHARED = frozenset(
         "min_partition_bytes", "target_partition_bytes",
     }
 )  # fmt: skip
+# And those that are told beside the bucket.
+_OF_EVERY_READ = frozenset({"fail_on_data_loss", "ending_timestamp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +147,8 @@ class BucketOptions:
 def take_bucket_options(values: dict[str, object], names: Mapping[str, str]) -> BucketOptions | None:
     """Take the options above out of `values`; None when no bucket is read. `names` spells fields for errors."""
     own = {field.name for field in fields(BucketOptions)}
+    if "offload" not in values:
+        own -= _OF_EVERY_READ
     given = {name: values.pop(name) for name in list(values) if name in own}
     if "offload" not in given:
         if given:
@@ -173,6 +161,4 @@ def take_bucket_options(values: dict[str, object], names: Mapping[str, str]) -> 
             f"option {names[strange[0]]!r} has no meaning with 'offload': no broker is asked",
             hint="Leave it out, or read the ledger through its store",
         )
-    if given.get("ending_timestamp") is not None and "ending_position" in values:
-        raise Refused("options 'endingPosition' and 'endingTimestamp' exclude each other", hint="Give one of them")
     return BucketOptions(**given)  # type: ignore[arg-type]  # each parser answers its field's type

@@ -124,7 +124,7 @@ class BucketRead:
         """Where the options say to end in a log."""
         if self.bucket.ending_timestamp is not None:
             return self.timed(log).after_time(self.bucket.ending_timestamp)
-        wanted = self.options.ending_position
+        wanted = self.options.ending_position or LATEST
         return log.end if wanted == LATEST else self._placed(log, wanted, "endingPosition")
 
     def timed(self, log: BucketLog) -> BucketLog:

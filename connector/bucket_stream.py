@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from connector.admission import Limits
 from connector.bucket_partition import fetch_part
 from connector.bucket_read import BucketRead
 from connector.bucket_reader import BucketPartition
 from connector.offsets import LedgerOffset, StreamOffset, batch_range
 from connector.options import LedgerOptions
-from connector.read_plan import Limits
 from ledger.errors import DataLoss, Refused
 from ledger.position import Position, PositionRange
 from offload.bucket_log import BucketLog

@@ -19,7 +19,6 @@ from connector.option_kinds import Use
 from connector.options import LedgerOptions, read_options
 from ledger.api import store_location
 from ledger.errors import Refused
-from ledger.names import canonical_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -63,8 +62,8 @@ class LedgerSource:
                 hint="Use CREATE TEMPORARY VIEW … USING ledger OPTIONS (path 'orders')",
             )
         options = read_options(self._given)
-        if options.ledger:  # rows that are written may name theirs
-            canonical_name(options.ledger)
+        if options.ledger or options.ledgers or options.ledgers_pattern:  # rows that are written may name theirs
+            options.addressing()
         self._store = store_location(options.store or default_store)
         if not options.store and not default_store:
             _announce(self._store)

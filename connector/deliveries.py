@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from connector.offsets import LedgerOffset
+from connector.offsets import LedgerOffset, LedgerRange
 from connector.partition_fetch import FetchRange, ReadSource, rows_of
 from ledger.delivery_calls import AskDelivery, BuryDead, DecidedDelivery, Delivery, NextDelivery, Share
-from ledger.position import Position
+from ledger.position import Position, PositionRange
 from ledger.position_info import decode_info
 
 if TYPE_CHECKING:
     from connector.ledger_read import LedgerRead
-    from ledger.protocol import SplitPart
 
 DEAD_LETTERS = "-DLQ"
 ACK_TIMEOUT_MS = 300_000
@@ -29,10 +28,12 @@ _DEAD = -1
 
 
 class Deliveries:
-    """What one query delivers in the name of a subscription."""
+    """What one query delivers of one ledger in the name of a subscription."""
 
-    def __init__(self, read: LedgerRead, subscription: str) -> None:
+    def __init__(self, read: LedgerRead, subscription: str, ledger: str, incarnation: str) -> None:
         self._read = read
+        self._ledger = ledger
+        self._incarnation = incarnation
         self._subscription = subscription
         self.explicit = read.options.ack_mode == "explicit"
 
@@ -44,7 +45,7 @@ class Deliveries:
         """Decide on the batch after an offset, which reads on up to `end`."""
         options = self._read.options
         request = NextDelivery(
-            self._read.name,
+            self._ledger,
             self._subscription,
             offset.delivery,
             offset.position,
@@ -67,8 +68,8 @@ class Deliveries:
         skipped = decode_info(share.skip, "a share of a batch").acknowledged if share.skip else None
         source = self._read.source()
         return [
-            FetchRange(source, part.range, share.skip, count)
-            for part in self._read.planned(share.range)
+            FetchRange(source, (part,), share.skip, count)
+            for part in self._read.planned(self._of(share.range))
             if skipped is None or not _is_skipped(part, skipped)
         ]
 
@@ -83,9 +84,9 @@ class Deliveries:
         found = self._get(_DEAD)
         # A ledger of messages is read as bytes, whatever their schema: nothing of them may be lost here.
         columns = read.found.columns if read.found.columns is not None else RAW
-        source = read.source(row_shape(read.found.columns, None, RowWishes(), read.name))
+        source = read.source(row_shape(read.found.columns, None, RowWishes(), self._ledger))
         options = read.options
-        named = f"{read.name}-{self._subscription}{DEAD_LETTERS}"
+        named = f"{self._ledger}-{self._subscription}{DEAD_LETTERS}"
         given = LedgerOptions(
             ledger=named,
             store=options.store,
@@ -95,24 +96,27 @@ class Deliveries:
             auth_params=options.auth_params,
         )
         target = prepare_target(given, spark_schema(columns, named))
-        query, version = f"dead-letters of {read.name} {self._subscription}", ""
+        query, version = f"dead-letters of {self._ledger} {self._subscription}", ""
         staged = stage_rows(target, version, query, dead, self._rows(found.shares, source))
         commit_parts(target, version, [staged], dead)
-        self._ask("delivery.bury", BuryDead(read.name, self._subscription, dead))
+        self._ask("delivery.bury", BuryDead(self._ledger, self._subscription, dead))
 
     def _rows(self, shares: list[Share], source: ReadSource) -> Iterator[pa.RecordBatch]:
         for share in shares:
-            yield from rows_of(self._read.connection.client, FetchRange(source, share.range, share.skip))
+            yield from rows_of(self._read.connection.client, FetchRange(source, (self._of(share.range),), share.skip))
+
+    def _of(self, range_: PositionRange) -> LedgerRange:
+        return LedgerRange(self._ledger, self._incarnation, range_)
 
     def _get(self, record: int) -> Delivery:
-        found: Delivery = self._ask("delivery.get", AskDelivery(self._read.name, self._subscription, record))
+        found: Delivery = self._ask("delivery.get", AskDelivery(self._ledger, self._subscription, record))
         return found
 
     def _ask(self, action: str, request: Any) -> Any:
         return self._read.connection.call(lambda client: client.call(action, request))
 
 
-def _is_skipped(part: SplitPart, skipped: Any) -> bool:
+def _is_skipped(part: LedgerRange, skipped: Any) -> bool:
     """Whether nothing of a part within one ledger is delivered: most of a range that comes back is like that."""
     start, end = part.range.start, part.range.end
     return start.ledger_id == end.ledger_id and skipped.next_missing(start) >= end

@@ -1,65 +1,84 @@
-"""A ledger as a reader finds it on the driver: its columns, where a read begins, and how a range is planned.
+"""The ledgers of a read as the driver finds them: which there are, their columns, how they stand, what a task gets.
 
-Rules: a missing ledger is an error that names the nearest, unless the reader was told to wait for it. A position is
-checked against the ledger's incarnation: one that was deleted and made again is other data.
+Rules: a missing ledger is an error that names the nearest, unless the reader was told to wait for it. All ledgers of a
+read have the same columns, or all of them messages. However many ledgers there are, one question is one call.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from connector.addressing import Addressing
 from connector.connection import DriverConnection
-from connector.options import LedgerOptions, require_ledger
+from connector.offsets import LedgerRange
+from connector.options import LedgerOptions
 from connector.partition_fetch import FetchRange, ReadSource
-from connector.read_plan import plan_partitions
+from connector.read_plan import SizedRange, plan_tasks
 from connector.row_shape import RowShape, RowWishes, row_shape
+from connector.shared_rows import shared_columns
 from ledger.api import store_location
 from ledger.clock import monotonic_ms, pause
-from ledger.errors import DataLoss, NotFound
-from ledger.names import canonical_name
+from ledger.errors import NotFound
+from ledger.partitions import partition_of
 from ledger.payload_registry import registered_rows
 from ledger.payload_schema.documents import TopicSchemas
-from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import AskEnd, LedgerEnd, NameLedger, SeekTime, SplitPart, SplitRequest
+from ledger.protocol import (
+    AskSchemas,
+    Empty,
+    GetSchema,
+    LedgerSchemas,
+    SchemaOfMany,
+    SplitPart,
+    SplitRanges,
+    SplitRequest,
+)
+from ledger.survey_calls import AskQuotas, AskSurvey, Quota, Reading, Survey
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
 _WAIT_MS = 200
+_PLACES = Reading(count=False)
 
 
 @dataclass(frozen=True, slots=True)
-class FoundLedger:
-    """A ledger that exists. `columns` is None for one of messages; those may have `schemas`."""
+class FoundLedgers:
+    """The logs of a read that exist: incarnations by name. `columns` is None for messages; those may have `schemas`."""
 
-    name: str
-    incarnation: str
+    incarnations: Mapping[str, str]
     columns: pa.Schema | None
     schemas: TopicSchemas | None = None
 
 
 class LedgerRead:
-    """One read of one ledger, on the driver."""
+    """One read, on the driver."""
 
     def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
         self.options = options
         self._given = given
-        self.name = canonical_name(require_ledger(options))
+        self.addressing: Addressing = options.addressing()
         self.connection = DriverConnection(store_location(options.store), credentials=options.credentials())
         self.reader = options.subscription or ""
         """Who the tasks say that reads."""
-        self._found: FoundLedger | None = None
+        self._found: FoundLedgers | None = None
+        self._shape: RowShape | None = None
 
     @property
-    def found(self) -> FoundLedger:
-        """The ledger; NotFound when there is none, or none came while it was waited for."""
+    def name(self) -> str:
+        """What is read, for people."""
+        return str(self.addressing)
+
+    @property
+    def found(self) -> FoundLedgers:
+        """The ledgers as they were at first sight; NotFound when there is none, or none came while it was awaited."""
         if self._found is None:
-            self._found = self._wait() if self.options.wait_for_ledger else self._look()
+            self._found = self._wait() if self.options.wait_for_ledger else self._look()[0]
         return self._found
 
     def schema(self) -> StructType:
@@ -68,6 +87,11 @@ class LedgerRead:
 
     def shape(self) -> RowShape:
         """What rows are: as the query was planned, where Spark has said so; Refused for a schema of something else."""
+        if self._shape is None:
+            self._shape = self._shaped()
+        return self._shape
+
+    def _shaped(self) -> RowShape:
         options = self.options
         wishes = RowWishes(
             options.include_metadata,
@@ -79,82 +103,97 @@ class LedgerRead:
         shape = row_shape(self.found.columns, self.found.schemas, wishes, self.name)
         return shape if self._given is None else shape.as_given(self._given, self.name)
 
-    def end(self, since: Position | None = None) -> LedgerEnd:
-        """Where the log ends, and what lies after `since`; DataLoss when it is another log than before."""
-        request = AskEnd(self.name, since, incarnation=self.found.incarnation)
-        log: LedgerEnd = self.connection.call(lambda client: client.call("end", request))
-        self.require_incarnation(log.incarnation, self.found.incarnation)
-        return log
+    def names(self) -> list[str]:
+        """The ledgers that are addressed, partitioned ones as a whole: for a pattern, those that there are now."""
+        if not self.addressing.pattern:
+            return list(self.addressing.names)
+        names: list[str] = self.connection.call(lambda client: client.call("list", Empty())).names
+        return self.addressing.matching(names)
 
-    def require_incarnation(self, now: str, before: str) -> None:
-        """Refuse to take one log for another of the same name."""
-        if now != before:
-            raise DataLoss(
-                f"ledger {self.name} is now incarnation {now}, the reader began with incarnation {before}",
-                hint="It was deleted and made again. Start with a new checkpoint and subscription to read the new one",
+    def survey(
+        self, readings: Mapping[str, Reading], otherwise: Reading = _PLACES, *, of: Sequence[str] | None = None
+    ) -> Survey:
+        """How the ledgers stand, and what `readings` of them have left. `otherwise` is for those that have none."""
+        request = AskSurvey(self.names() if of is None else list(of), dict(readings), otherwise)
+        found: Survey = self.connection.call(lambda client: client.call("survey", request))
+        return found
+
+    def require_all(self, survey: Survey) -> None:
+        """NotFound, naming the nearest, when a ledger is not there, or when nothing matches."""
+        if survey.missing:
+            name = survey.missing[0]
+            self.connection.call(lambda client: client.call("schema.get", GetSchema(name)))  # says which is the nearest
+            raise NotFound(f"there was no ledger {name} a moment ago", hint="Try again")
+        if not survey.logs:
+            raise NotFound(
+                f"no ledger of the store matches {self.addressing.pattern!r}",
+                hint="The whole name is compared, such as 'orders-.*'. Option 'waitForLedger' waits for the first",
             )
 
-    def starting(self, default: Position) -> Position:
-        """Where the options say to begin, as a position of this log."""
-        if self.options.starting_timestamp is not None:
-            request = SeekTime(self.name, self.options.starting_timestamp)
-            found: Position = self.connection.call(lambda client: client.call("seek", request)).position
-            return found
-        wanted = self.options.starting_position or default
-        log = self.end()
-        if wanted == EARLIEST:
-            return log.start
-        return log.end if wanted == LATEST else self.require_within(wanted, log, "startingPosition")
-
-    def require_within(self, wanted: Position, log: LedgerEnd, option: str) -> Position:
-        """The position, if the log has it; DataLoss when it lies outside."""
-        if not log.start <= wanted <= log.end:
-            raise DataLoss(
-                f"option {option!r} is {wanted}, ledger {self.name} begins at {log.start} and ends at {log.end}",
-                hint="Give a position within, or earliest or latest",
-            )
-        return wanted
-
-    def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:
-        """The range cut at entries."""
-        request = SplitRequest(self.name, range_, target_bytes, max_parts)
-        parts: list[SplitPart] = self.connection.call(lambda client: client.call("split", request)).parts
+    def quotas(self, quotas: Sequence[Quota]) -> list[SplitPart]:
+        """How far each quota reaches."""
+        parts: list[SplitPart] = self.connection.call(lambda c: c.call("quotas", AskQuotas(list(quotas)))).parts
         return parts
 
-    def partitions(self, range_: PositionRange) -> list[FetchRange]:
-        """The partitions of a range: a pure function of it, for the log does not change."""
-        source = self.source()
-        return [FetchRange(source, part.range) for part in self.planned(range_)]
+    def split(self, requests: Sequence[SplitRequest]) -> list[list[SplitPart]]:
+        """Ranges cut at entries."""
+        ranges = self.connection.call(lambda client: client.call("split.many", SplitRanges(list(requests)))).ranges
+        return [cut.parts for cut in ranges]
 
-    def planned(self, range_: PositionRange) -> list[SplitPart]:
-        """The parts of a range that are one partition each."""
+    def tasks(self, ranges: Sequence[SizedRange]) -> list[FetchRange]:
+        """The partitions of ranges: a pure function of them, for logs do not change."""
         options = self.options
-        return plan_partitions(self.split, range_, options.min_partition_bytes, options.target_partition_bytes)
+        planned = plan_tasks(ranges, options.min_partition_bytes, options.target_partition_bytes, self.split)
+        if not planned:
+            return []
+        source = self.source()
+        return [FetchRange(source, tuple(ranges)) for ranges in planned]
+
+    def planned(self, range_: LedgerRange) -> list[LedgerRange]:
+        """The parts of a range that are one partition each."""
+        if not range_.range:
+            return []
+        ((whole,),) = self.split([SplitRequest(range_.ledger, range_.range, 2**62, 1)])
+        least, target = self.options.min_partition_bytes, self.options.target_partition_bytes
+        tasks = plan_tasks([sized(range_.ledger, range_.incarnation, whole)], least, target, self.split)
+        return [one for task in tasks for one in task]
 
     def source(self, shape: RowShape | None = None) -> ReadSource:
         """What the partitions share."""
-        self.end()
         return ReadSource.of(
             self.connection.client,
-            self.name,
-            self.found.incarnation,
             self.shape() if shape is None else shape,
             subscription=self.reader,
             mapping=self.options.mapping == "auto",
+            fail_on_data_loss=self.options.fail_on_data_loss,
         )
 
-    def _look(self) -> FoundLedger:
-        columns, schemas = self.connection.call(lambda client: registered_rows(client, self.name))
-        log = self.connection.call(lambda client: client.call("end", AskEnd(self.name)))
-        return FoundLedger(self.name, log.incarnation, columns, schemas)
+    def _look(self) -> tuple[FoundLedgers, bool]:
+        """The ledgers, and whether anything was ever written to them."""
+        survey = self.survey({})
+        self.require_all(survey)
+        written = [log.name for log in survey.logs if log.last_publish_ms or log.end.ledger_id >= 0]
+        found = self._registered([log.name for log in survey.logs])
+        columns, schemas = shared_columns(found, written, any_schema=bool(self.options.payload_schema)), None
+        if columns is None and (typed := [one for one in found if one.version >= 0]):
+            name = typed[0].names[0]
+            schemas = self.connection.call(lambda client: registered_rows(client, name))[1]
+        incarnations = {log.name: log.incarnation for log in survey.logs}
+        return FoundLedgers(incarnations, columns, schemas), bool(written) or any(one.version >= 0 for one in found)
 
-    def _wait(self) -> FoundLedger:
+    def _registered(self, logs: Sequence[str]) -> list[SchemaOfMany]:
+        """What is registered with the logs, and with the ledgers that they are partitions of."""
+        wholes = {part[0] for log in logs if (part := partition_of(log)) is not None}
+        request = AskSchemas([*logs, *sorted(wholes)])
+        found: LedgerSchemas = self.connection.call(lambda client: client.call("schema.many", request))
+        return found.schemas
+
+    def _wait(self) -> FoundLedgers:
         end, told = monotonic_ms() + self.options.wait_timeout_ms, False
         while True:
             try:
-                found = self._look()
-                described = self.connection.call(lambda client: client.call("describe", NameLedger(self.name)))
-                if found.columns is not None or found.schemas is not None or described.entries:
+                found, written = self._look()
+                if written:
                     return found
                 missing = NotFound(
                     f"ledger {self.name} has no columns and no entries yet", hint="Write to it, then read"
@@ -164,6 +203,11 @@ class LedgerRead:
             if monotonic_ms() >= end:
                 raise missing
             if not told:
-                _log.info("waiting for ledger %s: %s", self.name, missing)
+                _log.info("waiting for %s: %s", self.name, missing)
                 told = True
             pause(_WAIT_MS)
+
+
+def sized(ledger: str, incarnation: str, part: SplitPart) -> SizedRange:
+    """A measured part of a ledger as something to plan."""
+    return SizedRange(LedgerRange(ledger, incarnation, part.range), part.entries, part.size_bytes)

@@ -4,24 +4,26 @@
 
 Rules
 - The position is the one after the last entry read. `id` is the ledger's incarnation: a ledger deleted and made again
-  is not the one that was read.
+  is not the one that was read. Partitions are ledgers of their own.
 - Spark compares offsets as JSON text, so keys always stand in the same order, and an offset that did not move is
   handed back as it came.
 - A batch that is more than a range, because rows in it are acknowledged already or come back, ends in an offset with
   `"delivery": n`: the broker's record n says what it delivers.
-- Spark's log holds only the ends of batches, and asks for the initial offset again when batch 0 is repeated by a new
-  process; by then `latest` is somewhere else. So an initial offset says `"initial": true`, and the end of a batch that
-  began there carries where it began, `"from": {name: [ledger, entry]}`, which goes before the recomputed start.
+- Spark's log holds only the ends of batches. So what does not simply begin at the start offset says so in the end of
+  its batch, `"from": {name: [ledger, entry]}`, which goes before the start: where the whole query began (an initial
+  offset says `"initial": true`; a new process computes it anew, and `latest` is somewhere else by then), where a ledger
+  begins that was found while the query ran, and where one goes on that has lost entries.
+- A ledger that is in the start and not in the end was deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ledger.errors import Corrupt, Refused, Unsupported
-from ledger.position import Position, PositionRange
+from ledger.position import EARLIEST, Position, PositionRange
 
 OFFSET_VERSION = 1
 
@@ -36,18 +38,34 @@ class LedgerOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerRange:
+    """Entries of one ledger, of the incarnation that was planned."""
+
+    ledger: str
+    incarnation: str
+    range: PositionRange
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """How far a stream has been read: a map by canonical ledger name."""
+    """How far a stream has been read: a map by canonical ledger name.
+
+    `began` says where the batch that ends here began, where its start does not; `before` after which record, if any.
+    """
 
     ledgers: Mapping[str, LedgerOffset]
     initial: bool = False
     began: Mapping[str, Position] = field(default_factory=dict)
+    before: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The canonical value: keys sorted at every level."""
         value: dict[str, Any] = {}
         if self.began:
-            value["from"] = {name: [at.ledger_id, at.entry_id] for name, at in sorted(self.began.items())}
+            value["from"] = {
+                name: [at.ledger_id, at.entry_id, *([self.before[name]] if name in self.before else [])]
+                for name, at in sorted(self.began.items())
+            }
         if self.initial:
             value["initial"] = True
         value["ledgers"] = {
@@ -81,41 +99,87 @@ class StreamOffset:
                 },
                 bool(value.get("initial", False)),
                 {str(name): Position(int(at[0]), int(at[1])) for name, at in value.get("from", {}).items()},
+                {str(name): int(at[2]) for name, at in value.get("from", {}).items() if len(at) > 2},
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as wrong:
             raise Corrupt(f"the checkpoint's offset {dict(value)} cannot be read: {wrong!r}") from wrong
 
-    def of(self, name: str) -> LedgerOffset:
-        """The offset of one ledger; a checkpoint of other ledgers is refused naming both."""
-        if name not in self.ledgers:
-            raise Refused(
-                f"the checkpoint is of ledger {', '.join(sorted(self.ledgers))}, the query reads {name}",
-                hint="Use a checkpoint of its own for each query",
-            )
-        return self.ledgers[name]
+    def advanced(
+        self,
+        moved: Mapping[str, LedgerOffset],
+        began: Mapping[str, Position] | None = None,
+        gone: Collection[str] = (),
+    ) -> StreamOffset:
+        """The end of a batch that begins at this offset and reads to `moved`.
 
-    def moved_to(self, name: str, position: Position, delivery: int = 0) -> StreamOffset:
-        """The end of a batch that begins at this offset and reads `name` up to `position`."""
-        here = self.of(name)
-        began = {ledger: offset.position for ledger, offset in self.ledgers.items()} if self.initial else {}
-        return StreamOffset({**self.ledgers, name: LedgerOffset(position, here.incarnation, delivery)}, False, began)
+        `began` says where ledgers begin that this offset does not have, or has elsewhere; `gone` are no more.
+        """
+        ledgers = {name: at for name, at in {**self.ledgers, **moved}.items() if name not in gone}
+        first = {name: at.position for name, at in self.ledgers.items()} if self.initial else {}
+        told = {name: at for name, at in {**first, **(began or {})}.items() if name in ledgers}
+        before = {name: at.delivery for name, at in self.ledgers.items() if name in told and at.delivery}
+        return StreamOffset(ledgers, False, told, before)
+
+
+def delivered(start: StreamOffset, end: StreamOffset) -> dict[str, LedgerOffset]:
+    """The ledgers of which the batch from `start` to `end` delivers what a record says, not a range."""
+    if end.initial or start == end:
+        return {}
+    found = {}
+    for name, last in end.ledgers.items():
+        first = start.ledgers.get(name)
+        before = end.before.get(name, 0) if name in end.began else 0 if first is None else first.delivery
+        if last.delivery and last.delivery != before:
+            found[name] = last
+    return found
 
 
 def batch_range(name: str, start: StreamOffset, end: StreamOffset) -> PositionRange:
-    """The entries of one ledger in the batch from `start` to `end`; a range that runs backwards is refused."""
-    first, last = start.of(name), end.of(name)
-    if end.initial:
+    """The entries of one ledger, which is in `end`, in the batch from `start` to `end`."""
+    if end.initial or start == end:
+        return PositionRange(end.ledgers[name].position, end.ledgers[name].position)
+    return _range(name, start, end).range
+
+
+def batch_ranges(start: StreamOffset, end: StreamOffset) -> list[LedgerRange]:
+    """The entries of the batch from `start` to `end`, by ledger; a range that runs backwards is refused.
+
+    Those of ledgers that are `delivered` by a record are not among them.
+    """
+    if end.initial or start == end:
         # A batch that ended where the stream began holds nothing, wherever a later process would begin.
-        return PositionRange(last.position, last.position)
-    began = end.began.get(name, first.position) if start.initial else first.position
-    if not (start.initial and name in end.began) and first.incarnation != last.incarnation:
+        return []
+    ranges = [_range(name, start, end) for name, last in sorted(end.ledgers.items()) if not last.delivery]
+    return [one for one in ranges if one.range]
+
+
+def _range(name: str, start: StreamOffset, end: StreamOffset) -> LedgerRange:
+    last = end.ledgers[name]
+    first = start.ledgers.get(name)
+    if name in end.began:
+        began = end.began[name]
+    elif first is None:
+        began = EARLIEST
+    elif first.incarnation != last.incarnation:
         raise Corrupt(
             f"the batch begins in {name} incarnation {first.incarnation} and ends in incarnation {last.incarnation}",
             hint="The checkpoint was changed by hand, or mixes two queries",
         )
+    else:
+        began = first.position
     if began > last.position:
         raise Corrupt(
             f"the batch of {name} begins at {began} and ends before it, at {last.position}",
             hint="The checkpoint is older than the subscription, or mixes two queries; nothing was read",
         )
-    return PositionRange(began, last.position)
+    return LedgerRange(name, last.incarnation, PositionRange(began, last.position))
+
+
+def require_addressed(offset: StreamOffset, names: Collection[str], what: str) -> None:
+    """Refuse a checkpoint of other ledgers than those that the query reads; `names` are those of it that it does."""
+    others = sorted(set(offset.ledgers) - set(names))
+    if others:
+        raise Refused(
+            f"the checkpoint is of ledger {', '.join(others[:5])}, the query reads {what}",
+            hint="Use a checkpoint of its own for each query",
+        )

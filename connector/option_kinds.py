@@ -6,10 +6,13 @@ what was found.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from ledger.errors import Refused
+from ledger.names import canonical_name
 from ledger.position import EARLIEST, LATEST, Position
 
 Use = Literal["batch read", "stream read", "batch write", "stream write"]
@@ -130,3 +133,25 @@ def position(value: str) -> Position:
     if found.ledger_id < 0 or found.entry_id < 0:
         raise ValueError("earliest, latest or LEDGER:ENTRY, such as 3:17")
     return found
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Ledgers, each once, as they were written."""
+    given = tuple(name.strip() for name in value.split(","))
+    expected = "ledgers, each once, with commas between them, such as orders,clicks"
+    try:
+        canonical = {canonical_name(name) for name in given}
+    except Refused as refused:
+        raise ValueError(f"{expected}: {refused.message}") from None
+    if len(canonical) != len(given):
+        raise ValueError(expected)
+    return given
+
+
+def pattern(value: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(value)
+    except re.error as wrong:
+        raise ValueError(f"a regular expression: {wrong}") from None
+    return text(value)

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from connector.addressing import Addressing
 from connector.bucket_options import BUCKET_OPTIONS, BucketOptions, take_bucket_options
-from connector.option_kinds import EVERYWHERE, MIB, READS, WRITES, Option, Use
+from connector.ledger_positions import parse_positions, parse_timestamps
+from connector.option_checks import require_consistent, require_sense
+from connector.option_kinds import DAY_MS, EVERYWHERE, MIB, READS, WRITES, Option, Use
 from connector.option_kinds import columns as _columns
 from connector.option_kinds import duration as _duration
 from connector.option_kinds import flag as _flag
+from connector.option_kinds import names as _names
 from connector.option_kinds import number as _number
 from connector.option_kinds import one_of as _one_of
+from connector.option_kinds import pattern as _pattern
 from connector.option_kinds import position as _position
 from connector.option_kinds import reference as _reference
 from connector.option_kinds import size as _size
 from connector.option_kinds import text as _text
 from ledger.errors import Refused
-from ledger.position import EARLIEST, LATEST, Position
+from ledger.position import Position
 
 if TYPE_CHECKING:
     from ledger.broker.credentials import Credentials
@@ -32,17 +37,25 @@ if TYPE_CHECKING:
 # Spark hands these over with ours; they are its own business.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 _REFUSED = {
-    "paths": "one load reads one ledger: load each and use union()",
+    "paths": "name several ledgers by option 'ledgers'",
     "overwriteschema": "columns are added with 'mergeSchema' and never replaced: a log keeps what was written",
 }
 
 
-_DAY_MS = 24 * 3600 * 1000
 _BYTES_MOST = 2**50
 
 OPTIONS: tuple[Option, ...] = (
     Option("path", "", EVERYWHERE, "The ledger: what `load()`, `start()` and `save()` are given.", _text),
     Option("ledger", "", EVERYWHERE, "The ledger, where there is no argument to name it.", _text),
+    Option("ledgers", "", READS, "Several ledgers, with commas between them, instead of one.", _names),
+    Option(
+        "ledgersPattern",
+        "",
+        READS,
+        "All ledgers whose whole name matches this regular expression, instead of one; also those that come while a "
+        "query runs, from their beginning.",
+        _pattern,
+    ),
     Option(
         "store",
         "$LEDGER_STORE, else ./ledger-store",
@@ -81,23 +94,39 @@ OPTIONS: tuple[Option, ...] = (
         "startingPosition",
         "earliest (batch), latest (stream)",
         READS,
-        "Where to begin: `earliest`, `latest` or `LEDGER:ENTRY`, inclusive. A checkpoint, and a subscription that "
-        "exists, go before it.",
+        "Where to begin: `earliest`, `latest` (of a stream) or, for one ledger, `LEDGER:ENTRY`, inclusive. A "
+        "checkpoint, and a subscription that exists, go before it and the next three.",
         _position,
     ),
     Option(
         "startingTimestamp",
         "",
         READS,
-        "Begin with the first entry that the broker stored at or after this time, in milliseconds since 1970. "
-        "Excludes `startingPosition`.",
+        "Begin with the first entry that the broker stored at or after this time, in milliseconds since 1970; at the "
+        "end, if there is none. Excludes `startingPosition`.",
         _number(0, 2**62),
     ),
     Option(
+        "startingPositions",
+        "",
+        READS,
+        'Where to begin in some of the ledgers, as JSON by name: `{"orders": "3:17", "clicks": "earliest"}`. Goes '
+        "before `startingPosition` and `startingTimestamp`. `pyspark_ledger.positions_json` builds it.",
+        parse_positions,
+    ),
+    Option(
+        "startingTimestamps",
+        "",
+        READS,
+        'The same by time: `{"orders": 1700000000000}`. A ledger is in one of the two.',
+        parse_timestamps,
+    ),
+    Option(
         "endingPosition",
-        "latest",
-        ("batch read",),
-        "Where to end: `latest` when the read is planned, or `LEDGER:ENTRY`, exclusive.",
+        "latest (batch), none (stream)",
+        READS,
+        "Where to end: `latest`, when a batch read is planned, or, for one ledger, `LEDGER:ENTRY`, exclusive. A stream "
+        "delivers nothing from there on.",
         _position,
     ),
     Option(
@@ -109,13 +138,37 @@ OPTIONS: tuple[Option, ...] = (
         _one_of("ledgers", "segments", "cursors", "holes", "cache"),
     ),
     Option(
+        "endingTimestamp",
+        "",
+        READS,
+        "End before the first entry that the broker stored at or after this time, in milliseconds since 1970. Excludes "
+        "`endingPosition`.",
+        _number(0, 2**62),
+    ),
+    Option(
+        "endingPositions",
+        "",
+        READS,
+        "Where to end in some of the ledgers, as `startingPositions`; goes before the options for all.",
+        parse_positions,
+    ),
+    Option("endingTimestamps", "", READS, "The same by time, as `startingTimestamps`.", parse_timestamps),
+    Option(
+        "failOnDataLoss",
+        "true",
+        READS,
+        "Fail when entries that were to be read are gone: trimmed, deleted, of a ledger that was made again, or of a "
+        "file or object that is missing. `false` goes on with what is left, and counts and reports what is not.",
+        _flag,
+    ),
+    Option(
         "waitForLedger",
         "false",
         READS,
         "Wait for a ledger that does not exist yet, or has no columns yet, instead of failing.",
         _flag,
     ),
-    Option("waitTimeoutMs", "300000", READS, "How long `waitForLedger` waits.", _number(1, _DAY_MS)),
+    Option("waitTimeoutMs", "300000", READS, "How long `waitForLedger` waits.", _number(1, DAY_MS)),
     Option(
         "includeMetadata",
         "false",
@@ -186,6 +239,21 @@ OPTIONS: tuple[Option, ...] = (
         ("stream read",),
         "Most rows in one micro-batch; at least one entry is always read. Ignored by `Trigger.Once`.",
         _number(1, 2**62),
+    ),
+    Option(
+        "minRowsPerTrigger",
+        "",
+        ("stream read",),
+        "Wait for so many rows before the next micro-batch, up to `maxTriggerDelay`. Ignored by `Trigger.AvailableNow` "
+        "and `Trigger.Once`.",
+        _number(1, 2**62),
+    ),
+    Option(
+        "maxTriggerDelay",
+        "15m",
+        ("stream read",),
+        "How long an unread row waits for `minRowsPerTrigger`, at most; the time since the broker stored it counts.",
+        _duration,
     ),
     Option(
         "minPartitionBytes",
@@ -261,7 +329,7 @@ OPTIONS: tuple[Option, ...] = (
         "60000",
         WRITES,
         "How long a commit is retried while the broker cannot be reached. Repeating is safe: a batch is appended once.",
-        _number(1, _DAY_MS),
+        _number(1, DAY_MS),
     ),
     *BUCKET_OPTIONS,
 )
@@ -274,6 +342,8 @@ class LedgerOptions:
 
     ledger: str = ""
     bucket: BucketOptions | None = None
+    ledgers: tuple[str, ...] = ()
+    ledgers_pattern: str | None = None
     store: str | None = None
     tls_trust_certs_file_path: str = ""
     tls_certificate_file_path: str = ""
@@ -282,8 +352,14 @@ class LedgerOptions:
     subscription: str | None = None
     starting_position: Position | None = None
     starting_timestamp: int | None = None
-    ending_position: Position = LATEST
     table: str | None = None
+    starting_positions: Mapping[str, Position] = field(default_factory=dict)
+    starting_timestamps: Mapping[str, int] = field(default_factory=dict)
+    ending_position: Position | None = None
+    ending_timestamp: int | None = None
+    ending_positions: Mapping[str, Position] = field(default_factory=dict)
+    ending_timestamps: Mapping[str, int] = field(default_factory=dict)
+    fail_on_data_loss: bool = True
     wait_for_ledger: bool = False
     wait_timeout_ms: int = 300_000
     include_metadata: bool = False
@@ -295,6 +371,8 @@ class LedgerOptions:
     max_redeliveries: int | None = None
     max_bytes_per_trigger: int | None = None
     max_rows_per_trigger: int | None = None
+    min_rows_per_trigger: int | None = None
+    max_trigger_delay: int = 15 * 60_000
     min_partition_bytes: int = 8 * MIB
     target_partition_bytes: int = 64 * MIB
     mapping: str = "auto"
@@ -328,6 +406,12 @@ class LedgerOptions:
         given, missing = ("txnAppId", "txnVersion") if self.txn_version is None else ("txnVersion", "txnAppId")
         raise Refused(f"option {given!r} is given without {missing!r}", hint="A write is known by both, or by neither")
 
+    def addressing(self) -> Addressing:
+        """The ledgers to read; refused when none is named."""
+        if not (self.ledgers or self.ledgers_pattern):
+            require_ledger(self)
+        return Addressing.of(self.ledger, self.ledgers, self.ledgers_pattern)
+
     def credentials(self) -> Credentials | None:
         """What is shown to a broker elsewhere; None when nothing was given."""
         from ledger.broker.credentials import Credentials
@@ -357,7 +441,12 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
         except ValueError as expected:
             said = repr(text) if option.shown else "something else (not shown: it may be a secret)"
             raise Refused(f"option {option.name!r} is {said}, expected {expected}") from None
-    return _consistent(values)
+    options = _consistent(values)
+    if use is not None:
+        require_sense(values, use)
+        if options.bucket is not None and use == "stream read":
+            _require_endless(options)
+    return options
 
 
 def _known(key: str) -> Option | None:
@@ -374,6 +463,18 @@ def _known(key: str) -> Option | None:
     return _BY_NAME[lowered]
 
 
+def _require_endless(options: LedgerOptions) -> None:
+    ends = {
+        "endingPosition": options.ending_position,
+        "endingTimestamp": options.bucket and options.bucket.ending_timestamp,
+    }
+    for name, at in ends.items():
+        if at is not None:
+            raise Refused(
+                f"option {name!r} has no meaning for a stream from a bucket", hint="It belongs to a batch read"
+            )
+
+
 def _field(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
@@ -384,11 +485,8 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
         raise Refused(f"the ledger is named twice: {path!r} as the path and {values['ledger']!r} by option 'ledger'")
     if path is not None:
         values["ledger"] = path
-    if "starting_timestamp" in values and "starting_position" in values:
-        raise Refused("options 'startingPosition' and 'startingTimestamp' exclude each other", hint="Give one of them")
+    require_consistent(values)
     bucket = take_bucket_options(values, {_field(option.name): option.name for option in OPTIONS})
-    if values.get("ending_position") == EARLIEST:
-        raise Refused("option 'endingPosition' is 'earliest', expected latest or LEDGER:ENTRY")
     if values.get("compression") == "none":
         del values["compression"]
     if values.get("ack_mode") == "explicit":

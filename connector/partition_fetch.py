@@ -1,36 +1,49 @@
-"""What one task reads: a range of one ledger, from the broker that the partition names, as record batches.
+"""What one task reads: ranges of one or many ledgers, from the broker that the partition names, as record batches.
 
 Rules
 - A partition carries all that a task needs and nothing that lives in one process: it is pickled.
 - A task connects to the broker of the partition's address and store, and never starts one.
 - Blocks are taken as they come: mapped where reader and broker share a host, sent over Flight elsewhere.
+- Entries that are gone by the time they are read are an error that says how many; without `fail_on_data_loss` they are
+  passed over, and the log says the same.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from connector.arrow_rows import joined
+from connector.data_loss import Loss, loss_in
 from connector.entry_rows import entry_rows
 from connector.metadata_columns import Topic
+from connector.offsets import LedgerRange
 from connector.row_shape import RowShape
 from connector.schema import REDELIVERY_COUNT
 from connector.whole_messages import WholeMessages
 from ledger.entry import ParsedEntry, parse_entry
+from ledger.errors import DataLoss, NotFound
 from ledger.position import Position, PositionRange
 from ledger.protocol import ReadRequest
 from ledger.row_selection import RowSelection
 from ledger.segment_reader import iter_frames
+from ledger.survey_calls import AskSurvey, Reading
 
 if TYPE_CHECKING:
+    from ledger.broker.block_source import FrameBlock
     from ledger.broker.client import Client
     from ledger.broker.credentials import Credentials
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 _BACK_ENTRIES_LEAST, _BACK_ENTRIES_MOST = 4, 256
+_log = logging.getLogger(__name__)
+
+Entry = tuple[Position, ParsedEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,39 +52,38 @@ class ReadSource:
 
     address: str
     store_id: str
-    ledger: str
-    incarnation: str
     shape: RowShape
     subscription: str
     mapping: bool
     credentials: Credentials
+    fail_on_data_loss: bool = True
 
     @classmethod
     def of(
         cls,
         client: Client,
-        ledger: str,
-        incarnation: str,
         shape: RowShape,
         *,
         subscription: str = "",
         mapping: bool = True,
+        fail_on_data_loss: bool = True,
     ) -> ReadSource:
         """The source as `client` sees it."""
         return cls(
-            client.address, client.store_id, ledger, incarnation, shape, subscription, mapping, client.credentials,
+            client.address, client.store_id, shape, subscription, mapping, client.credentials, fail_on_data_loss,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class FetchRange:
-    """One partition: a range of the source, without what `skip` holds, a PositionInfo (see `row_selection`).
+    """One partition: ranges of ledgers, one after the other, without what `skip` holds (see `row_selection`).
 
-    `redelivered`: how often these rows were delivered before, as a column; -1: without it.
+    `skip` is a PositionInfo, of one ledger. `redelivered`: how often these rows were delivered before, as a column; -1:
+    without it.
     """
 
     source: ReadSource
-    range: PositionRange
+    ranges: tuple[LedgerRange, ...]
     skip: bytes = b""
     redelivered: int = -1
 
@@ -86,7 +98,9 @@ def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
 
 def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, read through `client`."""
-    rows = _selected(client, wanted, RowSelection(wanted.skip))
+    rows = _each(client, wanted)
+    if len(wanted.ranges) > 1:
+        rows = joined(rows, wanted.source.shape.schema)
     if wanted.redelivered < 0:
         return rows
     schema = pa.schema([*wanted.source.shape.schema, REDELIVERY_COUNT])
@@ -96,12 +110,23 @@ def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
     )
 
 
-def _selected(client: Client, wanted: FetchRange, selection: RowSelection) -> Iterator[pa.RecordBatch]:
-    source = wanted.source
-    topic, entries = Topic.of(source.ledger), _entries(client, source, wanted.range, selection)
+def _each(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
+    """The rows, ledger after ledger."""
+    source, selection = wanted.source, RowSelection(wanted.skip)
+    requests = [_request(source, one) for one in wanted.ranges]
+    for request, blocks in client.read_ranges(requests, mapping=source.mapping):
+        entries = _entries(client, source, request, blocks, selection)
+        yield from _rows(client, source, request, entries, selection)
+
+
+def _rows(
+    client: Client, source: ReadSource, request: ReadRequest, entries: Iterator[Entry], selection: RowSelection
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one ledger's entries that are selected."""
+    topic = Topic.of(request.name)
     if not source.shape.raw:
         return entry_rows(topic, source.shape, selection).batches(entries)
-    whole = WholeMessages(topic.text, lambda position: _earlier(client, source, position)).of(entries)
+    whole = WholeMessages(topic.text, partial(_earlier, client, source, request)).of(entries)
     if not selection.by_row:
         return entry_rows(topic, source.shape).batches(whole)
     # Which message of an entry a row is, its place tells.
@@ -109,35 +134,66 @@ def _selected(client: Client, wanted: FetchRange, selection: RowSelection) -> It
     return (batch for batch in map(selection.taken_of_placed, placed) if batch.num_rows)
 
 
-def _entries(
-    client: Client, source: ReadSource, range_: PositionRange, selection: RowSelection | None = None
-) -> Iterator[tuple[Position, ParsedEntry]]:
-    request = ReadRequest(
-        source.ledger,
-        range_,
-        incarnation=source.incarnation,
+def _request(source: ReadSource, wanted: LedgerRange) -> ReadRequest:
+    return ReadRequest(
+        wanted.ledger,
+        wanted.range,
+        incarnation=wanted.incarnation,
         subscription=source.subscription,
         max_block_bytes=_BLOCK_BYTES,
     )
-    for block in client.read_blocks(request, mapping=source.mapping):
-        ledger_id = block.ledger_id
-        for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
-            position = Position(ledger_id, entry_id)
-            if selection and selection.passes_over(position):
-                continue
-            where = f"entry {ledger_id}:{entry_id} of {source.ledger}"
-            yield position, parse_entry(frame, where)
 
 
-def _earlier(client: Client, source: ReadSource, position: Position) -> Iterator[tuple[Position, ParsedEntry]]:
+def _entries(
+    client: Client,
+    source: ReadSource,
+    request: ReadRequest,
+    blocks: Iterator[FrameBlock],
+    selection: RowSelection | None = None,
+) -> Iterator[Entry]:
+    at = request.range.start
+    while True:
+        try:
+            for block in blocks:
+                ledger_id = block.ledger_id
+                for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
+                    position = Position(ledger_id, entry_id)
+                    if not (selection and selection.passes_over(position)):
+                        yield position, parse_entry(frame, f"entry {position} of {request.name}")
+                at = block.end
+        except (DataLoss, NotFound) as error:
+            left = PositionRange(at, request.range.end)
+            loss = _lost(client, request, left, error)
+            if source.fail_on_data_loss:
+                raise loss.error() from error
+            _log.warning("%s", loss)
+            at = max(at, loss.range.end)
+            if not at < request.range.end:
+                return
+            rest = LedgerRange(request.name, request.incarnation, PositionRange(at, request.range.end))
+            blocks = client.read_blocks(_request(source, rest), mapping=source.mapping)
+        else:
+            return
+
+
+def _lost(client: Client, request: ReadRequest, left: PositionRange, error: DataLoss | NotFound) -> Loss:
+    """What of `left` is gone, as the broker tells it now."""
+    reading = Reading(left.start, request.incarnation, until=left.end)
+    survey = client.call("survey", AskSurvey([request.name], {request.name: reading}))
+    return loss_in(request.name, request.incarnation, left, survey) or Loss.of_missing_file(request.name, left, error)
+
+
+def _earlier(client: Client, source: ReadSource, request: ReadRequest, position: Position) -> Iterator[Entry]:
     """The entries before a position, the last one first: a few, then more and more at once."""
     count = _BACK_ENTRIES_LEAST
-    for segment in reversed(client.describe(source.ledger).segments):
+    for segment in reversed(client.describe(request.name).segments):
         if segment.ledger_id > position.ledger_id:
             continue
         end = segment.entries if segment.ledger_id < position.ledger_id else position.entry_id
         while end > 0:
             first = max(end - count, 0)
             range_ = PositionRange(Position(segment.ledger_id, first), Position(segment.ledger_id, end))
-            yield from reversed(list(_entries(client, source, range_)))
+            earlier = _request(source, LedgerRange(request.name, request.incarnation, range_))
+            blocks = client.read_blocks(earlier, mapping=source.mapping)
+            yield from reversed(list(_entries(client, source, earlier, blocks)))
             end, count = first, min(2 * count, _BACK_ENTRIES_MOST)

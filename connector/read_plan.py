@@ -1,77 +1,66 @@
-"""What one batch reads, as values: how many parts a range is cut into, and how far a limit lets it go.
+"""Which task reads what, as values: large ranges are cut by size, small ones of many ledgers share a task.
 
-Rules: plans are pure functions of the range and the immutable log, so that a batch planned again is the same batch.
+Rules: plans are pure functions of the ranges and the immutable logs, so that a batch planned again is the same batch.
 A partition costs tens of milliseconds whatever it holds: few when little is read, by size when much is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ledger.position import Position, PositionRange
-from ledger.protocol import SplitPart
+from connector.offsets import LedgerRange
+from ledger.protocol import SplitPart, SplitRequest
 
-# Parts asked for at once while a limit is narrowed down; each round divides what is left by as much.
-_NARROWING = 32
 # A range in between is cut into this many parts.
 _PARTS_OF_A_MIDDLING_RANGE = 4
+_PARTS_MAX = 4096
 
-Split = Callable[[PositionRange, int, int], list[SplitPart]]
-"""`split(range, target_bytes, max_parts)`: the range cut at entries, as the broker does it."""
+SplitRangesOf = Callable[[Sequence[SplitRequest]], list[list[SplitPart]]]
+"""Ranges cut at entries, as the broker does it, in one call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The most one batch may hold. None: no limit."""
+class SizedRange:
+    """A range of a ledger, and what it holds."""
 
-    rows: int | None = None
-    size_bytes: int | None = None
-
-    def __bool__(self) -> bool:
-        return self.rows is not None or self.size_bytes is not None
-
-    def __str__(self) -> str:
-        given = {"maxRowsPerTrigger": self.rows, "maxBytesPerTrigger": self.size_bytes}
-        return " or ".join(name for name, limit in given.items() if limit is not None)
-
-    def allow(self, rows: int, size_bytes: int) -> bool:
-        """Whether so much is within the limits."""
-        return (self.rows is None or rows <= self.rows) and (self.size_bytes is None or size_bytes <= self.size_bytes)
+    range: LedgerRange
+    entries: int
+    size_bytes: int
 
 
 def part_bytes(total_bytes: int, least: int, target: int) -> int:
-    """About how many bytes one partition reads of a range of `total_bytes`."""
+    """About how many bytes one partition reads of ranges of `total_bytes`."""
     if total_bytes <= least:
         return max(total_bytes, 1)
     return max(least, min(target, -(-total_bytes // _PARTS_OF_A_MIDDLING_RANGE)))
 
 
-def plan_partitions(split: Split, range_: PositionRange, least: int, target: int) -> list[SplitPart]:
-    """The partitions of a range: one when it is small, else of about `target` bytes."""
-    if not range_:
-        return []
-    whole = split(range_, 2**62, 1)
-    total = sum(part.size_bytes for part in whole)
-    if not sum(part.entries for part in whole) or total <= least:
-        return [part for part in whole if part.entries]
-    parts = split(range_, part_bytes(total, least, target), 4096)
-    return [part for part in parts if part.entries]
+def plan_tasks(ranges: Iterable[SizedRange], least: int, target: int, split: SplitRangesOf) -> list[list[LedgerRange]]:
+    """What each task reads, in order: one task when it is little, else of about `target` bytes each."""
+    held = [one for one in ranges if one.entries]
+    size = part_bytes(sum(one.size_bytes for one in held), least, target)
+    large = [one.range for one in held if one.size_bytes > size]
+    requests = [SplitRequest(one.ledger, one.range, size, _PARTS_MAX) for one in large]
+    cut = dict(zip((one.ledger for one in large), split(requests) if requests else [], strict=True))
+    tasks: list[list[LedgerRange]] = []
+    filled = size
+    for one in held:
+        for part in _parts(one, cut.get(one.range.ledger)):
+            if filled + part.size_bytes > size:
+                tasks.append([])
+                filled = 0
+            tasks[-1].append(part.range)
+            filled += part.size_bytes
+    return tasks
 
 
-def admitted_end(split: Split, range_: PositionRange, limits: Limits) -> Position:
-    """How far a batch may read from the start of the range: all that the limits allow, at least one entry."""
-    start, end, stop, rows, size, pieces = range_.start, range_.start, range_.end, 0, 0, _NARROWING
-    while True:
-        parts = [part for part in split(PositionRange(end, stop), 1, pieces) if part.entries]
-        for part in parts:
-            if not limits.allow(rows + part.rows, size + part.size_bytes):
-                break
-            rows, size, end = rows + part.rows, size + part.size_bytes, part.range.end
-        else:
-            return end if parts else stop
-        if part.entries == 1:
-            return part.range.end if end == start else end
-        # A large entry after many small ones may come back uncut: then ask for finer pieces.
-        pieces = pieces * _NARROWING if len(parts) == 1 else _NARROWING
-        stop = part.range.end
+def _parts(whole: SizedRange, cut: list[SplitPart] | None) -> list[SizedRange]:
+    if cut is None:
+        return [whole]
+    at = whole.range
+    return [
+        SizedRange(LedgerRange(at.ledger, at.incarnation, part.range), part.entries, part.size_bytes)
+        for part in cut
+        if part.entries
+    ]

@@ -13,26 +13,35 @@ Rules
 - `lagMs` is how long the oldest entry that is left has waited, by the broker's clock; 0 when nothing is left.
 - `reads` counts what the broker handed out to anybody since the last report: places that were mapped, blocks that were
   sent. `cacheHitRate` is of both: entries that were not read from storage.
+- Of many ledgers the report names those that lag most, and `ledgersInAll` sums up all. What was lost and skipped is in
+  `dataLoss`, the newest last; `dataLosses` counts.
 - Credentials are references, never what they name. A report is read back by the session's listener
   (`connector.acknowledging`), so what it says of store and subscription is what an acknowledgement needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from connector.data_loss import Loss
 from ledger.cache_calls import CacheMetrics
 from ledger.errors import LedgerError
-from ledger.protocol import LedgerEnd
+from ledger.survey_calls import SurveyedLog
 
 if TYPE_CHECKING:
     from ledger.broker.credentials import Credentials
 
 REPORT_VERSION = 1
 # Why a batch ends where it ends, when no limit did it.
-ALL_THERE_WAS, AVAILABLE_NOW = "all there was", "availableNow"
+ALL_THERE_WAS, AVAILABLE_NOW, ENDING, WAITING = (
+    "all there was",
+    "availableNow",
+    "the end of the read",
+    "minRowsPerTrigger",
+)
+LEDGERS_MAX, LOSSES_MAX = 50, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +69,30 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLag:
-    """How far one ledger is ahead of a batch."""
+    """How far one ledger is ahead of a batch. `left` is what a reading from the batch's end has left, if anything."""
 
-    log: LedgerEnd
-    left: LedgerEnd | None
+    log: SurveyedLog
+    left: SurveyedLog | None
     now_ms: int
 
     def to_json(self) -> dict[str, Any]:
         """One value of `ledgers`."""
         log, left = self.log, self.left
-        waited = self.now_ms - left.first_publish_ms if left and left.entries_since else 0
+        waited = self.now_ms - left.head_ms if left and left.rows else 0
         return {
             "entry": log.end.entry_id,
             "id": log.incarnation,
-            "lagBytes": left.bytes_since if left else 0,
-            "lagEntries": left.entries_since if left else 0,
+            "lagBytes": left.size_bytes if left else 0,
+            "lagEntries": left.entries if left else 0,
             "lagMs": max(waited, 0),
-            "lagRows": left.rows_since if left else 0,
+            "lagRows": left.rows if left else 0,
             "lastPublishMs": log.last_publish_ms,
             "ledger": log.end.ledger_id,
         }
+
+    def order(self) -> tuple[int, str]:
+        """Those that lag most come first."""
+        return -(self.left.rows if self.left else 0), self.log.name
 
 
 def reads_between(before: CacheMetrics | None, now: CacheMetrics) -> dict[str, Any]:
@@ -97,19 +110,39 @@ def reads_between(before: CacheMetrics | None, now: CacheMetrics) -> dict[str, A
 
 
 def stream_report(
-    origin: Origin, ledgers: Mapping[str, LedgerLag], ended_by: str, reads: Mapping[str, Any]
+    origin: Origin,
+    ledgers: Sequence[LedgerLag],
+    ended_by: str,
+    reads: Mapping[str, Any],
+    losses: Sequence[Loss] = (),
 ) -> dict[str, Any]:
     """The value that goes into the progress."""
     value: dict[str, Any] = {"batch": {"endedBy": ended_by}}
     if origin.credentials:
         value["credentials"] = dict(origin.credentials)
-    value["ledgers"] = {name: lag.to_json() for name, lag in sorted(ledgers.items())}
+    if losses:
+        value["dataLoss"] = [loss.to_json() for loss in losses[-LOSSES_MAX:]]
+        value["dataLosses"] = len(losses)
+    named = sorted(ledgers, key=LedgerLag.order)[:LEDGERS_MAX]
+    value["ledgers"] = {lag.log.name: lag.to_json() for lag in sorted(named, key=lambda lag: lag.log.name)}
+    if len(ledgers) > LEDGERS_MAX:
+        value["ledgersInAll"] = _sums(ledgers)
     value["reads"] = dict(reads)
     value["store"], value["storeId"] = origin.store, origin.store_id
     if origin.subscription:
         value["subscription"] = origin.subscription
     value["v"] = REPORT_VERSION
     return value
+
+
+def _sums(ledgers: Sequence[LedgerLag]) -> dict[str, int]:
+    left = [lag.left for lag in ledgers if lag.left]
+    return {
+        "lagBytes": sum(log.size_bytes for log in left),
+        "lagEntries": sum(log.entries for log in left),
+        "lagRows": sum(log.rows for log in left),
+        "ledgers": len(ledgers),
+    }
 
 
 def read_origin(value: object) -> Origin | None:

@@ -23,6 +23,12 @@ class FollowLedger(msgspec.Struct, frozen=True):
     ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 
 
+class FollowLedgers(msgspec.Struct, frozen=True):
+    """The same of many ledgers. Those that are gone are passed over."""
+
+    ledgers: list[FollowLedger]
+
+
 class ReaderPlace(msgspec.Struct, frozen=True):
     """A reader that is alive: what it has acknowledged, and where it reads next."""
 

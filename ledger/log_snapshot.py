@@ -129,7 +129,7 @@ class LogSnapshot:
         entries = size = 0
         for part in self.slices(range_):
             entries += part.end - part.first
-            size += _bytes_between(part.segment, part.first, part.end)
+            size += bytes_between(part.segment, part.first, part.end)
         if not entries:
             return 0, 0, 0
         return entries, self.rows_before(min(range_.end, self.end)) - self.rows_before(range_.start), size
@@ -190,7 +190,7 @@ class LogSnapshot:
                     break
                 yield Position(part.segment.ledger_id, cut)
                 base = int(offsets[cut])
-            filled = _bytes_between(part.segment, part.first, part.end) + int(offsets[part.first]) - base
+            filled = bytes_between(part.segment, part.first, part.end) + int(offsets[part.first]) - base
 
     def _require_holds(self, range_: PositionRange) -> None:
         start, end = range_.start, range_.end
@@ -227,7 +227,7 @@ def _stamps(segment: LogSegment) -> Integers:
     return segment.index().timestamps[: segment.entries]
 
 
-def _bytes_between(segment: LogSegment, first: int, end: int) -> int:
+def bytes_between(segment: LogSegment, first: int, end: int) -> int:
     """Bytes from the frame of entry `first` to the end of entry `end - 1`, headers and padding between included."""
     index = segment.index()
     return index.end_offset(end - 1) - int(index.offsets[first])

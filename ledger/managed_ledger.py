@@ -32,16 +32,18 @@ from ledger.ledger_offloader import LocalLedger
 from ledger.ledger_policy import require_properties
 from ledger.life_calls import TrimmedLedgers
 from ledger.log_description import log_description, log_end
+from ledger.log_reading import prefix, reading_left
 from ledger.log_snapshot import LogSnapshot
 from ledger.log_writer import LogWriter
 from ledger.offload_context import Attempt
 from ledger.position import Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import LedgerDescription, LedgerEnd, SplitPart
+from ledger.protocol import LedgerDescription, LedgerEnd, LedgerSegment, SplitPart
 from ledger.run import CommittedBatch, RunId, run_id
 from ledger.run_calls import CommitRun, CommittedRun
 from ledger.segment_reader import SegmentBlock
 from ledger.staging import OpenedPart
+from ledger.survey_calls import Reading, SurveyedLog
 
 T = TypeVar("T")
 
@@ -173,6 +175,14 @@ class ManagedLedger:
         """Cut a range into parts of about `target_bytes`."""
         return self._asked(lambda snapshot: snapshot.split(range_, target_bytes, max_parts))
 
+    def survey(self, reading: Reading) -> SurveyedLog:
+        """The log as it stands, and what a reading of it has left."""
+        return self._asked(lambda snapshot: reading_left(snapshot, self.incarnation, reading, self._trimmed))
+
+    def prefix(self, range_: PositionRange, rows: int, size_bytes: int) -> SplitPart:
+        """The longest beginning of a range with at most so many rows and bytes."""
+        return self._asked(lambda snapshot: prefix(snapshot, range_, rows, size_bytes))
+
     def seek_time(self, timestamp_ms: int) -> Position:
         """The first entry at or after a broker timestamp."""
         return self._asked(lambda snapshot: snapshot.seek_time(timestamp_ms))
@@ -274,6 +284,9 @@ class ManagedLedger:
         self._writer.put(item)
         done: T = item.future.result()
         return done
+
+    def _trimmed(self) -> list[LedgerSegment]:
+        return self._context.metadata.trimmed.of(self.name)
 
     def _publish(self, snapshot: LogSnapshot) -> None:
         with self._moved:

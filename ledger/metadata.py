@@ -11,6 +11,7 @@
     delivery      what batches of a cursor deliver that are more than a range (ledger.delivery_records)
     policy        what a ledger or a namespace states, by its name (ledger.policy_records)
     unwanted      objects in object storage that no record refers to any more (ledger.unwanted_objects)
+    trimmed       what retention took, ledger by ledger (ledger.trimmed_records)
 
 Rules: every change compares the record's version (and the file the broker's epoch) and is durable when it returns.
 Ledger ids rise through the whole store and are never given twice. Names that differ only in case are refused.
@@ -38,6 +39,7 @@ from ledger.policy_records import POLICY_TABLE, PolicyRecords
 from ledger.position import Position
 from ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from ledger.run import CommittedBatch
+from ledger.trimmed_records import TRIMMED_TABLE, TrimmedRecords, remember_trimmed
 from ledger.unwanted_objects import UNWANTED_TABLE, UnwantedRecords, put_all_unwanted, put_unwanted
 
 _SCHEMA = """
@@ -62,12 +64,14 @@ CREATE TABLE cursor (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, n
 _SEQUENCE_TABLE = """
 CREATE TABLE IF NOT EXISTS sequence (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, producer TEXT NOT NULL,
   sequence_id INTEGER NOT NULL, last_ms INTEGER NOT NULL, PRIMARY KEY (ledger, producer)) WITHOUT ROWID"""
+# The first stores were made without these.
 _LATER = {
     "policy": POLICY_TABLE,
     "sequence": _SEQUENCE_TABLE,
     "unwanted": UNWANTED_TABLE,
     "delivery": DELIVERY_TABLE,
-}  # which the first stores were made without
+    "trimmed": TRIMMED_TABLE,
+}
 _SCHEMA += "".join(table + ";\n" for table in _LATER.values())
 
 
@@ -120,6 +124,7 @@ class Metadata:
         self.manifests = ManifestRecords(file)
         self.unwanted = UnwantedRecords(file)
         self.deliveries = DeliveryRecords(file)
+        self.trimmed = TrimmedRecords(file)
 
     @classmethod
     def create(cls, path: Path, store_id: str, host: str, clock: Clock) -> Self:
@@ -255,6 +260,8 @@ class Metadata:
             slowest = None if trimmed_to is None else _slowest(c, name)
             if slowest is not None and trimmed_to is not None and slowest < trimmed_to:
                 raise Refused(f"{name!r} was to be trimmed to {trimmed_to}, a cursor was just put back to {slowest}")
+            if trimmed_to is not None:
+                remember_trimmed(c, name, record.info, listed)
             if segment is not None:
                 c.execute(
                     "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?)",

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import msgspec
 import pyarrow as pa
 
-from ledger.cache_calls import CacheMetrics, FollowLedger
+from ledger.cache_calls import CacheMetrics, FollowLedger, FollowLedgers
 from ledger.cursor_calls import (
     AcquireLease,
     AskHoles,
@@ -49,6 +49,7 @@ from ledger.run_calls import (
     OpenStaging,
     StagingPlace,
 )
+from ledger.survey_calls import SURVEY_MAX, AskQuotas, AskSurvey, Survey
 from ledger.wire_numbers import Int64, NotNegative
 
 PROTOCOL_VERSION = 1
@@ -278,6 +279,51 @@ class SplitParts(msgspec.Struct, frozen=True):
     parts: list[SplitPart]
 
 
+class SplitRanges(msgspec.Struct, frozen=True):
+    """Cut ranges of many ledgers."""
+
+    requests: Annotated[list[SplitRequest], msgspec.Meta(max_length=SURVEY_MAX)]
+
+
+class RangeParts(msgspec.Struct, frozen=True):
+    """The parts of each range, in order."""
+
+    ranges: list[SplitParts]
+
+
+class LocateRanges(msgspec.Struct, frozen=True):
+    """Where the blocks of many ranges are, as `locate` answers it; the token is said once."""
+
+    requests: Annotated[list[ReadRequest], msgspec.Meta(max_length=SURVEY_MAX)]
+    token: str = ""
+
+
+class RangePlaces(msgspec.Struct, frozen=True):
+    """The places of each range, in order; none at all when they must be read by DoGet."""
+
+    ranges: list[Places]
+
+
+class SchemaOfMany(msgspec.Struct, frozen=True):
+    """One registered schema, and the ledgers whose newest it is. Version -1: these have none."""
+
+    version: int
+    arrow_schema: bytes
+    names: list[str]
+
+
+class AskSchemas(msgspec.Struct, frozen=True):
+    """The newest schemas of many ledgers."""
+
+    names: Annotated[list[str], msgspec.Meta(max_length=SURVEY_MAX)]
+
+
+class LedgerSchemas(msgspec.Struct, frozen=True):
+    """Each distinct schema once; ledgers that are gone are in none."""
+
+    schemas: list[SchemaOfMany]
+
+
 class SeekTime(msgspec.Struct, frozen=True):
     """The first position whose broker timestamp is at or after `timestamp_ms` (the end, if there is none)."""
 
@@ -349,6 +395,11 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "locate": (ReadRequest, Places),
     "split": (SplitRequest, SplitParts),
     "seek": (SeekTime, PositionReply),
+    "survey": (AskSurvey, Survey),
+    "quotas": (AskQuotas, SplitParts),
+    "split.many": (SplitRanges, RangeParts),
+    "locate.many": (LocateRanges, RangePlaces),
+    "schema.many": (AskSchemas, LedgerSchemas),
     "cursor.open": (OpenCursor, CursorState),
     "cursor.describe": (NameCursor, CursorState),
     "cursor.mark_delete": (MarkDelete, CursorState),
@@ -368,6 +419,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "run.abort": (AbortRun, Empty),
     "cache": (Empty, CacheMetrics),
     "cache.follow": (FollowLedger, Empty),
+    "cache.follow.many": (FollowLedgers, Empty),
     "settings": (Empty, SettingStates),
     "settings.change": (ChangeSetting, SettingStates),
     "shutdown": (Empty, Empty),

@@ -202,6 +202,16 @@ class Store:
         """The canonical names of all managed ledgers, sorted; partitions are part of their whole."""
         return without_partitions(self._metadata.names())
 
+    def logs(self, name: str) -> list[str]:
+        """The logs that a name stands for: itself, or its partitions; none when there is no such ledger."""
+        name = canonical_name(name)
+        if name in self._opened:
+            return [name]
+        if not self._metadata.exists(name):
+            return []
+        count = self.partitions.count(name)
+        return partition_names(name, count) if count else [name]
+
     def ledger(self, name: str) -> ManagedLedger:
         """A managed ledger, opened and recovered if need be. NotFound names the nearest one that exists."""
         name = canonical_name(name)

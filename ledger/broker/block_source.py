@@ -76,10 +76,14 @@ def _worth_again(error: Exception) -> bool:
 def _read_once(client: Client, request: ReadRequest, *, mapping: bool) -> Iterator[FrameBlock]:
     places = client.locate(request) if mapping else None
     if places is not None and places.mapped:
-        for place in places.blocks:
-            yield FrameBlock(place.ledger_id, place.first_entry, place.entries, _mapped(place), True)
+        yield from map(block_of, places.blocks)
         return
     yield from _fetched(client, request)
+
+
+def block_of(place: BlockPlace) -> FrameBlock:
+    """The block at a place, mapped; NotFound when its file is gone."""
+    return FrameBlock(place.ledger_id, place.first_entry, place.entries, _mapped(place), True)
 
 
 def _mapped(place: BlockPlace) -> pa.Buffer:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -217,6 +217,14 @@ class Client:
         from ledger.broker.block_source import read_blocks
 
         return read_blocks(self, request, mapping=mapping)
+
+    def read_ranges(
+        self, requests: Sequence[ReadRequest], *, mapping: bool = True
+    ) -> Iterator[tuple[ReadRequest, Iterator[FrameBlock]]]:
+        """The blocks of many ranges, one range after the other; places of all are asked for at once."""
+        from ledger.broker.range_source import read_ranges
+
+        return read_ranges(self, requests, mapping=mapping)
 
     def stage_part(self, query: str, batch: int) -> PartWriter:
         """A new staged part of a run."""

@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import msgspec
@@ -34,7 +34,8 @@ from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
-from ledger.cache_calls import FollowLedger
+from ledger.cache_calls import FollowLedger, FollowLedgers
+from ledger.clock import system_clock_ms
 from ledger.cursor_calls import (
     AcquireLease,
     CursorState,
@@ -44,7 +45,7 @@ from ledger.cursor_calls import (
     ResetCursor,
 )
 from ledger.entry import entry_rows, parse_entry
-from ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
+from ledger.errors import DataLoss, LedgerError, NotFound, Refused, Unavailable, Unsupported
 from ledger.life_calls import ChangeProperties, Properties
 from ledger.managed_ledger import ManagedLedger
 from ledger.names import canonical_name
@@ -78,6 +79,7 @@ from ledger.run_calls import OpenStaging, StagedPart, StagingPlace
 from ledger.segment_reader import SegmentBlock
 from ledger.staging import PartFile
 from ledger.store import Store
+from ledger.survey import Surveyor
 
 # What is answered however busy the broker is: else nobody could mend it.
 _ALWAYS = frozenset({"hello", "settings", "settings.change", "shutdown"})
@@ -96,11 +98,17 @@ _READING = frozenset(
         "locate",
         "split",
         "seek",
+        "survey",
+        "quotas",
+        "split.many",
+        "locate.many",
+        "schema.many",
         "cursor.describe",
         "cursor.holes",
         "delivery.get",
         "cache",
         "cache.follow",
+        "cache.follow.many",
         "offload.status",
         "settings",
         "shutdown",
@@ -284,7 +292,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     @staticmethod
     def _require_incarnation(ledger: ManagedLedger, wanted: str) -> None:
         if wanted and wanted != ledger.incarnation:
-            raise Refused(
+            raise DataLoss(
                 f"ledger {ledger.name!r} is incarnation {ledger.incarnation}, {wanted} was asked for",
                 hint="It was deleted and made again: start a new checkpoint",
             )
@@ -388,6 +396,12 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             self._source.leave(name, request.reader)
         return Empty()
 
+    def _follow_many(self, request: FollowLedgers) -> Empty:
+        for one in request.ledgers:
+            with suppress(NotFound):
+                self._follow(one)
+        return Empty()
+
     def _moving(self, change: Callable[[Any], CursorState]) -> Callable[[Any], CursorState]:
         """A change of a cursor, of which the cache hears."""
 
@@ -412,7 +426,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         return Empty()
 
     def _table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
-        store, cursors = self._store, self._store.cursors
+        store, cursors, survey = self._store, self._store.cursors, Surveyor(self._store, system_clock_ms)
         return {
             "hello": self._hello,
             "create": self._create,
@@ -434,6 +448,11 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "locate": self._locate,
             "split": self._split,
             "seek": self._seek,
+            "survey": survey.survey,
+            "quotas": survey.quotas,
+            "split.many": survey.split,
+            "locate.many": lambda request: survey.locate(request, self._locate),
+            "schema.many": survey.schemas,
             "cursor.open": cursors.open,
             "cursor.describe": cursors.describe,
             "cursor.mark_delete": self._moving(cursors.mark_delete),
@@ -453,6 +472,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "run.abort": _acknowledging(store.abort),
             "cache": lambda _: self._source.metrics(),
             "cache.follow": self._follow,
+            "cache.follow.many": self._follow_many,
             "settings": lambda _: self._settings.describe(),
             "settings.change": self._settings.change,
             "shutdown": self._shutdown,

@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 from typer.testing import CliRunner
 
+from connector.batch_reader import LedgerBatchReader
 from connector.command import app
 from connector.ledger_read import LedgerRead
 from connector.options import read_options
@@ -27,7 +28,6 @@ from connector.sink_run import commit_parts, stage_rows
 from connector.sink_target import prepare_target
 from ledger.broker.discovery import BrokerRecord
 from ledger.errors import Refused, Unauthenticated
-from ledger.position import EARLIEST, PositionRange
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "3f0c9b2e71d84a65" * 2
@@ -100,8 +100,8 @@ def test_tasks_read_and_write_with_what_the_options_name(options: dict[str, str]
     assert TOKEN.encode() not in pickled
     part = stage_rows(pickle.loads(pickled), "1", "q", 0, [pa.record_batch({"id": [1, 2, 3]})])  # noqa: S301
     assert commit_parts(sink, "1", [part], 0) is not None
-    read = LedgerRead(read_options({**options, "ledger": "orders", "mapping": "off"}))
-    parts = read.partitions(PositionRange(EARLIEST, read.end().end))
+    reader = LedgerBatchReader(read_options({**options, "ledger": "orders", "mapping": "off"}))
+    parts = [part.value for part in reader.partitions()]
     task = subprocess.run(
         [sys.executable, "-c", TASK], cwd=ROOT, input=pickle.dumps(parts), capture_output=True, check=False, timeout=120
     )

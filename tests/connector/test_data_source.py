@@ -69,18 +69,17 @@ def test_a_user_schema_is_compared(store: Path, orders: Ledger) -> None:
 
 
 def test_a_time_to_start_from(store: Path, orders: Ledger) -> None:
-    from connector.ledger_read import LedgerRead
-    from connector.options import read_options
-    from ledger.position import EARLIEST
+    orders.append([{"n": 2}])
 
-    def start(milliseconds: int) -> object:
-        options = {"path": "orders", "store": str(store), "startingTimestamp": str(milliseconds)}
-        return LedgerRead(read_options(options)).starting(EARLIEST)
+    def numbers(milliseconds: int) -> list[int]:
+        given = {"path": "orders", "store": str(store), "startingTimestamp": str(milliseconds)}
+        source = LedgerSource(given, "0")
+        reader = source.batch_reader(source.schema())
+        return [n for part in reader.partitions() for b in reader.read(part) for n in b.column("n").to_pylist()]
 
-    log = orders.end()
-    assert start(0) == log.start
-    assert start(log.last_publish_ms) == log.start
-    assert start(log.last_publish_ms + 1) == log.end
+    assert numbers(0) == [1, 2]
+    assert numbers(orders.end().last_publish_ms + 1) == []
+    assert numbers(orders.end().last_publish_ms)[-1:] == [2]
 
 
 def test_a_spark_without_admission_control_streams_whole_batches(store: Path, orders: Ledger) -> None:

@@ -1,93 +1,94 @@
-"""Goal: plans cover a range exactly, are few when small; limits hold. Method: a log of sizes, cut as a broker does."""
+"""Goal: tasks cover ranges exactly, are few when little is read. Method: logs of sizes, cut as a broker does."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.read_plan import Limits, admitted_end, part_bytes, plan_partitions
+from connector.offsets import LedgerRange
+from connector.read_plan import SizedRange, part_bytes, plan_tasks
 from ledger.position import Position, PositionRange
-from ledger.protocol import SplitPart
+from ledger.protocol import SplitPart, SplitRequest
 
 MIB = 1024 * 1024
-Entries = list[tuple[int, int]]
 
 
-class SizesLog:
-    """Entries of one ledger, by rows and bytes; cuts as coarsely as the broker may."""
+class SizesLogs:
+    """Logs by the bytes of their entries; cuts as coarsely as the broker may."""
 
-    def __init__(self, entries: list[tuple[int, int]]) -> None:
-        self.entries = entries
+    def __init__(self, *logs: list[int]) -> None:
+        self.logs = {f"log{number:04}": sizes for number, sizes in enumerate(logs)}
         self.calls = 0
 
     @property
-    def whole(self) -> PositionRange:
-        return PositionRange(Position(0, 0), Position(0, len(self.entries)))
+    def ranges(self) -> list[SizedRange]:
+        return [
+            SizedRange(
+                LedgerRange(name, "i", PositionRange(Position(0, 0), Position(0, len(sizes)))), len(sizes), sum(sizes)
+            )
+            for name, sizes in self.logs.items()
+        ]
 
-    def part(self, first: int, end: int) -> SplitPart:
-        held = self.entries[first:end]
-        return SplitPart(
-            PositionRange(Position(0, first), Position(0, end)),
-            len(held),
-            sum(rows for rows, _ in held),
-            sum(size for _, size in held),
-        )
-
-    def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:
+    def split(self, requests: Sequence[SplitRequest]) -> list[list[SplitPart]]:
         self.calls += 1
-        first, end = range_.start.entry_id, range_.end.entry_id
-        target = max(target_bytes, -(-self.part(first, end).size_bytes // max_parts), 1)
-        parts, begin, filled = [], first, 0
-        for entry in range(first, end):
-            if filled >= target:
-                parts.append(self.part(begin, entry))
-                begin, filled = entry, 0
-            filled += self.entries[entry][1]
-        return [*parts, self.part(begin, end)] if begin < end else parts
+        return [self._cut(request) for request in requests]
+
+    def _cut(self, request: SplitRequest) -> list[SplitPart]:
+        sizes = self.logs[request.name]
+        edges, filled = [0], 0
+        for entry, size in enumerate(sizes):
+            if filled >= request.target_bytes:
+                edges.append(entry)
+                filled = 0
+            filled += size
+        edges.append(len(sizes))
+        return [
+            SplitPart(PositionRange(Position(0, a), Position(0, b)), b - a, b - a, sum(sizes[a:b]))
+            for a, b in pairwise(edges)
+        ]
+
+    def plan(self, least: int, target: int) -> list[list[LedgerRange]]:
+        return plan_tasks(self.ranges, least, target, self.split)
 
 
-logs = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 1000)), min_size=1, max_size=80)
+@given(st.lists(st.lists(st.integers(1, 1000), max_size=30), max_size=12), st.integers(1, 5000), st.integers(0, 5000))
+def test_tasks_are_exactly_the_ranges(sizes: list[list[int]], least: int, more: int) -> None:
+    logs = SizesLogs(*sizes)
+    tasks = logs.plan(least, least + more)
+    assert all(tasks)
+    for name, entries in logs.logs.items():
+        parts = [one.range for task in tasks for one in task if one.ledger == name]
+        edges = [0, *(part.end.entry_id for part in parts)]
+        assert [part.start.entry_id for part in parts] == edges[:-1]
+        assert edges[-1] == len(entries)
+    assert logs.plan(least, least + more) == tasks
 
 
-@given(logs, st.one_of(st.none(), st.integers(1, 200)), st.one_of(st.none(), st.integers(1, 3000)))
-def test_a_limit_admits_the_longest_prefix_and_at_least_one_entry(
-    entries: Entries, rows: int | None, size: int | None
-) -> None:
-    log, limits = SizesLog(entries), Limits(rows, size)
-    end = admitted_end(log.split, log.whole, limits).entry_id
-    fits = [n for n in range(1, len(entries) + 1) if limits.allow(log.part(0, n).rows, log.part(0, n).size_bytes)]
-    assert end == max(fits, default=1)
-
-
-def test_a_limit_is_found_in_few_questions() -> None:
-    log = SizesLog([(10, 1000)] * 100_000)
-    assert admitted_end(log.split, log.whole, Limits(rows=77_777)).entry_id == 7777
-    assert log.calls < 10
-
-
-def test_a_huge_entry_after_many_small_ones_is_left_for_the_next_batch() -> None:
-    log = SizesLog([(1, 1)] * 50 + [(1, 10**9)])
-    assert admitted_end(log.split, log.whole, Limits(size_bytes=100)).entry_id == 50
-
-
-@given(logs, st.integers(1, 5000), st.integers(1, 5000))
-def test_partitions_are_exactly_the_range(entries: Entries, least: int, more: int) -> None:
-    log = SizesLog(entries)
-    parts = plan_partitions(log.split, log.whole, least, least + more)
-    assert [part.range.start for part in parts] == [log.whole.start, *(part.range.end for part in parts[:-1])]
-    assert parts[-1].range.end == log.whole.end
-    assert plan_partitions(log.split, log.whole, least, least + more) == parts
-
-
-def test_little_is_one_partition_and_much_is_cut_by_size() -> None:
+def test_little_is_one_task_and_much_is_cut_by_size() -> None:
     assert part_bytes(8 * MIB, 8 * MIB, 64 * MIB) == 8 * MIB
     assert part_bytes(64 * MIB, 8 * MIB, 64 * MIB) == 16 * MIB
     assert part_bytes(10_000 * MIB, 8 * MIB, 64 * MIB) == 64 * MIB
-    assert len(plan_partitions(SizesLog([(1, MIB)] * 8).split, SizesLog([(1, MIB)] * 8).whole, 8 * MIB, 64 * MIB)) == 1
-    many = SizesLog([(1, MIB)] * 640)
-    assert len(plan_partitions(many.split, many.whole, 8 * MIB, 64 * MIB)) == 10
+    assert len(SizesLogs([MIB] * 8).plan(8 * MIB, 64 * MIB)) == 1
+    assert len(SizesLogs([MIB] * 640).plan(8 * MIB, 64 * MIB)) == 10
 
 
-def test_an_empty_range_has_no_partition() -> None:
-    log = SizesLog([(1, 1)])
-    assert plan_partitions(log.split, PositionRange(Position(0, 1), Position(0, 1)), 1, 1) == []
+def test_a_thousand_small_ledgers_share_few_tasks_and_cost_no_question() -> None:
+    logs = SizesLogs(*[[64 * 1024]] * 1000)
+    tasks = logs.plan(8 * MIB, 64 * MIB)
+    assert (len(tasks), logs.calls) == (4, 0)
+    assert max(map(len, tasks)) - min(map(len, tasks)) < 20
+    assert len(SizesLogs(*[[1024]] * 1000).plan(8 * MIB, 64 * MIB)) == 1
+
+
+def test_a_large_ledger_is_cut_and_small_ones_share_in_one_question() -> None:
+    logs = SizesLogs([MIB] * 60, *[[1024]] * 10)
+    tasks = logs.plan(8 * MIB, 64 * MIB)
+    assert (len(tasks), logs.calls) == (4, 1)
+    assert [len(task) for task in tasks] == [1, 1, 1, 11]
+
+
+def test_an_empty_range_has_no_task() -> None:
+    assert SizesLogs([], []).plan(1, 1) == []

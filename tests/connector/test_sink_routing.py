@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 import connector.row_staging
+from connector.offsets import LedgerRange
 from connector.options import read_options
 from connector.partition_fetch import FetchRange, ReadSource, rows_of
 from connector.row_shape import RowWishes, row_shape
@@ -122,8 +123,9 @@ def test_keys_choose_partitions_and_are_read_with_their_rows(api: LedgerStore, s
         name = partition_name("public/default/persistent/clicks", partition)
         log = api.client.end(name)
         shape = row_shape(api.ledger(name).schema(), None, RowWishes(include_metadata=True), name)
-        source = ReadSource.of(api.client, name, log.incarnation, shape)
-        read = rows_of(api.client, FetchRange(source, PositionRange(log.start, log.end)))
+        source = ReadSource.of(api.client, shape)
+        all_of_it = LedgerRange(name, log.incarnation, PositionRange(log.start, log.end))
+        read = rows_of(api.client, FetchRange(source, (all_of_it,)))
         found = pa.Table.from_batches(list(read), shape.schema)
         assert found.column("__key").to_pylist() == [keys[n] for n in found.column("n").to_pylist()]
         assert {partition_for_key(key, 3, "murmur3_32") for key in found.column("__key").to_pylist()} <= {partition}

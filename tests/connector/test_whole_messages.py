@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from connector.offsets import LedgerRange
 from connector.partition_fetch import FetchRange, ReadSource, rows_of
 from connector.row_shape import RowWishes, row_shape
 from connector.whole_messages import Entry, WholeMessages
@@ -92,10 +93,11 @@ def test_a_task_reads_back_over_ledgers_to_the_first_chunk(store: Path) -> None:
     end = api.client.end(name)
     assert len(api.ledger("big").describe().segments) > 1
     shape = row_shape(None, None, RowWishes(), name)
-    source = ReadSource.of(api.client, name, end.incarnation, shape)
+    source = ReadSource.of(api.client, shape)
 
     def read(start: Position, stop: Position) -> list[bytes]:
-        batches = list(rows_of(api.client, FetchRange(source, PositionRange(start, stop))))
+        part = LedgerRange(name, end.incarnation, PositionRange(start, stop))
+        batches = list(rows_of(api.client, FetchRange(source, (part,))))
         return pa.Table.from_batches(batches, shape.schema)["value"].to_pylist()
 
     whole = read(end.start, end.end)

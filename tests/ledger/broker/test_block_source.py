@@ -15,7 +15,7 @@ import pytest
 from ledger.broker import block_source
 from ledger.broker.client import Client
 from ledger.broker.embedded import connect_store
-from ledger.errors import Corrupt, DataLoss, NotFound, Refused
+from ledger.errors import Corrupt, DataLoss, NotFound
 from ledger.life_calls import ChangePolicy
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.protocol import CreateLedger, Empty, NameLedger, ReadRequest
@@ -86,7 +86,7 @@ def test_nothing_is_read_past_the_end_and_an_empty_range_is_empty(client: Client
 def test_another_incarnation_is_refused(client: Client) -> None:
     request = msgspec.structs.replace(EVERYTHING, incarnation="another")
     for mapping in (True, False):
-        with pytest.raises(Refused, match="another was asked for"):
+        with pytest.raises(DataLoss, match="another was asked for"):
             list(client.read_blocks(request, mapping=mapping))
 
 

@@ -1,0 +1,335 @@
+"""What a running query holds on the driver: its ledgers, its subscription, and what was decided so far.
+
+Invariants
+- Where a query begins is decided once: by its checkpoint, else by its subscription's cursors, else by the options.
+  With a subscription it is in the cursors before batch 0 exists; without one it travels in batch 0's end.
+- `partitions(start, end)` is a function of its arguments and the logs alone; what was measured when the batch was
+  planned is remembered, and gives the same answer.
+- With nothing to deliver, `latest` answers None: the start stays as it came, whatever was found or lost meanwhile.
+- A ledger that is found while the query runs is read from its beginning. AvailableNow knows those of its start only.
+- Acknowledged is only what is in Spark's commit log: `start` of the next batch, or a committed end.
+- Lost entries are an error, or counted once and reported. Nothing is passed over in silence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from connector.admission import Backlog, Delay, Limits, Reason, admitted
+from connector.batch_reader import LedgerPartition
+from connector.data_loss import Loss, loss_of
+from connector.deliveries import Deliveries
+from connector.ledger_read import LedgerRead, sized
+from connector.offsets import (
+    LedgerOffset,
+    LedgerRange,
+    StreamOffset,
+    batch_ranges,
+    delivered,
+    require_addressed,
+)
+from connector.options import LedgerOptions
+from connector.read_edges import ReadEdges
+from connector.read_plan import SizedRange
+from connector.stream_report import (
+    ALL_THERE_WAS,
+    AVAILABLE_NOW,
+    ENDING,
+    WAITING,
+    LedgerLag,
+    Origin,
+    reads_between,
+    stream_report,
+)
+from connector.subscribed_ledgers import SubscribedLedgers
+from ledger.cache_calls import CacheMetrics
+from ledger.errors import DataLoss, Unsupported
+from ledger.position import LATEST, Position, PositionRange
+from ledger.protocol import Empty, SplitPart
+from ledger.survey_calls import Reading, Survey, SurveyedLog
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How the ledgers of a query stood when it asked: what each has left, where it goes on, which are gone."""
+
+    survey: Survey
+    backlogs: list[Backlog]
+    logs: dict[str, SurveyedLog]
+    began: dict[str, Position] = field(default_factory=dict)
+    gone: Collection[str] = ()
+
+
+class StreamDriver:
+    """One run of one query."""
+
+    def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
+        self.read = LedgerRead(options, schema)
+        self.held = SubscribedLedgers(self.read.connection, options.subscription)
+        if self.held.following is not None:
+            self.read.reader = self.held.following.reader
+        self.limits = Limits(options.max_rows_per_trigger, options.max_bytes_per_trigger)
+        self.delay = Delay(options.min_rows_per_trigger or 0, options.max_trigger_delay)
+        self.pinned: dict[str, Position] | None = None
+        self.losses: dict[Loss, None] = {}
+        self._edges = ReadEdges(options, stream=True)
+        self._initial: StreamOffset | None = None
+        self._last: StreamOffset | None = None
+        self._looked: Look | None = None
+        self._taken: dict[str, SplitPart] = {}
+        self._reached: dict[str, Position] = {}
+        self._reason: Reason = "nothing"
+        self._counted: CacheMetrics | None = None
+        self._planned: dict[LedgerRange, SizedRange] = {}
+        self._explicit = options.ack_mode == "explicit"
+
+    def initial(self) -> StreamOffset:
+        """Where the query begins without a checkpoint; the same answer however often it is asked."""
+        if self._initial is None:
+            names = self.read.names()
+            survey = self.read.survey(self._edges.first_readings(names), of=names)
+            self.read.require_all(survey)
+            begins = self._begins(survey)
+            offsets = {log.name: LedgerOffset(begins[log.name], log.incarnation) for log in survey.logs}
+            if self._explicit:
+                offsets = {name: self._newest(name, at) for name, at in offsets.items()}
+            self._initial = StreamOffset(offsets, initial=True)
+        return self._initial
+
+    def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
+        """The end of the next batch from `start`; None when there is no row to deliver, or not yet."""
+        look = self._look(start)
+        self.held.hold({name: (log.incarnation, log.begin) for name, log in look.logs.items()})
+        self.acknowledge(start)
+        self._looked, self._taken, self._reached, self._reason = look, {}, {}, "waiting"
+        if limited and self.pinned is None and self.delay.holds(look.backlogs, look.survey.now_ms):
+            return None
+        limits = self.limits if limited else Limits()
+        self._taken, self._reason = admitted(look.backlogs, limits, self.read.quotas)
+        moved = self._decided(start, look) if self.held.name is not None else self._plain(look)
+        return self._end(start, look, moved) if moved else None
+
+    def latest_without_start(self) -> StreamOffset:
+        """The same for a Spark that does not say where its batch starts; only `commit` acknowledges then."""
+        if self._explicit:
+            raise Unsupported("ackMode 'explicit' needs Spark 4.2", hint="This Spark does not say where a batch starts")
+        start = self._last or self._initial
+        if start is None:
+            survey = self.read.survey({})
+            ends = {log.name: LedgerOffset(log.end, log.incarnation) for log in survey.logs}
+            self.held.hold({log.name: (log.incarnation, log.end) for log in survey.logs})
+            self._last = StreamOffset(ends)
+            return self._last
+        look = self._look(start)
+        self.held.hold({name: (log.incarnation, log.begin) for name, log in look.logs.items()})
+        self._looked = look
+        self._taken, self._reason = admitted(look.backlogs, Limits(), self.read.quotas)
+        self._last = self._end(start, look, self._plain(look)) if self._taken else start
+        return self._last
+
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[LedgerPartition]:
+        """The parts of a batch."""
+        self._require_addressed(end)
+        ranges = batch_ranges(start, end)
+        known = [self._planned[one] for one in ranges if one in self._planned]
+        measured = known if len(known) == len(ranges) else self._measured(ranges)
+        parts = self.read.tasks(measured)
+        for name, at in delivered(start, end).items():
+            self._require_same(name, at)
+            self.held.hold({name: (at.incarnation, at.position)})
+            parts += self._deliveries(name, at.incarnation).partitions(at.delivery)
+        return [LedgerPartition(part) for part in parts]
+
+    def acknowledge(self, offset: StreamOffset) -> None:
+        """`offset` is the end of what Spark has committed: the cursors may follow, where rows do not say it."""
+        if not self._explicit:
+            self.held.acknowledge(offset)
+
+    def report(self) -> dict[str, Any] | None:
+        """Where the logs ended at this trigger, what of them the batch leaves behind: see `stream_report`."""
+        if self._looked is None:
+            return None
+        logs, connection = self._looked.logs, self.read.connection
+        reached = {
+            name: self._taken[name].range.end if name in self._taken else log.begin for name, log in logs.items()
+        }
+        readings = {name: Reading(at, logs[name].incarnation) for name, at in reached.items() if at < logs[name].end}
+        left = self.read.survey(readings, of=list(readings)) if readings else self._looked.survey
+        behind = {log.name: log for log in left.logs if log.name in readings}
+        lags = [LedgerLag(log, behind.get(name), left.now_ms) for name, log in logs.items()]
+        counted: CacheMetrics = connection.call(lambda client: client.call("cache", Empty()))
+        reads, self._counted = reads_between(self._counted, counted), counted
+        options = self.read.options
+        origin = Origin.of(connection.location, connection.client.store_id, options.subscription, options.credentials())
+        return stream_report(origin, lags, self._ended_by(), reads, list(self.losses))
+
+    def pin_end(self) -> None:
+        """AvailableNow: nothing beyond the ends as they are now, and no ledger that comes later."""
+        self.pinned = {log.name: log.end for log in self.read.survey({}).logs}
+
+    def stop(self) -> None:
+        """Spark may kill the process at any moment of this."""
+        self.held.stop()
+
+    def _begins(self, survey: Survey) -> dict[str, Position]:
+        """Where each ledger begins: at its cursor, if the subscription has one there, else as the options say."""
+        known = {log.name: state for log in survey.logs if (state := self.held.known(log.name)) is not None}
+        begins = {name: state.next_position for name, state in known.items()}
+        logs = len(survey.logs)
+        begins |= {log.name: self._edges.begin(log, logs) for log in survey.logs if log.name not in known}
+        opened = self.held.hold({log.name: (log.incarnation, begins[log.name]) for log in survey.logs})
+        for name, state in opened.items():
+            option = self._edges.start(name).option
+            if name in known and option:
+                _log.warning(
+                    "subscription %s exists in %s: the query begins at %s, option %s is ignored",
+                    self.held.name, name, state.next_position, option,
+                )  # fmt: skip
+            begins[name] = state.next_position
+        return begins
+
+    def _look(self, start: StreamOffset) -> Look:
+        """How the ledgers stand for a batch from `start`; raises DataLoss, or notes what is lost."""
+        self._require_addressed(start)
+        names = self.read.names()
+        readings = {name: self._reading(name, None) for name in names}
+        readings |= {name: self._reading(name, at) for name, at in start.ledgers.items()}
+        survey = self.read.survey(readings, Reading(), of=names)
+        logs = {log.name: log for log in survey.logs if self.pinned is None or log.name in self.pinned}
+        began: dict[str, Position] = {}
+        for name, log in logs.items():
+            at = start.ledgers.get(name)
+            loss = None if at is None else loss_of(log, at.incarnation, PositionRange(at.position, LATEST))
+            if loss is not None:
+                self._note(loss)
+            if at is None or loss is not None:
+                began[name] = log.begin
+        gone = set(start.ledgers) - {log.name for log in survey.logs}
+        for name in sorted(gone):
+            self._note(Loss(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
+        return Look(survey, [_backlog(log) for log in logs.values()], logs, began, gone)
+
+    def _reading(self, name: str, at: LedgerOffset | None) -> Reading:
+        end = self._edges.end(name)
+        until = end.position
+        if self.pinned is not None and name in self.pinned:
+            until = min(until or LATEST, self.pinned[name])
+        position, incarnation = (None, "") if at is None else (at.position, at.incarnation)
+        return Reading(position, incarnation, until=until, until_ms=end.timestamp_ms)
+
+    def _plain(self, look: Look) -> dict[str, LedgerOffset]:
+        """Where ledgers are after what was admitted of them."""
+        return {name: LedgerOffset(part.range.end, look.logs[name].incarnation) for name, part in self._taken.items()}
+
+    def _decided(self, start: StreamOffset, look: Look) -> dict[str, LedgerOffset]:
+        """The same with a subscription: the broker knows what else is in the batch, or is not any more."""
+        moved = {}
+        for name, log in look.logs.items():
+            if name not in self._taken and not self._explicit:
+                continue
+            at = start.ledgers.get(name)
+            before = at.delivery if at is not None and name not in look.began else 0
+            here = LedgerOffset(log.begin, log.incarnation, before)
+            end = self._taken[name].range.end if name in self._taken else log.begin
+            decided = self._deliveries(name, log.incarnation).next(here, end)
+            if decided.record or (decided.position != here.position and not self._explicit):
+                moved[name] = LedgerOffset(decided.position, log.incarnation, decided.record)
+        return moved
+
+    def _deliveries(self, name: str, incarnation: str) -> Deliveries:
+        return Deliveries(self.read, self.held.name or "", name, incarnation)
+
+    def _newest(self, name: str, at: LedgerOffset) -> LedgerOffset:
+        known = self._deliveries(name, at.incarnation).newest()
+        return LedgerOffset(known.position, at.incarnation, known.record)
+
+    def _end(self, start: StreamOffset, look: Look, moved: dict[str, LedgerOffset]) -> StreamOffset:
+        began = {name: at for name, at in look.began.items() if name in moved}
+        parts = [
+            sized(name, look.logs[name].incarnation, part)
+            for name, part in self._taken.items()
+            if name in moved and not moved[name].delivery and moved[name].position == part.range.end
+        ]
+        self._planned = {part.range: part for part in parts}
+        self._reached = {name: at.position for name, at in moved.items()}
+        return start.advanced(moved, began, look.gone)
+
+    def _require_same(self, name: str, at: LedgerOffset) -> None:
+        now = self.read.found.incarnations.get(name)
+        if now != at.incarnation:
+            range_ = PositionRange(at.position, LATEST)
+            detail = f"its incarnation is now {now}, the reader began with {at.incarnation}"
+            raise Loss(name, "made again" if now else "deleted", range_, detail=detail if now else "").error()
+
+    def _measured(self, ranges: list[LedgerRange]) -> list[SizedRange]:
+        """The ranges of a batch that was planned by another process, as far as they are left."""
+        readings = {one.ledger: Reading(one.range.start, one.incarnation, until=one.range.end) for one in ranges}
+        survey = self.read.survey(readings, of=list(readings))
+        logs = {log.name: log for log in survey.logs}
+        found = []
+        for one in ranges:
+            log = logs.get(one.ledger)
+            loss = Loss(one.ledger, "deleted", one.range) if log is None else loss_of(log, one.incarnation, one.range)
+            if loss is not None:
+                self._note(loss)
+            if log is None or log.incarnation != one.incarnation:
+                continue
+            _require_reached(log, one)
+            self.held.hold({one.ledger: (one.incarnation, log.begin)})
+            left = PositionRange(log.begin, one.range.end)
+            found.append(SizedRange(LedgerRange(one.ledger, one.incarnation, left), log.entries, log.size_bytes))
+        return found
+
+    def _note(self, loss: Loss) -> None:
+        """Raise, or remember: a loss is met at every trigger until a batch has gone past it."""
+        if self.read.options.fail_on_data_loss:
+            raise loss.error()
+        if loss not in self.losses:
+            _log.warning("%s", loss)
+            self.losses[loss] = None
+
+    def _ended_by(self) -> str:
+        """Why the batch ends where it does, in the words of the options."""
+        if self._reason == "waiting":
+            return WAITING
+        if self._reason == "limits":
+            return str(self.limits)
+        if self._reason == "one entry":
+            return f"one entry above {self.limits}"
+        logs = () if self._looked is None else self._looked.logs.values()
+        if all(log.stop >= log.end for log in logs):
+            return ALL_THERE_WAS
+        return ENDING if self.pinned is None else AVAILABLE_NOW
+
+    def _require_addressed(self, offset: StreamOffset) -> None:
+        addressed = [name for name in offset.ledgers if self.read.addressing.addresses(name)]
+        require_addressed(offset, addressed, self.read.name)
+
+
+def _backlog(log: SurveyedLog) -> Backlog:
+    return Backlog(
+        log.name,
+        PositionRange(log.begin, log.stop),
+        log.entries,
+        log.rows,
+        log.size_bytes,
+        log.head_rows,
+        log.head_bytes,
+        log.head_ms,
+    )
+
+
+def _require_reached(log: SurveyedLog, planned: LedgerRange) -> None:
+    if planned.range.end > log.end:
+        raise DataLoss(
+            f"ledger {log.name} ends at {log.end}, the checkpoint is at {planned.range.end}",
+            hint="The store was restored from an older copy; start with a new checkpoint",
+        )

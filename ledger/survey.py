@@ -1,0 +1,88 @@
+"""What the broker answers of many logs at once: how they stand, how far quotas reach, where ranges are cut and lie.
+
+Rules: a ledger that is not there is an answer, not an error, where somebody asks how ledgers stand; everywhere else it
+is one. What is wrong with one log fails the whole answer, naming that log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from ledger.clock import Clock
+from ledger.errors import NotFound
+from ledger.names import canonical_name
+from ledger.protocol import (
+    AskSchemas,
+    GetSchema,
+    LedgerSchemas,
+    LocateRanges,
+    Places,
+    RangeParts,
+    RangePlaces,
+    ReadRequest,
+    SchemaOfMany,
+    SplitParts,
+    SplitRanges,
+)
+from ledger.store import Store
+from ledger.survey_calls import AskQuotas, AskSurvey, Survey, SurveyedLog
+
+
+class Surveyor:
+    """Answers for one store; keeps nothing."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def survey(self, request: AskSurvey) -> Survey:
+        """How ledgers stand, and what readings of them have left."""
+        logs: list[SurveyedLog] = []
+        missing: list[str] = []
+        for name in request.names:
+            found = list(self._surveyed(name, request))
+            logs += found
+            if not found:
+                missing.append(canonical_name(name))
+        return Survey(self._clock(), logs, missing)
+
+    def quotas(self, request: AskQuotas) -> SplitParts:
+        """How far each quota reaches."""
+        ledger = self._store.ledger
+        return SplitParts([ledger(one.name).prefix(one.range, one.rows, one.size_bytes) for one in request.quotas])
+
+    def split(self, request: SplitRanges) -> RangeParts:
+        """Ranges cut at entries."""
+        ledger = self._store.ledger
+        return RangeParts(
+            [SplitParts(ledger(one.name).split(one.range, one.target_bytes, one.max_parts)) for one in request.requests]
+        )
+
+    def schemas(self, request: AskSchemas) -> LedgerSchemas:
+        """The newest schema of each ledger, grouped."""
+        names: dict[tuple[int, bytes], list[str]] = {}
+        for name in request.names:
+            try:
+                found = self._store.get_schema(GetSchema(name))
+            except NotFound:
+                continue
+            names.setdefault((found.version, found.arrow_schema), []).append(found.name)
+        return LedgerSchemas([SchemaOfMany(version, body, those) for (version, body), those in names.items()])
+
+    def locate(self, request: LocateRanges, locate: Callable[[ReadRequest], Places]) -> RangePlaces:
+        """Where the blocks of ranges are."""
+        wanted = (msgspec.structs.replace(one, token=request.token) for one in request.requests)
+        found = [locate(one) for one in wanted]
+        return RangePlaces(found if all(places.mapped for places in found) else [])
+
+    def _surveyed(self, name: str, request: AskSurvey) -> Iterator[SurveyedLog]:
+        readings = request.readings
+        for log in self._store.logs(name):
+            try:
+                ledger = self._store.ledger(log)
+            except NotFound:
+                continue  # deleted this very moment
+            whole = readings.get(canonical_name(name), request.otherwise)
+            yield ledger.survey(readings.get(log, whole))
