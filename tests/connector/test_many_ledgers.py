@@ -412,7 +412,7 @@ def test_many_ledgers_are_asked_for_in_as_many_calls_as_one(store: Path, api: Le
     client.call = lambda action, request, **named: (calls.update([action]), plain(action, request, **named))[1]
     end = text(stream.reader.latestOffset(stream.at, ALL))
     parts = stream.reader.partitions(stream.at, end)
-    assert calls == {"list": 1, "survey": 1}
+    assert calls == {"list": 1, "survey": 1, "cache.follow.many": 1}
     assert len(parts) == 1, "small ledgers share a task"
     assert sorted(n for b in stream.reader.read(parts[0]) for n in b.column("n").to_pylist()) == list(range(40))
     assert len(list(stream.reader.read(parts[0]))) == 1, "small batches are joined"
