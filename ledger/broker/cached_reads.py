@@ -160,10 +160,10 @@ class CachedReads:
 
     def moved(self, before: LogSnapshot, now: LogSnapshot) -> None:
         """A log has grown: what was appended is cached for those who follow it. Raises nothing: the writer calls."""
-        if now.name not in self._followed or not self._is_followed(now.name):
-            return
         try:
-            self._appended(before, now)
+            self._meet(now.name)
+            if now.name in self._followed and self._is_followed(now.name):
+                self._appended(before, now)
         except (LedgerError, OSError) as error:
             _log.warning("%s: what was appended is not cached: %s", now.name, error)
 
