@@ -25,8 +25,8 @@ from ledger.position import Position
 class MessageSlice:
     """Messages to decode. Message `i` is `index[i]` of the entry at `positions[owner[i]]`.
 
-    `versions` are schema versions, -1 for none; `lost` says of messages without a value why they have none, with what
-    was there instead.
+    `versions` are schema versions, -1 for none, where they are needed; `lost` says of messages without a value why they
+    have none, with what was there instead.
     """
 
     positions: list[Position]
@@ -50,6 +50,11 @@ class MessageValues:
         if shape.schemas and self._rows.names:
             where = f"the schema of {topic.text}"
             self._decoder = PayloadDecoder(parse_schemas(shape.schemas, where), self._rows.names, where)
+
+    @property
+    def needs_versions(self) -> bool:
+        """Whether values are decoded, by the schema versions of their messages."""
+        return self._decoder is not None
 
     @property
     def needs_keys(self) -> bool:

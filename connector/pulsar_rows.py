@@ -131,7 +131,9 @@ class PulsarRows:
         lost: dict[int, tuple[str, bytes]] | None = None,
     ) -> pa.RecordBatch:
         positions = [position for position, _ in group]
-        versions = np.fromiter((_version_of(entry) for _, entry in group), np.int64, len(group))[columns.owner]
+        versions = np.empty(0, dtype=np.int64)
+        if self._values.needs_versions:
+            versions = np.fromiter((_version_of(entry) for _, entry in group), np.int64, len(group))[columns.owner]
         messages = MessageSlice(
             positions, columns.owner, columns.batch_index, columns.values, versions, keys, lost or {}
         )
