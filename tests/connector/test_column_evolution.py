@@ -176,7 +176,7 @@ def test_payload_schemas_that_are_registered_make_columns(place: Place) -> None:
         producer.send(b'{"id": 2, "name": "b"}', key="b")
     assert [row["id"] for row in read(place)] == [0, 1, 2]
     assert read(place, columns="id,__key")[1:] == [{"id": 1, "__key": "a"}, {"id": 2, "__key": "b"}]
-    assert states(place) == [0, 1]
+    assert sorted(set(states(place))) == [0, 1]
     with pytest.raises(Corrupt, match=r"schema version 1 is not among those given \(0\)"):
         read(place, payloadSchema="STRING")
     with pytest.raises(Refused, match="holds messages of a payload schema"):
