@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.errors import Corrupt, DataLoss, LedgerError, Refused
+from ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused
 from ledger.position import Position, PositionRange
 from ledger.segment_format import HEADER_BYTES
 from offload.bucket_fetch import read_part
@@ -201,6 +201,16 @@ def test_a_block_that_ends_in_padding_before_its_entries_is_data_loss(tmp_path: 
         list(stream_frames([padded[:-1] + b"\0"], span, "x"))
     with pytest.raises(Corrupt, match="bytes were expected"):
         list(stream_frames([data[:-1]], span, "x"))
+
+
+def test_objects_that_vanish_fail_a_part_or_are_left_out(tmp_path: Path) -> None:
+    made(tmp_path, {3: plain(3), 9: plain(3, 3)})
+    log, store = opened(tmp_path), open_object_store(tmp_path)
+    (tmp_path / log.topic.segments[0].data_name).unlink()
+    (part,) = log.parts(PositionRange(log.start, log.end), 10**6)
+    with pytest.raises(NotFound, match="there is no object"):
+        list(read_part(store, part))
+    assert [str(position) for position, _ in read_part(store, part, skip_missing=True)] == ["9:0", "9:1", "9:2"]
 
 
 def test_blocks_are_as_the_index_says(tmp_path: Path) -> None:
