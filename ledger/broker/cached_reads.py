@@ -74,6 +74,8 @@ class CachedReads:
         permits = ReadPermits(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
         self.cache = EntryCache(policy_of(settings), clock, permits, self._readers_of)
         self._followed: set[str] = set()
+        # Under the cache's lock no ledger is asked for: that may wait for one that is being closed, which waits for us.
+        self._seen: dict[str, LogSnapshot] = {}
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -97,6 +99,7 @@ class CachedReads:
 
     def hand_out(self, blocks: Sequence[SegmentBlock], reading: Reading) -> None:
         """Account for blocks whose places were answered to a reader that maps them itself."""
+        self._look(reading.ledger)
         self._meet(reading.ledger)
         for block in blocks:
             self._account(block, reading)
@@ -108,6 +111,7 @@ class CachedReads:
 
     def read(self, block: SegmentBlock, reading: Reading) -> pa.Buffer:
         """Exactly the frames of the block; valid for as long as the buffer is referenced."""
+        self._look(reading.ledger)
         self._meet(reading.ledger)
         if block.home is not None and not block.home.mappable:
             return self._from_object(block, block.home, reading)
@@ -126,9 +130,8 @@ class CachedReads:
 
     def follow(self, ledger: str, reader: str, position: Position, ttl_ms: int) -> None:
         """A reader stands at `position` and is there for `ttl_ms` at least, unless it is heard of again."""
-        with self.cache.moving(ledger) as readers:
-            readers.follow(reader, position, self._clock() + ttl_ms)
-        self._followed.add(ledger)
+        self._look(ledger)
+        self._follow(ledger, reader, position, ttl_ms)
 
     def commit(self, ledger: str, reader: str, position: Position) -> None:
         """A reader has acknowledged everything before `position`."""
@@ -161,6 +164,7 @@ class CachedReads:
     def moved(self, before: LogSnapshot, now: LogSnapshot) -> None:
         """A log has grown: what was appended is cached for those who follow it. Raises nothing: the writer calls."""
         try:
+            self._seen[now.name] = now
             self._meet(now.name)
             if now.name in self._followed and self._is_followed(now.name):
                 self._appended(before, now)
@@ -183,13 +187,21 @@ class CachedReads:
         """What was counted since the start."""
         return cache_report(self.cache, self._settings.cacheEvictionPolicy)
 
+    def _look(self, ledger: str) -> None:
+        self._seen[ledger] = self._snapshot_of(ledger)
+
+    def _follow(self, ledger: str, reader: str, position: Position, ttl_ms: int) -> None:
+        with self.cache.moving(ledger) as readers:
+            readers.follow(reader, position, self._clock() + ttl_ms)
+        self._followed.add(ledger)
+
     def _meet(self, ledger: str) -> None:
         """At the first word of a ledger: whose lease runs reads it, though this broker has not heard of it yet."""
         if ledger in self._met:
             return
         self._met.add(ledger)
         for reader, position, ttl_ms in self._leased(ledger):
-            self.follow(ledger, reader, position, ttl_ms)
+            self._follow(ledger, reader, position, ttl_ms)
 
     def _from_object(self, block: SegmentBlock, home: BlockHome, reading: Reading) -> pa.Buffer:
         """The frames of a block whose ledger is in object storage: from the cache, or read there once."""
@@ -236,7 +248,7 @@ class CachedReads:
                 self.cache.append(now.name, _block(segment.index(), first, segment.entries))
 
     def _index_of(self, ledger: str, ledger_id: int) -> EntryIndex:
-        segments = self._snapshot_of(ledger).segments
+        segments = self._seen[ledger].segments
         at = bisect_left(segments, ledger_id, key=lambda segment: segment.ledger_id)
         if at == len(segments) or segments[at].ledger_id != ledger_id:
             raise NotFound(f"ledger {ledger_id} of {ledger!r} was trimmed", hint="Ask for the range again")
@@ -253,7 +265,7 @@ class CachedReads:
         return left is not None and self._clock() - left < grace
 
     def _readers_of(self, ledger: str) -> LedgerReaders:
-        return LedgerReaders(EntryNumbers(lambda: self._snapshot_of(ledger)), lambda: self._snapshot_of(ledger).end)
+        return LedgerReaders(EntryNumbers(lambda: self._seen[ledger]), lambda: self._seen[ledger].end)
 
     def _run(self) -> None:
         while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):

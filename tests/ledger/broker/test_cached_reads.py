@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -21,6 +23,7 @@ from ledger.cache.policies import POLICIES
 from ledger.cache_calls import CacheMetrics, LedgerCacheMetrics
 from ledger.cache_setting import CACHE_POLICIES
 from ledger.cursor_calls import AcquireLease, MarkDelete, NameCursor, OpenCursor, ReleaseLease, ResetCursor
+from ledger.errors import LedgerError
 from ledger.host import process_identity
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.protocol import AcknowledgeCommand, ChangeSetting, CreateLedger, Empty, NameLedger, ReadRequest
@@ -186,6 +189,35 @@ def test_a_deleted_ledger_leaves_nothing(queries: Queries) -> None:
     queries.client.call("delete", NameLedger("orders"))
     assert queries.counted().size_bytes == 0
     assert queries.counted().ledgers == []
+
+
+@pytest.mark.parametrize("policy", ["cursor-distance", "slowest-reader"])
+def test_deleting_a_ledger_that_is_read_and_written_ends_and_so_do_its_readers(
+    queries: Queries, make_entry: Callable[..., bytes], policy: str
+) -> None:
+    """The log's writer tells the cache that it closes, while readers of it move under the cache's lock."""
+    client = queries.client
+    client.call("settings.change", ChangeSetting("cacheEvictionPolicy", policy))
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(5):
+            client.create(CreateLedger("orders", exist_ok=True))
+            with client.producer("orders") as producer:
+                producer.append(make_entry(b"one")).result(30)
+                queries.ledger = client.describe("orders").segments[0].ledger_id
+                queries.begin("a", "b")
+                running = [threads.submit(_reading, queries, name) for name in "ab"]
+                client.delete("orders")
+                for done in running:
+                    done.result(60)
+                with suppress(LedgerError):
+                    producer.close()
+
+
+def _reading(queries: Queries, name: str) -> None:
+    with suppress(LedgerError):  # until it is gone
+        while True:
+            queries.read(name, 0, 1)
+            queries.acknowledge(name, 1)
 
 
 def test_the_setting_names_every_policy() -> None:
