@@ -407,6 +407,27 @@ class Cursor:
         rows = self.ledger._batches(first, max(first, end), RowSelection(holes.info))  # noqa: SLF001 — of this file
         return pa.Table.from_batches(rows, self.ledger.schema() or _RAW), end
 
+    def replay(self, positions: Iterable[Position]) -> tuple[pa.Table, set[Position]]:
+        """The rows of these entries again, and which of the entries were left out: all of them is acknowledged.
+
+        The cursor does not move. Of an entry that is acknowledged in part the other rows come.
+        """
+        wanted = sorted(set(positions))
+        _require_positions(**{f"positions[{number}]": position for number, position in enumerate(wanted)})
+        if not wanted:
+            return pa.Table.from_batches([], self.ledger.schema() or _RAW), set()
+        asked = AskHoles(self.ledger.name, self.name, PositionRange(wanted[0], wanted[-1].next()))
+        selection = RowSelection(self.ledger.client.call("cursor.holes", asked).info)
+        first = self.state(precise=False).next_position
+        done = {position for position in wanted if position < first or selection.passes_over(position)}
+        batches = [
+            batch
+            for position in wanted
+            if position not in done
+            for batch in self.ledger._batches(position, position.next(), selection)  # noqa: SLF001 — of this file
+        ]
+        return pa.Table.from_batches(batches, self.ledger.schema() or _RAW), done
+
     def acknowledge(self, position: Position) -> None:
         """Everything before `position` is done with."""
         _require_positions(position=position)

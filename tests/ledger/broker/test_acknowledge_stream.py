@@ -43,8 +43,12 @@ def test_rows_are_acknowledged_through_a_broker_that_dies(store: LedgerStore) ->
     assert table.column("n").to_pylist() == list(range(1, 1000, 2))
     assert end == Position(first, 2)
     assert cursor.read_between(Position(first, 1), end)[0].num_rows == 0
+    again, done = cursor.replay([Position(first, 1), Position(first, 0)])
+    assert (again.num_rows, done) == (500, {Position(first, 1)})
+    assert cursor.replay([])[0].num_rows == 0
     state = cursor.acknowledge_rows([(first, 0, row) for row in range(1000)])
     assert (state.backlog_rows, state.next_position) == (0, Position(first, 2))
+    assert cursor.replay([Position(first, 0)]) == (table.slice(0, 0), {Position(first, 0)})
     assert cursor.skip(-1).next_position == Position(first, 2)
     assert cursor.set_properties({"a": "b"}) == {"a": "b"}
 
