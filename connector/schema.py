@@ -1,9 +1,11 @@
 """Columns: Spark's types and Arrow's, and what a reader gets beside the rows.
 
 Rules
-- A ledger's columns are registered as an Arrow schema, all nullable, by the first write; they do not change.
+- A ledger's columns are registered as an Arrow schema, all nullable, by the first write. They only grow, behind
+  those that are there, and a type never changes.
 - What Spark is handed must equal `to_arrow_schema(schema, timezone="UTC")` exactly: it is made in one place.
-- A ledger without registered columns holds messages as a Pulsar client wrote them: one column, `value binary`.
+- A ledger without registered columns holds messages as a Pulsar client wrote them: one column, `value binary`, unless
+  the schema of their payloads is known (`connector.row_shape`).
 - A type that Arrow, Spark or the log cannot carry is refused naming the column.
 """
 
