@@ -7,7 +7,7 @@ Rules
   those of option `payloadSchema`, else those registered with the ledger.
 - `columns` picks among all of them, in its order, metadata columns last; what is not picked is not decoded.
 - Spark fixes the columns when a query is planned. A ledger that has got more since then is read as it was: the schema
-  that Spark hands over may be the beginning of what the ledger has now, and nothing else.
+  that Spark hands over may leave out columns that there are now, and change nothing else.
 """
 
 from __future__ import annotations
@@ -84,17 +84,18 @@ class RowShape:
         return replace(self, target=schema_bytes(pa.schema([*self.schema, METADATA.field("__position")])))
 
     def as_given(self, given: StructType, ledger: str) -> RowShape:
-        """The shape of what Spark was told: this, or the beginning of it, where the ledger has got columns since."""
+        """The shape of what Spark was told: this, or some of it in its order, where there are more columns since."""
         own = self.schema
         rows, beside = own.names[: self.row_columns], own.names[self.row_columns :]
         if self.redelivery_count:
             beside = [*beside, REDELIVERY_COUNT.name]
-        kept = len(given.names) - len(beside)
-        if 0 < kept < len(rows) and given.names == [*rows[:kept], *beside] and not self.raw:
-            fields = [*list(own)[:kept], *list(own)[self.row_columns :]]
-            shorter = replace(self, target=schema_bytes(pa.schema(fields)), row_columns=kept, known=tuple(rows[:kept]))
-            require_same_schema(given, shorter.spark_schema(ledger), ledger)
-            return shorter
+        kept = given.names[: len(given.names) - len(beside)]
+        some = [name for name in rows if name in kept]
+        if not self.raw and 0 < len(kept) < len(rows) and given.names == [*some, *beside]:
+            fields = [*(own.field(name) for name in some), *list(own)[self.row_columns :]]
+            fewer = replace(self, target=schema_bytes(pa.schema(fields)), row_columns=len(some), known=tuple(some))
+            require_same_schema(given, fewer.spark_schema(ledger), ledger)
+            return fewer
         require_same_schema(given, self.spark_schema(ledger), ledger)
         return self
 

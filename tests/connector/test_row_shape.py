@@ -74,8 +74,11 @@ def test_a_query_keeps_the_columns_that_it_was_planned_with() -> None:
     assert kept.schema.names == ["id", "_r"]
     assert kept.known == ("id",)
     assert now.as_given(now.spark_schema("orders"), "orders") == now
+    middle = row_shape(pa.schema([COLUMNS.field("id"), COLUMNS.field("at")]), None, RowWishes(), "orders")
+    grown = row_shape(COLUMNS, None, RowWishes(), "orders").as_given(middle.spark_schema("orders"), "orders")
+    assert grown.schema == middle.schema
     for given in (
-        StructType().add("name", StringType()).add("_r", StringType()),
+        StructType().add("name", StringType()).add("id", LongType()).add("_r", StringType()),
         StructType().add("id", StringType()).add("_r", StringType()),
         StructType().add("_r", StringType()),
         StructType().add("id", LongType()),
