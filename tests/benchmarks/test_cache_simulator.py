@@ -23,11 +23,11 @@ from benchmarks.cache_yardsticks import S3Fifo, Sieve, optimum, reads_of
 from ledger.cache.policies import POLICIES
 
 SHORT = [
-    catch_up(4, blocks=120),
-    tail_with_pauses(3, blocks=150, cache=20),
-    key_shared_replay(3, blocks=150, cache=20),
-    backfill_and_tail(blocks=120, cache=20),
-    rolling_restart(seconds=2),
+    catch_up(4, blocks=60),
+    tail_with_pauses(3, blocks=80, cache=12),
+    key_shared_replay(3, blocks=80, cache=12),
+    backfill_and_tail(blocks=40, cache=12),
+    rolling_restart(seconds=2, step_ms=100),
 ]
 
 

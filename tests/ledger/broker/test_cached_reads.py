@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -26,56 +27,66 @@ from ledger.cursor_calls import AcquireLease, MarkDelete, NameCursor, OpenCursor
 from ledger.errors import LedgerError
 from ledger.host import process_identity
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import AcknowledgeCommand, ChangeSetting, CreateLedger, Empty, NameLedger, ReadRequest
+from ledger.protocol import AcknowledgeCommand, ChangeSetting, CreateLedger, Empty, ReadRequest
 
 Rig = Any
-EVERYTHING = ReadRequest("orders", PositionRange(EARLIEST, LATEST), max_block_bytes=3000)
+EVERYTHING = ReadRequest("", PositionRange(EARLIEST, LATEST), max_block_bytes=3000)
+NUMBERS = count()
 
 
 class Queries:
     """Subscriptions of one ledger, as queries hold them."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, name: str) -> None:
         self.client = client
-        self.ledger = client.describe("orders").segments[0].ledger_id
+        self.name = name
+        self.ledger = client.describe(name).segments[0].ledger_id
 
     def begin(self, *names: str) -> None:
         for name in names:
-            self.client.open_cursor(OpenCursor("orders", name, EARLIEST))
-            request = AcquireLease("orders", name, f"{process_identity()}/{name}", 60_000)
+            self.client.open_cursor(OpenCursor(self.name, name, EARLIEST))
+            request = AcquireLease(self.name, name, f"{process_identity()}/{name}", 60_000)
             assert self.client.call("lease.acquire", request).granted
 
     def read(self, name: str, first: int, end: int, *, mapping: bool = True) -> int:
         range_ = PositionRange(Position(self.ledger, first), Position(self.ledger, end))
-        request = msgspec.structs.replace(EVERYTHING, range=range_, subscription=name)
+        request = msgspec.structs.replace(EVERYTHING, name=self.name, range=range_, subscription=name)
         return sum(block.frames.size for block in self.client.read_blocks(request, mapping=mapping))
 
     def acknowledge(self, name: str, end: int) -> None:
-        self.client.mark_delete(MarkDelete("orders", name, Position(self.ledger, end)))
+        self.client.mark_delete(MarkDelete(self.name, name, Position(self.ledger, end)))
 
     def end(self, name: str) -> None:
-        self.client.call("lease.release", ReleaseLease("orders", name, f"{process_identity()}/{name}"))
+        self.client.call("lease.release", ReleaseLease(self.name, name, f"{process_identity()}/{name}"))
 
     def counted(self) -> CacheMetrics:
         counted: CacheMetrics = self.client.call("cache", Empty())
         return counted
 
     def of_ledger(self) -> LedgerCacheMetrics:
-        (found,) = (part for part in self.counted().ledgers if part.name.endswith("/orders"))
+        (found,) = (part for part in self.counted().ledgers if part.name.endswith(f"/{self.name}"))
         return found
 
 
-@pytest.fixture
-def queries(rig: Rig, make_entry: Callable[..., bytes]) -> Queries:
-    client = connect_store(rig.store, create=True)
-    rig.supervised()
-    client.create(CreateLedger("orders"))
+def filled(client: Client, name: str, make_entry: Callable[..., bytes]) -> Queries:
+    client.create(CreateLedger(name))
     # Nothing goes by time while a test looks.
     client.call("settings.change", ChangeSetting("managedLedgerCacheEvictionTimeThresholdMillis", 10_000_000))
-    with client.producer("orders") as producer:
+    with client.producer(name) as producer:
         for i in range(100):
             producer.append(make_entry(b"%03d" % i * 100))
-    return Queries(client)
+    return Queries(client, name)
+
+
+@pytest.fixture
+def queries(shared_rig: Rig, make_entry: Callable[..., bytes]) -> Iterator[Queries]:
+    """A ledger of its own; the broker, and what it counts, is shared."""
+    client = connect_store(shared_rig.store, create=True)
+    found = filled(client, f"orders{next(NUMBERS)}", make_entry)
+    yield found
+    client.delete(found.name)
+    for name in ("managedLedgerCacheSizeMB", "cacheEvictionPolicy"):
+        client.call("settings.change", ChangeSetting(name))
 
 
 @pytest.mark.parametrize("mapping", [(True, True), (False, False), (True, False), (False, True)])
@@ -120,7 +131,7 @@ def test_what_is_appended_is_read_by_all_who_follow_without_storage(
     queries: Queries, make_entry: Callable[..., bytes]
 ) -> None:
     queries.begin("a", "b")
-    with queries.client.producer("orders") as producer:
+    with queries.client.producer(queries.name) as producer:
         for i in range(100, 150):
             producer.append(make_entry(b"%03d" % i * 100)).result(30)
     for name in "ab":
@@ -132,9 +143,10 @@ def test_what_is_appended_is_read_by_all_who_follow_without_storage(
 def test_nothing_that_is_appended_is_cached_where_nobody_follows(
     queries: Queries, make_entry: Callable[..., bytes]
 ) -> None:
-    with queries.client.producer("orders") as producer:
+    with queries.client.producer(queries.name) as producer:
+        before = queries.counted().inserted
         producer.append(make_entry(b"more")).result(30)
-    assert queries.counted().inserted == 0
+    assert queries.counted().inserted == before
 
 
 def test_the_end_of_a_lease_and_a_reset_change_what_is_expected(queries: Queries) -> None:
@@ -143,14 +155,15 @@ def test_the_end_of_a_lease_and_a_reset_change_what_is_expected(queries: Queries
     assert queries.of_ledger().expected_reads == 100
     queries.end("b")
     assert queries.of_ledger().expected_reads == 50
-    queries.client.call("cursor.reset", ResetCursor("orders", "a", Position(queries.ledger, 0)))
+    queries.client.call("cursor.reset", ResetCursor(queries.name, "a", Position(queries.ledger, 0)))
     assert queries.of_ledger().expected_reads == 100
     queries.end("a")
-    queries.client.call("cursor.delete", NameCursor("orders", "c"))
+    queries.client.call("cursor.delete", NameCursor(queries.name, "c"))
     assert queries.of_ledger().readers == []
 
 
-def test_a_broker_that_is_back_knows_whose_lease_runs(rig: Rig, queries: Queries) -> None:
+def test_a_broker_that_is_back_knows_whose_lease_runs(rig: Rig, make_entry: Callable[..., bytes]) -> None:
+    queries = filled(connect_store(rig.store, create=True), "orders", make_entry)
     queries.begin("a", "b")
     _, broker = rig.supervised()
     os.kill(broker, signal.SIGKILL)
@@ -165,7 +178,7 @@ def test_what_a_query_gives_back_is_expected_again(queries: Queries) -> None:
     queries.read("b", 0, 50)
     assert queries.of_ledger().expected_reads == 0
     lines = np.array([[queries.ledger, 7, -1], [queries.ledger, 9, -1]], dtype=np.int64)
-    command = AcknowledgeCommand("orders", "a", action="nack")
+    command = AcknowledgeCommand(queries.name, "a", action="nack")
     acknowledge(queries.client, command, [acknowledge_batch(*lines.T)])
     assert queries.of_ledger().expected_reads > 0
     queries.read("a", 7, 8)
@@ -186,9 +199,10 @@ def test_a_deleted_ledger_leaves_nothing(queries: Queries) -> None:
     queries.begin("a", "b")
     queries.read("a", 0, 50)
     assert queries.counted().size_bytes
-    queries.client.call("delete", NameLedger("orders"))
+    queries.client.delete(queries.name)
     assert queries.counted().size_bytes == 0
-    assert queries.counted().ledgers == []
+    assert not [part for part in queries.counted().ledgers if part.name.endswith(f"/{queries.name}")]
+    queries.client.create(CreateLedger(queries.name))
 
 
 @pytest.mark.parametrize("policy", ["cursor-distance", "slowest-reader"])
@@ -200,17 +214,18 @@ def test_deleting_a_ledger_that_is_read_and_written_ends_and_so_do_its_readers(
     client.call("settings.change", ChangeSetting("cacheEvictionPolicy", policy))
     with ThreadPoolExecutor(3) as threads:
         for _ in range(5):
-            client.create(CreateLedger("orders", exist_ok=True))
-            with client.producer("orders") as producer:
+            client.create(CreateLedger(queries.name, exist_ok=True))
+            with client.producer(queries.name) as producer:
                 producer.append(make_entry(b"one")).result(30)
-                queries.ledger = client.describe("orders").segments[0].ledger_id
+                queries.ledger = client.describe(queries.name).segments[0].ledger_id
                 queries.begin("a", "b")
                 running = [threads.submit(_reading, queries, name) for name in "ab"]
-                client.delete("orders")
+                client.delete(queries.name)
                 for done in running:
                     done.result(60)
                 with suppress(LedgerError):
                     producer.close()
+        client.create(CreateLedger(queries.name))
 
 
 def _reading(queries: Queries, name: str) -> None:

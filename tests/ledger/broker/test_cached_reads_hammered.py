@@ -54,7 +54,7 @@ for _ in range(40):
 """
 
 
-@pytest.mark.parametrize("policy", ["cursor-distance", "expected-reads"])
+@pytest.mark.parametrize("policy", ["cursor-distance"])
 def test_processes_read_every_byte_through_a_small_cache(
     rig: Rig, make_entry: Callable[..., bytes], policy: str
 ) -> None:

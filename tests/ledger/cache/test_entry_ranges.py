@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.cache.entry_ranges import EntryRanges
@@ -13,6 +13,7 @@ STEP = st.tuples(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(STEP, max_size=30))
 def test_ranges_are_sets_of_entries(steps: list[tuple[str, int, int, int]]) -> None:
     ranges, model = EntryRanges(), set[tuple[int, int]]()
