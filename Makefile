@@ -10,7 +10,7 @@ FORMATTED := ledger connector offload benchmarks streaming_examples tests tools 
 # help: this list
 .PHONY: help
 help:
-	@awk -F': ' '/^# [a-z-]+: / { sub(/^# /, ""); printf "  %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F': ' '/^# [a-z0-9-]+: / { sub(/^# /, ""); printf "  %-12s %s\n", $$1, $$2 }' Makefile
 
 # setup: make .venv from the locks (Python 3.11, Java 17); instant when nothing changed
 .PHONY: setup
@@ -55,6 +55,18 @@ test-long: setup
 .PHONY: test-pulsar
 test-pulsar: setup
 	$(BIN)/python -m pytest -m "pulsar" tests/pulsar
+
+# test-spark40: the Spark stories on Spark 4.0, in an environment of its own
+.PHONY: test-spark40
+test-spark40:
+	@LOCK=requirements/spark40.lock tools/setup.sh .venv-spark40
+	.venv-spark40/bin/python -m pytest tests/connector/test_spark_versions.py tests/connector/test_spark_batch.py $(T)
+
+# test-connect: the story over Spark Connect, whose packages are put beside the environment
+.PHONY: test-connect
+test-connect: setup
+	@tools/setup_connect.sh build/connect
+	PYTHONPATH=$(CURDIR)/build/connect $(BIN)/python -m pytest tests/connector/test_spark_connect.py $(T)
 
 # bench: run the benchmark NAME=…, or all; ends with lines `ratio <name> <value>`
 .PHONY: bench

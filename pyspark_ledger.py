@@ -10,9 +10,10 @@ checked when the source is used: a file `ledger.py` next to a notebook would tak
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ledger.api import LedgerStore
 
 __version__ = "0.1.0"
-__all__ = ["DefaultSource", "__version__", "configure", "connect", "register", "session", "settle", "watch"]
+__all__ = ["DefaultSource", "__version__", "configure", "connect", "register", "serve", "session", "settle", "watch"]
 
 _PACKAGES = ("connector", "ledger", "offload")
 
@@ -38,13 +39,16 @@ class DefaultSource(DataSource):
     """The data source `ledger`; its options are in docs/options.md."""
 
     default_store: str | None = None
+    default_options: Mapping[str, str] = MappingProxyType({})  # what goes with that store
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         _require_own_packages()
         from connector.data_source import source_for
 
-        self._source: LedgerSource | BucketSource = source_for(options, __version__, self.default_store)
+        self._source: LedgerSource | BucketSource = source_for(
+            options, __version__, self.default_store, self.default_options
+        )
 
     @classmethod
     def name(cls) -> str:
@@ -72,8 +76,13 @@ class DefaultSource(DataSource):
         return self._source.stream_writer(schema)
 
 
-def register(spark: SparkSession, *, store: str | os.PathLike[str] | None = None) -> SparkSession:
+def register(
+    spark: SparkSession, *, store: str | os.PathLike[str] | None = None, options: Mapping[str, str] | None = None
+) -> SparkSession:
     """Register the source with a session. Needed only where Spark does not find it, or to name a default store.
+
+    `options` go with that store, such as the files to show to its broker; a read or write that names another store does
+    not get them.
 
     `store` (or this process's `LEDGER_STORE`) becomes the default of option `store`: the processes in which Spark makes
     sources were started earlier and do not see later changes of this process's environment.
@@ -84,7 +93,8 @@ def register(spark: SparkSession, *, store: str | os.PathLike[str] | None = None
     chosen = store or os.environ.get("LEDGER_STORE")
     source: Any = DefaultSource
     if chosen:
-        source = type("LedgerDefaultSource", (DefaultSource,), {"default_store": store_location(chosen)})
+        defaults = {"default_store": store_location(chosen), "default_options": dict(options or {})}
+        source = type("LedgerDefaultSource", (DefaultSource,), defaults)
     spark.dataSource.register(source)
     return spark
 
@@ -97,6 +107,22 @@ def connect(
     from ledger.api import connect as connect_store
 
     return connect_store(store, ca=ca, certificate=certificate, key=key, token=token)
+
+
+def serve(
+    spark: SparkSession, store: str | os.PathLike[str] | None = None, *, host: str | None = None, port: int = 0
+) -> Any:
+    """Start a broker on the driver's host that executors on other hosts reach, and make it the session's default.
+
+    `store` is a directory of the driver's host; `host` is how executors call it (`spark.driver.host` by default). The
+    answer has `address`, `connect()` and `stop()`. See docs/clusters.md.
+    """
+    _require_own_packages()
+    from connector.cluster import serve_session
+
+    served = serve_session(spark, None if store is None else os.fspath(store), host, port)
+    register(spark, store=served.address, options=served.options)
+    return served
 
 
 def session(app_name: str = "pyspark-ledger", **conf: object) -> SparkSession:

@@ -14,7 +14,6 @@ Invariants
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import threading
@@ -27,6 +26,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from connector.connection import DriverConnection
 from connector.offsets import StreamOffset
+from connector.session_listeners import add_listener
 from connector.stream_report import Origin, read_origin
 from ledger.clock import monotonic_ms
 from ledger.cursor_calls import MarkDelete
@@ -186,10 +186,10 @@ def install(spark: SparkSession) -> None:
     if is_installed(spark):
         return
     listener, name = AcknowledgingListener(_acknowledger.put), str(uuid.uuid4())
-    spark.streams.addListener(listener)
+    # The last acknowledgements go out before the process ends.
+    add_listener(spark, listener, lambda: _settled(spark, listener, monotonic_ms() + int(SETTLE_SECONDS * 1000)))
     spark.conf.set(CONF, name)
     _listeners[name] = listener
-    _settle_at_exit(spark, listener)
 
 
 def is_installed(spark: SparkSession) -> bool:
@@ -214,29 +214,3 @@ def _settled(spark: SparkSession, listener: AcknowledgingListener, until_ms: int
         return {str(query.runId) for query in spark.streams.active}
 
     return listener.settle(active, until_ms) and _acknowledger.settle(until_ms)
-
-
-def _settle_at_exit(spark: SparkSession, listener: AcknowledgingListener) -> None:
-    """Let the last acknowledgements go out before the process ends."""
-
-    def settle_now() -> None:
-        try:
-            _settled(spark, listener, monotonic_ms() + int(SETTLE_SECONDS * 1000))
-        except Exception as error:  # noqa: BLE001 — the session may be gone, and the process is ending
-            _log.debug("the last acknowledgements were not waited for: %s", error)
-
-    if not _is_connect(spark):
-        atexit.register(settle_now)
-        return
-
-    def leave() -> None:
-        # Spark Connect's client waits at exit for the thread that delivers its events, which ends with its listeners.
-        threading.main_thread().join()
-        settle_now()
-        spark.streams.removeListener(listener)
-
-    threading.Thread(target=leave, name="ledger-leaving", daemon=True).start()
-
-
-def _is_connect(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")

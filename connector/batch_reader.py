@@ -74,6 +74,6 @@ class LedgerBatchReader(DataSourceReader):
             for log in logs
         ]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor: the rows of a part. Spark sends `InputPartition(None)` for an empty range."""
-        return iter(()) if partition.value is None else fetch(partition.value)
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """On an executor: the rows of a part. For an empty range Spark sends `InputPartition(None)`, 4.0 None alone."""
+        return iter(()) if partition is None or partition.value is None else fetch(partition.value)

@@ -41,20 +41,34 @@ def _announce(store: str) -> None:
     print(f"pyspark-ledger: the store is {store}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def source_for(given: Mapping[str, str], version: str, default_store: str | None = None) -> LedgerSource | BucketSource:
+def source_for(
+    given: Mapping[str, str],
+    version: str,
+    default_store: str | None = None,
+    default_options: Mapping[str, str] | None = None,
+) -> LedgerSource | BucketSource:
     """The source that the options ask for: a ledger of a store, or a topic of a bucket."""
     if any(name.lower() == "offload" for name in given):
         from connector.bucket_source import BucketSource
 
         return BucketSource(given)
-    return LedgerSource(given, version, default_store)
+    return LedgerSource(given, version, default_store, default_options)
 
 
 class LedgerSource:
     """One `format("ledger")` with its options."""
 
-    def __init__(self, given: Mapping[str, str], version: str, default_store: str | None = None) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        version: str,
+        default_store: str | None = None,
+        default_options: Mapping[str, str] | None = None,
+    ) -> None:
         self._given = dict(given)
+        named = {name.lower() for name in given}
+        if default_store and "store" not in named:
+            self._given |= {name: text for name, text in (default_options or {}).items() if name.lower() not in named}
         self._version = version
         if _OF_A_CATALOG in (key.lower() for key in given):
             raise Refused(

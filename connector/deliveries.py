@@ -66,7 +66,7 @@ class Deliveries:
     def _of_share(self, share: Share) -> list[FetchRange]:
         count = share.count if self.explicit else -1
         skipped = decode_info(share.skip, "a share of a batch").acknowledged if share.skip else None
-        source = self._read.source()
+        source = self._read.source(ledgers=[self._ledger])
         return [
             FetchRange(source, (part,), share.skip, count)
             for part in self._read.planned(self._of(share.range))

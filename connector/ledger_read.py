@@ -7,7 +7,7 @@ read have the same columns, or all of them messages. However many ledgers there 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -146,7 +146,7 @@ class LedgerRead:
         planned = plan_tasks(ranges, options.min_partition_bytes, options.target_partition_bytes, self.split)
         if not planned:
             return []
-        source = self.source()
+        source = self.source(ledgers={one.ledger for task in planned for one in task})
         return [FetchRange(source, tuple(ranges)) for ranges in planned]
 
     def planned(self, range_: LedgerRange) -> list[LedgerRange]:
@@ -158,11 +158,12 @@ class LedgerRead:
         tasks = plan_tasks([sized(range_.ledger, range_.incarnation, whole)], least, target, self.split)
         return [one for task in tasks for one in task]
 
-    def source(self, shape: RowShape | None = None) -> ReadSource:
-        """What the partitions share."""
+    def source(self, shape: RowShape | None = None, ledgers: Collection[str] = ()) -> ReadSource:
+        """What the partitions share, which read these ledgers, or any."""
         return ReadSource.of(
             self.connection.client,
             self.shape() if shape is None else shape,
+            ledgers=ledgers,
             subscription=self.reader,
             mapping=self.options.mapping == "auto",
             fail_on_data_loss=self.options.fail_on_data_loss,

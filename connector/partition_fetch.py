@@ -1,7 +1,8 @@
 """What one task reads: ranges of one or many ledgers, from the broker that the partition names, as record batches.
 
 Rules
-- A partition carries all that a task needs and nothing that lives in one process: it is pickled.
+- A partition carries all that a task needs and nothing that lives in one process: it is pickled. What it shows to a
+  broker that wants a token is a token of its own, which reads and runs out.
 - A task connects to the broker of the partition's address and store, and never starts one.
 - Blocks are taken as they come: mapped where reader and broker share a host, sent over Flight elsewhere.
 - Entries that are gone by the time they are read are an error that says how many; without `fail_on_data_loss` they are
@@ -11,7 +12,7 @@ Rules
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,7 +26,9 @@ from connector.metadata_columns import Topic
 from connector.offsets import LedgerRange
 from connector.row_shape import RowShape
 from connector.schema import REDELIVERY_COUNT
+from connector.shipped_files import on_this_host
 from connector.whole_messages import WholeMessages
+from ledger.clock import system_clock_ms
 from ledger.entry import ParsedEntry, parse_entry
 from ledger.errors import DataLoss, NotFound
 from ledger.position import Position, PositionRange
@@ -64,13 +67,15 @@ class ReadSource:
         client: Client,
         shape: RowShape,
         *,
+        ledgers: Collection[str] = (),
         subscription: str = "",
         mapping: bool = True,
         fail_on_data_loss: bool = True,
     ) -> ReadSource:
-        """The source as `client` sees it."""
+        """The source as `client` sees it, for tasks that read these ledgers; any, without."""
         return cls(
-            client.address, client.store_id, shape, subscription, mapping, client.credentials, fail_on_data_loss,
+            client.address, client.store_id, shape, subscription, mapping,
+            client.credentials.for_task("read", ledgers, system_clock_ms), fail_on_data_loss,
         )  # fmt: skip
 
 
@@ -93,7 +98,7 @@ def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
     from ledger.broker.client import client_for
 
     source = wanted.source
-    return rows_of(client_for(source.address, source.store_id, source.credentials), wanted)
+    return rows_of(client_for(source.address, source.store_id, on_this_host(source.credentials)), wanted)
 
 
 def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:

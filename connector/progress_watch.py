@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from connector.session_listeners import add_listener
 from connector.stream_report import read_origin
 from ledger.names import short_name
 
@@ -46,7 +47,7 @@ class LedgerProgress:
     def __str__(self) -> str:
         lag = f"{self.lag_rows:,} rows, {self.lag_bytes:,} bytes, {self.waited_ms / 1000:.1f} s behind"
         read = f"{self.mapped_bytes:,} bytes mapped, {self.sent_bytes:,} sent"
-        hits = "" if self.cache_hit_rate is None else f", {self.cache_hit_rate:.0%} of these from the cache"
+        hits = "" if self.cache_hit_rate is None else f", {self.cache_hit_rate:.0%} from the cache"
         return (
             f"{self.query} batch {self.batch}: {self.rows:,} rows ({self.ended_by}); "
             f"{short_name(self.ledger)} {lag if self.lag_entries else 'up to date'}; {read}{hits}"
@@ -128,7 +129,11 @@ class PrometheusGauges:
         ("lag_seconds", "How long the oldest entry left behind has waited", lambda seen: seen.waited_ms / 1000),
         ("mapped_bytes", "Bytes that readers mapped since the trigger before", lambda seen: seen.mapped_bytes),
         ("sent_bytes", "Bytes that the broker sent since the trigger before", lambda seen: seen.sent_bytes),
-        ("cache_hit_ratio", "How much of what was sent came from the cache", lambda seen: seen.cache_hit_rate or 0.0),
+        (
+            "cache_hit_ratio",
+            "Entries not read from storage, of all handed out",
+            lambda seen: seen.cache_hit_rate or 0.0,
+        ),
     )
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -166,7 +171,7 @@ def watch(
         listener = ProgressWatch(gauges.show if show is None else _both(gauges.show, show), gauges.forget)
     else:
         listener = ProgressWatch(show or print_line)
-    spark.streams.addListener(listener)
+    add_listener(spark, listener)
     return listener
 
 

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from connector.connection import DRIVER_DEADLINE_MS, DriverConnection
 from connector.row_staging import StagingTask, staged_parts
+from connector.shipped_files import on_this_host
 from connector.sink_target import SinkTarget
 from ledger.errors import Refused
 from ledger.run import RunId
@@ -75,7 +76,7 @@ def stage_rows(
     """Write the rows of one task to staged parts of their own; nobody sees them before the commit."""
     from ledger.broker.client import client_for
 
-    client = client_for(target.address, target.store_id, target.credentials)
+    client = client_for(target.address, target.store_id, on_this_host(target.task_credentials))
     staged = staged_parts(client, target, StagingTask(query, batch, run_of(query, batch), task), rows)
     return PartMessage(query, batch, target.store_id, version, tuple(staged))
 

@@ -21,6 +21,7 @@ from connector.row_address import LEDGER, own_columns
 from connector.schema import columns_to_write, require_writable, spark_schema
 from connector.written_columns import Ask, settled_columns
 from ledger.api import store_location
+from ledger.clock import system_clock_ms
 from ledger.columns import schema_bytes, schema_from_bytes
 from ledger.entry import STAMP_BYTES_MAX
 from ledger.errors import NotFound, Refused
@@ -56,7 +57,7 @@ class SinkTarget:
     """Where rows go and how, as a task needs to know it. Pickled into every task.
 
     `named` is the ledger that the write names, None when every row names its own. `several`: the rows of one batch may
-    go to more than one ledger.
+    go to more than one ledger. Tasks show `task_credentials`, whose token stages and runs out; the commit the others.
     """
 
     address: str
@@ -71,6 +72,7 @@ class SinkTarget:
     compression: Any
     commit_timeout_ms: int
     credentials: Credentials
+    task_credentials: Credentials
 
     @property
     def ledger(self) -> str:
@@ -95,9 +97,11 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
     named = ledger_target(ask, name, columns, options.entry_bytes, create=True, merge=merge) if name else None
     several = routed or (named is not None and named.partitions > 0)
     client = connection.client
+    writes = [] if several or named is None else [named.name]
     return SinkTarget(
         client.address, client.store_id, location, named, several, schema_bytes(columns), options.create_ledgers,
         merge, options.entry_bytes, options.compression, options.commit_timeout_ms, client.credentials,
+        client.credentials.for_task("write", writes, system_clock_ms),
     )  # fmt: skip
 
 

@@ -18,3 +18,7 @@ compile=("${UV:-.venv/bin/uv}" pip compile --quiet --upgrade --python-version 3.
 "${compile[@]}" pyproject.toml --extra spark --constraint requirements/dev.lock \
     --output-file requirements/wheel.lock
 "${compile[@]}" pyproject.toml --extra spark --resolution lowest-direct --output-file requirements/lowest.lock
+# Spark 4.0 for its stories, and what Spark Connect's client imports.
+"${compile[@]}" pyproject.toml requirements/spark40.in --constraint requirements/bootstrap.lock \
+    --output-file requirements/spark40.lock
+"${compile[@]}" requirements/connect.in --constraint requirements/dev.lock --output-file requirements/connect.lock

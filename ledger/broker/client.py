@@ -23,7 +23,6 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from ledger.broker.bearer_token import token_header
 from ledger.broker.credentials import Credentials
 from ledger.broker.wanted_store import call_options
 from ledger.broker.wire_errors import from_flight
@@ -263,7 +262,7 @@ class Client:
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
         """What goes with every call of this client."""
-        return call_options(self.store_id, timeout=timeout, headers=token_header(self.credentials.token))
+        return call_options(self.store_id, timeout=timeout, headers=self.credentials.header())
 
     def disconnect(self, seen: flight.FlightClient) -> None:
         """Drop a connection that failed, unless somebody has replaced it already; its token goes with it."""
@@ -313,6 +312,7 @@ def client_for(address: str, store_id: str, credentials: Credentials | None = No
     with _clients_lock:
         client = _clients.get(key)
     if client is not None:
+        client.credentials = credentials  # of a task, perhaps with a newer token
         return client
     client = Client(address, store_id, credentials=credentials)
     try:

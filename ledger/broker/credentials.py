@@ -3,8 +3,10 @@
     Credentials("/etc/ledger/ca.pem", "/etc/ledger/me.pem", "/etc/ledger/me.key", "file:/etc/ledger/token")
 
 Rules
-- These are names only: they may be printed and pickled. Files are read by the process that connects, at every new
-  connection; each process that uses the broker must have them at the same paths.
+- These are names only: they may be printed and pickled. The one exception is the token of a task: it is pickled with
+  the partition that it is for, never printed, allows one thing and runs out.
+- Files are read by the process that connects, at every new connection; each process that uses the broker must have them
+  at the same paths.
 - gRPC says of a failed handshake little more than that it failed. So after a failure at a TLS address the handshake is
   done once more by itself, and what TLS says against it becomes the error, at once: no retry makes a certificate right.
 """
@@ -13,12 +15,15 @@ from __future__ import annotations
 
 import socket
 import ssl
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ledger.broker.bearer_token import require_reference
+from ledger.broker.bearer_token import read_tokens, require_reference, token_header
+from ledger.broker.task_token import LEDGERS_NAMED_MAX, TASK_TOKEN_MS, May, TaskClaims, task_token
+from ledger.clock import Clock
 from ledger.errors import LedgerError, NotFound, Refused, Unauthenticated
 
 TLS_SCHEME = "grpc+tls://"
@@ -31,12 +36,18 @@ _HINT = "Compare the client's authority, certificate and key with the broker's"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Where the parts are; an empty text is a part that is not used. Without `ca` the system's authorities count."""
+    """Where the parts are; an empty text is a part that is not used. Without `ca` the system's authorities count.
+
+    A task has `task_token` in the place of `token`, for the one thing that `scope` names; a newer one of the same scope
+    counts as the same credentials.
+    """
 
     ca: str = ""
     certificate: str = ""
     key: str = ""
     token: str = ""
+    scope: str = ""
+    task_token: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if bool(self.certificate) != bool(self.key):
@@ -48,7 +59,25 @@ class Credentials:
     @property
     def empty(self) -> bool:
         """Whether nothing is shown and the system's authorities count."""
-        return not (self.ca or self.certificate or self.key or self.token)
+        return not (self.ca or self.certificate or self.key or self.token or self.task_token)
+
+    def for_task(self, may: May, ledgers: Collection[str], clock: Clock) -> Credentials:
+        """What a task shows instead: a token of its own, for these ledgers. Without a token the parts as they are."""
+        if not self.token:
+            return self
+        named = sorted(ledgers) if len(ledgers) <= LEDGERS_NAMED_MAX else []
+        claims = TaskClaims(may, named, clock() + TASK_TOKEN_MS)
+        made = task_token(read_tokens(self.token)[0], claims)
+        return replace(self, token="", scope=" ".join([may, *named]), task_token=made)
+
+    def with_files(self, find: Callable[[str], str]) -> Credentials:
+        """The same, each file where `find` says that it is on this host."""
+        found = {part: find(path) for part in ("ca", "certificate", "key") if (path := getattr(self, part))}
+        return replace(self, **found) if found else self
+
+    def header(self) -> list[tuple[bytes, bytes]]:
+        """What every call carries."""
+        return token_header(self.token, self.task_token)
 
     def require_usable(self, address: str) -> None:
         """Refuse what would not be used, or would send a token in the clear."""
@@ -59,7 +88,7 @@ class Credentials:
                 f"certificates were given for {address}, which is not encrypted", hint=f"Connect to {TLS_SCHEME}…"
             )
         host = urlsplit(address).hostname or ""
-        if self.token and not (address.startswith("grpc+unix://") or is_loopback(host)):
+        if (self.token or self.task_token) and not (address.startswith("grpc+unix://") or is_loopback(host)):
             raise Refused(
                 f"a token was given for {address}, where everybody on the way could read it",
                 hint=f"Connect to {TLS_SCHEME}…",

@@ -23,7 +23,7 @@ import site
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from ledger.broker.discovery import BrokerRecord
 from ledger.clock import monotonic_ms, pause
 from ledger.errors import LedgerError, NotFound, Refused, Unavailable
 from ledger.host import is_gone, process_identity
+from ledger.protocol import Empty
 
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
 _PROBE_MS = 2_000
@@ -84,6 +85,30 @@ def connect_store(
     return client_found
 
 
+def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_000) -> Client:
+    """Start the broker of a store with arguments of its own, instead of a private one, which is asked to leave.
+
+    Whoever used that one finds this one: at the store's private socket, as soon as it answers. Raises what
+    `connect_store` raises; Refused when a broker that somebody else started with arguments has the store.
+    """
+    _require_directory(store)
+    until = monotonic_ms() + deadline_ms
+    while (client := _answering(store, deadline_ms)) is not None:
+        record = BrokerRecord.read(store)
+        if record is not None and record.remote:
+            raise Refused(
+                f"the store {store} is served at {record.remote} already",
+                hint="Use that address, or stop that broker first",
+            )
+        with suppress(LedgerError):
+            client.call("shutdown", Empty(), deadline_ms=0)
+        client.close()
+        if monotonic_ms() >= until:
+            raise Unavailable(f"the private broker of {store} does not leave", hint=f"See {store / 'broker.log'}")
+        pause(50)
+    return _started(store, True, deadline_ms, arguments)
+
+
 def _require_directory(store: Path) -> None:
     """Refuse a path that cannot be a store: a file, one below a file, one that the system or SQLite does not take."""
     size = len(os.fsencode(store))
@@ -127,7 +152,7 @@ def _answering(store: Path, deadline_ms: int) -> Client | None:
     return client
 
 
-def _started(store: Path, create: bool, deadline_ms: int) -> Client:
+def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[str] = ()) -> Client:
     before = {entry.name for entry in store.iterdir()} if store.is_dir() else None
     try:
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,7 +169,7 @@ def _started(store: Path, create: bool, deadline_ms: int) -> Client:
         child: subprocess.Popen[bytes] | None = None
         until = monotonic_ms() + deadline_ms
         while monotonic_ms() < until:
-            child = child or _spawn(store, log, create)
+            child = child or _spawn(store, log, [*arguments, *["--create"] * create])
             status = child.poll() if child else None
             client = _answering(store, deadline_ms)
             if client is not None:
@@ -167,19 +192,19 @@ def _held(store: Path) -> bool:
     return bool(holder) and not is_gone(holder)
 
 
-def _spawn(store: Path, log: Path, create: bool) -> subprocess.Popen[bytes] | None:
+def _spawn(store: Path, log: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes] | None:
     """Start a supervisor, which holds its lock for as long as it lives; None when the store has one already."""
     lock = os.open(store / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _supervisor(store, log, create, lock)
+        return _supervisor(store, log, arguments, lock)
     except BlockingIOError:
         return None
     finally:
         os.close(lock)
 
 
-def _supervisor(store: Path, log: Path, create: bool, lock: int) -> subprocess.Popen[bytes]:
+def _supervisor(store: Path, log: Path, arguments: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_package_paths()), "PYTHONSAFEPATH": "1"}
     for name in [name for name in environment if name.startswith(("SPARK_", "PYSPARK_")) or "SECRET" in name]:
         del environment[name]
@@ -194,7 +219,7 @@ def _supervisor(store: Path, log: Path, create: bool, lock: int) -> subprocess.P
     ]
     with log.open("ab") as output:
         return subprocess.Popen(  # noqa: S603 — our own module
-            [*command, "--create"] if create else command,
+            [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

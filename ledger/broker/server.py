@@ -28,7 +28,7 @@ from ledger.broker import bearer_token
 from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
 from ledger.broker.append_stream import AppendStream, Replies, entries_of
-from ledger.broker.bearer_token import BearerTokenFactory, require_token
+from ledger.broker.bearer_token import BearerTokenFactory, require_allowed, require_token
 from ledger.broker.cached_reads import CachedReads, Reading
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
@@ -157,6 +157,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             if action.type not in self._handlers:
                 raise Unsupported(f"this broker knows no action {action.type[:80]!r}", hint="Upgrade the broker")
             request = self._decoded(action.body, ACTIONS[action.type][0], f"action {action.type!r}")
+            require_allowed(context, system_clock_ms, action.type, request)
             with nullcontext() if action.type in _ALWAYS else self._admission.requests.one():
                 return [flight.Result(msgspec.json.encode(self._answer(action.type, request)))]
 
@@ -165,6 +166,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         with _errors_crossing():
             self._require_welcome(context)
             request = self._decoded(ticket.ticket, ReadRequest, "a read")
+            require_allowed(context, system_clock_ms, "DoGet", request)
             return flight.GeneratorStream(BLOCK_SCHEMA, self._blocks(request, self._located(request)))
 
     def do_put(
@@ -178,6 +180,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         with self._activity.call(), _errors_crossing():
             self._require_welcome(context)
             command = self._decoded(descriptor.command, PutCommand, "a write")
+            require_allowed(context, system_clock_ms, type(command).__name__)
             with self._admission.requests.one():
                 if isinstance(command, AppendCommand):
                     self._append(command, writer, (entries_of(batch) for batch in self._batches(reader)))

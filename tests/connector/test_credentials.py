@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,10 +25,15 @@ from connector.batch_reader import LedgerBatchReader
 from connector.command import app
 from connector.ledger_read import LedgerRead
 from connector.options import read_options
+from connector.partition_fetch import fetch
 from connector.sink_run import commit_parts, stage_rows
 from connector.sink_target import prepare_target
+from ledger.broker.client import client_for
 from ledger.broker.discovery import BrokerRecord
-from ledger.errors import Refused, Unauthenticated
+from ledger.broker.task_token import TaskClaims, task_token
+from ledger.errors import NotFound, Refused, Unauthenticated
+from ledger.protocol import NameLedger, ReadRequest
+from ledger.run_calls import OpenStaging
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "3f0c9b2e71d84a65" * 2
@@ -107,6 +113,42 @@ def test_tasks_read_and_write_with_what_the_options_name(options: dict[str, str]
     )
     assert task.stdout.strip() == b"3", task.stderr.decode()
     assert TOKEN not in repr(parts) + repr(sink)
+
+
+def test_a_task_has_a_token_of_its_own_and_needs_no_other(options: dict[str, str]) -> None:
+    given = {**options, "ledger": "parcels"}
+    sink = prepare_target(read_options(given), COLUMNS)
+    token_file = Path(options["authParams"].removeprefix("file:"))
+    read = LedgerRead(read_options({**given, "mapping": "off"}))
+    part = stage_rows(sink, "1", "q", 0, [pa.record_batch({"id": [1, 2, 3]})])
+    assert commit_parts(sink, "1", [part], 0) is not None
+    parts = [part.value for part in LedgerBatchReader(read_options({**given, "mapping": "off"})).partitions()]
+    parcels, wanted = parts[0].ranges[0].ledger, parts[0].ranges[0].range
+    token_file.rename(token_file.with_suffix(".away"))  # as on another host
+    try:
+        assert sum(batch.num_rows for part in parts for batch in fetch(part)) == 3
+        stage_rows(sink, "1", "q", 1, [pa.record_batch({"id": [4]})])
+        with pytest.raises(NotFound, match="token file"):
+            read.schema()
+        (reading,) = {part.source for part in parts}
+        for credentials, action, request in (
+            (reading.credentials, "locate", ReadRequest("orders", wanted)),
+            (reading.credentials, "stage.open", OpenStaging("q", 2, "")),
+            (sink.task_credentials, "delete", NameLedger(parcels)),
+            (sink.task_credentials, "locate", ReadRequest(parcels, wanted)),
+            (sink.task_credentials, "describe", NameLedger("public/default/persistent/orders")),
+        ):
+            with pytest.raises(Unauthenticated, match=r"the token of a task may (read|write) .*parcels, it was shown"):
+                client_for(reading.address, reading.store_id, credentials).call(action, request)
+        late = replace(reading.credentials, task_token=task_token(TOKEN, TaskClaims("read", [parcels], 1)))
+        with pytest.raises(Unauthenticated, match="ran out"):
+            list(fetch(replace(parts[0], source=replace(reading, credentials=late))))
+        forged = replace(late, task_token=task_token("f" * 32, TaskClaims("read", [parcels], 2**62)))
+        with pytest.raises(Unauthenticated, match="a token that this broker does not take"):
+            list(fetch(replace(parts[0], source=replace(reading, credentials=forged))))
+    finally:
+        token_file.with_suffix(".away").rename(token_file)
+    assert "ledger-task" not in repr(parts) + repr(sink)
 
 
 def test_the_command_line_takes_them_as_options_and_from_the_environment(

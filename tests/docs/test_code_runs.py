@@ -27,12 +27,13 @@ SAYS = {
         r"attempt 1 after 2 \[True, True, True\]",
         r"payments: 3",
     ],
-    "docs/quickstart.md": [],
     "docs/rows.md": [
         r"\|\s*1\|\s*tea\|\s*NULL\|\n\|\s*2\|\s*NULL\|\s*fr\|",
         r"by user: \[\('u0', 2\), \('u1', 2\)\]",
         r'"_position":"\d+:0:4"',
     ],
+    "docs/quickstart.md": [r"in the view: 1000, made again: 1001"],
+    "docs/clusters.md": [r"grpc\+tls is how executors call it", r"rows: 1000", r"without Spark: 1000"],
     "docs/acknowledging.md": [r"batch 0: 1,000 rows \(all there was\); orders up to date", r"backlog: 0"],
     "docs/broker.md": [
         r"\{'id': 1, 'item': 'tea'\}",
