@@ -150,7 +150,9 @@ class StreamDriver:
 
     def acknowledge(self, offset: StreamOffset) -> None:
         """`offset` is the end of what Spark has committed: the cursors may follow, where rows do not say it."""
-        if not self._explicit:
+        if self._explicit:
+            self.held.require_held()
+        else:
             self.held.acknowledge(offset)
 
     def report(self) -> dict[str, Any] | None:
@@ -168,7 +170,10 @@ class StreamDriver:
         counted: CacheMetrics = connection.call(lambda client: client.call("cache", Empty()))
         reads, self._counted = reads_between(self._counted, counted), counted
         options = self.read.options
-        origin = Origin.of(connection.location, connection.client.store_id, options.subscription, options.credentials())
+        # Who listens to progress acknowledges what a subscription has committed. Here only rows may be acknowledged, by
+        # name, and whoever moved the cursor to the end of a batch would lose all of its rows that are not.
+        subscription = None if self._explicit else options.subscription
+        origin = Origin.of(connection.location, connection.client.store_id, subscription, options.credentials())
         return stream_report(origin, lags, self._ended_by(), reads, list(self.losses))
 
     def pin_end(self) -> None:

@@ -50,6 +50,11 @@ class SubscribedLedgers:
             self._heartbeat = self._beating()
         return opened
 
+    def require_held(self) -> None:
+        """Refused when any lease has gone to another query meanwhile."""
+        for _, subscription in self._held.values():
+            subscription.require_held()
+
     def acknowledge(self, offset: StreamOffset) -> None:
         """`offset` is the end of what Spark has committed: the cursors may follow."""
         for log, (incarnation, subscription) in self._held.items():

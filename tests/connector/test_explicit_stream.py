@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from connector.acknowledge_writer import LedgerAcknowledgeWriter
+from connector.acknowledging import committed
 from connector.data_source import LedgerSource
 from connector.schema import METADATA, spark_schema
 from connector.stream_reader import LedgerStreamReader
@@ -113,6 +114,17 @@ def test_rows_come_back_until_they_are_acknowledged(orders: Ledger, column: str)
     state = orders.cursor("s").state()
     assert (state.backlog_rows, state.acknowledged_ranges) == (0, 0)
     stream.stop()
+
+
+def test_nobody_who_listens_to_progress_acknowledges_for_the_rows(orders: Ledger) -> None:
+    """Spark hands the listener what the source reports, and the end of a batch that is committed."""
+    for options, acknowledged in ((EXPLICIT, False), ({**EXPLICIT, "ackMode": "checkpoint"}, True)):
+        known = {name: value for name, value in options.items() if acknowledged is False or name != "ackTimeout"}
+        stream = reader(orders, **known)
+        end = text(stream.latestOffset(text(stream.initialOffset()), ALL))
+        progress = {"latestOffset": json.dumps(stream.reportLatestOffset()), "endOffset": json.dumps(end)}
+        assert bool(committed(progress)) == acknowledged
+        stream.stop()
 
 
 def test_a_repeated_batch_is_the_same_in_another_process(orders: Ledger) -> None:
