@@ -22,6 +22,8 @@ except ImportError:  # connect() needs no Spark
     DataSource = object  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
@@ -30,7 +32,19 @@ if TYPE_CHECKING:
     from ledger.api import LedgerStore
 
 __version__ = "0.1.0"
-__all__ = ["DefaultSource", "__version__", "configure", "connect", "register", "serve", "session", "settle", "watch"]
+__all__ = [
+    "DefaultSource",
+    "__version__",
+    "configure",
+    "connect",
+    "positions_json",
+    "register",
+    "serve",
+    "session",
+    "settle",
+    "timestamps_json",
+    "watch",
+]
 
 _PACKAGES = ("connector", "ledger", "offload")
 
@@ -162,6 +176,22 @@ def watch(spark: SparkSession, show: Any = None, *, prometheus: Any = None) -> A
     from connector.progress_watch import watch as watch_session
 
     return watch_session(spark, show, prometheus)
+
+
+def positions_json(positions: Mapping[str, object]) -> str:
+    """The text for options `startingPositions` and `endingPositions`, of places by ledger: see docs/reading.md."""
+    _require_own_packages()
+    from connector.ledger_positions import positions_json as built
+
+    return built(positions)
+
+
+def timestamps_json(timestamps: Mapping[str, int | datetime]) -> str:
+    """The text for options `startingTimestamps` and `endingTimestamps`, of milliseconds or datetimes by ledger."""
+    _require_own_packages()
+    from connector.ledger_positions import timestamps_json as built
+
+    return built(timestamps)
 
 
 def _require_own_packages() -> None:

@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 
 import pyarrow as pa
 
@@ -46,9 +47,16 @@ class ArrowRows:
 
     def batches(self, entries: Iterable[tuple[Position, ParsedEntry]]) -> Iterator[pa.RecordBatch]:
         """The rows of entries, in order."""
-        return joined(self._each(entries), self._target)
+        return joined(self.each(entries), self._target)
 
-    def _each(self, entries: Iterable[tuple[Position, ParsedEntry]]) -> Iterator[pa.RecordBatch]:
+    def of_topic(self, topic: Topic) -> ArrowRows:
+        """The same for another ledger of the read: what was found out of its entries' columns is kept."""
+        other = copy(self)
+        other._topic = topic  # noqa: SLF001 — its own kind
+        return other
+
+    def each(self, entries: Iterable[tuple[Position, ParsedEntry]]) -> Iterator[pa.RecordBatch]:
+        """The same as they come, small ones not joined."""
         for position, entry in entries:
             if is_marker(entry.metadata):
                 continue

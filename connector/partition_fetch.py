@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from connector.arrow_rows import joined
+from connector.arrow_rows import ArrowRows, joined
 from connector.data_loss import Loss, loss_in
 from connector.entry_rows import entry_rows
 from connector.metadata_columns import Topic
@@ -103,40 +103,44 @@ def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
 
 def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, read through `client`."""
-    rows = _each(client, wanted)
-    if len(wanted.ranges) > 1:
-        rows = joined(rows, wanted.source.shape.schema)
+    shape = wanted.source.shape
+    rows = joined((_messages if shape.raw else _rows)(client, wanted, RowSelection(wanted.skip)), shape.schema)
     if wanted.redelivered < 0:
         return rows
-    schema = pa.schema([*wanted.source.shape.schema, REDELIVERY_COUNT])
+    schema = pa.schema([*shape.schema, REDELIVERY_COUNT])
     count = pa.scalar(wanted.redelivered, pa.int32())
     return (
         pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(count, batch.num_rows)], schema=schema) for batch in rows
     )
 
 
-def _each(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
-    """The rows, ledger after ledger."""
-    source, selection = wanted.source, RowSelection(wanted.skip)
-    requests = [_request(source, one) for one in wanted.ranges]
-    for request, blocks in client.read_ranges(requests, mapping=source.mapping):
-        entries = _entries(client, source, request, blocks, selection)
-        yield from _rows(client, source, request, entries, selection)
+def _rows(client: Client, wanted: FetchRange, selection: RowSelection) -> Iterator[pa.RecordBatch]:
+    """The rows of columns, ledger after ledger, as they come."""
+    rows = ArrowRows(Topic.of(wanted.ranges[0].ledger), wanted.source.shape, selection)
+    for request, entries in _of_each(client, wanted, selection):
+        yield from rows.of_topic(Topic.of(request.name)).each(entries)
 
 
-def _rows(
-    client: Client, source: ReadSource, request: ReadRequest, entries: Iterator[Entry], selection: RowSelection
-) -> Iterator[pa.RecordBatch]:
-    """The rows of one ledger's entries that are selected."""
-    topic = Topic.of(request.name)
-    if not source.shape.raw:
-        return entry_rows(topic, source.shape, selection).batches(entries)
-    whole = WholeMessages(topic.text, partial(_earlier, client, source, request)).of(entries)
-    if not selection.by_row:
-        return entry_rows(topic, source.shape).batches(whole)
-    # Which message of an entry a row is, its place tells.
-    placed = entry_rows(topic, source.shape.with_places()).batches(whole)
-    return (batch for batch in map(selection.taken_of_placed, placed) if batch.num_rows)
+def _messages(client: Client, wanted: FetchRange, selection: RowSelection) -> Iterator[pa.RecordBatch]:
+    """The rows of messages, ledger after ledger."""
+    source = wanted.source
+    for request, entries in _of_each(client, wanted, selection):
+        topic = Topic.of(request.name)
+        whole = WholeMessages(topic.text, partial(_earlier, client, source, request)).of(entries)
+        if selection.by_row:
+            # Which message of an entry a row is, its place tells.
+            placed = entry_rows(topic, source.shape.with_places()).batches(whole)
+            yield from (batch for batch in map(selection.taken_of_placed, placed) if batch.num_rows)
+        else:
+            yield from entry_rows(topic, source.shape).batches(whole)
+
+
+def _of_each(
+    client: Client, wanted: FetchRange, selection: RowSelection
+) -> Iterator[tuple[ReadRequest, Iterator[Entry]]]:
+    requests = [_request(wanted.source, one) for one in wanted.ranges]
+    for request, blocks in client.read_ranges(requests, mapping=wanted.source.mapping):
+        yield request, _entries(client, wanted.source, request, blocks, selection)
 
 
 def _request(source: ReadSource, wanted: LedgerRange) -> ReadRequest:

@@ -45,6 +45,11 @@ SAYS = {
         r"\|public/default/persistent/orders\|0\s*\|1\s*\|complete\|",
     ],
     "docs/cache.md": [r"100 entries from storage, 100 from the cache"],
+    "docs/reading.md": [
+        r"of one: 100\nof some: 200\nof all that match: 200\npartitions as one: 1",
+        r"from the second entry: 100",
+        r"rows of the batches: \[100, 100\]",
+    ],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }
 # A stream that the page leaves running has to get through what there is.
