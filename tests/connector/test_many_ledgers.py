@@ -17,6 +17,7 @@ from connector.data_source import LedgerSource
 from connector.ledger_positions import positions_json, timestamps_json
 from connector.stream_reader import LedgerStreamReader
 from ledger.api import Ledger, LedgerStore, connect
+from ledger.broker.client import client_for
 from ledger.errors import DataLoss, NotFound, Refused
 from ledger.life_calls import ChangePolicy
 from ledger.protocol import CreateLedger, NameLedger
@@ -384,11 +385,13 @@ def test_a_ledger_deleted_or_made_again_is_noticed(store: Path, api: LedgerStore
 def test_a_file_that_is_missing_is_told_by_the_task(
     store: Path, api: LedgerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ledger.broker.client.Client.deadline_ms", 300, raising=False)
     small(api, "a", 1, 2, 3)
     stream = Stream(store, path="a", startingPosition="earliest")
     start = text(stream.reader.initialOffset())
     end = text(stream.reader.latestOffset(start, ALL))
+    source = stream.reader.partitions(start, end)[0].value.source
+    # A file that was there a moment ago is waited for; here there is no point in it.
+    monkeypatch.setattr(client_for(source.address, source.store_id, source.credentials), "deadline_ms", 300)
     first = min((store / "ledgers").glob("*.ledger"), key=lambda path: int(path.stem))
     first.unlink()
     with pytest.raises(DataLoss, match=r"'a' has lost .*their file is missing \(.*Bring the file back"):
