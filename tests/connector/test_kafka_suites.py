@@ -19,7 +19,6 @@ MANY = "test_many_ledgers.py"
 OPTIONS = "test_options.py"
 PLAN = "test_read_plan.py"
 SOURCE = "test_data_source.py"
-SPARK_READING = "test_spark_reading.py"
 SPARK_STREAM = "test_spark_stream.py"
 STREAM = "test_stream_reader.py"
 TITLES: dict[str, tuple[str, str]] = {
@@ -63,10 +62,6 @@ TITLES: dict[str, tuple[str, str]] = {
     ),
     "input row metrics": (SPARK_STREAM, "test_available_now_repeats_and_a_killed_broker"),
     "ensure that initial offset is kept for a restart": (SPARK_STREAM, "test_latest_loses_nothing_when_batch_0_fails"),
-    "ensure stream-stream self-join generates only one offset in log": (
-        SPARK_READING,
-        "test_a_pattern_read_twice_in_one_query_has_one_offset",
-    ),
     "bad source options": (OPTIONS, "test_a_bad_value_is_named"),
     "get offsets from case insensitive parameters": (OPTIONS, "test_every_option_changes_something_in_any_case"),
     "minPartitions is supported": (PLAN, "test_little_is_one_task_and_much_is_cut_by_size"),
