@@ -14,7 +14,7 @@ import pytest
 from ledger.acknowledged_rows import acknowledge_batch
 from ledger.api import LedgerStore, connect
 from ledger.broker.acknowledge_stream import acknowledge
-from ledger.errors import NotFound, Refused
+from ledger.errors import DataLoss, NotFound, Refused
 from ledger.position import Position
 from ledger.protocol import AcknowledgeCommand, Empty
 
@@ -68,7 +68,7 @@ def test_millions_of_rows_are_one_call(store: LedgerStore) -> None:
     state = acknowledge(store.client, command, batches)
     assert (state.backlog_rows, state.backlog_entries) == (1, 1)
     assert acknowledge(store.client, command, batches) == state
-    with pytest.raises(Refused, match="incarnation"):
+    with pytest.raises(DataLoss, match="incarnation"):
         acknowledge(store.client, AcknowledgeCommand(orders.name, "c", "another"), batches)
     with pytest.raises(NotFound, match="no cursor 'd'"):
         acknowledge(store.client, AcknowledgeCommand(orders.name, "d"), batches)
