@@ -70,9 +70,9 @@ class BucketReader(DataSourceReader):
             found += [BucketPartition(part) for part in read.parts(log, PositionRange(start, end))]
         return found
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """On an executor: the rows of a part. Spark sends `InputPartition(None)` for an empty range."""
-        return iter(()) if partition.value is None else fetch_part(partition.value)
+        return iter(()) if partition is None or partition.value is None else fetch_part(partition.value)
 
 
 class ListingReader(DataSourceReader):

@@ -181,9 +181,9 @@ class BucketStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         """The parts of a batch."""
         return self._driver.partitions(StreamOffset.from_json(start), StreamOffset.from_json(end))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """On an executor: the rows of a part."""
-        return iter(()) if partition.value is None else fetch_part(partition.value)
+        return iter(()) if partition is None or partition.value is None else fetch_part(partition.value)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Nothing: nobody holds anything back for this reader."""

@@ -69,7 +69,8 @@ OPTIONS: tuple[Option, ...] = (
         "the system's authorities",
         EVERYWHERE,
         "For a store at `grpc+tls://`: the authority that the broker's certificate is checked with, PEM. This file and "
-        "those of the next options are read by the driver and by every task, each on its own host.",
+        "those of the next two options are read by the driver and by every task, each on its own host: at this path, "
+        "or among the files that Spark ships.",
         _text,
     ),
     Option("tlsCertificateFilePath", "", EVERYWHERE, "The certificate to show to the broker, PEM.", _text),
@@ -78,7 +79,8 @@ OPTIONS: tuple[Option, ...] = (
         "authParams",
         "",
         EVERYWHERE,
-        "Where the bearer token is: `file:/path` or `env:NAME`. Never the token itself: plans and logs show options.",
+        "Where the bearer token is: `file:/path` or `env:NAME`. Never the token itself: plans and logs show options. "
+        "It is read by the driver; each task is given one of its own, which runs out.",
         _reference,
         shown=False,
     ),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,9 @@ class StreamDriver:
             raise Unsupported("ackMode 'explicit' needs Spark 4.2", hint="This Spark does not say where a batch starts")
         start = self._last or self._initial
         if start is None:
+            # Such a Spark asks for an end first. Where the query begins is decided, and its cursors are made, before.
+            with suppress(DataLoss):  # of a restart, which its checkpoint tells where to go on
+                self.initial()
             survey = self.read.survey({})
             ends = {log.name: LedgerOffset(log.end, log.incarnation) for log in survey.logs}
             self.held.hold({log.name: (log.incarnation, log.end) for log in survey.logs})

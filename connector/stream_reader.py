@@ -97,9 +97,9 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         """The parts of a batch; the same for the same arguments, in any process."""
         return self._driver.partitions(StreamOffset.from_json(start), StreamOffset.from_json(end))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """On an executor: the rows of a part."""
-        return iter(()) if partition.value is None else fetch(partition.value)
+        return iter(()) if partition is None or partition.value is None else fetch(partition.value)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Spark has committed the batch that ended at `end`."""
