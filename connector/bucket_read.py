@@ -157,9 +157,8 @@ class BucketRead:
         missing = [one for one in topic.segments if (one.data_name, one.ledger_id) not in self._heads]
         if missing:
             _log.info("looking through %d ledgers of %s", len(missing), topic.name)
-            for ledger_id, heads in read_heads(self.store, missing).items():
-                name = next(one.data_name for one in missing if one.ledger_id == ledger_id)
-                self._heads[name, ledger_id] = heads
+            found = read_heads(self.store, missing)
+            self._heads.update({(one.data_name, one.ledger_id): found[one.ledger_id] for one in missing})
         return {one.ledger_id: self._heads[one.data_name, one.ledger_id] for one in topic.segments}
 
     def _columns_of(self, span: Span) -> pa.Schema | None:

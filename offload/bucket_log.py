@@ -9,7 +9,7 @@ Rules
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -162,14 +162,17 @@ class BucketLog:
         seen, judged = self.visibility, self.judged
         if not seen.hidden and not seen.messages:
             return Part(tuple(spans), judged)
-        ranges = [(Position(one.ledger_id, one.first), Position(one.ledger_id, one.end)) for one in spans]
-
-        def mine(position: Position) -> bool:
-            return any(first <= position < end for first, end in ranges)
-
-        hidden = frozenset(position for position in seen.hidden if mine(position))
-        messages = {position: chunks for position, chunks in seen.messages.items() if mine(position)}
+        hidden = frozenset(_within(self._hidden_places, spans))
+        messages = {place: seen.messages[place] for place in _within(self._message_places, spans)}
         return Part(tuple(spans), judged, hidden, messages)
+
+    @cached_property
+    def _hidden_places(self) -> list[Position]:
+        return sorted(self.visibility.hidden)
+
+    @cached_property
+    def _message_places(self) -> list[Position]:
+        return sorted(self.visibility.messages)
 
     def _last(self) -> Position:
         if not self.topic.segments:
@@ -248,6 +251,13 @@ def _cut(span: Span, heads: EntryHeads, first: int, end: int, target_bytes: int)
             header=False, whole=False,
         )  # fmt: skip
         first = stop
+
+
+def _within(places: Sequence[Position], spans: Sequence[Span]) -> Iterator[Position]:
+    """Those of the places, which rise, that lie in the spans."""
+    for span in spans:
+        first = bisect_left(places, Position(span.ledger_id, span.first))
+        yield from places[first : bisect_left(places, Position(span.ledger_id, span.end), first)]
 
 
 def _lies_in(gap: Gap, range_: PositionRange) -> bool:

@@ -18,17 +18,17 @@ from offload.read_ahead import ObjectRange, ReadAhead
 
 def read_heads(store: ObjectStore, segments: Sequence[Segment]) -> dict[int, EntryHeads]:
     """The heads of segments, by ledger id; raises Corrupt, DataLoss or what the store raises."""
-    spans = [(segment, span) for segment in segments for span in segment_spans(segment)]
-    ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for _, span in spans]
+    spans = [span for segment in segments for span in segment_spans(segment)]
+    ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for span in spans]
+    by_ledger: dict[int, list[tuple[int, Span]]] = {segment.ledger_id: [] for segment in segments}
+    for number, span in enumerate(spans):
+        by_ledger[span.ledger_id].append((number, span))
     found: dict[int, EntryHeads] = {}
     with ReadAhead(store, ranges) as ahead:
-        numbered = list(enumerate(span for _, span in spans))
         for segment in segments:
-            mine = [(number, span) for number, span in numbered if span.ledger_id == segment.ledger_id]
-            where = f"{store.address}/{segment.data_name}"
-            found[segment.ledger_id] = gather_heads(
-                _frames(ahead, mine, where), segment.ledger_id, segment.data_name, where
-            )
+            ledger_id, where = segment.ledger_id, f"{store.address}/{segment.data_name}"
+            frames = _frames(ahead, by_ledger[ledger_id], where)
+            found[ledger_id] = gather_heads(frames, ledger_id, segment.data_name, where)
     return found
 
 
