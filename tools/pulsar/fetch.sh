@@ -5,6 +5,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(cd "$here/../.." && pwd)/build/pulsar
+mkdir -p "$(dirname "$out")" && exec 9> "$out.lock" && flock 9  # one at a time
 stamp=$(cat "$here/pom.xml" "$here/ReadOffloaded.java" "$here/fetch.sh" | sha256sum)
 [ "$(cat "$out/stamp" 2>/dev/null)" = "$stamp" ] && exit 0
 rm -rf "$out" && mkdir -p "$out/nar" "$out/classes"
