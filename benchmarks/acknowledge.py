@@ -4,10 +4,13 @@
 durable, over a bare merge of the same arrays into bits in numpy: what nobody who sends and keeps them can reach.
 `holes_read`: a catch-up read of a backlog of which half is acknowledged at random, by entry and by row, over the same
 read without holes, for each row that is delivered; the lower of the two.
+
+`ACKNOWLEDGE_CASES` names some of the cases, to look at one thing sooner.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,6 +35,8 @@ from ledger.names import canonical_name
 from ledger.position import EARLIEST
 from ledger.protocol import AcknowledgeCommand, Empty
 
+ALL_CASES = "ack_rate,holes_read_by_entry,holes_read_by_row"
+CASES = os.environ.get("ACKNOWLEDGE_CASES", ALL_CASES).split(",")
 ENTRIES = 96
 ROWS = entry_rows(ROW_BYTES["120B"])
 LEDGER = canonical_name("backlog")
@@ -63,7 +68,7 @@ class Bench:
     def read(self, cursor: str) -> float:
         """Seconds for each row that is delivered."""
         frame = self.spark.readStream.format("ledger").option("store", str(self.store)).option("subscription", cursor)
-        frame = frame.option("maxBytesPerTrigger", ENTRIES * ENTRY_BYTES // 4).load(LEDGER)
+        frame = frame.option("maxBytesPerTrigger", ENTRIES * ENTRY_BYTES // 2).load(LEDGER)
         took = drained(_start(frame, self.folder / cursor))
         return sum(took.seconds) / took.rows
 
@@ -120,9 +125,10 @@ def holes_read(bench: Bench) -> None:
         "holes_read_by_row": lambda: bench.cursor_with(single // ROWS, single % ROWS),
     }
     ratios = []
-    for name, made in cases.items():
+    for name, made in ((name, made) for name, made in cases.items() if name in CASES):
         ratios.append(compare(name, lambda made=made: bench.read(made()), lambda: bench.read(bench.cursor())).ratio)  # type: ignore[misc]
-    print(f"ratio holes_read {min(ratios):.3f}", flush=True)
+    if len(ratios) == len(cases):
+        print(f"ratio holes_read {min(ratios):.3f}", flush=True)
 
 
 def main() -> None:
@@ -133,7 +139,8 @@ def main() -> None:
         spark = session()
         try:
             bench = Bench(spark, client, store, Path(folder))
-            ack_rate(bench)
+            if "ack_rate" in CASES:
+                ack_rate(bench)
             holes_read(bench)
         finally:
             spark.stop()
