@@ -264,3 +264,27 @@ def test_a_ledger_ends_before_the_commit_point_or_behind_the_run(store: Store, m
     with pytest.raises(Terminated):
         store.commits.commit(staged(store, 2, {"a": ["3"], "b": ["4"]}))
     assert contents(store)["a"] == ["1"]
+
+
+def test_a_batch_without_another_is_forgotten_when_nothing_can_repeat_it(store_path: Path) -> None:
+    store = open_store(store_path)
+    first = staged(store, 3, {"a": ["1"], "b": ["2"]})
+    alone = msgspec.structs.replace(first, once=True)
+    assert not store.commits.commit(alone).repeated
+    assert store.commits.commit(alone).repeated
+    other = [LedgerParts("c", [stage(store, 4, ["3"])])]
+    kept = CommitRuns("kept", 4, 7, 4, other)
+    store.commits.commit(kept)
+    store.close()
+    # Still known after a restart, and forgotten by one that comes when staged parts are swept.
+    weeks = Settings().stagingRetentionSeconds * 1000 + 1
+    for later, known in ((0, True), (weeks, False)):
+        store = Store.open(store_path, settings=Settings(), clock=lambda later=later: NOW + later, take_over=True)
+        if known:
+            assert store.commits.commit(alone).repeated
+        else:
+            with pytest.raises(NotFound, match="gone"):
+                store.commits.commit(alone)
+        assert store.commits.commit(kept).repeated
+        assert contents(store) == {"a": ["1"], "b": ["2"], "c": ["3"]}
+        store.close()
