@@ -7,6 +7,8 @@ one run, in turns; what counts is `triggerExecution` of their batches, without t
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -80,7 +82,8 @@ def per_batch(took: Took) -> float:
 
 @contextmanager
 def peers(*, with_kafka: bool = True) -> Iterator[Peers]:
-    """A session, a store with its broker, and a Kafka."""
+    """A session, a store with its broker, and a Kafka; none of them outlives the block, also when it is told to end."""
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(1))
     with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
         folder = Path(text).resolve()
         client = connect(folder / "store").client

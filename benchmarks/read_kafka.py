@@ -1,6 +1,6 @@
 """Rows per second of `format("ledger")` against Spark's Kafka source, over the same rows, both into noop.
 
-`AvailableNow` over a backlog in batches of 128 MiB, as two partitions of a topic and as one ledger. Kafka delivers its
+`AvailableNow` over a backlog in batches of 384 MiB, as two partitions of a topic and as one ledger. Kafka delivers its
 seven columns, ours the value: that is what each side's reader gives to whoever wants the value.
 """
 
@@ -11,8 +11,8 @@ import os
 from benchmarks.beside_kafka import MIB, ROUNDS, fill, peers
 from benchmarks.harness import compare
 
-BATCH_BYTES = int(os.environ.get("KAFKA_BATCH_MB", "128")) * MIB
-BATCHES = 4
+BATCH_BYTES = int(os.environ.get("KAFKA_BATCH_MB", "384")) * MIB
+BATCHES = 3
 
 
 def report(name: str, row_bytes: int) -> None:
