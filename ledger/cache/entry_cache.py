@@ -131,7 +131,7 @@ class EntryCache:
         with self._lock:
             ledger = self.ledger(name)
             tail = ledger.tail
-            if tail is not None and self._may_grow(tail, block):
+            if tail is not None and self._may_grow(ledger.cache, tail, block):
                 ledger.cache.grow(tail, block.end, block.size)
                 ledger.counts.inserted += block.end - block.first
                 self.held += block.size
@@ -272,11 +272,14 @@ class EntryCache:
             ledger.counts.miss_bytes += block.size
         return block
 
-    def _may_grow(self, tail: CachedSpan, block: CachedBlock) -> bool:
+    def _may_grow(self, cache: RangeCache, tail: CachedSpan, block: CachedBlock) -> bool:
         follows = tail.cache is not None and tail.ledger_id == block.ledger_id and tail.end == block.first
         most = min(GROWN_BYTES_MAX, self.limits.size // 16)
         fits = tail.block.size + block.size <= most and tail.block.end == tail.end
-        return follows and fits and self.policy.grows and block.home is None and tail.block.home is None
+        if not (follows and fits and self.policy.grows and block.home is None and tail.block.home is None):
+            return False
+        # Somebody may have read it already, between its becoming readable and this.
+        return not cache.overlapping(block.ledger_id, block.first, block.end)
 
     def _put(self, ledger: LedgerCache, block: CachedBlock, reads: Expectation | None) -> list[CachedSpan]:
         if block.size > self.limits.size:

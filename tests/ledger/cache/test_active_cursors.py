@@ -90,3 +90,24 @@ def test_pending_moves_are_bounded_without_questions() -> None:
         cursors.remove(f"c{number}")
     assert len(cursors._moved) <= 17
     assert cursors.places() == []
+
+
+def test_flushed_untracking_remains_untracked_and_retracking_counts_again(cursors: ActiveCursors) -> None:
+    for number in range(10):
+        cursors.place(f"c{number}", at(number))
+    cursors.remove("c4")
+    assert cursors.at_or_before(at(9)) == 9
+    cursors.place("c5", at(7))
+    assert (cursors.at_or_before(at(9)), cursors.at_or_before_cursor("c4")) == (9, 0)
+    cursors.place("c4", at(1))
+    assert (cursors.at_or_before(at(1)), cursors.at_or_before_cursor("c4")) == (3, 3)
+
+
+def test_the_last_removal_leaves_nothing(cursors: ActiveCursors) -> None:
+    for number in range(100):
+        cursors.place(f"c{number}", at(number))
+    assert cursors.slowest() == at(0)
+    for number in range(100):
+        cursors.remove(f"c{number}")
+    assert (len(cursors), cursors.places(), cursors.slowest()) == (0, [], None)
+    assert not getattr(cursors, "_moved", {})

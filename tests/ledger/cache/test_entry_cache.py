@@ -8,6 +8,7 @@ opened for each read, and the one of an object is its reader's (`ledger.broker.b
 
 from __future__ import annotations
 
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -215,6 +216,15 @@ def test_what_is_appended_in_small_groups_is_one_span() -> None:
     cache.check()
 
 
+def test_what_was_read_before_it_is_known_to_be_appended_is_not_cached_twice() -> None:
+    cache = cached(16 * 100)
+    cache.append("orders", block(0, 4))
+    cache.insert("orders", block(5, 7))
+    cache.append("orders", block(4, 8))
+    assert [(span.first, span.end) for span in cache.ledger("orders").cache] == [(0, 4), (4, 5), (5, 7), (7, 8)]
+    cache.check()
+
+
 def test_a_deleted_ledger_is_forgotten() -> None:
     cache = cached()
     cache.insert("orders", block(0, 5, ledger_id=1))
@@ -299,8 +309,6 @@ def test_threads_hammering_a_small_cache_get_what_they_asked_for() -> None:
         cache = EntryCache(POLICIES[name](CacheLimits(500)), HandClock())
 
         def work(reader: str, seed: int, cache: EntryCache = cache) -> None:
-            import random
-
             dice = random.Random(seed)
             for _ in range(150):
                 first = dice.randrange(200)
@@ -367,3 +375,35 @@ def test_random_traffic_beside_a_model(name: str, steps: list[tuple[str, str, in
                     case _:
                         readers.again(reader, PositionRange(position, Position(1, end)))
         cache.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POLICIES)
+def test_long_random_traffic_beside_a_model(name: str) -> None:
+    """The same with thousands of steps in one cache, three readers and a clock that goes on."""
+    dice = random.Random(11)
+    clock = HandClock()
+    limits = CacheLimits(900, time_threshold_ms=50, time_threshold_expected_ms=90)
+    cache, storage = EntryCache(POLICIES[name](limits), clock), Storage()
+    ledger = cache.ledger("orders")
+    for step in range(6_000):
+        storage.reads.clear()
+        reader, first = dice.choice("abc"), step // 10 + dice.randrange(60)
+        end = first + dice.randrange(1, 12)
+        there = {entry for span in ledger.cache for entry in range(span.first, span.end)} & set(range(first, end))
+        if dice.random() < 0.3:
+            cache.append("orders", block(first, end))
+        else:
+            parts = cache.fetch("orders", reader, 1, first, end, storage)
+            assert [entry for part in parts for entry in range(part.first, part.end)] == list(range(first, end))
+            assert {e for a, b in storage.reads for e in range(a, b)} == set(range(first, end)) - there
+        with cache.moving("orders") as readers:
+            readers.follow(reader, Position(1, max(first - 30, 0)), clock() + 300)
+            readers.served(reader, 1, first, end)
+            if dice.random() < 0.02:
+                readers.reset(reader, Position(1, first))
+        clock.pass_ms(dice.randrange(4))
+        if step % 10 == 0:
+            cache.expire()
+            cache.check()
+    assert ledger.counts.evicted > 1000

@@ -250,6 +250,14 @@ def test_a_range_over_two_segments_is_found_whole() -> None:
     assert ring.cache.get(1, 0, 9).missing == []
 
 
+def test_has_entry() -> None:
+    ring = Ring(10 * 1024)
+    ring.put(0, 11)
+    assert [ring.cache.missing(1, entry, entry + 1) for entry in (0, 4, 5, 10, 11)] == [
+        [(0, 1)], [(4, 5)], [], [], [(11, 12)],
+    ]  # fmt: skip
+
+
 def test_an_empty_ring_frees_nothing() -> None:
     policy = SegmentedPolicy(CacheLimits(1000))
     assert policy.free(10, 0, removing([], policy)) == 0
