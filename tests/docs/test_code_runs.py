@@ -36,6 +36,7 @@ SAYS = {
     "docs/clusters.md": [r"grpc\+tls is how executors call it", r"rows: 1000", r"without Spark: 1000"],
     "docs/acknowledging.md": [r"batch 0: 1,000 rows \(all there was\); orders up to date", r"backlog: 0"],
     "docs/cursors.md": [r"left: 7 in part: 1", r"skipped to 0 rows\nagain: 10", r"backlog: 5"],
+    "docs/writing.md": [r"copied: 100", r"mornings: 100", r"carrier 2\|\s*16"],
     "docs/broker.md": [
         r"\{'id': 1, 'item': 'tea'\}",
         r"LEDGER_UNAUTHENTICATED\] the call carried no token",
