@@ -52,6 +52,12 @@ SAYS = {
         r"from the second entry: 100",
         r"rows of the batches: \[100, 100\]",
     ],
+    "docs/tiered-storage.md": [
+        r"done - 1 segment in object storage, 1 here as well",
+        r"\[0\] has no local data any more",
+        r"1001 rows, most of them from there",
+        r"'managedLedgerOffloadThresholdInSeconds': 3600",
+    ],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }
 # A stream that the page leaves running has to get through what there is.

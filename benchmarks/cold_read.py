@@ -1,0 +1,60 @@
+"""Reading an offloaded ledger of 1 GiB through the read path, against bare ranged GETs of the same ranges.
+
+Ours opens the ledger anew each time, nothing of it in memory: index, places of the entries, then block after block of
+4 MiB, in order, each the whole frames of its entries and compared to be so. The base fetches the windows that ours does
+with as many threads, and drops them. One SeaweedFS on this host serves both, with one configuration of the client.
+"""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+from benchmarks.harness import compare
+from benchmarks.offload import BUCKET, EXTRA, bucket_and_ledger
+from ledger.segment_reader import blocks, frame_table
+from offload.ledger_copies import LedgerCopies
+from offload.object_key import ObjectKey
+
+_WINDOW_BYTES = 16 * 1024 * 1024
+_BLOCK_BYTES = 4 * 1024 * 1024
+_THREADS = 4
+_OPENING = 3  # the index, the data object's head, the places
+
+
+def main() -> None:
+    """Read in turns."""
+    with bucket_and_ledger() as (server, local):
+        writer = LedgerCopies(f"s3://{BUCKET}", server.options)
+        attempt = uuid.uuid4()
+        writer.offload(local, attempt, EXTRA)
+        key, client = ObjectKey(attempt, local.ledger_id), server.client()
+        requests = 0
+
+        def ours() -> None:
+            nonlocal requests
+            copies = LedgerCopies(f"s3://{BUCKET}", server.options, read_threads=_THREADS, window_bytes=_WINDOW_BYTES)
+            ledger = copies.read_offloaded(local.ledger_id, attempt, copies.driver)
+            places = ledger.index(0, local.entries)
+            for block in blocks(places, local.path, local.ledger_id, 0, local.entries, _BLOCK_BYTES):
+                frames = ledger.read(block.first_entry, block.entries)
+                frame_table(frames, local.ledger_id, block.first_entry, block.entries)
+            requests = copies.windows.requests + _OPENING
+            copies.close()
+
+        def fetch(start: int) -> int:
+            end = min(start + _WINDOW_BYTES, local.file_bytes) - 1
+            answer = client.get_object(Bucket=BUCKET, Key=key.data_name, Range=f"bytes={start}-{end}")
+            return len(answer["Body"].read())
+
+        def base() -> None:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                sum(pool.map(fetch, range(0, local.file_bytes, _WINDOW_BYTES)))
+
+        compare("cold_read", ours, base, work_bytes=local.file_bytes)
+        print(f"requests per GiB: {requests * 2**30 / local.file_bytes:.0f}")
+        writer.close()
+
+
+if __name__ == "__main__":
+    main()
