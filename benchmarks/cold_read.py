@@ -1,8 +1,8 @@
 """Reading an offloaded ledger of 1 GiB through the read path, against bare ranged GETs of the same ranges.
 
-Ours opens the ledger anew each time, nothing of it in memory: index, places of the entries, then block after block of
-4 MiB, in order, each the whole frames of its entries and compared to be so. The base fetches the windows that ours does
-with as many threads, and drops them. One SeaweedFS on this host serves both, with one configuration of the client.
+Ours opens the ledger anew each time with nothing of it in memory: index, places of the entries, then block after block
+of 4 MiB, in order, each the whole frames of its entries and compared to be so. The base fetches the windows that ours
+does with as many threads, and drops them. One SeaweedFS on this host serves both, with one configuration of the client.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _OPENING = 3  # the index, the data object's head, the places
 def main() -> None:
     """Read in turns."""
     with bucket_and_ledger() as (server, local):
-        writer = LedgerCopies(f"s3://{BUCKET}", server.options)
+        copies = LedgerCopies(f"s3://{BUCKET}", server.options, read_threads=_THREADS, window_bytes=_WINDOW_BYTES)
         attempt = uuid.uuid4()
-        writer.offload(local, attempt, EXTRA)
+        copies.offload(local, attempt, EXTRA)
         key, client = ObjectKey(attempt, local.ledger_id), server.client()
         requests = 0
 
         def ours() -> None:
             nonlocal requests
-            copies = LedgerCopies(f"s3://{BUCKET}", server.options, read_threads=_THREADS, window_bytes=_WINDOW_BYTES)
+            before = copies.windows.requests
             ledger = copies.read_offloaded(local.ledger_id, attempt, copies.driver)
             places = ledger.index(0, local.entries)
             for block in blocks(places, local.path, local.ledger_id, 0, local.entries, _BLOCK_BYTES):
                 frames = ledger.read(block.first_entry, block.entries)
                 frame_table(frames, local.ledger_id, block.first_entry, block.entries)
-            requests = copies.windows.requests + _OPENING
-            copies.close()
+            requests = copies.windows.requests - before + _OPENING
+            ledger.close()
 
         def fetch(start: int) -> int:
             end = min(start + _WINDOW_BYTES, local.file_bytes) - 1
@@ -53,7 +53,7 @@ def main() -> None:
 
         compare("cold_read", ours, base, work_bytes=local.file_bytes)
         print(f"requests per GiB: {requests * 2**30 / local.file_bytes:.0f}")
-        writer.close()
+        copies.close()
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ def whole(rig: OffloadRig, payloads: list[bytes]) -> None:
     assert rig.store._metadata.unwanted.all() == []
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(1, 14))
 def test_the_broker_dies_in_a_call_to_the_object_storage(
