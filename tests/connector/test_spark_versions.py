@@ -57,7 +57,7 @@ def test_limits_are_refused_where_spark_knows_none(spark_session: SparkSession, 
         query = write.start()
         assert query.awaitTermination(60)
         return
-    with pytest.raises(Exception, match=r"maxRowsPerTrigger and maxBytesPerTrigger need Spark 4\.2"):
+    with pytest.raises(Exception, match=r"minRowsPerTrigger need Spark 4\.2"):
         write.start().awaitTermination(60)
 
 
