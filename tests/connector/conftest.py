@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -20,14 +21,16 @@ from ledger.protocol import Empty
 def store(store_path: Path) -> Iterator[Path]:
     """The path of a store, not made yet; no process that serves it outlives the test."""
     yield store_path
+    with suppress(LedgerError):
+        connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
+    # It would wait for the streams that this process still holds.
     until = time.monotonic() + 20
     while left := serving(store_path):
         assert time.monotonic() < until, f"processes {left} still serve {store_path}"
-        try:
-            connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
-        except LedgerError:
-            # Killed by the test and about to be started again, or just leaving.
-            time.sleep(0.1)
+        for pid in sorted(left, key=_is_supervisor, reverse=True):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 def serving(store_path: Path) -> list[int]:
@@ -41,6 +44,14 @@ def serving(store_path: Path) -> list[int]:
         if wanted in words and b"ledger.broker.main" in words:
             found.append(int(place.parent.name))
     return found
+
+
+def _is_supervisor(pid: int) -> bool:
+    """Whether it would start another broker for the one that is killed."""
+    try:
+        return b"ledger.broker.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def kill_broker(store_path: Path, timeout_s: float = 30.0) -> int:
