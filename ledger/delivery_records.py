@@ -33,6 +33,9 @@ class DeliveryRecord(msgspec.Struct, frozen=True, array_like=True):
     waiting: list[Share] = []
 
 
+_RECORD = msgspec.msgpack.Decoder(DeliveryRecord)
+
+
 class DeliveryRecords:
     """The table of a store."""
 
@@ -77,7 +80,7 @@ class DeliveryRecords:
                 (ledger, cursor, record),
             ).fetchone()
         )
-        return None if row is None else msgspec.msgpack.decode(row[0], type=DeliveryRecord)
+        return None if row is None else _RECORD.decode(row[0])
 
 
 def _insert(c: sqlite3.Connection, ledger: str, cursor: str, number: int, record: DeliveryRecord) -> None:

@@ -44,6 +44,9 @@ class Manifest(msgspec.Struct, frozen=True):
     committed_ms: int = 0
 
 
+_MANIFEST = msgspec.json.Decoder(Manifest)
+
+
 class ManifestRecords:
     """All manifests of a store. Any thread may call any method."""
 
@@ -57,12 +60,12 @@ class ManifestRecords:
                 "SELECT body FROM manifest WHERE query = ? ORDER BY batch DESC LIMIT 1", (query,)
             ).fetchone()
         )
-        return None if row is None else msgspec.json.decode(row[0], type=Manifest)
+        return None if row is None else _MANIFEST.decode(row[0])
 
     def pending(self) -> list[Manifest]:
         """Those whose runs are not all known to be in their ledgers, in no order."""
         rows = self._file.read(lambda c: c.execute("SELECT body FROM manifest").fetchall())
-        found = [msgspec.json.decode(row[0], type=Manifest) for row in rows]
+        found = [_MANIFEST.decode(row[0]) for row in rows]
         return [manifest for manifest in found if not manifest.done]
 
     def put(self, manifest: Manifest) -> None:
@@ -71,7 +74,7 @@ class ManifestRecords:
         def put(c: sqlite3.Connection) -> None:
             rows = c.execute("SELECT batch, body FROM manifest WHERE query = ?", (manifest.query,)).fetchall()
             for batch, body in rows:
-                if batch >= manifest.batch or not msgspec.json.decode(body, type=Manifest).done:
+                if batch >= manifest.batch or not _MANIFEST.decode(body).done:
                     raise Refused(
                         f"batch {manifest.batch} of query {manifest.query!r} comes behind batch {batch}",
                         hint="Commit the batches of a query one after the other",
@@ -97,7 +100,7 @@ class ManifestRecords:
     def forget_before(self, cutoff_ms: int) -> None:
         """Drop what is done of queries without another batch: a repetition finds no staged part any more."""
         rows = self._file.read(lambda c: c.execute("SELECT body FROM manifest").fetchall())
-        found = [msgspec.json.decode(row[0], type=Manifest) for row in rows]
+        found = [_MANIFEST.decode(row[0]) for row in rows]
         past = [(m.query,) for m in found if m.once and m.done and m.committed_ms < cutoff_ms]
         if past:
             self._file.change(lambda c: c.executemany("DELETE FROM manifest WHERE query = ?", past))
@@ -106,7 +109,7 @@ class ManifestRecords:
 def require_none_pending(c: sqlite3.Connection, ledger: str) -> None:
     """Within a change: refuse to end a ledger that a committed batch still has to be written to."""
     for (body,) in c.execute("SELECT body FROM manifest"):
-        manifest = msgspec.json.decode(body, type=Manifest)
+        manifest = _MANIFEST.decode(body)
         if not manifest.done and any(run.ledger == ledger for run in manifest.runs):
             raise Refused(
                 f"{ledger!r} cannot be terminated: batch {manifest.batch} of query {manifest.query!r} is committed to "

@@ -73,6 +73,7 @@ _LATER = {
     "trimmed": TRIMMED_TABLE,
 }
 _SCHEMA += "".join(table + ";\n" for table in _LATER.values())
+_COMMITTED = msgspec.json.Decoder(CommittedBatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +310,7 @@ class Metadata:
     def committed_batches(self, name: str) -> list[CommittedBatch]:
         """The newest batch of each query that a sealed ledger holds."""
         rows = self._file.read(lambda c: c.execute("SELECT body FROM run WHERE ledger = ?", (name,)).fetchall())
-        return [msgspec.json.decode(row[0], type=CommittedBatch) for row in rows]
+        return [_COMMITTED.decode(row[0]) for row in rows]
 
     def sequences(self, name: str) -> list[KnownSequence]:
         """The highest sequence ids of producers, as of the last seal."""

@@ -46,6 +46,9 @@ class Footer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     length: int
 
 
+_FOOTER = msgspec.json.Decoder(Footer)
+
+
 class Delta(NamedTuple):
     """What was added to the whole state that ends at entry `base`, as PositionInfo; the `number`-th since then."""
 
@@ -83,7 +86,7 @@ def parse_footer(payload: bytes | memoryview, where: str) -> Footer:
     if len(payload) > _FOOTER_BYTES_MAX:
         raise Corrupt(f"{where} begins like a footer and has {len(payload)} bytes, at most {_FOOTER_BYTES_MAX} are one")
     try:
-        footer = msgspec.json.decode(payload, type=Footer)
+        footer = _FOOTER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise Corrupt(f"{where} begins like a footer and is none: {wrong}") from wrong
     if not 1 <= footer.length <= STATE_BYTES_MAX or not 1 <= footer.numParts <= footer.length + 1:

@@ -15,7 +15,8 @@ Flight error's extra info. Fields are only ever added, with defaults.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from itertools import chain
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -457,3 +458,9 @@ class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
 
 
 PutCommand = AppendCommand | StageCommand | AcknowledgeCommand
+
+# Made here, under the lock of the import: msgspec makes what it knows of a type when that is first decoded, and threads
+# that come first together crash the process.
+DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (*chain.from_iterable(ACTIONS.values()), ReadRequest, PutCommand)
+}

@@ -24,6 +24,7 @@ UNWANTED_TABLE = (
     "CREATE TABLE IF NOT EXISTS unwanted (attempt TEXT PRIMARY KEY, ledger_id INTEGER NOT NULL, ledger TEXT NOT NULL, "
     "driver BLOB NOT NULL) WITHOUT ROWID"
 )
+_DRIVER = msgspec.json.Decoder(Driver)
 
 
 class UnwantedObjects(NamedTuple):
@@ -47,7 +48,7 @@ class UnwantedRecords:
             lambda c: c.execute("SELECT ledger, ledger_id, attempt, driver FROM unwanted").fetchall()
         )
         return [
-            UnwantedObjects(ledger, ledger_id, uuid.UUID(attempt), msgspec.json.decode(driver, type=Driver))
+            UnwantedObjects(ledger, ledger_id, uuid.UUID(attempt), _DRIVER.decode(driver))
             for ledger, ledger_id, attempt, driver in rows
         ]
 

@@ -52,6 +52,9 @@ class ObjectSidecar(msgspec.Struct, frozen=True):
     userMetadata: dict[str, str] = {}  # noqa: N815 — see the docstring
 
 
+_STATED = msgspec.json.Decoder(ObjectSidecar)
+
+
 class DirectoryStore:
     """One directory of objects; made by the first write."""
 
@@ -179,7 +182,7 @@ class DirectoryStore:
         _write_file(
             scratch, (piece for part in parts for piece in _file_pieces(folder / f"{part.number:05}-{part.etag}"))
         )
-        stated = msgspec.json.decode((folder / "key.json").read_bytes(), type=ObjectSidecar)
+        stated = _STATED.decode((folder / "key.json").read_bytes())
         size, etags = sum(part.size for part in parts), "".join(part.etag for part in parts)
         etag = f"{hashlib.md5(bytes.fromhex(etags), usedforsecurity=False).hexdigest()}-{len(parts)}"
         with self._locked():
@@ -196,7 +199,7 @@ class DirectoryStore:
             return
         for folder in sorted(self._uploads.iterdir()):
             with suppress(FileNotFoundError, NotADirectoryError):
-                stated = msgspec.json.decode((folder / "key.json").read_bytes(), type=ObjectSidecar)
+                stated = _STATED.decode((folder / "key.json").read_bytes())
                 if stated.key.startswith(prefix):
                     yield Upload(stated.key, folder.name)
 
@@ -239,7 +242,7 @@ class DirectoryStore:
     def _sidecar(self, key: str) -> ObjectSidecar:
         path = _sidecar_of(self._path(key))
         try:
-            return msgspec.json.decode(path.read_bytes(), type=ObjectSidecar)
+            return _STATED.decode(path.read_bytes())
         except FileNotFoundError:
             return ObjectSidecar()
         except msgspec.DecodeError as wrong:

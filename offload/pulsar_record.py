@@ -50,12 +50,15 @@ class _Stats(msgspec.Struct):
     partitions: dict[str, _Stats] | None = None
 
 
+_STATS = msgspec.json.Decoder(_Stats)
+
+
 def parse_records(data: bytes, where: str) -> list[PulsarRecord]:
     """The topics that a file speaks of; raises Corrupt naming `where`."""
     if not data.lstrip().startswith(_JSON):
         return [_of_value(data, where)]
     try:
-        stats = msgspec.json.decode(data, type=_Stats)
+        stats = _STATS.decode(data)
     except msgspec.DecodeError as wrong:
         raise Corrupt(f"{where} is no JSON of internal statistics: {wrong}") from wrong
     if stats.ledgers is None and stats.partitions is None:

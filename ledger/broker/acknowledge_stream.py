@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LINES_AT_ONCE = 64 * 1024
 _RETRY_MS = 200
+_STATE = msgspec.msgpack.Decoder(CursorState)
 
 
 def acknowledge(
@@ -61,4 +62,4 @@ def _send(client: Client, command: AcknowledgeCommand, batches: Sequence[pa.Reco
         raise ours from None
     if reply is None:
         raise Unavailable(f"the broker at {client.address} did not answer an acknowledgement", hint="Repeat it")
-    return msgspec.msgpack.decode(reply.to_pybytes(), type=CursorState)
+    return _STATE.decode(reply.to_pybytes())

@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 Serve = Callable[[AppendCommand, Replies, Iterator[list[pa.Buffer]]], None]
+_COMMAND = msgspec.json.Decoder(AppendCommand)
 
 
 class AppendDoor:
@@ -100,7 +101,7 @@ def _opened(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
     """The first packet: what to append to, and the producer's memory."""
     body, files = _packet(peer)
     try:
-        command = msgspec.json.decode(body, type=AppendCommand)
+        command = _COMMAND.decode(body)
         if len(files) != 1:
             raise Refused(f"an append stream begins with one descriptor, {len(files)} came")
         return command, RingReader(files[0])

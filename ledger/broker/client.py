@@ -32,6 +32,7 @@ from ledger.errors import LedgerError, NotFound, Refused, Unavailable
 from ledger.position import Position, PositionRange
 from ledger.protocol import (
     ACTIONS,
+    DECODERS,
     AskEnd,
     CreateLedger,
     Empty,
@@ -295,7 +296,7 @@ class Client:
                 self.disconnect(connection)
                 ours = self.credentials.failure(self.address) or ours
             raise ours from None
-        return msgspec.json.decode(result.body.to_pybytes(), type=ACTIONS[action][1])
+        return DECODERS[ACTIONS[action][1]].decode(result.body.to_pybytes())
 
 
 _clients: dict[tuple[str, str, Credentials], Client] = {}

@@ -47,9 +47,12 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     def read(cls, store: Path) -> BrokerRecord | None:
         """The record, or None when there is none that can be read."""
         try:
-            return msgspec.json.decode((store / "broker.json").read_bytes(), type=cls)
+            return _RECORD.decode((store / "broker.json").read_bytes())
         except (FileNotFoundError, msgspec.DecodeError):
             return None
+
+
+_RECORD = msgspec.json.Decoder(BrokerRecord)
 
 
 def sweep_run_directory(clock: Clock) -> None:

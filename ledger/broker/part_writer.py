@@ -19,6 +19,8 @@ from ledger.protocol import ENTRY_SCHEMA, StageCommand
 from ledger.run_calls import OpenStaging, StagedPart, StagingPlace
 from ledger.staging import PartFile, frame_header
 
+_STAGED = msgspec.msgpack.Decoder(StagedPart)
+
 
 class PartWriter:
     """Writes one part; what `close` returns goes into the task's commit message."""
@@ -94,5 +96,5 @@ class _RemotePart:
             self._writer.close()
         except (pa.ArrowException, flight.FlightError, OSError) as error:
             raise from_flight(error, self._address) from None
-        part = msgspec.msgpack.decode(reply.to_pybytes(), type=StagedPart)
+        part = _STAGED.decode(reply.to_pybytes())
         return msgspec.structs.replace(part, entries=self._entries, crc32c=self._crc)

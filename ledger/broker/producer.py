@@ -40,6 +40,7 @@ _BATCH_ENTRIES_MAX = 1024
 # What the broker says of one entry, after it has acknowledged all before it.
 _REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
 _ENTRY_BYTES_MAX = 2**31 - 2**20  # gRPC counts a message in 31 bits, Arrow's frame around it included
+_APPENDED = msgspec.msgpack.Decoder(Appended)
 
 
 @dataclass(slots=True, eq=False)
@@ -214,7 +215,7 @@ class Producer:
         error: LedgerError | None = None
         try:
             while (reply := self._stream.read()) is not None:
-                appended = msgspec.msgpack.decode(reply, type=Appended)
+                appended = _APPENDED.decode(reply)
                 if appended.error is not None:
                     error = error_for(appended.error.code, appended.error.message, appended.error.hint)
                     self._settle(error)

@@ -53,6 +53,7 @@ from ledger.producer_messages import AskSequence, LastSequence, PartitionCount
 from ledger.protocol import (
     ACTIONS,
     BLOCK_SCHEMA,
+    DECODERS,
     PROTOCOL_VERSION,
     AcknowledgeCommand,
     AppendCommand,
@@ -220,7 +221,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         if len(body) > most:
             raise Refused(f"{what} comes with {len(body)} bytes, setting 'maxRequestBodyBytes' allows {most}")
         try:
-            return msgspec.json.decode(body, type=kind)
+            return DECODERS[kind].decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
             raise Refused(f"{what} is no {getattr(kind, '__name__', kind)}: {wrong}") from wrong
 

@@ -55,6 +55,9 @@ class TaskClaims(msgspec.Struct, frozen=True):
         )
 
 
+_CLAIMS = msgspec.json.Decoder(TaskClaims)
+
+
 def task_token(secret: str, claims: TaskClaims) -> str:
     """The token that a task shows."""
     said = base64.urlsafe_b64encode(msgspec.json.encode(claims))
@@ -71,7 +74,7 @@ def read_task_token(secrets: Sequence[bytes], token: bytes) -> TaskClaims | None
     if not any([hmac.compare_digest(_signature(secret, said).encode(), signature) for secret in secrets]):  # noqa: C419
         return None
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(said), type=TaskClaims)
+        return _CLAIMS.decode(base64.urlsafe_b64decode(said))
     except (binascii.Error, ValueError, msgspec.DecodeError):
         return None
 

@@ -14,6 +14,8 @@ from pyarrow import flight
 from ledger.errors import LedgerError, Unavailable, error_for
 from ledger.protocol import WireError
 
+_ERROR = msgspec.json.Decoder(WireError)
+
 
 def to_flight(error: LedgerError) -> flight.FlightError:
     """The Flight error that carries ours."""
@@ -26,7 +28,7 @@ def from_flight(error: BaseException, address: str) -> LedgerError:
     extra = getattr(error, "extra_info", b"")
     if extra:
         try:
-            wire = msgspec.json.decode(extra, type=WireError)
+            wire = _ERROR.decode(extra)
         except msgspec.DecodeError:
             return LedgerError(f"the broker at {address} answered an error that this client cannot read: {error}")
         return error_for(wire.code, wire.message, wire.hint)
