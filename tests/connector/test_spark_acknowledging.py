@@ -102,8 +102,9 @@ store, checkpoint, mode = sys.argv[1:]
 spark, orders = session("killed"), connect(store).ledger("orders")
 def sink(frame, batch):
     rows = sorted(row.n for row in frame.collect())
-    orders.cursor("billing").acknowledge(orders.end().end)
-    orders.trim()
+    if batch == 1:
+        orders.cursor("billing").acknowledge(orders.end().end)
+        orders.trim()
     print("batch", batch, len(rows), sum(rows), flush=True)
     if mode == "kill" and batch == 1:
         os.killpg(0, signal.SIGKILL)
@@ -137,7 +138,8 @@ def test_killed_after_everything_was_acknowledged(store: Path, tmp_path: Path) -
     status, restarted = run("go on")
     assert status == 0
     assert killed == ["batch 0 10 45", "batch 1 10 145"]
-    assert restarted == ["batch 1 10 145", "batch 2 10 245", "batch 3 10 345"]
+    assert restarted == ["batch 1 10 145"], "the same rows; what was acknowledged before it was read is passed over"
     state = orders.cursor("billing").state()
     assert (state.backlog_rows, state.next_position) == (0, orders.end().end)
-    assert state.replay_floor == orders.end().end, "the last batch, acknowledged while the process ended"
+    assert state.replay_floor is not None
+    assert state.replay_floor < state.next_position, "the end of the last batch that was delivered"
