@@ -62,7 +62,7 @@ spark.stop()
 """.replace("ROWS", str(ROWS))
 
 
-@pytest.mark.fault
+@pytest.mark.slow
 def test_executors_elsewhere_write_and_read(tmp_path: Path) -> None:
     script, store = tmp_path / "elsewhere.py", tmp_path / "store"
     script.write_text(DRIVER, encoding="utf-8")
