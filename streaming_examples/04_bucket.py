@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as f
 
 from pyspark_ledger import connect, session
+from streaming_examples.broker_control import stop_broker
 from streaming_examples.flights import FLIGHT_ROWS, flights
 from streaming_examples.s3_server import S3Server
 
@@ -70,8 +71,6 @@ sizes = [row["bytes"] for row in listing.collect()]
 # MAGIC **Now without the broker.** It is stopped, and its directory is not looked at. The same flights come out.
 
 # COMMAND ----------
-
-from streaming_examples.broker_control import stop_broker  # noqa: E402
 
 stop_broker(store.client)
 rows = reader.load("flights")
