@@ -25,7 +25,7 @@ from pyspark.sql import functions as f
 from benchmarks.harness import compare
 from benchmarks.raw_disk import bench_dir
 from benchmarks.rows import ENTRY_BYTES, ROW_BYTES, entry_rows, fill
-from benchmarks.spark_queries import drained, session
+from benchmarks.spark_queries import drained, session, start
 from ledger.acknowledged_rows import acknowledge_batch
 from ledger.api import connect
 from ledger.broker.acknowledge_stream import acknowledge
@@ -69,14 +69,8 @@ class Bench:
         """Seconds for each row that is delivered."""
         frame = self.spark.readStream.format("ledger").option("store", str(self.store)).option("subscription", cursor)
         frame = frame.option("maxBytesPerTrigger", ENTRIES * ENTRY_BYTES // 2).load(LEDGER)
-        took = drained(_start(frame, self.folder / cursor))
+        took = drained(start(frame, self.folder / cursor, available_now=True))
         return sum(took.seconds) / took.rows
-
-
-def _start(frame: DataFrame, checkpoint: Path):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    from benchmarks.spark_queries import start
-
-    return start(frame, checkpoint, available_now=True)
 
 
 def positions(bench: Bench) -> DataFrame:
@@ -124,9 +118,11 @@ def holes_read(bench: Bench) -> None:
         "holes_read_by_entry": lambda: bench.cursor_with(whole, np.full(len(whole), -1)),
         "holes_read_by_row": lambda: bench.cursor_with(single // ROWS, single % ROWS),
     }
-    ratios = []
-    for name, made in ((name, made) for name, made in cases.items() if name in CASES):
-        ratios.append(compare(name, lambda made=made: bench.read(made()), lambda: bench.read(bench.cursor())).ratio)  # type: ignore[misc]
+    ratios = [
+        compare(name, lambda made=made: bench.read(made()), lambda: bench.read(bench.cursor())).ratio  # type: ignore[misc]
+        for name, made in cases.items()
+        if name in CASES
+    ]
     if len(ratios) == len(cases):
         print(f"ratio holes_read {min(ratios):.3f}", flush=True)
 

@@ -7,8 +7,14 @@ does with as many threads, and drops them. One SeaweedFS on this host serves bot
 
 from __future__ import annotations
 
+import itertools
 import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from botocore.endpoint import Endpoint
 
 from benchmarks.harness import compare
 from benchmarks.offload import BUCKET, EXTRA, bucket_and_ledger
@@ -19,28 +25,44 @@ from offload.object_key import ObjectKey
 _WINDOW_BYTES = 16 * 1024 * 1024
 _BLOCK_BYTES = 4 * 1024 * 1024
 _THREADS = 4
-_OPENING = 3  # the index, the data object's head, the places
+
+
+@contextmanager
+def counted_requests() -> Iterator[Callable[[], int]]:
+    """How many requests any client of boto3 has sent, retries left out."""
+    send, count = Endpoint.make_request, itertools.count(1)
+    sent = 0
+
+    def counting(*words: Any, **named: Any) -> Any:
+        nonlocal sent
+        sent = next(count)
+        return send(*words, **named)
+
+    Endpoint.make_request = counting
+    try:
+        yield lambda: sent
+    finally:
+        Endpoint.make_request = send
 
 
 def main() -> None:
     """Read in turns."""
-    with bucket_and_ledger() as (server, local):
+    with bucket_and_ledger() as (server, local), counted_requests() as sent:
         copies = LedgerCopies(f"s3://{BUCKET}", server.options, read_threads=_THREADS, window_bytes=_WINDOW_BYTES)
         attempt = uuid.uuid4()
         copies.offload(local, attempt, EXTRA)
         key, client = ObjectKey(attempt, local.ledger_id), server.client()
-        requests = 0
+        requests: list[int] = []
 
         def ours() -> None:
-            nonlocal requests
-            before = copies.windows.requests
+            before = sent()
             ledger = copies.read_offloaded(local.ledger_id, attempt, copies.driver)
             places = ledger.index(0, local.entries)
             for block in blocks(places, local.path, local.ledger_id, 0, local.entries, _BLOCK_BYTES):
                 frames = ledger.read(block.first_entry, block.entries)
                 frame_table(frames, local.ledger_id, block.first_entry, block.entries)
-            requests = copies.windows.requests - before + _OPENING
             ledger.close()
+            requests.append(sent() - before)
 
         def fetch(start: int) -> int:
             end = min(start + _WINDOW_BYTES, local.file_bytes) - 1
@@ -52,7 +74,7 @@ def main() -> None:
                 sum(pool.map(fetch, range(0, local.file_bytes, _WINDOW_BYTES)))
 
         compare("cold_read", ours, base, work_bytes=local.file_bytes)
-        print(f"requests per GiB: {requests * 2**30 / local.file_bytes:.0f}")
+        print(f"requests per GiB: {max(requests) * 2**30 / local.file_bytes:.0f}")
         copies.close()
 
 
