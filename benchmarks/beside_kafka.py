@@ -88,7 +88,7 @@ def peers(*, with_kafka: bool = True) -> Iterator[Peers]:
         folder = Path(text).resolve()
         client = connect(folder / "store").client
         try:
-            spark = session(jars("connector") if with_kafka else [], spark_sql_shuffle_partitions="2")
+            spark = session(jars("connector") if with_kafka else [])
             if with_kafka:
                 with kafka(folder / "kafka") as broker:
                     yield Peers(spark, client, folder / "store", broker, folder, count())

@@ -28,8 +28,8 @@ class Took:
     seconds: tuple[float, ...]
 
 
-def session(jars: Sequence[Path] = (), **more: str) -> SparkSession:
-    """Two cores, workers over Unix sockets, both sources known; `jars` and settings (`_` for `.`) beside them."""
+def session(jars: Sequence[Path] = ()) -> SparkSession:
+    """Two cores, workers over Unix sockets, both sources known; `jars` beside them."""
     from benchmarks.repeated_rows import RepeatedSource
     from pyspark_ledger import register
 
@@ -46,7 +46,7 @@ def session(jars: Sequence[Path] = (), **more: str) -> SparkSession:
         "spark.driver.memory": "2g",
         "spark.log.level": "ERROR",
         "spark.jars": ",".join(str(jar) for jar in jars),
-        **{name.replace("_", "."): value for name, value in more.items()},
+        "spark.sql.shuffle.partitions": "2",
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
