@@ -102,7 +102,7 @@ def register(
     sources were started earlier and do not see later changes of this process's environment.
     """
     _require_own_packages()
-    from ledger.api import store_location
+    from ledger.store_location import store_location
 
     chosen = store or os.environ.get("LEDGER_STORE")
     source: Any = DefaultSource

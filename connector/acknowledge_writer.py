@@ -21,12 +21,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from connector.acknowledged_positions import MESSAGE_ID, POSITION, acknowledged
 from connector.connection import DriverConnection
 from connector.options import LedgerOptions, require_ledger
-from ledger.api import store_location
 from ledger.broker.acknowledge_stream import acknowledge
 from ledger.cursor_calls import NameCursor
 from ledger.errors import Refused
 from ledger.names import canonical_name
 from ledger.protocol import AcknowledgeCommand, AskEnd
+from ledger.store_location import store_location
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -21,12 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 from connector.cli_cache import show_cache
-from ledger.api import LedgerStore, connect, store_location
+from ledger.api import LedgerStore, connect
 from ledger.cursor_calls import CursorState, NameCursor, OpenCursor, ResetCursor
 from ledger.errors import LedgerError
 from ledger.names import canonical_name, short_name
 from ledger.position import EARLIEST, LATEST, Position
 from ledger.protocol import CreateLedger, Empty, LedgerDescription, SeekTime
+from ledger.store_location import store_location
 
 # Locals in a traceback could show a token.
 app = typer.Typer(

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from connector.cli import Output, OutputOption, StoreOption, opened, reporting, show
-from ledger.api import LedgerStore, store_location
+from ledger.api import LedgerStore
 from ledger.clock import system_clock_ms
 from ledger.cursor import cursor_info
 from ledger.entry import ParsedEntry, entry_rows, is_arrow, is_marker, parse_entry
@@ -32,6 +32,7 @@ from ledger.segment_index import EntryIndex, load_index
 from ledger.segment_reader import iter_frames, walk_segment
 from ledger.segment_verification import verify_segment
 from ledger.segment_writer import data_path
+from ledger.store_location import store_location
 from offload.block_index import parse_index
 
 dump = typer.Typer(no_args_is_help=True, help="What stands in a file, ours or Pulsar's.")

@@ -26,10 +26,10 @@ from connector.disk_life import dies_with_its_machine
 from connector.session_listeners import is_connect
 from connector.subscription import Heartbeat
 from connector.throwaway_tls import ThrowawayTls
-from ledger.api import store_location
 from ledger.errors import LedgerError, Refused
 from ledger.host import run_directory
 from ledger.protocol import Empty
+from ledger.store_location import store_location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from connector.option_kinds import Use
 from connector.options import LedgerOptions, read_options
-from ledger.api import store_location
 from ledger.errors import Refused
+from ledger.store_location import store_location
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

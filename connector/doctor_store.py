@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from connector.finding import Finding
-from ledger.api import store_location
 from ledger.broker.credentials import Credentials
 from ledger.broker.embedded import connect_store
 from ledger.errors import LedgerError
+from ledger.store_location import store_location
 
 _PREFIX = "LEDGER_"
 

@@ -21,7 +21,6 @@ from connector.partition_fetch import FetchRange, ReadSource
 from connector.read_plan import SizedRange, plan_tasks
 from connector.row_shape import RowShape, RowWishes, row_shape
 from connector.shared_rows import shared_columns
-from ledger.api import store_location
 from ledger.clock import monotonic_ms, pause
 from ledger.errors import NotFound
 from ledger.partitions import partition_of
@@ -37,6 +36,7 @@ from ledger.protocol import (
     SplitRanges,
     SplitRequest,
 )
+from ledger.store_location import store_location
 from ledger.survey_calls import AskQuotas, AskSurvey, Quota, Reading, Survey
 
 if TYPE_CHECKING:

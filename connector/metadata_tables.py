@@ -21,12 +21,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from connector.connection import DriverConnection
 from connector.schema import spark_schema
-from ledger.api import store_location
 from ledger.cursor_calls import AskHoles, CursorState, Holes, NameCursor
 from ledger.names import canonical_name
 from ledger.position import LATEST, Position, PositionRange
 from ledger.position_info import decode_info
 from ledger.protocol import Empty, LedgerDescription, NameLedger
+from ledger.store_location import store_location
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

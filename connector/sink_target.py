@@ -20,7 +20,6 @@ from connector.options import LedgerOptions, require_ledger
 from connector.row_address import LEDGER, own_columns
 from connector.schema import columns_to_write, require_writable, spark_schema
 from connector.written_columns import Ask, settled_columns
-from ledger.api import store_location
 from ledger.clock import system_clock_ms
 from ledger.columns import schema_bytes, schema_from_bytes
 from ledger.entry import STAMP_BYTES_MAX
@@ -29,6 +28,7 @@ from ledger.names import canonical_name, short_name
 from ledger.partitions import partition_name
 from ledger.protocol import CreateLedger, GetSchema, LedgerDescription, NameLedger, RegisterSchema, SchemaVersion
 from ledger.segment_format import entry_bytes_max
+from ledger.store_location import store_location
 
 if TYPE_CHECKING:
     import msgspec

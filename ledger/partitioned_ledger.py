@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
-from ledger.api import Cursor, Ledger, rows_table
 from ledger.clock import new_id
 from ledger.errors import Refused
+from ledger.given_rows import rows_table
+from ledger.ledger import Ledger
+from ledger.ledger_cursor import Cursor
 from ledger.names import short_name
 from ledger.partition_routing import murmur3_32, require_hashing_scheme
 from ledger.partitions import partition_names

@@ -16,8 +16,9 @@ from connector.data_source import LedgerSource
 from connector.progress_watch import LedgerProgress, PrometheusGauges, ledgers_of
 from connector.stream_reader import LedgerStreamReader
 from connector.stream_report import Origin, read_origin, reads_between
-from ledger.api import Ledger, connect
+from ledger.api import connect
 from ledger.clock import monotonic_ms
+from ledger.ledger import Ledger
 from ledger.position import Position
 from ledger.protocol import CacheMetrics, CreateLedger
 

@@ -11,8 +11,10 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from connector.data_source import LedgerSource
-from ledger.api import Ledger, connect, store_location
+from ledger.api import connect
 from ledger.errors import Refused
+from ledger.ledger import Ledger
+from ledger.store_location import store_location
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -22,8 +22,9 @@ from connector.acknowledging import committed
 from connector.data_source import LedgerSource
 from connector.schema import METADATA, spark_schema
 from connector.stream_reader import LedgerStreamReader
-from ledger.api import Ledger, connect
+from ledger.api import connect
 from ledger.errors import Refused
+from ledger.ledger import Ledger
 from ledger.protocol import Empty
 
 ALL = ReadAllAvailable()

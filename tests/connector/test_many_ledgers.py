@@ -16,9 +16,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from connector.data_source import LedgerSource
 from connector.ledger_positions import positions_json, timestamps_json
 from connector.stream_reader import LedgerStreamReader
-from ledger.api import Ledger, LedgerStore, connect
+from ledger.api import LedgerStore, connect
 from ledger.broker.client import client_for
 from ledger.errors import DataLoss, NotFound, Refused
+from ledger.ledger import Ledger
 from ledger.life_calls import ChangePolicy
 from ledger.protocol import CreateLedger, NameLedger
 

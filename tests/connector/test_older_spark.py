@@ -13,7 +13,8 @@ import pytest
 
 from connector.data_source import LedgerSource
 from connector.stream_reader import LedgerStreamReader
-from ledger.api import Ledger, connect
+from ledger.api import connect
+from ledger.ledger import Ledger
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import pyspark_ledger
-from ledger.api import Ledger, connect
+from ledger.api import connect
 from ledger.errors import Refused
+from ledger.ledger import Ledger
 from ledger.protocol import CreateLedger
 
 ROOT = Path(__file__).resolve().parents[2]

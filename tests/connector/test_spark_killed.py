@@ -15,7 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ledger.api import Ledger, connect
+from ledger.api import connect
+from ledger.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 600

@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from ledger.api import Ledger, connect
+from ledger.api import connect
+from ledger.ledger import Ledger
 
 spec = importlib.util.spec_from_file_location("connector_fixtures", Path(__file__).parent / "conftest.py")
 fixtures = importlib.util.module_from_spec(spec)

@@ -12,7 +12,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from ledger.api import Ledger, connect
+from ledger.api import connect
+from ledger.ledger import Ledger
 
 VERSION = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
 

@@ -16,9 +16,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from connector.data_source import LedgerSource
 from connector.stream_reader import LedgerStreamReader
-from ledger.api import Ledger, connect
+from ledger.api import connect
 from ledger.entry import encode_entry
 from ledger.errors import DataLoss, LedgerError, NotFound, Refused
+from ledger.ledger import Ledger
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import Empty
 

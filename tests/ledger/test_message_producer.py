@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ledger.api import Ledger, LedgerStore, connect
+from ledger.api import LedgerStore, connect
 from ledger.broker import message_producer
 from ledger.entry import parse_entry
 from ledger.errors import LedgerError, Refused, Unavailable
+from ledger.ledger import Ledger
 from ledger.message_id import MessageId
 from ledger.position import PositionRange
 from ledger.protocol import CreateLedger, Empty, ReadRequest

@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ledger.api import Ledger, LedgerStore, connect
+from ledger.api import LedgerStore, connect
 from ledger.errors import AlreadyExists, NotFound, Refused
+from ledger.ledger import Ledger
 from ledger.partition_routing import partition_for_key
 from ledger.partitioned_ledger import PartitionedLedger
 from ledger.partitions import partition_of, without_partitions

@@ -1,0 +1,52 @@
+"""Where a store is: a directory of this host, or a broker's address.
+
+Rules: what is given goes before `LEDGER_STORE`, that before `./ledger-store`; a directory is made absolute.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ledger.errors import Refused
+
+_SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "grpc+unix://")
+
+
+def store_location(given: str | os.PathLike[str] | None = None) -> str:
+    """Where the store is: what is given, else `LEDGER_STORE`, else `./ledger-store`. Directories become absolute."""
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise Refused(f"the store is {given!r}, expected a directory or a broker's address")
+    text = os.fspath(given) if given else os.environ.get("LEDGER_STORE") or "ledger-store"
+    text = text.removeprefix("file://")
+    if is_address(text):
+        _require_address(text)
+        return text
+    if "://" in text:
+        raise Refused(
+            f"store {text!r} is neither a directory of this host nor a broker's address",
+            hint=f"An address begins with {', '.join(_SCHEMES)}",
+        )
+    return str(Path(text).expanduser().absolute())
+
+
+def is_address(location: str) -> bool:
+    """Whether a location is a broker's address; else it is a directory."""
+    return location.startswith(_SCHEMES)
+
+
+def _require_address(text: str) -> None:
+    """Refuse an address that no connection can be made to."""
+    if text.startswith("grpc+unix://"):
+        return
+    try:
+        parts = urlsplit(text)
+        whole = bool(parts.hostname and parts.port)
+    except ValueError:
+        whole = False
+    if not whole:
+        raise Refused(
+            f"the broker's address {text!r} has no host or no port that is a number",
+            hint="Write grpc://HOST:PORT or grpc+tls://HOST:PORT",
+        )
