@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 compile=("${UV:-.venv/bin/uv}" pip compile --quiet --upgrade --python-version 3.11
     --generate-hashes --no-emit-index-url --no-header)
 "${compile[@]}" requirements/bootstrap.in --output-file requirements/bootstrap.lock
-"${compile[@]}" pyproject.toml --extra spark --extra delta --extra s3 --extra demo --extra metrics --group dev \
+"${compile[@]}" pyproject.toml --extra spark --extra delta --extra history --extra s3 --extra demo --extra metrics --group dev \
     --override requirements/overrides.txt --constraint requirements/bootstrap.lock \
     --output-file requirements/dev.lock
 # What a user of the wheel gets with Spark: the newest allowed, and the lowest allowed.
