@@ -8,7 +8,8 @@
 
 Midway the broker is killed with SIGKILL, and both applications go on. Later the reading application is killed, JVM and
 all, and started again from its checkpoint. In the end every one of the 336,776 flights is accounted for exactly once,
-and the windows are those that pyarrow computes from the source. Exit status 0 only when every check holds.
+and the windows are those that pyarrow computes from the source. At last the history goes to S3, and both a query from
+the beginning and a read of the bucket without a broker find the same rows. Exit status 0 only when every check holds.
 
 All state is in `build/demo/`, removed at the start. Whatever was started is stopped at the end, also after Ctrl-C.
 """
@@ -33,6 +34,7 @@ from streaming_examples.app_process import AppProcess
 from streaming_examples.audit import Check, exactly_once, nothing_dropped, went_on, windows_right
 from streaming_examples.batch_files import BatchFiles
 from streaming_examples.broker_control import kill_broker, stop_broker, stop_broker_of
+from streaming_examples.bucket_act import BucketAct
 from streaming_examples.flight_feed import FlightFeed, start_sink, write_batch
 from streaming_examples.flights import FLIGHT_ROWS, flights, weather
 from streaming_examples.meter import Meter
@@ -73,6 +75,7 @@ class Demo:
         self.stream_the_rest()
         self.let_it_finish()
         self.account()
+        self.bring_to_a_bucket()
 
     def prepare(self) -> None:
         """The source, and Spark."""
@@ -163,6 +166,14 @@ class Demo:
         self.checks += went_on(progress)
         backlog = self.api.ledger(LEDGER).cursor(SUBSCRIPTION).state().backlog_rows
         self.checks.append(Check("the subscription has no backlog", backlog == 0, f"{backlog} rows"))
+
+    def bring_to_a_bucket(self) -> None:
+        """The history goes to S3 and is read from there, with the broker and without."""
+        self.say("bringing the history to S3, reading it through the broker and without one")
+        act = BucketAct(self.api, LEDGER, self.spark, self.directory, self.stack)
+        act.run(self.source, self.store)
+        self.checks += act.checks
+        self.timings += act.timings
 
     def say(self, what: str) -> None:
         """One line, with the seconds since the start."""
