@@ -36,10 +36,15 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-# test: everything but the long tests; those without a JVM first (T=tests/path or -k… narrows it)
+# test: everything but the long tests and those of the docs; those without a JVM first (T=tests/path or -k… narrows it)
 .PHONY: test
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not fault and not pulsar" $(T)
+	$(BIN)/python -m pytest -m "not slow and not fault and not pulsar and not docs" $(T)
+
+# test-docs: every line of code in README and docs runs, each page as a program of its own
+.PHONY: test-docs
+test-docs: setup
+	$(BIN)/python -m pytest -m "docs" tests/docs
 
 # test-faults: kills processes, damages files, compares what is left
 .PHONY: test-faults

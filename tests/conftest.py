@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from streaming_examples.s3_server import S3Server
@@ -29,6 +30,9 @@ sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+# How long an example takes is the machine's affair: another process beside the tests must not fail them.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 os.environ.pop("LEDGER_STORE", None)
 os.environ.pop("SPARK_REMOTE", None)
 

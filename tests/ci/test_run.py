@@ -11,6 +11,7 @@ import pytest
 
 RUN = Path(__file__).resolve().parents[2] / ".ci" / "run"
 GOOD = "=== 3 passed, 1 skipped in 61.02s (0:01:01) ==="
+DOCS = 2
 OTHER_STEPS = 6  # set-up, check, demo, notebooks, two wheels
 
 
@@ -18,8 +19,9 @@ def run_with(directory: Path, **steps: str) -> tuple[int, str]:
     """Exit code and last line of .ci/run when `steps` are the shell lines of the targets named."""
     (directory / ".ci").mkdir()
     shutil.copy(RUN, directory / ".ci" / "run")
-    targets = ["setup", "check", "test", "test-faults", "demo", "notebooks", "smoke", "smoke-lowest"]
-    said = {"test": f"echo '{GOOD}'", "test_faults": "echo '1 passed in 2.00s'"} | steps
+    targets = ["setup", "check", "test", "test-docs", "test-faults", "demo", "notebooks", "smoke", "smoke-lowest"]
+    counted = {"test": GOOD, "test_docs": "2 passed in 9.00s", "test_faults": "1 passed in 2.00s"}
+    said = {name: f"echo '{line}'" for name, line in counted.items()} | steps
     lines = [f"{target}:\n\t@{said.get(target.replace('-', '_'), 'true')}\n" for target in targets]
     (directory / "Makefile").write_text("".join(lines), encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
@@ -30,22 +32,22 @@ def run_with(directory: Path, **steps: str) -> tuple[int, str]:
 
 
 def test_tests_and_steps_are_counted(tmp_path: Path) -> None:
-    assert run_with(tmp_path) == (0, f"{3 + 1 + OTHER_STEPS} passed, 0 failed")
+    assert run_with(tmp_path) == (0, f"{3 + DOCS + 1 + OTHER_STEPS} passed, 0 failed")
 
 
 def test_failures_and_errors_of_tests_are_counted(tmp_path: Path) -> None:
     failing = "echo '= 2 failed, 5 passed, 1 error in 9.10s ='; exit 1"
-    assert run_with(tmp_path, test=failing) == (1, f"{5 + 1 + OTHER_STEPS} passed, 3 failed")
+    assert run_with(tmp_path, test=failing) == (1, f"{5 + DOCS + 1 + OTHER_STEPS} passed, 3 failed")
 
 
 @pytest.mark.parametrize("step", ["check", "demo", "notebooks", "smoke", "smoke_lowest"])
 def test_any_step_can_fail_the_run_and_the_rest_still_runs(tmp_path: Path, step: str) -> None:
-    assert run_with(tmp_path, **{step: "exit 3"}) == (1, f"{3 + 1 + OTHER_STEPS - 1} passed, 1 failed")
+    assert run_with(tmp_path, **{step: "exit 3"}) == (1, f"{3 + DOCS + 1 + OTHER_STEPS - 1} passed, 1 failed")
 
 
 def test_a_run_of_no_tests_at_all_is_a_failure(tmp_path: Path) -> None:
     nothing = "echo '= no tests ran in 0.02s ='; exit 5"
-    assert run_with(tmp_path, test_faults=nothing) == (1, f"{3 + OTHER_STEPS} passed, 1 failed")
+    assert run_with(tmp_path, test_faults=nothing) == (1, f"{3 + DOCS + OTHER_STEPS} passed, 1 failed")
 
 
 def test_without_an_environment_nothing_else_is_tried(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def test_the_commands_of_the_readme_are_targets() -> None:
     assert set(commands) <= set(targets)
 
 
+@pytest.mark.docs
 @pytest.mark.spark
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_runs(page: Path, tmp_path: Path) -> None:
