@@ -6,6 +6,7 @@ Rules
 - The size is stated beside the compressed bytes, and capped before anything is inflated: a few bytes must not
   ask for gigabytes. What comes out has exactly that size and nothing is left of what went in, or it is
   Corrupt.
+- Pulsar's Java client flushes a ZLIB stream and does not end it: it has no checksum of its own, and ends in 0000ffff.
 - Arrow's codecs leave the rest of a buffer as it was when less comes out than was asked for. Each codec here
   is asked in a way that shows it.
 - A number that is not in the list is a newer writer's: Unsupported.
@@ -27,6 +28,7 @@ UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
 _ZSTD_LEVEL = 3  # Pulsar's
 _EMPTY_LZ4 = b"\0"
 _LZ4_END = 5  # a block ends with at least so many bytes as they are
+_ZLIB_FLUSHED = b"\0\0\xff\xff"  # an empty stored block: all that went in before it is out
 
 
 def compress(kind: int, buffer: bytes | memoryview, *, level: int = _ZSTD_LEVEL) -> bytes:
@@ -120,7 +122,8 @@ def _inflate_zlib(buffer: bytes | memoryview, size: int, where: str) -> memoryvi
     if len(inflated) != size:
         found = f"more than {size}" if len(inflated) > size else str(len(inflated))
         raise Corrupt(f"{where} is ZLIB of {len(buffer)} bytes that gives {found} bytes, it states {size}")
-    if not inflater.eof or inflater.unused_data:
+    flushed = not buffer or bytes(buffer[-len(_ZLIB_FLUSHED) :]) == _ZLIB_FLUSHED
+    if inflater.unused_data or not (inflater.eof or flushed):
         state = f"{len(inflater.unused_data)} bytes too many" if inflater.eof else "no end"
         raise Corrupt(f"{where} is ZLIB of {len(buffer)} bytes with {state}")
     return memoryview(inflated)

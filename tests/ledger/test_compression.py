@@ -52,6 +52,17 @@ def test_golden_bytes_are_read(kind: int) -> None:
     assert bytes(decompress(kind, GOLDEN[kind], len(TEXT), "it")) == TEXT
 
 
+def test_zlib_that_was_flushed_and_not_ended_is_read_as_pulsars_java_client_writes_it() -> None:
+    stream = zlib.compressobj()
+    flushed = stream.compress(TEXT) + stream.flush(zlib.Z_SYNC_FLUSH)
+    assert bytes(decompress(ZLIB, flushed, len(TEXT), "it")) == TEXT
+    assert bytes(decompress(ZLIB, b"", 0, "it")) == b""
+    with pytest.raises(Corrupt, match="bytes with no end"):
+        decompress(ZLIB, flushed[:-1], len(TEXT), "it")
+    with pytest.raises(Corrupt, match=f"gives {len(TEXT)} bytes, it states {len(TEXT) + 1}"):
+        decompress(ZLIB, flushed, len(TEXT) + 1, "it")
+
+
 def test_zlib_has_its_header_and_zstd_its_frame() -> None:
     assert zlib.decompress(compress(ZLIB, TEXT)) == TEXT
     assert compress(ZSTD, TEXT)[:4] == bytes.fromhex("28b52ffd")
