@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from connector.crypto_keys import KeyReferences, key_references
 from connector.option_kinds import READS, Option, flag, one_of, text
 from ledger.errors import Refused
 
@@ -46,6 +47,16 @@ BUCKET_OPTIONS: tuple[Option, ...] = (
         "With `offload`, of topics of messages: `auto` looks through all entries first, for transactions, chunked "
         "messages, times and rows. `none` promises that there are no transactions and no chunks: one fails the read.",
         one_of("auto", "none"),
+    ),
+    Option(
+        "cryptoKeys",
+        "",
+        READS,
+        "With `offload`: where the private keys of messages are that Pulsar's clients encrypted: `file:/path` or "
+        '`env:NAME`, or by the names of the keys, as JSON: `{"orders": "file:/path"}`. Never a key itself: plans and '
+        "logs show options. Read by every task, on its own host.",
+        key_references,
+        shown=False,
     ),
     Option("offloadEndpoint", "AWS", READS, "With `offload`: the endpoint of another S3, `https://host:port`.", text),
     Option("offloadRegion", "", READS, "With `offload`: the region of the bucket.", text),
@@ -89,6 +100,7 @@ class BucketOptions:
     offload_metadata: str = ""
     offload_cluster: str = ""
     offload_scan: str = "auto"
+    crypto_keys: KeyReferences = ()
     offload_endpoint: str = ""
     offload_region: str = ""
     offload_path_style: bool | None = None

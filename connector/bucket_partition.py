@@ -1,7 +1,7 @@
 """What a task does with a part of a bucket: objects in, record batches out. No broker is asked.
 
 Rules: the store of objects is opened in the process that reads, and kept there for its next task. Credentials are found
-there, too.
+there, too, and so are the keys of encrypted messages. With a rescue column, what no key opens goes there as it is.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from connector.crypto_keys import KeyReferences, read_keys
 from connector.entry_rows import entry_rows
 from connector.metadata_columns import Topic
 from connector.row_shape import RowShape
-from offload.bucket_fetch import read_part
+from ledger.entry import ParsedEntry
+from ledger.errors import Refused, Unsupported
+from ledger.message_encryption import PrivateKeys
+from offload.bucket_fetch import Opener, read_part
 from offload.bucket_log import Part
 from offload.opened_store import open_object_store
 from offload.s3_options import S3Options
@@ -33,6 +37,7 @@ class BucketObjects:
     s3: S3Options
     shape: RowShape
     skip_missing: bool
+    keys: KeyReferences = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,22 @@ def fetch_part(wanted: BucketPart) -> Iterator[pa.RecordBatch]:
     """The rows of a part, in order."""
     source = wanted.source
     store = _store(source.address, source.s3)
-    entries = read_part(store, wanted.part, skip_missing=source.skip_missing)
+    opener = _opener(read_keys(source.keys), lenient=source.shape.rescues)
+    entries = read_part(store, wanted.part, skip_missing=source.skip_missing, opener=opener)
     yield from entry_rows(Topic.of(wanted.topic), source.shape).batches(entries)
+
+
+def _opener(keys: PrivateKeys | None, *, lenient: bool) -> Opener | None:
+    if keys is None or not lenient:
+        return None if keys is None else keys.opened
+
+    def opened(entry: ParsedEntry, where: str) -> ParsedEntry:
+        try:
+            return keys.opened(entry, where)
+        except (Unsupported, Refused):
+            return entry
+
+    return opened
 
 
 @lru_cache(maxsize=4)

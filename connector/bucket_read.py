@@ -141,7 +141,7 @@ class BucketRead:
             log.require_whole(range_)
         for gap in log.gaps_in(range_):
             _log.warning("%s: %s is not in the bucket and is left out", log.topic.name, gap)
-        source = BucketObjects(self.bucket.address, self.bucket.s3(), self.shape(), skip)
+        source = BucketObjects(self.bucket.address, self.bucket.s3(), self.shape(), skip, self.bucket.crypto_keys)
         target = part_bytes(log.size_of(range_), self.options.min_partition_bytes, self.options.target_partition_bytes)
         return [BucketPart(source, log.topic.name, part) for part in log.parts(range_, target)]
 

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 def on_this_host(credentials: Credentials) -> Credentials:
     """The same credentials, with the paths that this process can read."""
-    return credentials.with_files(_found)
+    return credentials.with_files(file_on_this_host)
 
 
-def _found(path: str) -> str:
+def file_on_this_host(path: str) -> str:
+    """The path of a file that this process can read; the given one, where there is none."""
     if Path(path).exists():
         return path
     try:

@@ -7,7 +7,7 @@ Rules
   it does not say itself (event time, sequence id). An item that was compacted out delivers nothing and keeps
   its index.
 - A value is a view of the entry, or of what was inflated from it. Null (a tombstone) is not empty.
-- Encrypted entries are refused naming the keys; markers hold no message.
+- Encrypted entries are refused naming the keys, unless `ledger.message_encryption` opened them. Markers hold nothing.
 - A chunk is a part of a message. `ChunkAssembler` gives the whole, which stands where its last chunk stands.
 """
 
@@ -71,6 +71,7 @@ def decode_messages(parsed: ParsedEntry, where: str, *, max_bytes: int = UNCOMPR
     metadata = parsed.metadata
     if is_marker(metadata):
         return []
+    _require_clear(metadata, where)
     _require_messages(metadata, where)
     payload = parsed.payload
     if metadata.compression != NONE:
@@ -81,13 +82,16 @@ def decode_messages(parsed: ParsedEntry, where: str, *, max_bytes: int = UNCOMPR
     return [_single(parsed.stamp, metadata, payload, where)]
 
 
-def _require_messages(metadata: MessageMetadata, where: str) -> None:
+def _require_clear(metadata: MessageMetadata, where: str) -> None:
     if metadata.encryption_keys:
         names = ", ".join(repr(key.key) for key in metadata.encryption_keys)
         raise Unsupported(
             f"{where} is encrypted with key {names}, which is not read",
-            hint="Read it with a Pulsar client that has the key",
+            hint="A read of a bucket takes the private key (option 'cryptoKeys'), and so does a Pulsar client",
         )
+
+
+def _require_messages(metadata: MessageMetadata, where: str) -> None:
     if is_arrow(metadata):
         raise Refused(f"{where} holds Arrow rows, expected Pulsar messages")
     if metadata.num_chunks_from_msg > 1:
@@ -205,6 +209,7 @@ class ChunkAssembler:
         count, number = metadata.num_chunks_from_msg, metadata.chunk_id
         if count <= 1 or is_marker(metadata):
             return parsed
+        _require_clear(metadata, where)  # each chunk is encrypted by itself, so together they are nothing
         if not 0 <= number < count:
             raise Corrupt(f"{where} is chunk {number} of {count} of message {metadata.uuid!r}")
         key = (metadata.producer_name, metadata.uuid)

@@ -4,13 +4,14 @@ Rules
 - The checksum of every entry that has one is verified here, in the process that uses its rows. Pulsar's clients may
   leave it out.
 - A chunked message is given whole, where its last chunk stands; its other chunks are fetched wherever they are.
+- Payloads are opened before anything else is made of them: each chunk of a message is encrypted by itself.
 - In a part that was not judged, an entry of a transaction or a chunk is an error: whether it is seen is not known.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ledger.entry import Buffer, ParsedEntry, is_arrow, is_marker, parse_entry
 from ledger.errors import Corrupt, DataLoss, NotFound, Refused
@@ -24,15 +25,22 @@ from offload.object_store import ObjectStore
 from offload.read_ahead import ObjectRange, ReadAhead
 
 _log = logging.getLogger(__name__)
+# What makes an entry of an encrypted one; `where` names it in errors.
+Opener = Callable[[ParsedEntry, str], ParsedEntry]
 
 
-def read_part(store: ObjectStore, part: Part, *, skip_missing: bool = False) -> Iterator[tuple[Position, ParsedEntry]]:
-    """The entries of a part that a reader may see, in order; with `skip_missing` what is not there is logged only."""
+def read_part(
+    store: ObjectStore, part: Part, *, skip_missing: bool = False, opener: Opener | None = None
+) -> Iterator[tuple[Position, ParsedEntry]]:
+    """The entries of a part that a reader may see, in order; with `skip_missing` what is not there is logged only.
+
+    Encrypted entries come as they are, or as `opener` gives them.
+    """
     ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for span in part.spans]
     with ReadAhead(store, ranges) as ahead:
         for number, span in enumerate(part.spans):
             try:
-                yield from _read_span(store, part, span, ahead.pieces(number))
+                yield from _read_span(store, part, span, ahead.pieces(number), opener)
             except (DataLoss, NotFound) as missing:
                 if not skip_missing:
                     raise
@@ -40,7 +48,7 @@ def read_part(store: ObjectStore, part: Part, *, skip_missing: bool = False) -> 
 
 
 def _read_span(
-    store: ObjectStore, part: Part, span: Span, pieces: Iterable[Buffer]
+    store: ObjectStore, part: Part, span: Span, pieces: Iterable[Buffer], opener: Opener | None
 ) -> Iterator[tuple[Position, ParsedEntry]]:
     where = f"{store.address}/{span.data_name}"
     for frame in stream_frames(pieces, span, where):
@@ -49,13 +57,20 @@ def _read_span(
         position = Position(span.ledger_id, frame.entry_id)
         if position in part.hidden:
             continue
-        entry = parse_entry(frame.entry, f"entry {position} in {where}", require_checksum=False)
-        seen = _seen(store, part, position, entry)
+        entry = _parsed(frame.entry, f"entry {position} in {where}", opener)
+        seen = _seen(store, part, position, entry, opener)
         if seen is not None:
             yield position, seen
 
 
-def _seen(store: ObjectStore, part: Part, position: Position, entry: ParsedEntry) -> ParsedEntry | None:
+def _parsed(data: memoryview, where: str, opener: Opener | None) -> ParsedEntry:
+    entry = parse_entry(data, where, require_checksum=False)
+    return entry if opener is None or not entry.metadata.encryption_keys else opener(entry, where)
+
+
+def _seen(
+    store: ObjectStore, part: Part, position: Position, entry: ParsedEntry, opener: Opener | None
+) -> ParsedEntry | None:
     metadata = entry.metadata
     if is_marker(metadata):
         return None
@@ -69,14 +84,17 @@ def _seen(store: ObjectStore, part: Part, position: Position, entry: ParsedEntry
     if not chunked:
         return entry
     chunks = part.messages.get(position)
-    return None if chunks is None else _whole(store, chunks, entry)
+    return None if chunks is None else _whole(store, chunks, entry, opener)
 
 
-def _whole(store: ObjectStore, chunks: tuple[Chunk, ...], last: ParsedEntry) -> ParsedEntry:
+def _whole(store: ObjectStore, chunks: tuple[Chunk, ...], last: ParsedEntry, opener: Opener | None) -> ParsedEntry:
+    """The message; its last chunk as it is where that is encrypted and could not be opened."""
+    if last.metadata.encryption_keys:
+        return last
     assembler = ChunkAssembler()
     for chunk in chunks[:-1]:
         where = f"entry {chunk.position} in {store.address}/{chunk.data_name}"
-        assembler.add(parse_entry(_fetched(store, chunk, where), where, require_checksum=False), where)
+        assembler.add(_parsed(_fetched(store, chunk, where), where, opener), where)
     where = f"entry {chunks[-1].position} in {store.address}/{chunks[-1].data_name}"
     whole = assembler.add(last, where)
     if whole is None:

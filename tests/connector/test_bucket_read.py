@@ -7,6 +7,8 @@ entries of columns, laid down as the offloader does.
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,15 @@ from connector.options import read_options
 from ledger.arrow_payload import arrow_metadata, encode_rows
 from ledger.entry import encode_entry
 from ledger.errors import DataLoss, NotFound, Refused, Unsupported
-from tests.ledger.test_fixtures_pulsar import ENCRYPTED, READ_ALIKE, ROOT, TRANSACTIONS, expected
+from tests.ledger.test_fixtures_pulsar import (
+    CHUNKED,
+    ENCRYPTED,
+    ENCRYPTED_KNOWN,
+    READ_ALIKE,
+    ROOT,
+    TRANSACTIONS,
+    expected,
+)
 from tests.offload.bucket_rig import marker, message, put_segment
 
 
@@ -53,6 +63,7 @@ def as_told(row: Mapping[str, Any]) -> dict[str, Any]:
         "schemaVersionHex": row["__schemaVersion"].hex() if row["__schemaVersion"] is not None else None,
         "null": row["value"] is None,
         "size": len(row["value"] or b""),
+        "sha256": hashlib.sha256(row["value"] or b"").hexdigest(),
         "brokerPublishTime": _ms(row["__brokerPublishTime"]) or None,
         "index": row["__index"],
     }
@@ -73,7 +84,7 @@ def wanted(folder: str, ledger_ids: list[int]) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("folder", [*READ_ALIKE, TRANSACTIONS])
+@pytest.mark.parametrize("folder", [*READ_ALIKE, TRANSACTIONS, *CHUNKED])
 def test_every_message_of_every_topic_is_a_row_as_pulsar_delivers_it(folder: str) -> None:
     name = f"public/fx/{folder.replace('/partition-', '-partition-')}"
     found = [as_told(row) for row in rows(ROOT / folder, name, includeMetadata="true", minPartitionBytes="20000")]
@@ -121,6 +132,65 @@ def test_what_is_encrypted_is_refused_and_what_is_not_there_named() -> None:
         rows(ROOT / ENCRYPTED, f"public/fx/{ENCRYPTED}")
     with pytest.raises(NotFound, match="Did you mean 'public/fx/persistent/01-plain'"):
         rows(ROOT / "01-plain", "public/fx/01-plane")
+
+
+KEYS = {
+    "fxkey": f"file:{ROOT / ENCRYPTED_KNOWN / 'fxkey.pem'}",
+    "eckey": f"file://{ROOT / ENCRYPTED_KNOWN / 'eckey.pem'}",
+}
+
+
+def encrypted_rows(**options: str) -> list[dict[str, Any]]:
+    return rows(ROOT / ENCRYPTED_KNOWN, f"public/fx/{ENCRYPTED_KNOWN}", includeMetadata="true", **options)
+
+
+def test_what_is_encrypted_is_opened_with_the_keys_that_are_given() -> None:
+    found = [as_told(row) for row in encrypted_rows(cryptoKeys=json.dumps(KEYS), minPartitionBytes="20000")]
+    ledgers = sorted({row["place"][0] for row in found})
+    assert len(ledgers) == 3, "by RSA, by EC, and by either"
+    assert found == [{key: one[key] for key in found[0]} for one in wanted(ENCRYPTED_KNOWN, ledgers)]
+    # Either key opens what was encrypted for both, whatever it is called here.
+    with_one = encrypted_rows(cryptoKeys=KEYS["eckey"], startingPosition=f"{ledgers[1]}:0")
+    assert [as_told(row) for row in with_one] == [row for row in found if row["place"][0] in ledgers[1:]]
+
+
+def test_what_no_key_opens_is_refused_or_rescued_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unsupported, match=r"entry \d+:0 in .* is encrypted with key 'fxkey'; given is 'other'"):
+        encrypted_rows(cryptoKeys=json.dumps({"other": KEYS["fxkey"]}))
+    with pytest.raises(
+        Refused, match="is encrypted with key 'fxkey', and the private key that was given does not open"
+    ):
+        encrypted_rows(cryptoKeys=KEYS["eckey"])
+    monkeypatch.setenv("EC_KEY", (ROOT / ENCRYPTED_KNOWN / "eckey.pem").read_text())
+    found = encrypted_rows(cryptoKeys="env:EC_KEY", rescuedDataColumn="_rescued")
+    lost = [json.loads(row["_rescued"]) for row in found if row["_rescued"]]
+    assert 0 < len(lost) < len(found)
+    assert {one["_reason"].partition("is ")[2][:28] for one in lost} == {"encrypted with key 'fxkey', "}
+    without = encrypted_rows(rescuedDataColumn="_rescued")
+    assert sum(row["_rescued"] is None for row in without) == 3, "what was sent in the clear"
+
+
+def test_keys_are_named_and_never_shown(tmp_path: Path) -> None:
+    secret = (ROOT / ENCRYPTED_KNOWN / "fxkey.pem").read_text()
+    for given in (secret, json.dumps({"fxkey": secret}), "file:relative.pem", "{}", '{"": "env:K"}', "[1]"):
+        with pytest.raises(Refused, match="option 'cryptoKeys'") as refused:
+            encrypted_rows(cryptoKeys=given)
+        assert secret[40:80] not in str(refused.value)
+    for name, reference, error, said in (
+        (
+            "variable",
+            "env:NO_SUCH_KEY",
+            NotFound,
+            "names variable 'NO_SUCH_KEY' for key '\\*', the environment has none",
+        ),
+        ("file", f"file:{tmp_path}/none.pem", NotFound, "none.pem' for key '\\*', which cannot be read"),
+        ("no key", f"file:{ROOT / ENCRYPTED_KNOWN / 'schemas.json'}", Refused, "is no private key in PEM"),
+    ):
+        with pytest.raises(error, match=said):
+            encrypted_rows(cryptoKeys=reference)
+        assert name
+    with pytest.raises(Refused, match="option 'cryptoKeys' is given without 'offload'"):
+        read_options({"path": "t", "cryptoKeys": "env:K"})
 
 
 def test_missing_entries_fail_the_read_or_are_left_out(tmp_path: Path) -> None:

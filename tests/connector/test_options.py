@@ -70,6 +70,7 @@ SAMPLES = {
     "offloadRoleExternalId": "x1",
     "offloadBucketOwner": "123456789012",
     "credentialProvider": "module:function",
+    "cryptoKeys": "env:PRIVATE_KEY",
 }
 
 

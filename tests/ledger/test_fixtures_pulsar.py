@@ -35,9 +35,12 @@ READ_ALIKE = (
     "09-partitioned/partition-2",
     "10-tombstones-delayed",
     "13-broker-entry-metadata",
+    "14-java-mixed",
     "15-keyvalue-inline",
+    "15-keyvalue-separated",
 )
-TRANSACTIONS, ENCRYPTED = "11-transactions", "12-encrypted"
+TRANSACTIONS, ENCRYPTED, ENCRYPTED_KNOWN = "11-transactions", "12-encrypted", "18-encrypted-known"
+CHUNKED = ("19-chunks-small", "21-txn-mixed")
 
 
 def lines(topic: str, name: str, ledger_ids: list[int]) -> list[dict[str, Any]]:
