@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 try:
     from pyspark.sql.datasource import DataSource
@@ -24,7 +24,7 @@ except ImportError:  # connect() needs no Spark
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from connector.bucket_source import BucketSource
@@ -35,6 +35,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DefaultSource",
     "__version__",
+    "acknowledge",
     "configure",
     "connect",
     "positions_json",
@@ -153,6 +154,27 @@ def configure(spark: SparkSession) -> SparkSession:
     from connector.session import configure_session
 
     return configure_session(spark)
+
+
+def acknowledge(
+    frame: DataFrame,
+    ledger: str,
+    subscription: str,
+    *,
+    action: Literal["ack", "nack"] = "ack",
+    store: str | os.PathLike[str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Acknowledge in a subscription's name all rows of a frame, or give them back with `nack`; see docs/cursors.md.
+
+    The frame has a column `__position` or `__messageId`. `options` are those of the write, such as the files to show to
+    the broker.
+    """
+    _require_own_packages()
+    from connector.acknowledge_frame import acknowledge_frame
+
+    at = {} if store is None else {"store": os.fspath(store)}
+    acknowledge_frame(frame, ledger, subscription, action, {**(options or {}), **at})
 
 
 def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:

@@ -9,13 +9,23 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from connector.offsets import LedgerOffset, LedgerRange
 from connector.partition_fetch import FetchRange, ReadSource, rows_of
-from ledger.delivery_calls import AskDelivery, BuryDead, DecidedDelivery, Delivery, NextDelivery, Share
+from ledger.delivery_calls import (
+    UNLIMITED,
+    AskDelivery,
+    AskDue,
+    BuryDead,
+    DecidedDelivery,
+    Delivery,
+    Due,
+    NextDelivery,
+    Share,
+)
 from ledger.position import Position, PositionRange
 from ledger.position_info import decode_info
 
@@ -25,6 +35,22 @@ if TYPE_CHECKING:
 DEAD_LETTERS = "-DLQ"
 ACK_TIMEOUT_MS = 300_000
 _DEAD = -1
+
+
+class Back(NamedTuple):
+    """How much may come back with a batch of one ledger; with `first` at least one entry."""
+
+    rows: int = UNLIMITED
+    size_bytes: int = UNLIMITED
+    first: bool = True
+
+    def after(self, decided: DecidedDelivery) -> Back:
+        """What is left of it for the next ledger."""
+        rows, size = max(self.rows - decided.back_rows, 0), max(self.size_bytes - decided.back_bytes, 0)
+        return Back(rows, size, self.first and not decided.back_rows)
+
+
+NO_LIMIT = Back()
 
 
 class Deliveries:
@@ -41,9 +67,13 @@ class Deliveries:
         """Where a query without a checkpoint goes on: after what was delivered last."""
         return self._get(0)
 
-    def next(self, offset: LedgerOffset, end: Position) -> DecidedDelivery:
-        """Decide on the batch after an offset, which reads on up to `end`."""
-        options = self._read.options
+    def due(self, delivery: int) -> Due:
+        """What would come back with the batch after a record, if there were no limit."""
+        found: Due = self._ask("delivery.due", AskDue(self._ledger, self._subscription, delivery, *self._patience()))
+        return found
+
+    def next(self, offset: LedgerOffset, end: Position, back: Back = NO_LIMIT) -> DecidedDelivery:
+        """Decide on the batch after an offset, which reads on up to `end`; of what comes back it takes so much."""
         request = NextDelivery(
             self._ledger,
             self._subscription,
@@ -51,13 +81,22 @@ class Deliveries:
             offset.position,
             end,
             self.explicit,
-            ACK_TIMEOUT_MS if options.ack_timeout is None else options.ack_timeout,
-            -1 if options.max_redeliveries is None else options.max_redeliveries,
+            *self._patience(),
+            back.rows,
+            back.size_bytes,
+            back.first,
         )
         decided: DecidedDelivery = self._ask("delivery.next", request)
         if decided.dead:
             self._bury(decided.dead)
         return decided
+
+    def _patience(self) -> tuple[int, int]:
+        options = self._read.options
+        return (
+            ACK_TIMEOUT_MS if options.ack_timeout is None else options.ack_timeout,
+            -1 if options.max_redeliveries is None else options.max_redeliveries,
+        )
 
     def partitions(self, record: int) -> list[FetchRange]:
         """The partitions of a batch: the same for the same record."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from connector.addressing import Addressing
@@ -132,6 +133,9 @@ class LedgerRead:
 
     def quotas(self, quotas: Sequence[Quota]) -> list[SplitPart]:
         """How far each quota reaches."""
+        cursor = self.options.subscription
+        if cursor:
+            quotas = [msgspec.structs.replace(quota, cursor=cursor) for quota in quotas]
         parts: list[SplitPart] = self.connection.call(lambda c: c.call("quotas", AskQuotas(list(quotas)))).parts
         return parts
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from connector.admission import Backlog, Delay, Limits, Reason, admitted
 from connector.batch_reader import LedgerPartition
 from connector.data_loss import Loss, loss_of
-from connector.deliveries import Deliveries
+from connector.deliveries import NO_LIMIT, Back, Deliveries
 from connector.ledger_read import LedgerRead, sized
 from connector.offsets import (
     LedgerOffset,
@@ -35,6 +35,7 @@ from connector.offsets import (
 from connector.options import LedgerOptions
 from connector.read_edges import ReadEdges
 from connector.read_plan import SizedRange
+from connector.redelivery import shared_limits
 from connector.stream_report import (
     ALL_THERE_WAS,
     AVAILABLE_NOW,
@@ -91,6 +92,7 @@ class StreamDriver:
         self._counted: CacheMetrics | None = None
         self._planned: dict[LedgerRange, SizedRange] = {}
         self._explicit = options.ack_mode == "explicit"
+        self._new_first = False
 
     def initial(self) -> StreamOffset:
         """Where the query begins without a checkpoint; the same answer however often it is asked."""
@@ -113,9 +115,13 @@ class StreamDriver:
         self._looked, self._taken, self._reached, self._reason = look, {}, {}, "waiting"
         if limited and self.pinned is None and self.delay.holds(look.backlogs, look.survey.now_ms):
             return None
-        limits = self.limits if limited else Limits()
-        self._taken, self._reason = admitted(look.backlogs, limits, self.read.quotas)
-        moved = self._decided(start, look) if self.held.name is not None else self._plain(look)
+        new: Limits | None = self.limits if limited else Limits()
+        back = NO_LIMIT
+        if self._explicit and new:
+            new, back = self._shared(start, look, new)
+        if new is not None:
+            self._taken, self._reason = admitted(look.backlogs, new, self.read.quotas)
+        moved = self._decided(start, look, back) if self.held.name is not None else self._plain(look)
         return self._end(start, look, moved) if moved else None
 
     def latest_without_start(self) -> StreamOffset:
@@ -167,7 +173,12 @@ class StreamDriver:
         reached = {
             name: self._taken[name].range.end if name in self._taken else log.begin for name, log in logs.items()
         }
-        readings = {name: Reading(at, logs[name].incarnation) for name, at in reached.items() if at < logs[name].end}
+        cursor = self.held.name or ""
+        readings = {
+            name: Reading(at, logs[name].incarnation, cursor=cursor)
+            for name, at in reached.items()
+            if at < logs[name].end
+        }
         left = self.read.survey(readings, of=list(readings)) if readings else self._looked.survey
         behind = {log.name: log for log in left.logs if log.name in readings}
         lags = [LedgerLag(log, behind.get(name), left.now_ms) for name, log in logs.items()]
@@ -232,23 +243,35 @@ class StreamDriver:
         if self.pinned is not None and name in self.pinned:
             until = min(until or LATEST, self.pinned[name])
         position, incarnation = (None, "") if at is None else (at.position, at.incarnation)
-        return Reading(position, incarnation, until=until, until_ms=end.timestamp_ms)
+        return Reading(position, incarnation, until=until, until_ms=end.timestamp_ms, cursor=self.held.name or "")
 
     def _plain(self, look: Look) -> dict[str, LedgerOffset]:
         """Where ledgers are after what was admitted of them."""
         return {name: LedgerOffset(part.range.end, look.logs[name].incarnation) for name, part in self._taken.items()}
 
-    def _decided(self, start: StreamOffset, look: Look) -> dict[str, LedgerOffset]:
+    def _shared(self, start: StreamOffset, look: Look, limits: Limits) -> tuple[Limits | None, Back]:
+        """What of the limits is for new rows (None: nothing this time), and what for rows that come back."""
+        due = {
+            name: self._deliveries(name, log.incarnation).due(_delivered(start, look, name))
+            for name, log in look.logs.items()
+        }
+        shared = shared_limits(limits, look.backlogs, due, new_first=self._new_first)
+        if shared.turns:
+            self._new_first = not self._new_first
+            self._reason = "limits"
+        back = shared.back
+        return shared.new, Back(0, 0, first=False) if back is None else Back(back.rows_most, back.bytes_most)
+
+    def _decided(self, start: StreamOffset, look: Look, back: Back) -> dict[str, LedgerOffset]:
         """The same with a subscription: the broker knows what else is in the batch, or is not any more."""
         moved = {}
         for name, log in look.logs.items():
             if name not in self._taken and not self._explicit:
                 continue
-            at = start.ledgers.get(name)
-            before = at.delivery if at is not None and name not in look.began else 0
-            here = LedgerOffset(log.begin, log.incarnation, before)
+            here = LedgerOffset(log.begin, log.incarnation, _delivered(start, look, name))
             end = self._taken[name].range.end if name in self._taken else log.begin
-            decided = self._deliveries(name, log.incarnation).next(here, end)
+            decided = self._deliveries(name, log.incarnation).next(here, end, back)
+            back = back.after(decided)
             if decided.record or (decided.position != here.position and not self._explicit):
                 moved[name] = LedgerOffset(decided.position, log.incarnation, decided.record)
         return moved
@@ -321,6 +344,12 @@ class StreamDriver:
     def _require_addressed(self, offset: StreamOffset) -> None:
         addressed = [name for name in offset.ledgers if self.read.addressing.addresses(name)]
         require_addressed(offset, addressed, self.read.name)
+
+
+def _delivered(start: StreamOffset, look: Look, name: str) -> int:
+    """The record that a ledger's reading stands at; 0: none."""
+    at = start.ledgers.get(name)
+    return at.delivery if at is not None and name not in look.began else 0
 
 
 def _backlog(log: SurveyedLog) -> Backlog:

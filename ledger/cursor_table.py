@@ -110,6 +110,20 @@ class CursorTable:
         found = self._get(snapshot.name, name).cursor
         return self._state(self._beyond().acknowledge(found, batches, snapshot), snapshot)
 
+    def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None:
+        """What a cursor has acknowledged from `start` on, also before its mark-delete; None: nothing, or no cursor."""
+        snapshot = self._snapshot_of(ledger)
+        found = self._metadata.cursor(snapshot.name, name)
+        if found is None:
+            return None
+        cursor, known = found.cursor, PositionSet()
+        if self.beyond is not None and self.beyond.holds(cursor):
+            known = self.beyond.positions(cursor, snapshot)
+        behind = PositionRange(max(start, snapshot.start), min(cursor.next_position, snapshot.end))
+        for part in snapshot.slices(behind) if behind else ():
+            known.add_run(part.segment.ledger_id, part.first, part.end)
+        return known or None
+
     def skip(self, request: SkipEntries) -> CursorState:
         """Acknowledge so many of the next entries, or all there are."""
         snapshot = self._snapshot_of(request.ledger)

@@ -6,17 +6,21 @@ Rules
 - One that is older than the timeout comes back as a whole, with its count raised by one. Of one that is younger the
   rows that were given back come back alone, and are skipped in it.
 - So every row that is outstanding is in exactly one delivery, and its count is how often it was delivered before.
+- One batch takes so much of what comes back as is allowed, the longest outstanding first, cut at entries. The rest
+  waits as it did, and is as old as it was: it comes first in the next batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ledger.acknowledged_rows import entry_sizes
-from ledger.delivery_calls import Share
+from ledger.delivery_calls import UNLIMITED, Share
+from ledger.left_entries import head_left, prefix_left
 from ledger.log_snapshot import LogSnapshot
 from ledger.position import Position, PositionRange
 from ledger.position_info import decode_info, encode_info
@@ -26,11 +30,40 @@ _NOWHERE = Position(-1, -1)
 
 
 class Outcome(NamedTuple):
-    """What is delivered now, what stays outstanding as it was, and what was delivered too often."""
+    """What is delivered now, what stays outstanding as it was, what was delivered too often; and of what was given back
+    that for which there was no room.
+    """
 
     due: list[Share]
     waiting: list[Share]
     dead: list[Share]
+    given_back: PositionSet
+
+
+@dataclass(slots=True)
+class Allowance:
+    """How much comes back with one batch. With `first` its first entry comes whatever it holds."""
+
+    rows: int = UNLIMITED
+    size_bytes: int = UNLIMITED
+    first: bool = True
+    taken_rows: int = 0
+    taken_bytes: int = 0
+
+    def take(self, range_: PositionRange, skipped: PositionSet, snapshot: LogSnapshot) -> PositionRange:
+        """The beginning of a range that comes back now, of which what is skipped does not."""
+        rows, size = self.rows - self.taken_rows, self.size_bytes - self.taken_bytes
+        if not self.first and (rows <= 0 or size <= 0):
+            return PositionRange(range_.start, range_.start)
+        part = prefix_left(snapshot, range_, skipped, max(rows, 0), max(size, 0))
+        if not part.rows and self.first and (head := head_left(snapshot, range_, skipped)) is not None:
+            part = prefix_left(snapshot, PositionRange(range_.start, head.end), skipped, head.rows, head.size_bytes)
+        if part.rows:
+            self.first = False
+            self.taken_rows += part.rows
+            self.taken_bytes += part.size_bytes
+            return part.range
+        return PositionRange(range_.start, range_.start)
 
 
 def share_of(range_: PositionRange, acknowledged: PositionSet, count: int = 0, at_ms: int = 0) -> Share:
@@ -83,34 +116,39 @@ def decide(
     now_ms: int,
     timeout_ms: int,
     max_redeliveries: int,
+    allowed: Allowance,
 ) -> Outcome:
     """What becomes of each delivery that is outstanding; `mark_delete` is the first position not acknowledged."""
-    outcome = Outcome([], [], [])
-    for share in outstanding:
+    outcome = Outcome([], [], [], PositionSet())
+    for share in sorted(outstanding, key=lambda share: (share.at_ms, share.range.start)):
         left = PositionRange(max(share.range.start, mark_delete), share.range.end)
         skipped = skipped_of(share)
         skipped.update(acknowledged.within(left))
         skipped.trim_below(left.start)
         if not left or not delivers(left, skipped, snapshot):
             continue
+        given_up = 0 <= max_redeliveries <= share.count
         if now_ms - share.at_ms >= timeout_ms:
-            _again(outcome, share, left, skipped, now_ms, max_redeliveries)
-            continue
-        back = given_back.within(left)
-        again = outside(back, left, snapshot)
-        again.update(skipped)
-        if back and delivers(left, again, snapshot):
-            _again(outcome, share, left, again, now_ms, max_redeliveries)
-            skipped.update(back)
-            if not delivers(left, skipped, snapshot):
-                continue
-        outcome.waiting.append(Share(share.count, left, skip_bytes(skipped), share.at_ms))
+            now = left if given_up else allowed.take(left, skipped, snapshot)
+            _again(outcome, share, now, skipped, now_ms, given_up=given_up)
+            left = PositionRange(now.end, left.end)
+        else:
+            back = given_back.within(left)
+            again = outside(back, left, snapshot) if back else PositionSet()
+            again.update(skipped)
+            if back and delivers(left, again, snapshot):
+                now = left if given_up else allowed.take(left, again, snapshot)
+                _again(outcome, share, now, again, now_ms, given_up=given_up)
+                skipped.update(back.within(now))
+                outcome.given_back.update(back.within(PositionRange(now.end, left.end)))
+        if left and delivers(left, skipped, snapshot):
+            outcome.waiting.append(Share(share.count, left, skip_bytes(skipped.within(left)), share.at_ms))
     return outcome
 
 
 def _again(
-    outcome: Outcome, share: Share, left: PositionRange, skipped: PositionSet, now_ms: int, max_redeliveries: int
+    outcome: Outcome, share: Share, now: PositionRange, skipped: PositionSet, now_ms: int, *, given_up: bool
 ) -> None:
-    again = Share(share.count + 1, left, skip_bytes(skipped), now_ms)
-    given_up = 0 <= max_redeliveries < again.count
-    (outcome.dead if given_up else outcome.due).append(again)
+    if now:
+        again = Share(share.count + 1, now, skip_bytes(skipped.within(now)), now_ms)
+        (outcome.dead if given_up else outcome.due).append(again)

@@ -7,6 +7,8 @@ import msgspec
 from ledger.position import Position, PositionRange
 from ledger.wire_numbers import Int64, NotNegative
 
+UNLIMITED = 2**62
+
 
 class Share(msgspec.Struct, frozen=True, array_like=True):
     """Rows that are delivered together: all of a range but what `skip` holds, a PositionInfo (empty: nothing).
@@ -26,6 +28,9 @@ class NextDelivery(msgspec.Struct, frozen=True):
     `explicit`: rows stay outstanding until they are acknowledged, and come back after `ack_timeout_ms`; those that
     were delivered more than `max_redeliveries` times again (-1: no limit) are dead letters. Otherwise the batch is the
     range without what is acknowledged in it already.
+
+    Of what comes back the batch takes at most `back_rows` and `back_bytes`, but with `back_first` at least its first
+    entry; what is left of it comes with later batches.
     """
 
     ledger: str
@@ -36,18 +41,42 @@ class NextDelivery(msgspec.Struct, frozen=True):
     explicit: bool
     ack_timeout_ms: NotNegative = 0
     max_redeliveries: Int64 = -1
+    back_rows: NotNegative = UNLIMITED
+    back_bytes: NotNegative = UNLIMITED
+    back_first: bool = True
+
+
+class AskDue(msgspec.Struct, frozen=True):
+    """What would come back with the batch after a record, if there were no limit."""
+
+    ledger: str
+    cursor: str
+    after: NotNegative
+    ack_timeout_ms: NotNegative = 0
+    max_redeliveries: Int64 = -1
+
+
+class Due(msgspec.Struct, frozen=True):
+    """Rows and bytes that come back, and those of the entry that comes first."""
+
+    rows: int
+    size_bytes: int
+    head_rows: int
+    head_bytes: int
 
 
 class DecidedDelivery(msgspec.Struct, frozen=True):
     """The record of the batch, durable; 0 when there is nothing to deliver, or nothing but the plain range.
 
     `position` is where the batch after it reads on. `dead`: the number of a batch of dead letters that has to be buried
-    first (0: none).
+    first (0: none). `back_…`: what of the batch comes back.
     """
 
     record: int
     position: Position
     dead: int = 0
+    back_rows: int = 0
+    back_bytes: int = 0
 
 
 class AskDelivery(msgspec.Struct, frozen=True):

@@ -13,16 +13,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
+import msgspec
 import pyarrow as pa
 
 from ledger.acknowledged_rows import positions_given
 from ledger.acknowledgement_table import AcknowledgementTable
 from ledger.clock import Clock
 from ledger.cursor import Cursor
-from ledger.delivery import decide, delivers, outside, share_of, skipped_of
-from ledger.delivery_calls import AskDelivery, BuryDead, DecidedDelivery, Delivery, NextDelivery, Share
+from ledger.delivery import Allowance, Outcome, decide, delivers, outside, share_of, skipped_of
+from ledger.delivery_calls import AskDelivery, AskDue, BuryDead, DecidedDelivery, Delivery, Due, NextDelivery, Share
 from ledger.delivery_records import DEAD, DeliveryRecord
 from ledger.errors import DataLoss, NotFound
+from ledger.left_entries import head_left
 from ledger.log_snapshot import LogSnapshot
 from ledger.metadata import Metadata
 from ledger.position import Position, PositionRange
@@ -59,6 +61,19 @@ class DeliveryTable:
             if not request.explicit:
                 return self._plain(request, cursor, new, acknowledged, snapshot)
             return self._explicit(request, cursor, new, known, acknowledged, snapshot)
+
+    def due(self, request: AskDue) -> Due:
+        """What would come back with the batch after a record; nothing changes."""
+        snapshot = self._snapshot_of(request.ledger)
+        with self._lock:
+            cursor = self._cursor(snapshot.name, request.cursor)
+            known = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
+            allowed = Allowance()
+            acknowledged = self._beyond.positions(cursor, snapshot)
+            due = self._outcome(request, cursor, known, acknowledged, snapshot, allowed).due
+            head = head_left(snapshot, due[0].range, skipped_of(due[0])) if due else None
+        head_rows, head_bytes = (0, 0) if head is None else head[:2]
+        return Due(allowed.taken_rows, allowed.taken_bytes, head_rows, head_bytes)
 
     def get(self, request: AskDelivery) -> Delivery:
         """A record as it was decided; DataLoss when it is gone."""
@@ -124,12 +139,11 @@ class DeliveryTable:
         snapshot: LogSnapshot,
     ) -> DecidedDelivery:
         now, key = self._clock(), (cursor.ledger, cursor.name)
-        outstanding = [] if known is None else [*known.waiting, *known.shares]
-        back = self._given_back.pop(key, PositionSet())
-        outcome = decide(
-            outstanding, acknowledged, cursor.next_position, back, snapshot, now,
-            request.ack_timeout_ms, request.max_redeliveries,
-        )  # fmt: skip
+        allowed = Allowance(request.back_rows, request.back_bytes, request.back_first)
+        outcome = self._outcome(request, cursor, known, acknowledged, snapshot, allowed)
+        self._given_back.pop(key, None)
+        if outcome.given_back:
+            self._given_back[key] = outcome.given_back
         dead = self._dead(cursor, outcome.dead)
         due = outcome.due
         fresh = PositionRange(max(new.start, cursor.next_position), new.end)
@@ -143,7 +157,24 @@ class DeliveryTable:
         # Dead letters are outstanding until they are buried: else a crash before that would forget them.
         waiting = [*outcome.waiting, *outcome.dead]
         floor = min(share.range.start for share in due)
-        return self._keep(request, cursor, new.end, due, waiting, floor=floor, dead=dead)
+        decided = self._keep(request, cursor, new.end, due, waiting, floor=floor, dead=dead)
+        return msgspec.structs.replace(decided, back_rows=allowed.taken_rows, back_bytes=allowed.taken_bytes)
+
+    def _outcome(
+        self,
+        request: NextDelivery | AskDue,
+        cursor: Cursor,
+        known: DeliveryRecord | None,
+        acknowledged: PositionSet,
+        snapshot: LogSnapshot,
+        allowed: Allowance,
+    ) -> Outcome:
+        outstanding = [] if known is None else [*known.waiting, *known.shares]
+        back = self._given_back.get((cursor.ledger, cursor.name), PositionSet())
+        return decide(
+            outstanding, acknowledged, cursor.next_position, back, snapshot, self._clock(),
+            request.ack_timeout_ms, request.max_redeliveries, allowed,
+        )  # fmt: skip
 
     def _keep(
         self,

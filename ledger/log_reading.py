@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ledger.errors import DataLoss
+from ledger.left_entries import head_left, measure_left
 from ledger.log_snapshot import LogSnapshot, Slice, bytes_between
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
+from ledger.position_set import PositionSet
 from ledger.protocol import LedgerSegment, SplitPart
 from ledger.survey_calls import Reading, SurveyedLog, TrimmedEntries
 
@@ -21,8 +23,12 @@ Gone = Callable[[], Sequence[LedgerSegment]]
 """The ledgers that were trimmed off a log, oldest first."""
 
 
-def reading_left(snapshot: LogSnapshot, incarnation: str, reading: Reading, gone: Gone) -> SurveyedLog:
-    """The log, and what `reading` has left of it; DataLoss when it stands where the log never was."""
+def reading_left(
+    snapshot: LogSnapshot, incarnation: str, reading: Reading, gone: Gone, skipped: PositionSet | None = None
+) -> SurveyedLog:
+    """The log, and what `reading` has left of it without what is `skipped`; DataLoss when it stands where the log never
+    was.
+    """
     if reading.incarnation and reading.incarnation != incarnation:
         reading = Reading(count=reading.count)
     begin, trimmed = _begin(snapshot, reading, gone)
@@ -32,8 +38,8 @@ def reading_left(snapshot: LogSnapshot, incarnation: str, reading: Reading, gone
     if reading.until is not None:
         stop = min(stop, reading.until)
     left = PositionRange(begin, stop)
-    entries, rows, size = snapshot.measure(left) if left and reading.count else (0, 0, 0)
-    head_rows, head_bytes, head_ms = _head(snapshot, left) if rows else (0, 0, 0)
+    entries, rows, size = _measured(snapshot, left, skipped) if left and reading.count else (0, 0, 0)
+    head_rows, head_bytes, head_ms = _head(snapshot, left, skipped) if rows else (0, 0, 0)
     return SurveyedLog(
         name=snapshot.name,
         incarnation=incarnation,
@@ -105,8 +111,15 @@ def _trimmed(lost: PositionRange, gone: Sequence[LedgerSegment]) -> TrimmedEntri
     return TrimmedEntries(lost, entries, rows, size, known)
 
 
-def _head(snapshot: LogSnapshot, left: PositionRange) -> tuple[int, int, int]:
+def _measured(snapshot: LogSnapshot, left: PositionRange, skipped: PositionSet | None) -> tuple[int, int, int]:
+    return measure_left(snapshot, left, skipped) if skipped else snapshot.measure(left)
+
+
+def _head(snapshot: LogSnapshot, left: PositionRange, skipped: PositionSet | None) -> tuple[int, int, int]:
     """Rows, bytes and time of the first entry with rows; the bytes are those of what comes before it, too."""
+    if skipped:
+        head = head_left(snapshot, left, skipped)
+        return (0, 0, 0) if head is None else head[:3]
     size = 0
     for part in snapshot.slices(left):
         index = part.segment.index()

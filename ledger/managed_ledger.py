@@ -30,6 +30,7 @@ from ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from ledger.ledger_list import LogContext
 from ledger.ledger_offloader import LocalLedger
 from ledger.ledger_policy import require_properties
+from ledger.left_entries import prefix_left
 from ledger.life_calls import TrimmedLedgers
 from ledger.log_description import log_description, log_end
 from ledger.log_reading import prefix, reading_left
@@ -37,6 +38,7 @@ from ledger.log_snapshot import LogSnapshot
 from ledger.log_writer import LogWriter
 from ledger.offload_context import Attempt
 from ledger.position import Position, PositionRange
+from ledger.position_set import PositionSet
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import LedgerDescription, LedgerEnd, LedgerSegment, SplitPart
 from ledger.run import CommittedBatch, RunId, run_id
@@ -175,12 +177,16 @@ class ManagedLedger:
         """Cut a range into parts of about `target_bytes`."""
         return self._asked(lambda snapshot: snapshot.split(range_, target_bytes, max_parts))
 
-    def survey(self, reading: Reading) -> SurveyedLog:
-        """The log as it stands, and what a reading of it has left."""
-        return self._asked(lambda snapshot: reading_left(snapshot, self.incarnation, reading, self._trimmed))
+    def survey(self, reading: Reading, skipped: PositionSet | None = None) -> SurveyedLog:
+        """The log as it stands, and what a reading of it has left beside what is skipped."""
+        return self._asked(lambda snapshot: reading_left(snapshot, self.incarnation, reading, self._trimmed, skipped))
 
-    def prefix(self, range_: PositionRange, rows: int, size_bytes: int) -> SplitPart:
-        """The longest beginning of a range with at most so many rows and bytes."""
+    def prefix(
+        self, range_: PositionRange, rows: int, size_bytes: int, skipped: PositionSet | None = None
+    ) -> SplitPart:
+        """The longest beginning of a range with at most so many rows and bytes beside what is skipped."""
+        if skipped:
+            return self._asked(lambda snapshot: prefix_left(snapshot, range_, skipped, rows, size_bytes))
         return self._asked(lambda snapshot: prefix(snapshot, range_, rows, size_bytes))
 
     def seek_time(self, timestamp_ms: int) -> Position:

@@ -36,7 +36,7 @@ from ledger.cursor_calls import (
     ResetCursor,
     SkipEntries,
 )
-from ledger.delivery_calls import AskDelivery, BuryDead, DecidedDelivery, Delivery, NextDelivery
+from ledger.delivery_calls import AskDelivery, AskDue, BuryDead, DecidedDelivery, Delivery, Due, NextDelivery
 from ledger.life_calls import ChangePolicy, ChangeProperties, Policies, Properties, TrimmedLedgers
 from ledger.offload_calls import OffloadPrefix, OffloadStatus
 from ledger.position import Position, PositionRange
@@ -410,6 +410,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "cursor.properties": (CursorProperties, CursorState),
     "cursor.holes": (AskHoles, Holes),
     "delivery.next": (NextDelivery, DecidedDelivery),
+    "delivery.due": (AskDue, Due),
     "delivery.get": (AskDelivery, Delivery),
     "delivery.bury": (BuryDead, Empty),
     "lease.acquire": (AcquireLease, LeaseReply),

@@ -12,7 +12,10 @@ import msgspec
 
 from ledger.clock import Clock
 from ledger.errors import NotFound
+from ledger.managed_ledger import ManagedLedger
 from ledger.names import canonical_name
+from ledger.position import EARLIEST, Position
+from ledger.position_set import PositionSet
 from ledger.protocol import (
     AskSchemas,
     GetSchema,
@@ -23,11 +26,12 @@ from ledger.protocol import (
     RangePlaces,
     ReadRequest,
     SchemaOfMany,
+    SplitPart,
     SplitParts,
     SplitRanges,
 )
 from ledger.store import Store
-from ledger.survey_calls import AskQuotas, AskSurvey, Survey, SurveyedLog
+from ledger.survey_calls import AskQuotas, AskSurvey, Quota, Survey, SurveyedLog
 
 
 class Surveyor:
@@ -50,8 +54,7 @@ class Surveyor:
 
     def quotas(self, request: AskQuotas) -> SplitParts:
         """How far each quota reaches."""
-        ledger = self._store.ledger
-        return SplitParts([ledger(one.name).prefix(one.range, one.rows, one.size_bytes) for one in request.quotas])
+        return SplitParts([self._prefix(one) for one in request.quotas])
 
     def split(self, request: SplitRanges) -> RangeParts:
         """Ranges cut at entries."""
@@ -85,4 +88,15 @@ class Surveyor:
             except NotFound:
                 continue  # deleted this very moment
             whole = readings.get(canonical_name(name), request.otherwise)
-            yield ledger.survey(readings.get(log, whole))
+            reading = readings.get(log, whole)
+            skipped = self._skipped(ledger, reading.cursor, reading.position) if reading.count else None
+            yield ledger.survey(reading, skipped)
+
+    def _prefix(self, quota: Quota) -> SplitPart:
+        ledger = self._store.ledger(quota.name)
+        skipped = self._skipped(ledger, quota.cursor, quota.range.start)
+        return ledger.prefix(quota.range, quota.rows, quota.size_bytes, skipped)
+
+    def _skipped(self, ledger: ManagedLedger, cursor: str, start: Position | None) -> PositionSet | None:
+        """What a cursor has acknowledged from there on."""
+        return self._store.cursors.acknowledged(ledger.name, cursor, start or EARLIEST) if cursor else None

@@ -21,7 +21,8 @@ class Reading(msgspec.Struct, frozen=True, omit_defaults=True):
     It begins at `position`, or with the first entry stored at or after `from_ms`, or where the log does; it ends at
     `until`, or with the last entry stored before `until_ms`, or where the log does. A position means something in one
     log only: with another `incarnation` than the log's, all of this is passed over, and the answer says which it is.
-    Without `count` the answer says places only, and no index is looked at.
+    Without `count` the answer says places only, and no index is looked at. What a `cursor` of the log has acknowledged
+    is not left (`ledger.left_entries`); one that is not there has acknowledged nothing.
     """
 
     position: Position | None = None
@@ -30,6 +31,7 @@ class Reading(msgspec.Struct, frozen=True, omit_defaults=True):
     until: Position | None = None
     until_ms: Int64 | None = None
     count: bool = True
+    cursor: str = ""
 
 
 class AskSurvey(msgspec.Struct, frozen=True):
@@ -89,12 +91,13 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """A range of one log, and the most that may be read of it."""
+    """A range of one log, and the most that may be read of it; what `cursor` has acknowledged counts nothing."""
 
     name: str
     range: PositionRange
     rows: NotNegative
     size_bytes: NotNegative
+    cursor: str = ""
 
 
 class AskQuotas(msgspec.Struct, frozen=True):

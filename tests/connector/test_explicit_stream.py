@@ -166,6 +166,48 @@ def test_a_query_without_its_checkpoint_goes_on_and_loses_nothing(orders: Ledger
     other.stop()
 
 
+@pytest.mark.parametrize("most", [4, 8, 3])
+def test_what_comes_back_is_within_the_limit_of_a_trigger(orders: Ledger, most: int) -> None:
+    """All twelve rows time out, two new entries come: no batch is above the limit, but for one entry alone."""
+    stream = reader(orders, **EXPLICIT, maxRowsPerTrigger=str(most))
+    here = text(stream.initialOffset())
+    limit = stream.getDefaultReadLimit()
+    left, before = set(range(12)), 0
+    for number in range(24):
+        end = text(stream.latestOffset(here, limit))
+        if end == here:
+            break
+        rows = batch(stream, here, end)
+        assert rows.num_rows <= max(most, 4)
+        here = end
+        if number < 4:
+            continue
+        if before == 0:
+            before = len(left)
+            for first in (12, 16):
+                orders.append(pa.table({"n": pa.array(range(first, first + 4), pa.int64())}))
+            left |= set(range(12, 20))
+        left -= set(numbers(rows))
+        say(orders, rows)
+    assert left == set()
+    assert orders.cursor("s").state().backlog_rows == 0
+    stream.stop()
+
+
+def test_a_limit_is_of_rows_that_are_left(orders: Ledger) -> None:
+    """Rows that are acknowledged ahead of the reader take no room, and never stop it, however many they are."""
+    options = {"subscription": "s", "startingPosition": "earliest", "maxRowsPerTrigger": "4", "includeMetadata": "true"}
+    everything = batch_of_all(orders)
+    orders.cursor("s")
+    for acknowledged, expected in (([*range(8)], [8, 9, 10, 11]), ([8, 9, 12, 14], [10, 11])):
+        stream = reader(orders, **options)
+        start = text(stream.initialOffset())
+        say(orders, everything.filter(pc.is_in(everything["n"], pa.array(acknowledged))))
+        end = text(stream.latestOffset(start, stream.getDefaultReadLimit()))
+        assert numbers(batch(stream, start, end)) == expected
+        stream.stop()
+
+
 def test_dead_letters_are_written_once_and_acknowledged(orders: Ledger) -> None:
     stream = reader(orders, **EXPLICIT, maxRedeliveries="1")
     here = text(stream.initialOffset())

@@ -17,7 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
+from connector.acknowledge_frame import MEASURED
 from ledger.api import connect
+from pyspark_ledger import acknowledge
 
 spec = importlib.util.spec_from_file_location("connector_fixtures", Path(__file__).parent / "conftest.py")
 fixtures = importlib.util.module_from_spec(spec)
@@ -109,5 +111,16 @@ def test_a_batch_frame_is_acknowledged_and_a_wrong_one_is_not(spark_session: Spa
         ack = places.select(column).write.format("ledger").mode("append").option("store", str(store))
         ack.option("action", "ack").option("subscription", "s").save("in")
         assert cursor.state().backlog_rows == 700
+    before = spark_session.conf.get(MEASURED)
+    acknowledge(places.where("id < 500"), "in", "s", store=store)
+    assert cursor.state().backlog_rows == 700
+    assert spark_session.conf.get(MEASURED) == before
+    spark_session.conf.set(MEASURED, "1m")
+    acknowledge(read.where("id % 2 = 0"), "in", "s", store=store)
+    assert cursor.state().backlog_rows == 500 - sum(number % 2 for number in chosen)
+    with pytest.raises(PySparkException, match="needs a column '__position'"):
+        acknowledge(read.select("id"), "in", "s", store=store)
+    assert spark_session.conf.get(MEASURED) == "1m"
+    spark_session.conf.unset(MEASURED)
     with pytest.raises(PySparkException, match="metadata column"):
         places.select("__position").write.format("ledger").mode("append").option("store", str(store)).save("in")

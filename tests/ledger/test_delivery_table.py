@@ -16,7 +16,7 @@ import pytest
 from ledger.acknowledged_rows import acknowledge_batch
 from ledger.cursor_calls import NameCursor, OpenCursor, ResetCursor
 from ledger.delivery import outside, skipped_of
-from ledger.delivery_calls import AskDelivery, BuryDead, DecidedDelivery, NextDelivery
+from ledger.delivery_calls import AskDelivery, AskDue, BuryDead, DecidedDelivery, Due, NextDelivery
 from ledger.errors import DataLoss
 from ledger.position import Position
 from tests.ledger.log_rig import LogRig, entry
@@ -37,10 +37,12 @@ class DeliveryRig(LogRig):
             log.append([entry(b"x%d" % number, rows=ROWS)]).result()
         self.store.cursors.open(OpenCursor("log", "c", Position(0, 0)))
 
-    def next(self, end: Position | None = None, *, explicit: bool = True, most: int = -1) -> DecidedDelivery:
+    def next(
+        self, end: Position | None = None, *, explicit: bool = True, most: int = -1, back: int = 10**9
+    ) -> DecidedDelivery:
         end = self.store.ledger("log").snapshot.end if end is None else end
         decided = self.store.deliveries.next(
-            NextDelivery("log", "c", self.after, self.position, end, explicit, TIMEOUT, most)
+            NextDelivery("log", "c", self.after, self.position, end, explicit, TIMEOUT, most, back)
         )
         self.dead = decided.dead
         return decided
@@ -52,6 +54,9 @@ class DeliveryRig(LogRig):
             return Counter()
         self.after, self.position = decided.record, decided.position
         return self.rows(decided.record)
+
+    def due(self) -> Due:
+        return self.store.deliveries.due(AskDue("log", "c", self.after, TIMEOUT))
 
     def rows(self, record: int) -> Counter[tuple[Row, int]]:
         found: Counter[tuple[Row, int]] = Counter()
@@ -115,6 +120,53 @@ def test_given_back_rows_come_at_once_and_alone(rig: DeliveryRig) -> None:
     again = rig.take(Position(1, 0))
     assert again[(0, 1, 1), 2] == again[(0, 0, 0), 1] == 1
     assert sum(again.values()) == 20
+
+
+def test_what_comes_back_keeps_to_its_allowance_and_all_of_it_comes(rig: DeliveryRig) -> None:
+    rig.take()
+    rig.ack((0, 0, 0), (0, 1, 4), *((1, number, row) for number in range(4) for row in range(ROWS)))
+    rig.now += TIMEOUT
+    left = 100 - 2 - 20
+    found: Counter[tuple[Row, int]] = Counter()
+    for batch in range(20):
+        assert rig.due().rows == left
+        came = rig.take(back=12)
+        assert 8 <= sum(came.values()) <= 12 or sum(came.values()) == left
+        found += came
+        left -= sum(came.values())
+        if not left:
+            break
+        assert batch < 10
+    assert found == Counter({(row, 1): 1 for row in all_rows() if row not in {(0, 0, 0), (0, 1, 4)} and row[0] != 1})
+    assert rig.take(back=12) == Counter()
+    rig.now += TIMEOUT
+    assert rig.due().rows == 78
+
+
+def test_an_entry_above_the_allowance_comes_back_alone(rig: DeliveryRig) -> None:
+    rig.take(Position(1, 0))
+    rig.now += TIMEOUT
+    due = rig.due()
+    assert (due.rows, due.head_rows) == (20, ROWS)
+    assert due.size_bytes == 4 * due.head_bytes
+    for number in range(4):
+        assert rig.take(Position(1, 0), back=2) == Counter({((0, number, row), 1): 1 for row in range(ROWS)})
+    assert rig.take(Position(1, 0), back=2) == Counter()
+
+
+def test_what_was_given_back_and_found_no_room_comes_next(rig: DeliveryRig) -> None:
+    rig.take(Position(1, 0))
+    rig.nack((0, 0, 3), (0, 2, 1), (0, 3, 3))
+    assert rig.due().rows == 3
+    found = [rig.take(Position(1, 0), back=1) for _ in range(4)]
+    assert found == [*(Counter({(row, 1): 1}) for row in ((0, 0, 3), (0, 2, 1), (0, 3, 3))), Counter()]
+
+
+def test_dead_letters_take_no_room(rig: DeliveryRig) -> None:
+    rig.take(Position(2, 0), most=0)
+    rig.now += TIMEOUT
+    rig.take(Position(2, 0), most=0, back=1)
+    assert sum(rig.rows(-1).values()) == 40
 
 
 def test_what_is_not_outstanding_is_not_given_back(rig: DeliveryRig) -> None:
@@ -239,7 +291,8 @@ def test_every_row_is_delivered_until_it_is_acknowledged(seed: int, tmp_path: Pa
         if kind == "take":
             ledger = min(rig.position.ledger_id + dice.randrange(2), 4)
             end = Position(ledger, 4)
-            for (row, count), times in rig.take(max(end, rig.position)).items():
+            back = dice.choice([1, 7, 30, 10**9])
+            for (row, count), times in rig.take(max(end, rig.position), back=back).items():
                 assert times == 1
                 assert row in left
                 assert count == counts.get(row, -1) + 1
