@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ledger.payload_registry import registered_rows
+from ledger.columns import schema_from_bytes
+from ledger.payload_schema.documents import is_payload_schema
 
 if TYPE_CHECKING:
     from connector.ledger_read import LedgerRead
@@ -24,15 +25,11 @@ def with_added_columns(report: dict[str, Any] | None, read: LedgerRead) -> dict[
     if shape.raw:
         return report
     added: dict[str, None] = {}
-    for name in list(report["ledgers"])[:_LEDGERS_MAX]:
-        columns = _registered(read, name)
-        added |= dict.fromkeys(column for column in columns if column not in shape.known)
+    for newest in read.registered(list(report["ledgers"])[:_LEDGERS_MAX]):
+        if newest.version >= 0 and not is_payload_schema(newest.arrow_schema):
+            columns = schema_from_bytes(newest.arrow_schema).names
+            added |= dict.fromkeys(column for column in columns if column not in shape.known)
     if not added:
         return report
     told = {"columnsAdded": len(added), "columnsNotRead": list(added)[:_NAMES_MAX]}
     return dict(sorted({**report, **told}.items()))
-
-
-def _registered(read: LedgerRead, name: str) -> list[str]:
-    columns, _ = read.connection.call(lambda client: registered_rows(client, name))
-    return [] if columns is None else list(columns.names)

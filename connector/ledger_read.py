@@ -153,6 +153,13 @@ class LedgerRead:
         source = self.source(ledgers={one.ledger for task in planned for one in task})
         return [FetchRange(source, tuple(ranges)) for ranges in planned]
 
+    def registered(self, logs: Sequence[str]) -> list[SchemaOfMany]:
+        """The newest schemas of the logs, and of the ledgers that they are partitions of, in one call."""
+        wholes = {part[0] for log in logs if (part := partition_of(log)) is not None}
+        request = AskSchemas([*logs, *sorted(wholes)])
+        found: LedgerSchemas = self.connection.call(lambda client: client.call("schema.many", request))
+        return found.schemas
+
     def planned(self, range_: LedgerRange) -> list[LedgerRange]:
         """The parts of a range that are one partition each."""
         if not range_.range:
@@ -178,20 +185,13 @@ class LedgerRead:
         survey = self.survey({})
         self.require_all(survey)
         written = [log.name for log in survey.logs if log.last_publish_ms or log.end.ledger_id >= 0]
-        found = self._registered([log.name for log in survey.logs])
+        found = self.registered([log.name for log in survey.logs])
         columns, schemas = shared_columns(found, written, any_schema=bool(self.options.payload_schema)), None
         if columns is None and (typed := [one for one in found if one.version >= 0]):
             name = typed[0].names[0]
             schemas = self.connection.call(lambda client: registered_rows(client, name))[1]
         incarnations = {log.name: log.incarnation for log in survey.logs}
         return FoundLedgers(incarnations, columns, schemas), bool(written) or any(one.version >= 0 for one in found)
-
-    def _registered(self, logs: Sequence[str]) -> list[SchemaOfMany]:
-        """What is registered with the logs, and with the ledgers that they are partitions of."""
-        wholes = {part[0] for log in logs if (part := partition_of(log)) is not None}
-        request = AskSchemas([*logs, *sorted(wholes)])
-        found: LedgerSchemas = self.connection.call(lambda client: client.call("schema.many", request))
-        return found.schemas
 
     def _wait(self) -> FoundLedgers:
         end, told = monotonic_ms() + self.options.wait_timeout_ms, False

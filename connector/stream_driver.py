@@ -47,7 +47,7 @@ from connector.stream_report import (
     stream_report,
 )
 from connector.subscribed_ledgers import SubscribedLedgers
-from ledger.cache_calls import CacheMetrics
+from ledger.cache_calls import CacheReads
 from ledger.errors import DataLoss, Unsupported
 from ledger.position import LATEST, Position, PositionRange
 from ledger.protocol import Empty, SplitPart
@@ -89,7 +89,7 @@ class StreamDriver:
         self._taken: dict[str, SplitPart] = {}
         self._reached: dict[str, Position] = {}
         self._reason: Reason = "nothing"
-        self._counted: CacheMetrics | None = None
+        self._counted: CacheReads | None = None
         self._planned: dict[LedgerRange, SizedRange] = {}
         self._explicit = options.ack_mode == "explicit"
         self._new_first = False
@@ -182,7 +182,7 @@ class StreamDriver:
         left = self.read.survey(readings, of=list(readings)) if readings else self._looked.survey
         behind = {log.name: log for log in left.logs if log.name in readings}
         lags = [LedgerLag(log, behind.get(name), left.now_ms) for name, log in logs.items()]
-        counted: CacheMetrics = connection.call(lambda client: client.call("cache", Empty()))
+        counted: CacheReads = connection.call(lambda client: client.call("cache.reads", Empty()))
         reads, self._counted = reads_between(self._counted, counted), counted
         options = self.read.options
         # Who listens to progress acknowledges what a subscription has committed. Here only rows may be acknowledged, by

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from connector.data_loss import Loss
-from ledger.cache_calls import CacheMetrics
+from ledger.cache_calls import CacheReads
 from ledger.errors import LedgerError
 from ledger.survey_calls import SurveyedLog
 
@@ -95,10 +95,10 @@ class LedgerLag:
         return -(self.left.rows if self.left else 0), self.log.name
 
 
-def reads_between(before: CacheMetrics | None, now: CacheMetrics) -> dict[str, Any]:
+def reads_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
     """What the broker handed out between two counts of it; one that was started anew counts from nothing."""
     if before is None or now.mapped_bytes < before.mapped_bytes or now.misses < before.misses:
-        before = CacheMetrics(0, 0, 0, 0, 0, 0, 0)
+        before = CacheReads()
     hits, misses = now.hits - before.hits, now.misses - before.misses
     handed_out = now.hit_bytes - before.hit_bytes + now.miss_bytes - before.miss_bytes
     mapped = now.mapped_bytes - before.mapped_bytes

@@ -37,6 +37,17 @@ class ReaderPlace(msgspec.Struct, frozen=True):
     next_position: Position
 
 
+class CacheReads(msgspec.Struct, frozen=True):
+    """What was handed out since the broker started, over all ledgers: a part of `CacheMetrics` that is told at once."""
+
+    hits: int = 0
+    misses: int = 0
+    hit_bytes: int = 0
+    miss_bytes: int = 0
+    mapped_entries: int = 0
+    mapped_bytes: int = 0
+
+
 class LedgerCacheMetrics(msgspec.Struct, frozen=True):
     """The part of one ledger, with the meaning that `CacheMetrics` gives."""
 

@@ -10,18 +10,25 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import quote_plus
 
 from ledger.errors import Refused
 
 _TENANT, _NAMESPACE, _DOMAIN = "public", "default", "persistent"
 _PART_BYTES_MAX = 255
+_SPELLINGS_KEPT = 2**16  # a call about a thousand ledgers names each of them several times
 _HINT = "Use a name such as orders, or tenant/namespace/orders"
 
 
 def canonical_name(text: str) -> str:
     """The full name that a user's spelling means; raises Refused with the bad value."""
     _require_str(text, "a ledger's name")
+    return _canonical(text)
+
+
+@lru_cache(maxsize=_SPELLINGS_KEPT)
+def _canonical(text: str) -> str:
     local = text.removeprefix("persistent://")
     parts = local.split("/")
     if "://" in local:

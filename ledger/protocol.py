@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pyarrow as pa
 
-from ledger.cache_calls import CacheMetrics, FollowLedger, FollowLedgers
+from ledger.cache_calls import CacheMetrics, CacheReads, FollowLedger, FollowLedgers
 from ledger.cursor_calls import (
     AcquireLease,
     AskHoles,
@@ -420,6 +420,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "runs.commit": (CommitRuns, CommittedRuns),
     "run.abort": (AbortRun, Empty),
     "cache": (Empty, CacheMetrics),
+    "cache.reads": (Empty, CacheReads),
     "cache.follow": (FollowLedger, Empty),
     "cache.follow.many": (FollowLedgers, Empty),
     "settings": (Empty, SettingStates),

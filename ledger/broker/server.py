@@ -34,6 +34,7 @@ from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
+from ledger.cache.cache_report import cache_reads
 from ledger.cache_calls import FollowLedger, FollowLedgers
 from ledger.clock import system_clock_ms
 from ledger.cursor_calls import (
@@ -109,6 +110,7 @@ _READING = frozenset(
         "delivery.due",
         "delivery.get",
         "cache",
+        "cache.reads",
         "cache.follow",
         "cache.follow.many",
         "offload.status",
@@ -477,6 +479,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "runs.commit": store.commits.commit,
             "run.abort": _acknowledging(store.abort),
             "cache": lambda _: self._source.metrics(),
+            "cache.reads": lambda _: cache_reads(self._source.cache),
             "cache.follow": self._follow,
             "cache.follow.many": self._follow_many,
             "settings": lambda _: self._settings.describe(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ledger.cache.entry_cache import EntryCache, LedgerCache
-from ledger.cache_calls import CacheMetrics, LedgerCacheMetrics, ReaderPlace
+from ledger.cache_calls import CacheMetrics, CacheReads, LedgerCacheMetrics, ReaderPlace
 
 
 def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
@@ -36,6 +36,20 @@ def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
             non_evictable_bytes=sum(part.non_evictable_bytes for part in ledgers),
             ledgers=ledgers,
         )
+
+
+def cache_reads(cache: EntryCache) -> CacheReads:
+    """What was handed out: sums of counts, without a look at any span."""
+    with cache.still():
+        counts = [ledger.counts for ledger in cache.ledgers()]
+    return CacheReads(
+        hits=sum(part.hits for part in counts),
+        misses=sum(part.misses for part in counts),
+        hit_bytes=sum(part.hit_bytes for part in counts),
+        miss_bytes=sum(part.miss_bytes for part in counts),
+        mapped_entries=sum(part.mapped for part in counts),
+        mapped_bytes=sum(part.mapped_bytes for part in counts),
+    )
 
 
 def _ledger_report(ledger: LedgerCache) -> LedgerCacheMetrics:

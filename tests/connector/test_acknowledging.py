@@ -17,10 +17,11 @@ from connector.progress_watch import LedgerProgress, PrometheusGauges, ledgers_o
 from connector.stream_reader import LedgerStreamReader
 from connector.stream_report import Origin, read_origin, reads_between
 from ledger.api import connect
+from ledger.cache_calls import CacheReads
 from ledger.clock import monotonic_ms
 from ledger.ledger import Ledger
 from ledger.position import Position
-from ledger.protocol import CacheMetrics, CreateLedger
+from ledger.protocol import CreateLedger
 
 NAME = "public/default/persistent/orders"
 
@@ -145,7 +146,7 @@ def test_the_report_says_lag_reads_and_why(store: Path, orders: Ledger) -> None:
 
 
 def test_reads_are_counted_between_two_reports() -> None:
-    before, now = CacheMetrics(1, 1, 50, 20, 0, 5, 50), CacheMetrics(4, 2, 120, 30, 0, 9, 90)
+    before, now = CacheReads(1, 1, 50, 20, 5, 50), CacheReads(4, 2, 120, 30, 9, 90)
     assert reads_between(before, now) == {"cacheHitRate": 0.75, "mappedBytes": 40, "sentBytes": 40}
     assert reads_between(before, before)["cacheHitRate"] is None
     assert reads_between(now, before)["sentBytes"] == 20, "a new broker counts from nothing"
