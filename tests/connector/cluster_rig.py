@@ -1,8 +1,9 @@
 """A Spark standalone cluster on this machine: a master and two workers, each worker in a network namespace of its own.
 
 A worker's namespace has its own network and its own, empty, run directory, so that it can neither reach the broker's
-private socket nor read its token: to the broker it is another host. Where no namespaces can be made (it takes root) the
-workers run beside the master, and `apart` is false.
+private socket nor read its token: to the broker it is another host. The two have a line between them: executors fetch
+blocks of shuffles and broadcasts from each other, and would wait for minutes where they could not. Where no namespaces
+can be made (it takes root) the workers run beside the master, and `apart` is false.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def cluster(directory: Path) -> Iterator[Cluster]:
     try:
         if apart:
             try:
-                spaces = [_namespace(number) for number in (1, 2)]
+                spaces.extend(_namespace(number) for number in (1, 2))
+                _join(*spaces)
             except subprocess.CalledProcessError:
                 apart = False
         host = spaces[0][1] if apart else "127.0.0.1"
@@ -80,8 +82,20 @@ def _namespace(number: int) -> tuple[str, str, str]:
         f"-n {name} link set lo up",
         f"-n {name} route add default via {ours}",
     ):
-        subprocess.run(["ip", *command.split()], check=True, capture_output=True)
+        _ip(command)
     return name, ours, theirs
+
+
+def _join(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+    """A line between two namespaces; this host forwards nothing."""
+    _ip(f"link add eth1 netns {one[0]} type veth peer name eth1 netns {other[0]}")
+    for (name, _, own), (_, _, far) in ((one, other), (other, one)):
+        _ip(f"-n {name} link set eth1 up")
+        _ip(f"-n {name} route add {far}/32 dev eth1 src {own}")
+
+
+def _ip(command: str) -> None:
+    subprocess.run(["ip", *command.split()], check=True, capture_output=True)
 
 
 def _inside(space: tuple[str, str, str]) -> tuple[list[str], str]:
