@@ -41,6 +41,7 @@ class ArrowRows:
         self._metadata = shape.metadata
         self._provenance = not set(PROVENANCE.names).isdisjoint(self._metadata)
         self._rescues = shape.rescues
+        self._rescues_columns = shape.rescues and shape.rescues_columns
         self._known = {*shape.known, *METADATA.names}
         self._wanted = {*shape.rows.names, *shape.metadata}
         self._fit = ColumnFit(shape.rows)
@@ -88,7 +89,7 @@ class ArrowRows:
         return found
 
     def _is_wanted(self, column: str) -> bool:
-        return column in self._wanted or (self._rescues and column not in self._known)
+        return column in self._wanted or (self._rescues_columns and column not in self._known)
 
     def _batch(
         self, position: Position, entry: ParsedEntry, batch: pa.RecordBatch, row: int, where: str
@@ -109,7 +110,7 @@ class ArrowRows:
 
     def _rescued(self, position: Position, batch: pa.RecordBatch, row: int) -> pa.Array:
         """What came in columns that the query does not know."""
-        newer = [name for name in batch.schema.names if name not in self._known]
+        newer = [name for name in batch.schema.names if name not in self._known] if self._rescues_columns else []
         if not newer:
             return rescue_column(batch.num_rows, {})
         return column_texts(self._topic.text, batch.select(newer), lambda number: place(position, row + number))

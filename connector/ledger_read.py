@@ -178,6 +178,7 @@ class LedgerRead:
             subscription=self.reader,
             mapping=self.options.mapping == "auto",
             fail_on_data_loss=self.options.fail_on_data_loss,
+            dead_letters=self.options.dead_letter_ledger,
         )
 
     def _look(self) -> tuple[FoundLedgers, bool]:

@@ -26,6 +26,12 @@ def require_consistent(values: Values) -> None:
             raise Refused(
                 f"ledger {both[0]} is in '{edge}Positions' and in '{edge}Timestamps'", hint="Leave it in one of them"
             )
+    _require_one_of(values, "rescued_data_column", "dead_letter_ledger")
+    if "dead_letter_ledger" in values and values.get("ack_mode") == "explicit":
+        raise Refused(
+            "option 'deadLetterLedger' has no meaning for ackMode 'explicit': nobody acknowledges what is left out",
+            hint="Keep it in the rows with 'rescuedDataColumn', and acknowledge it",
+        )
     ends = _places(values, "ending_positions")
     named = sorted(name for name, at in ends.items() if at == EARLIEST)
     if values.get("ending_position") == EARLIEST:
@@ -80,6 +86,12 @@ def _require_addressed(values: Values) -> None:
         return
     names = ledgers if isinstance(ledgers, tuple) else ()
     addressing = Addressing.of(str(ledger or ""), names, str(pattern) if pattern else None)
+    dead = str(values.get("dead_letter_ledger", ""))
+    if dead and addressing.addresses(dead):
+        raise Refused(
+            f"option 'deadLetterLedger' is {dead}, which is read itself: the read is of {addressing}",
+            hint="Name one that the read does not meet",
+        )
     for edge in _EDGES:
         one = values.get(f"{edge}_position")
         if (ledgers or pattern) and one not in (None, EARLIEST, LATEST):

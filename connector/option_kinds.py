@@ -36,6 +36,14 @@ class Option:
     shown: bool = True
 
 
+def ledger(value: str) -> str:
+    """The canonical name of one ledger."""
+    try:
+        return canonical_name(value)
+    except Refused as wrong:
+        raise ValueError(f"the name of a ledger ({wrong.message})") from None
+
+
 def text(value: str) -> str:
     """Any text that is not empty."""
     if not value.strip():

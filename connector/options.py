@@ -20,6 +20,7 @@ from connector.option_kinds import DAY_MS, EVERYWHERE, MIB, READS, WRITES, Optio
 from connector.option_kinds import columns as _columns
 from connector.option_kinds import duration as _duration
 from connector.option_kinds import flag as _flag
+from connector.option_kinds import ledger as _ledger
 from connector.option_kinds import names as _names
 from connector.option_kinds import number as _number
 from connector.option_kinds import one_of as _one_of
@@ -204,6 +205,14 @@ OPTIONS: tuple[Option, ...] = (
         _text,
     ),
     Option(
+        "deadLetterLedger",
+        "",
+        ("stream read",),
+        "Send what cannot be decoded to this ledger, once for each micro-batch, with reason and position, instead of "
+        "failing. It is made if need be, with de-duplication. Excludes `rescuedDataColumn`.",
+        _ledger,
+    ),
+    Option(
         "ackMode",
         "checkpoint",
         ("stream read",),
@@ -368,6 +377,7 @@ class LedgerOptions:
     columns: tuple[str, ...] | None = None
     payload_schema: str | None = None
     rescued_data_column: str | None = None
+    dead_letter_ledger: str = ""
     ack_mode: str = "checkpoint"
     ack_timeout: int | None = None
     max_redeliveries: int | None = None

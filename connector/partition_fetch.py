@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from connector.arrow_rows import ArrowRows, joined
 from connector.data_loss import Loss, loss_in
+from connector.dead_letters import DeadLetters
 from connector.entry_rows import entry_rows
 from connector.metadata_columns import Topic
 from connector.offsets import LedgerRange
@@ -60,6 +62,7 @@ class ReadSource:
     mapping: bool
     credentials: Credentials
     fail_on_data_loss: bool = True
+    dead_letters: str = ""
 
     @classmethod
     def of(
@@ -71,12 +74,11 @@ class ReadSource:
         subscription: str = "",
         mapping: bool = True,
         fail_on_data_loss: bool = True,
+        dead_letters: str = "",
     ) -> ReadSource:
         """The source as `client` sees it, for tasks that read these ledgers; any, without."""
-        return cls(
-            client.address, client.store_id, shape, subscription, mapping,
-            client.credentials.for_task("read", ledgers, system_clock_ms), fail_on_data_loss,
-        )  # fmt: skip
+        own = client.credentials.for_task("read", ledgers, system_clock_ms, dead_letters)
+        return cls(client.address, client.store_id, shape, subscription, mapping, own, fail_on_data_loss, dead_letters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,12 @@ def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
 
 def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, read through `client`."""
-    shape = wanted.source.shape
+    source = wanted.source
+    shape = source.shape
+    if source.dead_letters:
+        rescuing = replace(wanted, source=replace(source, shape=shape.rescuing(), dead_letters=""))
+        part = msgspec.json.encode((shape, wanted.ranges, wanted.skip))
+        return DeadLetters(client, source.dead_letters, shape, part).out_of(rows_of(client, rescuing))
     rows = joined((_messages if shape.raw else _rows)(client, wanted, RowSelection(wanted.skip)), shape.schema)
     if wanted.redelivered < 0:
         return rows

@@ -44,6 +44,34 @@ def payload_text(topic: str, place: str, reason: str, payload: bytes | None) -> 
     return msgspec.json.encode(said).decode()
 
 
+class RescuedPayload(msgspec.Struct, frozen=True):
+    """What such a text says. `size` counts a payload that is not kept, too."""
+
+    reason: str = msgspec.field(name="_reason")
+    position: str = msgspec.field(name="_position")
+    topic: str = msgspec.field(name="_topic")
+    payload: bytes | None = None
+    payload_bytes: int = msgspec.field(name="_payloadBytes", default=0)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the payload."""
+        return self.payload_bytes or len(self.payload or b"")
+
+    def place(self) -> tuple[Position, int]:
+        """The entry, and the message in it (-1: it is no batch)."""
+        ledger_id, entry_id, *index = map(int, self.position.split(":"))
+        return Position(ledger_id, entry_id), index[0] if index else -1
+
+
+_RESCUED = msgspec.json.Decoder(RescuedPayload)
+
+
+def parse_payload_text(text: str) -> RescuedPayload:
+    """The inverse of `payload_text`."""
+    return _RESCUED.decode(text)
+
+
 def column_texts(topic: str, batch: pa.RecordBatch, place: Callable[[int], str]) -> pa.Array:
     """What is kept of columns that the query does not know: a text per row."""
     return pa.array(

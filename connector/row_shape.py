@@ -48,7 +48,8 @@ class RowWishes:
 class RowShape:
     """The columns of a read. `known` are all columns that its ledger had when the read was planned.
 
-    The redelivery count is Spark's last column, and of no entry: a partition adds it.
+    The redelivery count is Spark's last column, and of no entry: a partition adds it. `rescues_columns`: the rescue
+    column has columns, too, that came after the read was planned.
     """
 
     target: bytes
@@ -58,6 +59,7 @@ class RowShape:
     schemas: str = ""
     known: tuple[str, ...] = ()
     redelivery_count: bool = False
+    rescues_columns: bool = True
 
     @property
     def schema(self) -> pa.Schema:
@@ -82,6 +84,12 @@ class RowShape:
     def with_places(self) -> RowShape:
         """The same with each row's `__position` behind it."""
         return replace(self, target=schema_bytes(pa.schema([*self.schema, METADATA.field("__position")])))
+
+    def rescuing(self) -> RowShape:
+        """The same with a rescue column, which has what cannot be decoded, and no columns that came later."""
+        fields = list(self.schema)
+        fields.insert(self.row_columns, pa.field("", pa.string()))
+        return replace(self, target=schema_bytes(pa.schema(fields)), rescues=True, rescues_columns=False)
 
     def as_given(self, given: StructType, ledger: str) -> RowShape:
         """The shape of what Spark was told: this, or some of it in its order, where there are more columns since."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from connector.admission import Backlog, Delay, Limits, Reason, admitted
 from connector.batch_reader import LedgerPartition
 from connector.data_loss import Loss, loss_of
+from connector.dead_letters import prepare_dead_letters
 from connector.deliveries import NO_LIMIT, Back, Deliveries
 from connector.ledger_read import LedgerRead, sized
 from connector.offsets import (
@@ -78,6 +79,8 @@ class StreamDriver:
         self.held = SubscribedLedgers(self.read.connection, options.subscription)
         if self.held.following is not None:
             self.read.reader = self.held.following.reader
+        if options.dead_letter_ledger:
+            self.read.connection.call(lambda client: prepare_dead_letters(client, options.dead_letter_ledger))
         self.limits = Limits(options.max_rows_per_trigger, options.max_bytes_per_trigger)
         self.delay = Delay(options.min_rows_per_trigger or 0, options.max_trigger_delay)
         self.pinned: dict[str, Position] | None = None

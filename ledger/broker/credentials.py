@@ -61,14 +61,14 @@ class Credentials:
         """Whether nothing is shown and the system's authorities count."""
         return not (self.ca or self.certificate or self.key or self.token or self.task_token)
 
-    def for_task(self, may: May, ledgers: Collection[str], clock: Clock) -> Credentials:
+    def for_task(self, may: May, ledgers: Collection[str], clock: Clock, dead_letters: str = "") -> Credentials:
         """What a task shows instead: a token of its own, for these ledgers. Without a token the parts as they are."""
         if not self.token:
             return self
         named = sorted(ledgers) if len(ledgers) <= LEDGERS_NAMED_MAX else []
-        claims = TaskClaims(may, named, clock() + TASK_TOKEN_MS)
+        claims = TaskClaims(may, named, clock() + TASK_TOKEN_MS, dead_letters)
         made = task_token(read_tokens(self.token)[0], claims)
-        return replace(self, token="", scope=" ".join([may, *named]), task_token=made)
+        return replace(self, token="", scope=" ".join([may, *named, dead_letters]), task_token=made)
 
     def with_files(self, find: Callable[[str], str]) -> Credentials:
         """The same, each file where `find` says that it is on this host."""

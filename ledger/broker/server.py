@@ -184,7 +184,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         with self._activity.call(), _errors_crossing():
             self._require_welcome(context)
             command = self._decoded(descriptor.command, PutCommand, "a write")
-            require_allowed(context, system_clock_ms, type(command).__name__)
+            require_allowed(context, system_clock_ms, type(command).__name__, command)
             with self._admission.requests.one():
                 if isinstance(command, AppendCommand):
                     self._append(command, writer, (entries_of(batch) for batch in self._batches(reader)))

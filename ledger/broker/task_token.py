@@ -4,9 +4,9 @@
 
 Rules
 - Whoever has a token of the broker can make one without asking it; nobody can make a token of the broker out of it.
-- It says what its holder may do: read the ledgers of a read; or stage parts of runs, and look at the ledgers that they
-  are for, which a sink that was told so makes. Committing, acknowledging and deleting are the driver's. A call that it
-  does not allow is refused, naming both.
+- It says what its holder may do: read the ledgers of a read, and append to the one of its dead letters; or stage parts
+  of runs, and look at the ledgers that they are for, which a sink that was told so makes. Committing, acknowledging and
+  deleting are the driver's. A call that it does not allow is refused, naming both.
 - It runs out. A client's clock and the broker's may differ by minutes, its time is hours.
 - A broker that forgets a token forgets all that were made of it.
 """
@@ -30,6 +30,7 @@ TASK_TOKEN_MS = 24 * 3600 * 1000
 LEDGERS_NAMED_MAX = 16
 May = Literal["read", "write"]
 # What a call is named here: an action of the protocol, or the kind of a stream.
+_APPEND = "AppendCommand"
 _ALLOWED: dict[str, frozenset[str]] = {
     "read": frozenset({"hello", "locate", "locate.many", "survey", "DoGet"}),
     "write": frozenset({"hello", "stage.open", "StageCommand", "describe", "schema.get", "schema.register", "create"}),
@@ -37,14 +38,20 @@ _ALLOWED: dict[str, frozenset[str]] = {
 
 
 class TaskClaims(msgspec.Struct, frozen=True):
-    """What the holder may do. Without `ledgers` it is to any: rows may name theirs, and a pattern finds many."""
+    """What the holder may do. Without `ledgers` it is to any: rows may name theirs, and a pattern finds many.
+
+    To the ledger of `dead_letters` a reader may append.
+    """
 
     may: May
     ledgers: list[str]
     until_ms: int
+    dead_letters: str = ""
 
     def require_allows(self, call: str, request: object = None) -> None:
         """Raises Unauthenticated unless the call is one of a task's, and of these ledgers alone."""
+        if call == _APPEND and self.dead_letters and getattr(request, "ledger", "") == self.dead_letters:
+            return
         named = _named(request)
         if call in _ALLOWED[self.may] and (not self.ledgers or named.issubset(self.ledgers)):
             return

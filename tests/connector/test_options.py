@@ -39,6 +39,7 @@ SAMPLES = {
     "columns": "id, name",
     "payloadSchema": "INT64",
     "rescuedDataColumn": "_rescued_data",
+    "deadLetterLedger": "dead",
     "mergeSchema": "true",
     "table": "cursors",
     "ackMode": "explicit",

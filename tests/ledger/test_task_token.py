@@ -7,7 +7,7 @@ import pytest
 from ledger.broker.task_token import TaskClaims, read_task_token, task_token
 from ledger.errors import Unauthenticated
 from ledger.position import EARLIEST, LATEST, PositionRange
-from ledger.protocol import LocateRanges, NameLedger, ReadRequest
+from ledger.protocol import AppendCommand, LocateRanges, NameLedger, ReadRequest
 from ledger.survey_calls import AskSurvey
 
 EVERYTHING = PositionRange(EARLIEST, LATEST)
@@ -40,7 +40,8 @@ def test_a_changed_one_is_none() -> None:
         (CLAIMS, "locate.many", LocateRanges([ORDERS, BILLS])),
         (CLAIMS, "survey", AskSurvey([ORDERS.name, BILLS.name])),
         (CLAIMS, "cursor.mark_delete", NameLedger(ORDERS.name)),
-        (CLAIMS, "AppendCommand", None),
+        (CLAIMS, "AppendCommand", AppendCommand(ORDERS.name, "p")),
+        (TaskClaims("read", [ORDERS.name], 0, "a/b/persistent/dead"), "AppendCommand", AppendCommand(ORDERS.name, "p")),
         (TaskClaims("write", [], 0), "run.commit", None),
         (TaskClaims("write", [], 0), "DoGet", ORDERS),
     ],
@@ -56,3 +57,5 @@ def test_what_it_allows_passes() -> None:
     CLAIMS.require_allows("locate.many", LocateRanges([ORDERS, ORDERS]))
     for call in ("hello", "stage.open", "StageCommand", "create"):
         TaskClaims("write", [], 0).require_allows(call, NameLedger("any/other/persistent/ledger"))
+    dead = AppendCommand("a/b/persistent/dead", "p")
+    TaskClaims("read", [ORDERS.name], 0, dead.ledger).require_allows("AppendCommand", dead)
