@@ -51,6 +51,39 @@ def test_a_file_that_was_touched_vouches_for_nothing(path: Path, harm: Callable[
     file.close()
 
 
+def test_a_time_that_tells_nothing_is_not_taken_for_a_successor(path: Path) -> None:
+    file = EpochFile(path, 1)
+    os.utime(path)
+    assert file.is_current()
+    os.pwrite(file._fd, (2).to_bytes(8, "little"), 0)
+    assert not file.is_current()
+    file.close()
+
+
+def test_who_writes_at_the_same_moment_is_seen_though_no_clock_moved(path: Path) -> None:
+    file = EpochFile(path, 1)
+    before = path.stat()
+    with path.open("r+b") as other:
+        other.write((2).to_bytes(8, "little"))
+    assert path.stat().st_size == before.st_size
+    assert not file.is_current()
+    file.close()
+
+
+def test_a_late_look_is_a_new_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000]
+    monkeypatch.setattr("ledger.epoch_file.monotonic_ms", lambda: now[0])
+    old = EpochFile(path, 1)
+    assert old.was_current_lately()
+    new = EpochFile(path, 2)
+    assert old.was_current_lately()  # asked a moment ago
+    now[0] += 5
+    assert not old.was_current_lately()
+    assert not old.was_current_lately()  # what was seen to be lost is never lately ours
+    old.close()
+    new.close()
+
+
 SCHEMA = "CREATE TABLE store (epoch INTEGER NOT NULL); INSERT INTO store VALUES (0);"
 
 
