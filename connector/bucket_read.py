@@ -2,38 +2,39 @@
 
 Rules
 - The catalogue and the heads of entries are read once and kept: objects do not change. New ones are looked for when a
-  stream has come to the end of what is known.
+  stream has come to the end of what is known. What `load()` saw travels with the source, so that whoever plans the read
+  asks the bucket nothing again.
 - A topic is one of columns when its entries are; those columns are what the entries at the beginning and at the end of
   its segments have. Otherwise its entries are messages, and are looked through before anything is planned.
+- The schemas of payloads are those of the option, else those that the newest ledger was offloaded with.
 - A partitioned topic is read as its partitions, each with a range of its own.
 """
 
 from __future__ import annotations
 
 import logging
-from functools import cached_property
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from connector.bucket_columns import columns_of_span
 from connector.bucket_options import BucketOptions
 from connector.bucket_partition import BucketObjects, BucketPart
 from connector.options import LedgerOptions, require_ledger
 from connector.provenance_columns import PROVENANCE
 from connector.read_plan import part_bytes
 from connector.row_shape import RowShape, RowWishes, row_shape
-from connector.schema import METADATA
-from ledger.arrow_payload import decode_rows
-from ledger.entry import ParsedEntry, is_arrow, is_marker, parse_entry
 from ledger.errors import Corrupt, Refused
+from ledger.payload_schema.documents import TopicSchemas, parse_schemas
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from offload.bucket_listing import read_catalogue
 from offload.bucket_log import BucketLog, segment_spans
 from offload.bucket_pass import read_heads
 from offload.catalogue import TopicLedgers
 from offload.entry_heads import EntryHeads
-from offload.frame_stream import Span, stream_frames
-from offload.read_ahead import ObjectRange, ReadAhead
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -41,19 +42,29 @@ if TYPE_CHECKING:
     from offload.object_store import ObjectStore
 
 _log = logging.getLogger(__name__)
-_PEEK_BYTES = 256 * 1024
+_PEEKS_AT_ONCE = 2
+
+
+@dataclass(frozen=True)
+class BucketSeen:
+    """What was found when a topic's columns were asked for: its ledgers, and its columns, None for messages."""
+
+    topics: list[TopicLedgers]
+    columns: pa.Schema | None
 
 
 class BucketRead:
-    """One read of one topic, or of its partitions, on the driver."""
+    """One read of one topic, or of its partitions, on the driver. `seen` is what another read of it found before."""
 
-    def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
+    def __init__(self, options: LedgerOptions, given: StructType | None = None, seen: BucketSeen | None = None) -> None:
         self.options = options
         self.bucket: BucketOptions = require_bucket(options)
         self.name = require_ledger(options)
         self._given = given
         self._heads: dict[tuple[str, int], EntryHeads] = {}
         self._topics: list[TopicLedgers] | None = None
+        if seen is not None:
+            self._topics, self.columns = seen.topics, seen.columns
         self._logs: list[BucketLog] | None = None
 
     @cached_property
@@ -86,17 +97,22 @@ class BucketRead:
     def columns(self) -> pa.Schema | None:
         """The columns of the topic's entries, None for one of messages."""
         found: dict[str, pa.Field] = {}
-        for topic in self.topics:
-            for segment in topic.segments:
-                spans = segment_spans(segment)
-                for span in {spans[0].offset: spans[0], spans[-1].offset: spans[-1]}.values() if spans else ():
-                    columns = self._columns_of(span)
-                    if columns is None:
-                        continue
-                    if not len(columns) and not found:
-                        return None
-                    _join(found, columns, topic.name)
+        with ThreadPoolExecutor(_PEEKS_AT_ONCE, thread_name_prefix="peek") as pool:
+            for topic in self.topics:
+                for segment in topic.segments:
+                    spans = segment_spans(segment)
+                    ends = {spans[0].offset: spans[0], spans[-1].offset: spans[-1]}.values() if spans else ()
+                    for columns in pool.map(partial(columns_of_span, self.store), ends):
+                        if columns is None:
+                            continue
+                        if not len(columns) and not found:
+                            return None
+                        _join(found, columns, topic.name)
         return pa.schema(list(found.values())) if found else None
+
+    def seen(self) -> BucketSeen:
+        """What was found, for whoever plans the read."""
+        return BucketSeen(self.topics, self.columns)
 
     def shape(self) -> RowShape:
         """What rows are."""
@@ -104,8 +120,17 @@ class BucketRead:
         wishes = RowWishes(
             options.include_metadata, options.columns, options.rescued_data_column or "", options.payload_schema or ""
         )
-        shape = row_shape(self.columns, None, wishes, self.name, more=PROVENANCE)
+        schemas = None if self.columns is not None or wishes.payload_schema else self._schemas()
+        shape = row_shape(self.columns, schemas, wishes, self.name, more=PROVENANCE)
         return shape if self._given is None else shape.as_given(self._given, self.name)
+
+    def _schemas(self) -> TopicSchemas | None:
+        """The payload schemas that the newest ledger with any was offloaded with."""
+        segments = [segment for topic in self.topics for segment in topic.segments]
+        for segment in sorted(segments, key=lambda one: one.ledger_id, reverse=True):
+            if segment.index.payload_schemas:
+                return parse_schemas(segment.index.payload_schemas, f"the index of {segment.data_name}")
+        return None
 
     def schema(self) -> StructType:
         """What Spark gets."""
@@ -161,31 +186,12 @@ class BucketRead:
             self._heads.update({(one.data_name, one.ledger_id): found[one.ledger_id] for one in missing})
         return {one.ledger_id: self._heads[one.data_name, one.ledger_id] for one in topic.segments}
 
-    def _columns_of(self, span: Span) -> pa.Schema | None:
-        """The columns of the first entry of a block with rows; none for a message, None when there are only markers."""
-        where = f"{self.store.address}/{span.data_name}"
-        ranges = [ObjectRange(span.data_name, span.offset, span.end_offset)]
-        with ReadAhead(self.store, ranges, piece_bytes=_PEEK_BYTES, in_flight=2) as ahead:
-            for frame in stream_frames(ahead.pieces(0), span, where):
-                place = f"entry {span.ledger_id}:{frame.entry_id} in {where}"
-                entry = parse_entry(frame.entry, place, require_checksum=False)
-                if not is_marker(entry.metadata):
-                    return _schema_of(entry, place)
-        return None
-
 
 def require_bucket(options: LedgerOptions) -> BucketOptions:
     """The options of the bucket; they are there whenever one is read."""
     if options.bucket is None:
         raise Refused("no bucket is named", hint="Name it by option 'offload'")
     return options.bucket
-
-
-def _schema_of(entry: ParsedEntry, where: str) -> pa.Schema:
-    if not is_arrow(entry.metadata):
-        return pa.schema([])
-    columns = decode_rows(entry.payload, where)[0].schema
-    return pa.schema([field for field in columns if field.name not in METADATA.names])
 
 
 def _join(found: dict[str, pa.Field], columns: pa.Schema, topic: str) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from connector.bucket_partition import BucketPart, fetch_part
-from connector.bucket_read import BucketRead, require_bucket
+from connector.bucket_read import BucketRead, BucketSeen, require_bucket
 from connector.options import LedgerOptions
 from ledger.errors import Refused
 from ledger.position import PositionRange
@@ -55,13 +55,16 @@ class ListingPartition(InputPartition):
 class BucketReader(DataSourceReader):
     """Plans parts of objects on the driver, reads them in tasks."""
 
-    def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
+    def __init__(
+        self, options: LedgerOptions, schema: StructType | None = None, seen: BucketSeen | None = None
+    ) -> None:
         self._options = options
         self._schema = schema
+        self._seen = seen
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The parts of the range, as the bucket stands now; an empty range has none."""
-        read = BucketRead(self._options, self._schema)
+        """The parts of the range, as the bucket stood when it was seen; an empty range has none."""
+        read = BucketRead(self._options, self._schema, self._seen)
         found: list[InputPartition] = []
         for log in read.logs:
             start, end = read.starting(log), read.ending(log)

@@ -1,7 +1,8 @@
 """The data source of a bucket: what `format("ledger")` comes to when option `offload` is given.
 
-Rules: every option is checked when the source is made and again for its use. Nothing is ever written: `ledger offload`
-and the broker do that.
+Rules: every option is checked when the source is made and again for its use. Spark pickles the source after it has
+asked for the columns: a bounded read is of what the bucket held in that moment, like a read of a directory. Nothing is
+ever written: `ledger offload` and the broker do that.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ledger.errors import Refused
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from connector.bucket_read import BucketSeen
     from connector.bucket_reader import BucketReader, ListingReader
     from connector.bucket_stream import BucketStreamReader
 
@@ -26,6 +28,7 @@ class BucketSource:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = dict(given)
+        self._seen: BucketSeen | None = None
         read_options(self._given)
 
     def schema(self) -> StructType:
@@ -37,14 +40,17 @@ class BucketSource:
             return spark_schema(LISTING, "the listing")
         from connector.bucket_read import BucketRead
 
-        return BucketRead(options).schema()
+        read = BucketRead(options)
+        found = read.schema()
+        self._seen = read.seen()
+        return found
 
     def batch_reader(self, schema: StructType) -> BucketReader | ListingReader:
         """A bounded read, or the listing."""
         from connector.bucket_reader import BucketReader, ListingReader
 
         options = self._options("batch read")
-        return BucketReader(options, schema) if options.ledger else ListingReader(options)
+        return BucketReader(options, schema, self._seen) if options.ledger else ListingReader(options)
 
     def stream_reader(self, schema: StructType) -> BucketStreamReader:
         """A stream of what is there, and of what is offloaded later."""

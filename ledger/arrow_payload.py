@@ -70,6 +70,14 @@ def decode_rows(
     return batches
 
 
+def leading_schema(begin: Buffer) -> pa.Schema | None:
+    """The schema of a stream of which only the beginning is there; None when that does not end in it."""
+    try:
+        return pa.ipc.read_schema(pa.BufferReader(pa.py_buffer(begin)))
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+
+
 def _some_columns(source: pa.BufferReader, included: list[int]) -> list[pa.RecordBatch]:
     """The batches with these columns. To Arrow no column means all of them: then one is read for its length."""
     with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=included or [0])) as reader:

@@ -97,6 +97,22 @@ def parse_entry(buffer: Buffer, where: str, *, require_checksum: bool = True) ->
     return ParsedEntry(stamp, metadata, view[at:])
 
 
+def parse_head(begin: memoryview, where: str) -> ParsedEntry | None:
+    """An entry of which only the beginning is there, unverified; None when its metadata do not end in it."""
+    at, stamp = 0, None
+    try:
+        magic, stated = _head(begin, at, where)
+        if magic == _STAMP:
+            stamp, at = _parse_stamp(begin, stated, where)
+            magic, stated = _head(begin, at, where)
+        at += _HEAD.size if magic == _CHECKSUM else 0
+        (size,) = _U32.unpack_from(begin, at)
+        metadata, at = parse_message(MessageMetadata, begin, at + 4, size, where)
+    except (Corrupt, struct.error):
+        return None
+    return ParsedEntry(stamp, metadata, begin[at:])
+
+
 def is_marker(metadata: MessageMetadata) -> bool:
     """Whether an entry is the broker's own (a transaction's end, a replication snapshot) and never a row."""
     return metadata.HasField("marker_type")

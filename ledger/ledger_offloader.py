@@ -28,7 +28,10 @@ _HINT = "Set managedLedgerOffloadBucket: in conf/broker.toml, or with `ledger se
 
 @dataclass(frozen=True, slots=True)
 class LocalLedger:
-    """A sealed ledger as it lies here. `size_bytes` is the sum of its entries, `file_bytes` the length of its file."""
+    """A sealed ledger as it lies here. `size_bytes` is the sum of its entries, `file_bytes` the length of its file.
+
+    `schemas` are the payload schemas of its messages, as JSON with all versions; empty without any.
+    """
 
     name: str
     ledger_id: int
@@ -39,6 +42,7 @@ class LocalLedger:
     created_ms: int
     path: Path
     index: Callable[[], EntryIndex]
+    schemas: str = ""
 
 
 class Told(NamedTuple):

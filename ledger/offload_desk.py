@@ -21,7 +21,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ledger.clock import Clock
 from ledger.errors import Fenced, LedgerError, NotFound, Refused, Unavailable
@@ -33,6 +33,7 @@ from ledger.names import pulsar_path
 from ledger.offload_calls import OffloadPrefix, OffloadStatus
 from ledger.offload_context import Attempt
 from ledger.offload_policy import OffloadCandidate, before, due, first_left
+from ledger.offloaded_schemas import schemas_to_offload
 from ledger.position import Position
 from ledger.settings import Settings
 from ledger.unwanted_objects import attempts_of
@@ -316,7 +317,8 @@ class OffloadDesk:
             "LedgerIncarnation": log.incarnation,
         }
         try:
-            offloader.offload(local, attempt, extra, Told(progress, lambda: run.cancelled))
+            with_schemas = replace(local, schemas=schemas_to_offload(self._metadata, run.name))
+            offloader.offload(with_schemas, attempt, extra, Told(progress, lambda: run.cancelled))
         except (LedgerError, OSError) as error:
             self._clean(offloader, local.ledger_id, attempt)
             if run.cancelled:

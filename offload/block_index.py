@@ -29,6 +29,7 @@ from ledger.segment_format import HEADER_BYTES
 INDEX_MAGIC = 0xDE47DE47
 STREAMING_INDEX_MAGIC = 0x3D1FB0BC
 MANAGED_LEDGER = "pulsar/managed-ledger"
+PAYLOAD_SCHEMAS = "ledger/payload-schemas"
 
 _HEAD = struct.Struct(">IiqqiI")
 _BLOCK = struct.Struct(">qiq")
@@ -68,6 +69,14 @@ class BlockIndex:
         for pair in self.metadata.customMetadata:
             if pair.key == MANAGED_LEDGER:
                 return pair.value.decode()
+        return ""
+
+    @property
+    def payload_schemas(self) -> str:
+        """The payload schemas of its messages as JSON, where they were registered here; else empty."""
+        for pair in self.metadata.customMetadata:
+            if pair.key == PAYLOAD_SCHEMAS:
+                return pair.value.decode(errors="replace")
         return ""
 
     def block_of(self, entry_id: int) -> IndexedBlock:

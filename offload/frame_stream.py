@@ -72,7 +72,7 @@ class _Pieces:
                 raise Corrupt(f"{self._where} at {self.base}: {size} bytes were expected, {held} are left")
             view = memoryview(piece).cast("B")
             missing = size - held
-            if held and len(view) > missing > 0 and size < len(view) // 2:
+            if held and len(view) > missing:
                 # Only what straddles is put together; the rest of the piece stays as it is, for the next call.
                 self._pieces = _before(view[missing:], self._pieces)
                 view = view[:missing]

@@ -23,7 +23,7 @@ from ledger.names import pulsar_path
 from ledger.proto.managed_ledger_pb2 import LedgerMetadataFormat
 from ledger.segment_format import FRAME, FRAME_BYTES
 from ledger.segment_index import EntryIndex
-from offload.block_index import MANAGED_LEDGER, BlockIndex, IndexedBlock
+from offload.block_index import MANAGED_LEDGER, PAYLOAD_SCHEMAS, BlockIndex, IndexedBlock
 from offload.object_store import PART_BYTES_MIN
 from offload.part_upload import FilePart
 from offload.ranged_ledger import VERSION, VERSION_KEY
@@ -84,6 +84,8 @@ def _metadata_of(ledger: LocalLedger, places: EntryIndex, extra: Mapping[str, st
     stated = {MANAGED_LEDGER: pulsar_path(ledger.name), "component": "managed-ledger", "application": "pulsar"}
     if _INCARNATION in extra:
         stated["ledger/incarnation"] = extra[_INCARNATION]
+    if ledger.schemas:
+        stated[PAYLOAD_SCHEMAS] = ledger.schemas
     for key, value in stated.items():
         found.customMetadata.add(key=key, value=value.encode())
     return found

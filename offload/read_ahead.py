@@ -15,8 +15,8 @@ from typing import NamedTuple, Self
 from ledger.entry import Buffer
 from offload.object_store import ObjectStore
 
-PIECE_BYTES = 8 * 1024 * 1024
-IN_FLIGHT = 4
+PIECE_BYTES = 16 * 1024 * 1024
+IN_FLIGHT = 3
 
 
 class ObjectRange(NamedTuple):

@@ -185,6 +185,8 @@ class _Side:
 
     def _codec(self, version: int) -> Codec | str:
         """The codec of a version, or why there is none."""
+        if self._versions[self._newest].type == "BYTES":
+            version = self._newest  # which every payload is, whatever version it states
         if version not in self._versions:
             return f"schema version {version} is not among those given ({', '.join(map(str, sorted(self._versions)))})"
         schema, newest = self._versions[version], self._versions[self._newest]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from connector.options import read_options
 from ledger.arrow_payload import arrow_metadata, encode_rows
 from ledger.entry import encode_entry
 from ledger.errors import DataLoss, NotFound, Refused, Unsupported
+from offload.directory_store import DirectoryStore
 from tests.ledger.test_fixtures_pulsar import (
     CHUNKED,
     ENCRYPTED,
@@ -223,6 +225,28 @@ def test_entries_of_columns_come_out_as_their_columns(tmp_path: Path) -> None:
     placed = rows(tmp_path, "t", includeMetadata="true", startingPosition="7:0")
     assert placed[49]["__position"] == {"ledgerId": 7, "entryId": 0, "batchIndex": 49}
     assert placed[49]["__producer"] == "spark"
+
+
+def test_what_was_there_at_load_is_read_and_nobody_asks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_segment(tmp_path, 3, [columns_entry(0, pa.record_batch({"id": [1], "body": [bytes(2 * 1024 * 1024)]}))])
+    fetched: list[int] = []
+    get_range = DirectoryStore.get_range
+
+    def counting(store: DirectoryStore, key: str, start: int, length: int) -> Any:
+        fetched.append(length)
+        return get_range(store, key, start, length)
+
+    monkeypatch.setattr(DirectoryStore, "get_range", counting)
+    source = BucketSource({"offload": str(tmp_path), "path": "t"})
+    schema = source.schema()
+    assert max(fetched) == 256 * 1024, "the first bytes of a block tell its columns"
+    put_segment(tmp_path, 5, [columns_entry(1, pa.record_batch({"id": [2], "body": [b""]}))])
+    with monkeypatch.context() as nobody:
+        nobody.setattr("connector.bucket_read.read_catalogue", None)
+        reader = pickle.loads(pickle.dumps(source)).batch_reader(schema)  # noqa: S301 — as Spark does
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert [batch.column("id").to_pylist() for batch in batches] == [[1]]
+    assert [row["id"] for row in rows(tmp_path, "t")] == [1, 2]
 
 
 def test_without_a_name_the_bucket_is_listed(tmp_path: Path) -> None:
