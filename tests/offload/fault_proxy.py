@@ -4,6 +4,8 @@
 
 Faults: `error` (503, the request does not arrive), `lost` (it arrives, the connection breaks instead of an answer),
 `cut` (half of the body), `slow` (a tenth of a second before the answer), `hang` (no answer until the client gives up).
+`before` and `after` hold a request just before it arrives and just after: `reached` is set, and the connection breaks
+once whoever waited for that moment sets `released`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 _HANG_SECONDS = 1.5
+_HELD_SECONDS = 60.0
 _wait = threading.Event().wait  # tests take the sleep out of retries
 
 
@@ -37,6 +40,7 @@ class FaultProxy:
         self.target = (parts.hostname or "", parts.port or 0)
         self.faults: list[Fault] = []
         self.met = 0
+        self.reached, self.released = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         proxy = self
 
@@ -84,8 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "error":
             self.answer(503, [], b"")
             return
-        if fault == "hang":
-            _wait(_HANG_SECONDS)
+        if fault in ("hang", "before"):
+            _wait(_HANG_SECONDS) if fault == "hang" else self.held()
             self.close_connection = True
             return
         connection = http.client.HTTPConnection(*self.owner.target, timeout=30)
@@ -96,12 +100,18 @@ class _Handler(BaseHTTPRequestHandler):
         answer = connection.getresponse()
         data = answer.read()
         connection.close()
-        if fault == "lost":
+        if fault in ("lost", "after"):
+            if fault == "after":
+                self.held()
             self.close_connection = True
             return
         if fault == "slow":
             _wait(0.1)
         self.answer(answer.status, answer.getheaders(), data, cut=fault == "cut")
+
+    def held(self) -> None:
+        self.owner.reached.set()
+        self.owner.released.wait(_HELD_SECONDS)
 
     def answer(self, status: int, headers: list[tuple[str, str]], data: bytes, *, cut: bool = False) -> None:
         self.send_response(status)
