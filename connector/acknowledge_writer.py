@@ -25,7 +25,8 @@ from ledger.broker.acknowledge_stream import acknowledge
 from ledger.cursor_calls import NameCursor
 from ledger.errors import Refused
 from ledger.names import canonical_name
-from ledger.protocol import AcknowledgeCommand, AskEnd
+from ledger.partitions import partition_names
+from ledger.protocol import AcknowledgeCommand, AskEnd, NameLedger
 from ledger.store_location import store_location
 
 if TYPE_CHECKING:
@@ -48,10 +49,14 @@ class LedgerAcknowledgeWriter(DataSourceArrowWriter):
         self._column = position_column(schema, options)
         connection = self._connection()
         # Both must be there before any task runs.
-        connection.call(
-            lambda client: client.call("cursor.describe", NameCursor(self._ledger, options.subscription or "", False))
-        )
-        self._incarnation = connection.call(lambda client: client.call("end", AskEnd(self._ledger))).incarnation
+        count = connection.call(lambda client: client.call("partitions", NameLedger(self._ledger))).partitions
+        self._incarnation = ""
+        if count:
+            # One that was added lately has no cursor until its rows are read.
+            self._require_cursor(connection, partition_names(self._ledger, 1)[0])
+        else:
+            self._require_cursor(connection, self._ledger)
+            self._incarnation = connection.call(lambda client: client.call("end", AskEnd(self._ledger))).incarnation
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PositionsMessage:
         """On an executor: the positions of one task's rows."""
@@ -85,6 +90,10 @@ class LedgerAcknowledgeWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[PositionsMessage | None]) -> None:  # type: ignore[override]
         """Nothing was acknowledged, so there is nothing to undo."""
+
+    def _require_cursor(self, connection: DriverConnection, log: str) -> None:
+        named = NameCursor(log, self._options.subscription or "", precise=False)
+        connection.call(lambda client: client.call("cursor.describe", named))
 
     def _connection(self) -> DriverConnection:
         return DriverConnection(store_location(self._options.store), credentials=self._options.credentials())

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ledger.acknowledged_rows import acknowledge_batch
+from ledger.acknowledged_rows import acknowledge_batches
 from ledger.errors import Corrupt, Refused
 from ledger.varints import gather
 
@@ -35,10 +35,10 @@ def acknowledged(rows: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.Rec
             gathered.append(places(batch.column(batch.schema.get_field_index(column)), column))
             count += batch.num_rows
         if count >= _FOLD_ROWS:
-            yield _folded(gathered)
+            yield from _folded(gathered)
             gathered, count = [], 0
     if gathered:
-        yield _folded(gathered)
+        yield from _folded(gathered)
 
 
 def places(values: pa.Array, column: str) -> tuple[Integers, Integers, Integers]:
@@ -51,9 +51,9 @@ def places(values: pa.Array, column: str) -> tuple[Integers, Integers, Integers]
     return _of_message_ids(values)
 
 
-def _folded(gathered: list[tuple[Integers, Integers, Integers]]) -> pa.RecordBatch:
+def _folded(gathered: list[tuple[Integers, Integers, Integers]]) -> Iterator[pa.RecordBatch]:
     ledgers, entries, rows = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
-    return acknowledge_batch(ledgers, entries, rows)
+    return acknowledge_batches(ledgers, entries, rows)
 
 
 def _of_structs(values: pa.StructArray) -> tuple[Integers, Integers, Integers]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import copy
 
+import numpy as np
 import pyarrow as pa
 
 from connector.metadata_columns import Topic, columns_of_entry
@@ -81,7 +82,7 @@ class ArrowRows:
             if batch.num_rows:
                 fitted = self._batch(position, entry, batch, row, where)
                 if taken is not None:
-                    fitted = fitted.filter(pa.array(taken[row : row + batch.num_rows]))
+                    fitted = fitted.take(pa.array(np.flatnonzero(taken[row : row + batch.num_rows])))
                 found.append(fitted)
             row += batch.num_rows
         if row != stated:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from connector.offsets import LedgerOffset, LedgerRange
 from connector.partition_fetch import FetchRange, ReadSource, rows_of
+from ledger.delivery import skip_bytes
 from ledger.delivery_calls import (
     UNLIMITED,
     AskDelivery,
@@ -104,12 +105,15 @@ class Deliveries:
 
     def _of_share(self, share: Share) -> list[FetchRange]:
         count = share.count if self.explicit else -1
-        skipped = decode_info(share.skip, "a share of a batch").acknowledged if share.skip else None
-        source = self._read.source(ledgers=[self._ledger])
+        source, parts = self._read.source(ledgers=[self._ledger]), self._read.planned(self._of(share.range))
+        if not share.skip:
+            return [FetchRange(source, (part,), b"", count) for part in parts]
+        skipped = decode_info(share.skip, "a share of a batch").acknowledged
         return [
-            FetchRange(source, (part,), share.skip, count)
-            for part in self._read.planned(self._of(share.range))
-            if skipped is None or not _is_skipped(part, skipped)
+            # A task is told of its own part only: all that a share skips may be megabytes.
+            FetchRange(source, (part,), skip_bytes(skipped.within(part.range)), count)
+            for part in parts
+            if not _is_skipped(part, skipped)
         ]
 
     def _bury(self, dead: int) -> None:

@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,8 @@ ACKNOWLEDGE_SCHEMA = pa.schema(
         pa.field("rows", pa.large_binary()),
     ]
 )
+ROWS_MOST = 2**26
+_WORDS_MOST = 2**22
 _NOTHING = pa.RecordBatch.from_pylist([], schema=ACKNOWLEDGE_SCHEMA)
 
 
@@ -48,14 +50,32 @@ class _Given(NamedTuple):
 
 def acknowledge_batch(ledgers: Integers, entries: Integers, rows: Integers) -> pa.RecordBatch:
     """A batch of the wire from one line for each row, in any order; row -1 is the whole entry. Nothing is sorted."""
-    parts: list[pa.RecordBatch] = []
-    for ledger_id in np.unique(ledgers).tolist():
-        chosen = slice(None) if len(parts) == 0 and (ledgers == ledger_id).all() else ledgers == ledger_id
-        parts.append(_lines_of(ledger_id, entries[chosen], rows[chosen]))
+    parts = list(acknowledge_batches(ledgers, entries, rows))
     return pa.Table.from_batches(parts, ACKNOWLEDGE_SCHEMA).combine_chunks().to_batches()[0] if parts else _NOTHING
 
 
-def _lines_of(ledger_id: int, entries: Integers, rows: Integers) -> pa.RecordBatch:
+def acknowledge_batches(ledgers: Integers, entries: Integers, rows: Integers) -> Iterator[pa.RecordBatch]:
+    """The same in batches of bounded size: few rows far into many entries are many words.
+
+    Raises Refused for a row that no entry has.
+    """
+    if not len(ledgers):
+        return
+    wrong = np.flatnonzero((rows < -1) | (rows >= ROWS_MOST))
+    if len(wrong):
+        at = int(wrong[0])
+        raise Refused(
+            f"row {int(rows[at])} of entry {int(ledgers[at])}:{int(entries[at])} is none: rows go from 0 to "
+            f"{ROWS_MOST - 1}, -1 is the whole entry",
+            hint="Acknowledge only rows that were read from the ledger",
+        )
+    lone = int(ledgers.min()) == int(ledgers.max())
+    for ledger_id in [int(ledgers[0])] if lone else np.unique(ledgers).tolist():
+        chosen = slice(None) if lone else ledgers == ledger_id
+        yield from _lines_of(ledger_id, entries[chosen], rows[chosen])
+
+
+def _lines_of(ledger_id: int, entries: Integers, rows: Integers) -> Iterator[pa.RecordBatch]:
     """One line for each entry of a ledger."""
     held, owner = _numbered(entries)
     whole = np.zeros(len(held), dtype=np.bool_)
@@ -64,6 +84,11 @@ def _lines_of(ledger_id: int, entries: Integers, rows: Integers) -> pa.RecordBat
     np.maximum.at(highest, owner, rows)
     counts = np.where(whole, 0, (highest >> 6) + 1)
     starts = np.append(0, np.cumsum(counts))
+    if len(held) > 1 and int(starts[-1]) > _WORDS_MOST:
+        first = owner < len(held) // 2
+        for half in (first, ~first):
+            yield from _lines_of(ledger_id, entries[half], rows[half])
+        return
     words = np.zeros(int(starts[-1]), dtype=np.uint64)
     if whole.any():
         partly = ~whole[owner]
@@ -72,7 +97,7 @@ def _lines_of(ledger_id: int, entries: Integers, rows: Integers) -> pa.RecordBat
     buffers = [np.packbits(~whole, bitorder="little"), starts * 8, words]
     column = pa.Array.from_buffers(pa.large_binary(), len(held), [pa.py_buffer(buffer) for buffer in buffers])
     ledgers = pa.array(np.full(len(held), ledger_id))
-    return pa.RecordBatch.from_arrays([ledgers, pa.array(held), column], schema=ACKNOWLEDGE_SCHEMA)
+    yield pa.RecordBatch.from_arrays([ledgers, pa.array(held), column], schema=ACKNOWLEDGE_SCHEMA)
 
 
 def _numbered(entries: Integers) -> tuple[Integers, Integers]:

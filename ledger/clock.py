@@ -31,3 +31,20 @@ def new_id() -> str:
 def pause(milliseconds: int) -> None:
     """Let time pass, in a shell that polls something outside of this process."""
     time.sleep(milliseconds / 1000)
+
+
+class ForwardClock:
+    """Time that passes while a clock is set back: it goes on from where it was. Not for dates, for ages.
+
+    `at_least` is the newest time that anybody wrote down before: no age is negative after a restart, either.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = self._now = clock()
+
+    def __call__(self, at_least: int = 0) -> int:
+        """Milliseconds, never less than before."""
+        last, self._last = self._last, self._clock()
+        self._now = max(self._now + max(self._last - last, 0), at_least)
+        return self._now

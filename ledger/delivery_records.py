@@ -2,6 +2,8 @@
 
     delivery   (ledger, cursor, record) → what the batch delivers, what else is outstanding, where the next one reads on
 
+    body       msgpack; from 64 KiB on  00 | size u32 | the same in ZSTD   (msgpack's array never begins with 00)
+
 Rules
 - A record is durable before its number is told. Numbers rise and are not used twice by one checkpoint.
 - Who decides on the batch after record n has committed n: what is before n goes then, and so does what is after it,
@@ -11,10 +13,13 @@ Rules
 from __future__ import annotations
 
 import sqlite3
+import struct
 
 import msgspec
 
+from ledger.compression import ZSTD, compress, decompress
 from ledger.delivery_calls import Share
+from ledger.errors import Refused
 from ledger.metadata_file import MetadataFile
 from ledger.position import Position
 
@@ -22,6 +27,9 @@ DELIVERY_TABLE = """
 CREATE TABLE IF NOT EXISTS delivery (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, cursor TEXT NOT NULL,
   record INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (ledger, cursor, record))"""
 DEAD = -1
+BODY_BYTES_MAX = 2**29
+_DEFLATED, _DEFLATED_FROM = 0x00, 64 * 1024
+_HEAD = struct.Struct(">BI")
 
 
 class DeliveryRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -80,10 +88,27 @@ class DeliveryRecords:
                 (ledger, cursor, record),
             ).fetchone()
         )
-        return None if row is None else _RECORD.decode(row[0])
+        return None if row is None else _RECORD.decode(_inflated(row[0]))
 
 
 def _insert(c: sqlite3.Connection, ledger: str, cursor: str, number: int, record: DeliveryRecord) -> None:
-    c.execute(
-        "INSERT OR REPLACE INTO delivery VALUES (?, ?, ?, ?)", (ledger, cursor, number, msgspec.msgpack.encode(record))
-    )
+    c.execute("INSERT OR REPLACE INTO delivery VALUES (?, ?, ?, ?)", (ledger, cursor, number, _deflated(record)))
+
+
+def _deflated(record: DeliveryRecord) -> bytes:
+    body = msgspec.msgpack.encode(record)
+    if len(body) < _DEFLATED_FROM:
+        return body
+    if len(body) > BODY_BYTES_MAX:
+        raise Refused(
+            f"what a batch delivers takes {len(body)} bytes to write down, {BODY_BYTES_MAX} are the most",
+            hint="Set maxRowsPerTrigger, or acknowledge what was delivered before",
+        )
+    return _HEAD.pack(_DEFLATED, len(body)) + compress(ZSTD, body, level=1)
+
+
+def _inflated(body: bytes) -> bytes | memoryview:
+    if body[0] != _DEFLATED:
+        return body
+    _, size = _HEAD.unpack_from(body)
+    return decompress(ZSTD, memoryview(body)[_HEAD.size :], size, "a record of a batch", max_bytes=BODY_BYTES_MAX)

@@ -5,6 +5,7 @@ Invariants
 - What a record may still deliver is kept by the log: the cursor's replay floor is at or before its first row.
 - With `explicit` every row that was delivered is outstanding until it is acknowledged; it is delivered again, with
   its count, or buried as a dead letter, and never forgotten. After a reset of the cursor nothing is outstanding.
+- A clock that is set back holds nothing up: ages go on from where they were.
 - Rows that were given back and not delivered again before the broker died come back at their timeout.
 """
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from ledger.acknowledged_rows import positions_given
 from ledger.acknowledgement_table import AcknowledgementTable
-from ledger.clock import Clock
+from ledger.clock import Clock, ForwardClock
 from ledger.cursor import Cursor
 from ledger.delivery import Allowance, Outcome, decide, delivers, outside, share_of, skipped_of
 from ledger.delivery_calls import AskDelivery, AskDue, BuryDead, DecidedDelivery, Delivery, Due, NextDelivery, Share
@@ -43,7 +44,7 @@ class DeliveryTable:
     ) -> None:
         self._metadata = metadata
         self._records = metadata.deliveries
-        self._clock = clock
+        self._time = ForwardClock(clock)
         self._snapshot_of = snapshot_of
         self._beyond = beyond
         self._lock = threading.Lock()
@@ -138,7 +139,8 @@ class DeliveryTable:
         acknowledged: PositionSet,
         snapshot: LogSnapshot,
     ) -> DecidedDelivery:
-        now, key = self._clock(), (cursor.ledger, cursor.name)
+        key = (cursor.ledger, cursor.name)
+        now = self._now(known)
         allowed = Allowance(request.back_rows, request.back_bytes, request.back_first)
         outcome = self._outcome(request, cursor, known, acknowledged, snapshot, allowed)
         self._given_back.pop(key, None)
@@ -160,6 +162,10 @@ class DeliveryTable:
         decided = self._keep(request, cursor, new.end, due, waiting, floor=floor, dead=dead)
         return msgspec.structs.replace(decided, back_rows=allowed.taken_rows, back_bytes=allowed.taken_bytes)
 
+    def _now(self, known: DeliveryRecord | None) -> int:
+        shares = [] if known is None else [*known.waiting, *known.shares]
+        return self._time(max((share.at_ms for share in shares), default=0))
+
     def _outcome(
         self,
         request: NextDelivery | AskDue,
@@ -172,7 +178,7 @@ class DeliveryTable:
         outstanding = [] if known is None else [*known.waiting, *known.shares]
         back = self._given_back.get((cursor.ledger, cursor.name), PositionSet())
         return decide(
-            outstanding, acknowledged, cursor.next_position, back, snapshot, self._clock(),
+            outstanding, acknowledged, cursor.next_position, back, snapshot, self._now(known),
             request.ack_timeout_ms, request.max_redeliveries, allowed,
         )  # fmt: skip
 

@@ -50,6 +50,7 @@ from ledger.errors import DataLoss, LedgerError, NotFound, Refused, Unavailable,
 from ledger.life_calls import ChangeProperties, Properties
 from ledger.managed_ledger import ManagedLedger
 from ledger.names import canonical_name
+from ledger.partition_acknowledgement import parts_of, whole_state
 from ledger.producer_messages import AskSequence, LastSequence, PartitionCount
 from ledger.protocol import (
     ACTIONS,
@@ -278,6 +279,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         return staged
 
     def _acknowledge(self, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> CursorState:
+        parts = parts_of(self._store, command, batches)
+        return whole_state(self._store, command, [self._acknowledge_one(*part) for part in parts])
+
+    def _acknowledge_one(self, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> CursorState:
         self._store.require_ours()
         self._require_incarnation(self._store.ledger(command.ledger), command.incarnation)
         if command.action == "nack":

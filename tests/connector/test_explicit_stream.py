@@ -23,7 +23,7 @@ from connector.data_source import LedgerSource
 from connector.schema import METADATA, spark_schema
 from connector.stream_reader import LedgerStreamReader
 from ledger.api import connect
-from ledger.errors import Refused
+from ledger.errors import LedgerError, Refused
 from ledger.ledger import Ledger
 from ledger.protocol import Empty
 
@@ -297,6 +297,124 @@ def test_what_is_no_message_id_is_refused(orders: Ledger, wrong: bytes) -> None:
         sink.write(iter([rows]))
     with pytest.raises(Refused, match="is null in row 0"):
         sink.write(iter([pa.RecordBatch.from_pydict({"__messageId": [None]}, schema=column)]))
+
+
+def test_a_partitioned_ledger_is_acknowledged_by_its_own_name(shared: Path) -> None:
+    name = f"parts{next(NUMBERS)}"
+    whole = connect(shared).create_partitioned(name, 3)
+    for number, part in enumerate(whole.partitions()):
+        part.append(pa.table({"n": pa.array(range(4 * number, 4 * number + 4), pa.int64())}))
+    given = {"path": name, "store": str(shared), **EXPLICIT, "maxRowsPerTrigger": "8"}
+    source = LedgerSource(given, "0.1.0")
+    stream = source.stream_reader(source.schema())
+    here, seen, counts = text(stream.initialOffset()), set(range(12)), dict.fromkeys(range(12), 0)
+
+    def acknowledge(rows: pa.Table) -> None:
+        options = {"path": name, "store": str(shared), "action": "ack", "subscription": "s"}
+        columns = rows.select(["__position"])
+        sink = LedgerSource(options, "0.1.0").batch_writer(spark_schema(columns.schema, name), overwrite=False)
+        sink.commit([sink.write(iter(columns.to_batches()))])
+
+    for _ in range(12):
+        end = text(stream.latestOffset(here, stream.getDefaultReadLimit()))
+        if end == here:
+            break
+        rows = batch(stream, here, end)
+        assert rows.num_rows <= 8
+        for n, count in zip(numbers(rows), rows.column("__redeliveryCount").to_pylist(), strict=True):
+            assert count == counts[n]
+            counts[n] += 1
+        chosen = rows.filter(pc.is_in(rows["n"], pa.array([n for n in numbers(rows) if (n + counts[n]) % 2])))
+        acknowledge(chosen)
+        seen -= set(numbers(chosen))
+        here = end
+    assert seen == set()
+    assert [part.cursor("s").state().backlog_rows for part in whole.partitions()] == [0, 0, 0]
+    wrong = rows.slice(0, 0).select(["__position"])
+    place = {"ledgerId": 10**6, "entryId": 0, "batchIndex": 0}
+    with pytest.raises(Refused, match="has no ledger 1000000"):
+        acknowledge(pa.Table.from_pylist([{"__position": place}], schema=wrong.schema))
+    stream.stop()
+
+
+@pytest.mark.parametrize("by", ["ledgers", "ledgersPattern"])
+def test_several_ledgers_are_read_together_and_acknowledged_each(shared: Path, by: str) -> None:
+    names = [f"several{next(NUMBERS)}" for _ in range(2)]
+    ledgers = [connect(shared).ledger(name) for name in names]
+    for number, ledger in enumerate(ledgers):
+        ledger.append(pa.table({"n": pa.array(range(4 * number, 4 * number + 4), pa.int64())}))
+    of_them = {"ledgers": ",".join(names)} if by == "ledgers" else {"ledgersPattern": "|".join(names)}
+    source = LedgerSource({"store": str(shared), **EXPLICIT, **of_them}, "0.1.0")
+    stream = source.stream_reader(source.schema())
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    rows = batch(stream, start, end)
+    assert sorted(numbers(rows)) == list(range(8))
+    for name, ledger in zip(names, ledgers, strict=True):
+        of_it = pc.equal(rows["__topic"], f"persistent://public/default/{name}")
+        say(ledger, rows.filter(pc.and_(of_it, pc.not_equal(rows["n"], 5))))
+    again = text(stream.latestOffset(end, ALL))
+    rows = batch(stream, end, again)
+    assert (numbers(rows), rows.column("__redeliveryCount").to_pylist()) == ([5], [1])
+    stream.stop()
+
+
+def test_rows_given_twice_and_whole_entries_are_acknowledged_once(orders: Ledger) -> None:
+    everything = batch_of_all(orders)
+    cursor = orders.cursor("s")
+    places = everything.column("__position").to_pylist()
+    whole = {**places[4], "batchIndex": -1}
+    rows = pa.Table.from_pylist(
+        [{"__position": place} for place in (places[1], places[1], places[5], whole, places[1], whole)],
+        schema=pa.schema([METADATA.field("__position")]),
+    )
+    for _ in range(2):
+        say(orders, rows)
+        assert cursor.state().backlog_rows == 7
+    assert batch_left(cursor) == [0, 2, 3, 8, 9, 10, 11]
+
+
+def batch_left(cursor: Any) -> list[int]:
+    return cursor.read()[0].column("n").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"entryId": 3}, "beyond the last entry"),
+        ({"entryId": -1}, "beyond the last entry"),
+        ({"entryId": 2**62}, "beyond the last entry"),
+        ({"ledgerId": 2**62}, "has no ledger"),
+        ({"ledgerId": -1}, "has no ledger"),
+        ({"batchIndex": 4}, "has 4 rows"),
+        ({"batchIndex": -2}, "row -2 of entry"),
+        ({"batchIndex": 2**31 - 1}, "row 2147483647 of entry"),
+        ({"entryId": None}, "null entryId"),
+        (None, "is null in row 2"),
+    ],
+)
+def test_a_position_that_is_none_takes_the_others_with_it(
+    orders: Ledger, change: dict[str, int | None] | None, said: str
+) -> None:
+    places = batch_of_all(orders).column("__position").to_pylist()
+    cursor = orders.cursor("s")
+    field = METADATA.field("__position")
+    loose = pa.struct([part.with_nullable(True) for part in field.type])
+    wrong = None if change is None else {**places[2], **change}
+    column = pa.array([places[0], places[1], wrong], loose)
+    sink = writer(orders)
+    with pytest.raises(Refused, match=said):
+        sink.commit([sink.write(iter([pa.RecordBatch.from_arrays([column], ["__position"])]))])
+    assert cursor.state().backlog_rows == 12
+
+
+def test_one_query_reads_in_a_subscriptions_name(orders: Ledger) -> None:
+    stream = reader(orders, **EXPLICIT)
+    start = text(stream.initialOffset())
+    with pytest.raises(LedgerError, match="s"):
+        reader(orders, **EXPLICIT).initialOffset()
+    assert batch(stream, start, text(stream.latestOffset(start, ALL))).num_rows == 12
+    stream.stop()
 
 
 def batch_of_all(orders: Ledger) -> pa.Table:

@@ -1,101 +1,133 @@
 """Goal: from Spark every row is acknowledged exactly once, however often it came. Method: a query in explicit mode that
-acknowledges a part of each batch at random in `foreachBatch`, stopped and killed in between, behind our own sink.
+acknowledges a part of each batch at random in `foreachBatch`, its driver and its broker killed in between, behind our
+own sink; every batch is written down and compared with what each row must have seen.
+
+The long one is of a million flights: two to five minutes on two cores.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
+import signal
+import subprocess
+import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.streaming import StreamingQuery
 
 from connector.acknowledge_frame import MEASURED
 from ledger.api import connect
 from pyspark_ledger import acknowledge
+from streaming_examples.flights import flights
+from tests.connector.explicit_app import LEDGER, SUBSCRIPTION, ExplicitApp, finish, require_once
 
 spec = importlib.util.spec_from_file_location("connector_fixtures", Path(__file__).parent / "conftest.py")
 fixtures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(fixtures)
 
-ROWS = 8_000
+ROWS, LIMIT, SHARE = 8_000, 4_000, 30
+MANY_LIMIT = 200_000
 
 
-def wait_until(reached: Callable[[], bool], seconds: float = 90) -> None:
+class Story:
+    """A ledger of rows `n`, a query over it in a process of its own, and what it saw."""
+
+    def __init__(self, store: Path, folder: Path, limit: int) -> None:
+        self.store, self.folder, self.limit = store, folder, limit
+        self.checkpoint, self.seen = folder / "checkpoint", folder / "seen"
+        self.seen.mkdir()
+
+    def write(self, rows: DataFrame, writes: int, **options: str) -> None:
+        """Our own sink, in so many writes: each closes with a marker."""
+        for part in rows.randomSplit([1.0] * writes, seed=1):
+            part.write.format("ledger").mode("append").option("store", str(self.store)).options(**options).save(LEDGER)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        given = [str(self.store), str(self.checkpoint), str(self.seen), str(SHARE), str(self.limit)]
+        with (self.folder / "app.log").open("ab") as log:
+            command = [sys.executable, "-m", "tests.connector.explicit_app", *given]
+            return subprocess.Popen(command, cwd=self.folder, start_new_session=True, stdout=log, stderr=log)
+
+    def log(self) -> str:
+        return (self.folder / "app.log").read_text(encoding="utf-8")[-3000:]
+
+    def done(self) -> int:
+        """Batches that were acknowledged, repetitions among them."""
+        return len(list(self.seen.glob("*.acknowledged")))
+
+    def run_and_kill(self, dice: random.Random) -> None:
+        """Let it do two batches, kill the broker, let it do one more, and kill driver, JVM and workers at once."""
+        process = self.start()
+        try:
+            self.wait_for(self.done() + 2, process)
+            fixtures.kill_broker(self.store)
+            self.wait_for(self.done() + 1, process)
+            time.sleep(dice.uniform(0, 1))
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def wait_for(self, batches: int, process: subprocess.Popen[bytes]) -> None:
+        def reached() -> bool:
+            assert process.poll() is None, self.log()
+            return self.done() >= batches
+
+        wait_until(reached)
+
+    def require_all(self, rows: int) -> None:
+        """Each row once, none left, and the cursor behind the last marker."""
+        assert require_once(self.seen, rows) > 2
+        orders = connect(self.store).ledger(LEDGER)
+        state = orders.cursor(SUBSCRIPTION).state()
+        assert (state.backlog_rows, state.acknowledged_ranges, state.partial_entries) == (0, 0, 0)
+        assert state.next_position >= orders.end().end
+
+
+def wait_until(reached: Callable[[], bool], seconds: float = 300) -> None:
     until = time.monotonic() + seconds
     while not reached():
         assert time.monotonic() < until, "it did not come to that"
         time.sleep(0.05)
 
 
-class Acknowledging:
-    """A query that acknowledges some rows of each batch, and remembers what it saw."""
-
-    def __init__(self, spark: SparkSession, store: Path, checkpoint: Path) -> None:
-        self._spark, self._store, self._checkpoint = spark, str(store), checkpoint
-        self.share = 0.3
-        self.acknowledged: list[int] = []
-        self.delivered: list[tuple[int, int]] = []
-        self.done = 0
-
-    def start(self) -> StreamingQuery:
-        read = self._spark.readStream.format("ledger").option("store", self._store).option("subscription", "s")
-        read = read.option("ackMode", "explicit").option("ackTimeout", "0").option("startingPosition", "earliest")
-        write = read.load("in").writeStream.foreachBatch(self.batch).option("checkpointLocation", str(self._checkpoint))
-        return write.trigger(processingTime="0 seconds").start()
-
-    def batch(self, rows: DataFrame, number: int) -> None:
-        self.delivered += [tuple(row) for row in rows.select("n", "__redeliveryCount").collect()]
-        chosen = rows.where(f.xxhash64("n", f.lit(number)) % 100 < int(self.share * 100))
-        self.acknowledged += [row.n for row in chosen.select("n").collect()]
-        ack = chosen.write.format("ledger").mode("append").option("store", self._store)
-        ack.option("action", "ack").option("subscription", "s").save("in")
-        self.done += 1
-
-    def counts(self) -> dict[int, set[int]]:
-        """The redelivery counts that each row came with."""
-        found: dict[int, set[int]] = defaultdict(set)
-        for row, count in self.delivered:
-            found[row].add(count)
-        return found
-
-
 @pytest.mark.spark
 def test_every_row_is_acknowledged_once_whatever_dies(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    story = Story(store, tmp_path, LIMIT)
     rows = spark_session.range(ROWS).select(f.col("id").alias("n"), f.col("id").cast("string").alias("text"))
-    for part in rows.randomSplit([0.5, 0.5], seed=1):
-        part.write.format("ledger").mode("append").option("store", str(store)).option("entryBytes", "16k").save("in")
-    query = Acknowledging(spark_session, store, tmp_path / "c")
-    cursor = connect(store).ledger("in").cursor("s")
-    for round_ in range(2):
-        running = query.start()
-        try:
-            before = query.done
-            wait_until(lambda before=before: query.done >= before + 2)
-            if round_:
-                fixtures.kill_broker(store)
-        finally:
-            running.stop()
-    query.share = 1.0
-    running = query.start()
+    story.write(rows, 2, entryBytes="16k")
+    story.run_and_kill(random.Random(3))
+    finish(ExplicitApp(spark_session, store, story.checkpoint, story.seen, 100, ROWS))
+    story.require_all(ROWS)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_million_flights_are_acknowledged_once(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    """30 % of each batch to the very end; driver and broker are killed twice."""
+    story, dice = Story(store, tmp_path, MANY_LIMIT), random.Random(5)
+    year = flights()
+    many = pa.concat_tables([year] * 3)
+    pq.write_table(many.append_column("n", pa.array(range(many.num_rows), pa.int64())), tmp_path / "flights.parquet")
+    story.write(spark_session.read.parquet(str(tmp_path / "flights.parquet")), 3, entryBytes="1m")
+    for _ in range(2):
+        story.run_and_kill(dice)
+    process = story.start()
     try:
-        wait_until(lambda: cursor.state().backlog_rows == 0)
+        assert process.wait(1200) == 0, story.log()
     finally:
-        running.stop()
-    assert set(query.acknowledged) == set(range(ROWS))
-    counts = query.counts()
-    assert all(found == set(range(len(found))) for found in counts.values()), "no count is left out"
-    assert max(len(found) for found in counts.values()) > 2
-    state = cursor.state()
-    assert (state.acknowledged_ranges, state.partial_entries) == (0, 0)
-    assert state.next_position >= connect(store).ledger("in").end().end
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    story.require_all(many.num_rows)
 
 
 @pytest.mark.spark

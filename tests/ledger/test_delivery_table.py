@@ -5,6 +5,7 @@ whose clock is moved by hand; what is decided is turned into rows and compared w
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from ledger.acknowledged_rows import acknowledge_batch
 from ledger.cursor_calls import NameCursor, OpenCursor, ResetCursor
 from ledger.delivery import outside, skipped_of
 from ledger.delivery_calls import AskDelivery, AskDue, BuryDead, DecidedDelivery, Due, NextDelivery
-from ledger.errors import DataLoss
-from ledger.position import Position
+from ledger.errors import DataLoss, Refused
+from ledger.left_entries import measure_left
+from ledger.position import EARLIEST, Position
 from tests.ledger.log_rig import LogRig, entry
 
 ROWS, ENTRIES, TIMEOUT = 5, 20, 1000
@@ -224,6 +226,52 @@ def test_the_log_goes_once_its_rows_are_acknowledged_and_their_batch_is_committe
     assert rig.store.ledger("log").trim().ledgers == []
     assert rig.take() == Counter()
     assert len(rig.store.ledger("log").trim().ledgers) == 4
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_clock_that_is_set_back_holds_nothing_up(rig: DeliveryRig, dies: bool) -> None:
+    rig.take()
+    rig.now -= 3_600_000
+    if dies:
+        rig.crash()
+    assert rig.take() == Counter()
+    rig.now += TIMEOUT
+    assert sum(rig.take().values()) == 100
+
+
+def test_ten_million_holes_are_a_record(tmp_path: Path) -> None:
+    """Half of twenty million rows at random: what is delivered is read as it was decided, by another broker, too."""
+    rig, rows = DeliveryRig(tmp_path / "s"), 100_000
+    log = rig.log("wide", 1000)
+    log.append([entry(b"x%d" % number, rows=rows) for number in range(200)]).result()
+    rig.store.cursors.open(OpenCursor("wide", "c", EARLIEST))
+    end, (segment,) = log.snapshot.end, log.snapshot.segments
+    gone = np.flatnonzero(np.random.default_rng(1).random(200 * rows) < 0.5)
+    batch = acknowledge_batch(np.full(len(gone), segment.ledger_id), gone // rows, gone % rows)
+    rig.store.cursors.acknowledge("wide", "c", [batch])
+    decided = rig.store.deliveries.next(NextDelivery("wide", "c", 0, EARLIEST, end, explicit=True, ack_timeout_ms=1))
+    asked = AskDelivery("wide", "c", decided.record)
+    before = rig.store.deliveries.get(asked)
+    assert measure_left(log.snapshot, before.shares[0].range, skipped_of(before.shares[0]))[1] == 200 * rows - len(gone)
+    held = sqlite3.connect(tmp_path / "s" / "metadata.sqlite").execute("SELECT max(length(body)) FROM delivery")
+    assert held.fetchone()[0] < 4_000_000
+    rig.store.cursors.acknowledge(
+        "wide", "c", [acknowledge_batch(*np.array([[segment.ledger_id] * 200, range(200), [-1] * 200]))]
+    )
+    rig.crash()
+    assert rig.store.deliveries.get(asked) == before
+    after = NextDelivery("wide", "c", decided.record, end, end, explicit=True, ack_timeout_ms=0)
+    assert rig.store.deliveries.next(after).record == 0
+    rig.store.close()
+
+
+def test_a_record_too_large_is_refused_with_both_sizes(rig: DeliveryRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ledger.delivery_records.BODY_BYTES_MAX", 20)
+    monkeypatch.setattr("ledger.delivery_records._DEFLATED_FROM", 10)
+    with pytest.raises(Refused, match=r"takes \d+ bytes to write down, 20 are the most"):
+        rig.take()
+    monkeypatch.undo()
+    assert sum(rig.take().values()) == 100
 
 
 def test_without_explicit_what_joined_mark_delete_is_not_delivered(rig: DeliveryRig) -> None:
