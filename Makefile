@@ -39,12 +39,17 @@ check: setup
 # test: everything but the long tests and those of the docs; those without a JVM first (T=tests/path or -k… narrows it)
 .PHONY: test
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not fault and not pulsar and not docs" $(T)
+	$(BIN)/python -m pytest -m "not slow and not fault and not pulsar and not docs and not tables" $(T)
 
 # test-docs: every line of code in README and docs runs, each page as a program of its own
 .PHONY: test-docs
 test-docs: setup
 	$(BIN)/python -m pytest -m "docs" tests/docs
+
+# test-tables: publishing to Delta's tables, in a session that has them (90 MB of jars from Maven Central the first time)
+.PHONY: test-tables
+test-tables: setup
+	$(BIN)/python -m pytest -m "tables and not slow" $(T)
 
 # test-faults: kills processes, damages files, compares what is left
 .PHONY: test-faults

@@ -39,6 +39,7 @@ __all__ = [
     "configure",
     "connect",
     "positions_json",
+    "publish",
     "register",
     "serve",
     "session",
@@ -140,12 +141,15 @@ def serve(
     return served
 
 
-def session(app_name: str = "pyspark-ledger", **conf: object) -> SparkSession:
-    """A local Spark session with what a Python source runs well with; `conf` adds to it, `_` for `.` in names."""
+def session(app_name: str = "pyspark-ledger", *, delta: bool = False, **conf: object) -> SparkSession:
+    """A local Spark session with what a Python source runs well with; `conf` adds to it, `_` for `.` in names.
+
+    With `delta` it has Delta's tables: Spark fetches their jars once, from Maven Central.
+    """
     _require_own_packages()
     from connector.session import local_session
 
-    return local_session(app_name, conf)
+    return local_session(app_name, conf, delta=delta)
 
 
 def configure(spark: SparkSession) -> SparkSession:
@@ -198,6 +202,21 @@ def watch(spark: SparkSession, show: Any = None, *, prometheus: Any = None) -> A
     from connector.progress_watch import watch as watch_session
 
     return watch_session(spark, show, prometheus)
+
+
+def publish(
+    spark: SparkSession, ledger: str, table: str, *, options: Mapping[str, str] | None = None, **wishes: Any
+) -> list[Any]:
+    """Put what is sealed of a ledger into a Delta table, each segment once; answers the segments that were missing.
+
+    `table` is a path or `[catalog.][schema.]table`; `options` are those of `format("ledger")` that say where the ledger
+    is: `store`, or `offload` for a bucket. For `wishes` see docs/tables.md.
+    """
+    _require_own_packages()
+    from connector.publisher import Publisher
+    from connector.publishing import Publishing
+
+    return list(Publisher(spark, ledger, table, options, Publishing.of(**wishes)).publish())
 
 
 def positions_json(positions: Mapping[str, object]) -> str:

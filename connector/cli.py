@@ -121,6 +121,15 @@ def opened(store: str | None, *, create: bool = False) -> LedgerStore:
     return connect(store, create=create, **given)
 
 
+def source_options(store: str | None) -> dict[str, str]:
+    """The same for `format("ledger")`, by its options' names."""
+    location = store_location(store)
+    named = {"ca": "TrustCertsFilePath", "certificate": "CertificateFilePath", "key": "KeyFilePath"}
+    shown = {name: value for name, value in _shown.items() if value and "://" in location}
+    names = {"token": "authParams", **{name: f"tls{rest}" for name, rest in named.items()}}
+    return {"store": location, **{names[name]: value for name, value in shown.items()}}
+
+
 @app.command("list")
 @reporting
 def list_ledgers(store: StoreOption = None, output: OutputOption = Output.text) -> None:

@@ -8,13 +8,14 @@ from connector.cli_cursors import describe_cursor, position_info
 from connector.cli_doctor import doctor
 from connector.cli_life import policy, properties, terminate, trim
 from connector.cli_offload import offload
+from connector.cli_publish import publish
 from connector.cli_settings import settings
 
 cursors.command("describe")(describe_cursor)
 dump.command("positioninfo")(position_info)
 app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")
-for command in (trim, terminate, properties, policy, offload, verify, doctor):
+for command in (trim, terminate, properties, policy, offload, publish, verify, doctor):
     app.command()(command)
 
 __all__ = ["app"]

@@ -42,9 +42,11 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 
-def local_session(app_name: str, conf: Mapping[str, object]) -> SparkSession:
+def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = False) -> SparkSession:
     """A local session of all cores with these settings; `conf` goes before them, its names with `_` for `.`."""
     from pyspark.sql import SparkSession
+
+    from connector.delta_settings import delta_settings, with_packages
 
     # Workers must be this very interpreter: Spark's default is whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -52,7 +54,7 @@ def local_session(app_name: str, conf: Mapping[str, object]) -> SparkSession:
     builder = SparkSession.builder.appName(app_name).master("local[*]")
     for setting in SETTINGS:
         builder = builder.config(setting.name, setting.value)
-    for name, value in conf.items():
+    for name, value in with_packages(delta_settings() if delta else {}, conf).items():
         builder = builder.config(name if "." in name else name.replace("_", "."), str(value))
     return configure_session(builder.getOrCreate(), quiet=True)
 

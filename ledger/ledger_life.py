@@ -20,6 +20,7 @@ from ledger.life_calls import ChangePolicy, ChangeProperties
 from ledger.offload_calls import OffloadPrefix, OffloadStatus
 from ledger.position import Position
 from ledger.protocol import NameLedger, SeekTime
+from ledger.seal_calls import SealedLedger, SealLedger
 
 if TYPE_CHECKING:
     from ledger.broker.client import Client
@@ -69,6 +70,11 @@ class LedgerLife:
         """How far the last offload is, and what is in object storage."""
         found: OffloadStatus = self.client.call("offload.status", NameLedger(self.name))
         return found
+
+    def seal(self, older_than_ms: int = 0) -> bool:
+        """Seal what is being written, if it is at least so old; False where there is nothing. Appends go on."""
+        found: SealedLedger = self.client.call("seal", SealLedger(self.name, older_than_ms))
+        return found.sealed
 
     def terminate(self) -> Position:
         """End it for good. The position of its last entry, `(-1, -1)` when it never had one."""

@@ -18,6 +18,7 @@ from ledger.errors import Refused
 from ledger.names import nearest
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from ledger.protocol import CreateLedger
+from ledger.published_note import NOT_PUBLISHED, published_everywhere
 from ledger.segment_format import entry_bytes_max
 from ledger.settings import SETTINGS, Settings
 
@@ -39,6 +40,7 @@ _OFFLOAD_LAG, _OFFLOAD_WAIT = "managedLedgerOffloadDeletionLagInMillis", "retent
 _ROLLOVER_MAX, _ROLLOVER_MIN = "managedLedgerMaxLedgerRolloverTimeMinutes", "managedLedgerMinLedgerRolloverTimeMinutes"
 _ENTRIES, _SIZE = "managedLedgerMaxEntriesPerLedger", "managedLedgerMaxSizePerLedgerMbytes"
 _RETENTION = (RETENTION_TIME, RETENTION_SIZE)
+_DELETE_PUBLISHED = "deleteAfterPublish"
 
 POLICIES = {
     RETENTION_TIME: "defaultRetentionTimeInMinutes",
@@ -51,6 +53,7 @@ POLICIES = {
     OFFLOAD_BYTES: "managedLedgerOffloadAutoTriggerSizeThresholdBytes",
     _OFFLOAD_LAG: "managedLedgerOffloadDeletionLagMs",
     _OFFLOAD_WAIT: _OFFLOAD_WAIT,
+    _DELETE_PUBLISHED: _DELETE_PUBLISHED,
 }
 """The policies by name, each with the broker's setting that is its default and gives its range."""
 
@@ -68,6 +71,8 @@ class LedgerPolicy:
     It is due at the age of `rollover_max_ms` (0: never), and never before it is older than `rollover_min_ms`. It is
     kept for `retention_ms` and while no more than `retention_bytes` would be left; -1 in either keeps it.
 
+    What is published up to the ledger `published` may go at once; -1: nothing for that reason.
+
     It is offloaded `offload_ms` after it was sealed, or when it and all after it have more than `offload_bytes`; -1 in
     either: not for that reason. Its local copy goes `offload_lag_ms` later, -1: never.
     """
@@ -83,6 +88,7 @@ class LedgerPolicy:
     offload_bytes: int = -1
     offload_lag_ms: int = 4 * 3_600_000
     waits_for_offload: bool = False
+    published: int = NOT_PUBLISHED
 
     @property
     def entry_bytes_max(self) -> int:
@@ -92,7 +98,7 @@ class LedgerPolicy:
     @property
     def keeps_everything(self) -> bool:
         """Whether nothing is ever trimmed."""
-        return self.retention_ms < 0 and self.retention_bytes < 0
+        return self.retention_ms < 0 and self.retention_bytes < 0 and self.published == NOT_PUBLISHED
 
     @property
     def offloads(self) -> bool:
@@ -113,6 +119,7 @@ class LedgerPolicy:
         """The policy of a record, its ledger's and its namespace's statements and the broker's settings."""
         said = {pair.key: int(pair.value) for pair in info.properties if pair.key in _NAMES}
         value = effective(ledger, namespace, settings)
+        published = published_everywhere({pair.key: pair.value for pair in info.properties})
         entries, size = said.get(_ENTRIES_MAX, value[_ENTRIES]), said.get(_SIZE_MAX, value[_SIZE] * _MB)
         return cls(
             said.get(_BLOCK_BYTES, settings.ledgerBlockSizeBytes),
@@ -126,6 +133,7 @@ class LedgerPolicy:
             value[OFFLOAD_BYTES],
             value[_OFFLOAD_LAG],
             bool(value[_OFFLOAD_WAIT]),
+            published if value[_DELETE_PUBLISHED] else NOT_PUBLISHED,
         )
 
     @staticmethod

@@ -39,10 +39,10 @@ def roll_over_if_due(writer: LogWriter, context: LogContext) -> bool:
     return True
 
 
-def roll_over(writer: LogWriter) -> bool:
-    """Seal the open ledger if it holds an entry; the next append opens another."""
+def roll_over(writer: LogWriter, context: LogContext, older_than_ms: int) -> bool:
+    """Seal the open ledger if it holds an entry and is at least so old; the next append opens another."""
     log = writer.opened
-    if log is None or not log.index.count:
+    if log is None or not log.index.count or context.clock() - log.created_ms < older_than_ms:
         return False
     writer.seal()
     return True
@@ -99,6 +99,7 @@ def change_properties(writer: LogWriter, values: Mapping[str, str], remove: Coll
     """Set and remove properties of the record."""
     kept = {name: value for name, value in writer.list.properties.items() if name not in remove}
     writer.list.set_properties({**kept, **values})
+    writer.list.refresh_policy()
     return writer.list.properties
 
 

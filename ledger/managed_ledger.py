@@ -198,9 +198,9 @@ class ManagedLedger:
         due = log_change.is_due(self._writer, self._context)
         return due and self._change(lambda: log_change.roll_over_if_due(self._writer, self._context))
 
-    def roll_over(self) -> bool:
-        """Seal the open ledger, whatever its age, if it holds an entry."""
-        return self._change(lambda: log_change.roll_over(self._writer))
+    def roll_over(self, older_than_ms: int = 0) -> bool:
+        """Seal the open ledger, if it holds an entry and is at least so old."""
+        return self._change(lambda: log_change.roll_over(self._writer, self._context, older_than_ms))
 
     def trim(self) -> TrimmedLedgers:
         """Delete what the policy lets go and no durable cursor needs: one change of the record, then the files."""

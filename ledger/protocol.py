@@ -50,6 +50,7 @@ from ledger.run_calls import (
     OpenStaging,
     StagingPlace,
 )
+from ledger.seal_calls import SealedLedger, SealLedger
 from ledger.survey_calls import SURVEY_MAX, AskQuotas, AskSurvey, Survey
 from ledger.wire_numbers import Int64, NotNegative
 
@@ -385,6 +386,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "partitions.extend": (ChangePartitions, LedgerDescription),
     "trim": (NameLedger, TrimmedLedgers),
     "terminate": (NameLedger, PositionReply),
+    "seal": (SealLedger, SealedLedger),
     "properties": (ChangeProperties, Properties),
     "policy": (ChangePolicy, Policies),
     "offload": (OffloadPrefix, OffloadStatus),

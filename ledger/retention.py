@@ -4,7 +4,8 @@ Pulsar's rule: of the sealed ledgers that every durable cursor has read, oldest 
 when without it no less than the quota is left; the first that is neither ends it. Pure: values in, a number out.
 
 Invariants
-- With -1 in both limits nothing goes. Without a durable cursor only the policy holds anything back.
+- With -1 in both limits nothing goes for its age or size. Without a durable cursor only the policy holds anything back.
+- Where the policy says so, a ledger goes once it is in all tables that its log is published to.
 - The open ledger never goes, nor one that the slowest cursor has not read to its end.
 - A clock that went backwards makes ledgers younger: it never deletes.
 - A local copy goes only when the ledger is whole in object storage and has been for the lag; a lag of 0 means at once.
@@ -47,8 +48,9 @@ def expendable(
         left -= ledger.size_bytes
         expired = 0 <= policy.retention_ms < now_ms - ledger.close_ms
         over_quota = 0 <= policy.retention_bytes <= left
+        published = ledger.ledger_id <= policy.published
         waits = policy.waits_for_offload and policy.offloads and not ledger.offloaded
-        if not ledger.close_ms or _needed(ledger, slowest) or waits or not (expired or over_quota):
+        if not ledger.close_ms or _needed(ledger, slowest) or waits or not (expired or over_quota or published):
             break
         count += 1
     return ledgers[:count]

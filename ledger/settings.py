@@ -35,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     defaultRetentionSizeInMB: int = -1
     retentionCheckIntervalInSeconds: int = 120
     retentionWaitsForOffload: int = 0
+    deleteAfterPublish: int = 0
     managedLedgerOffloadThresholdInSeconds: int = -1
     managedLedgerOffloadAutoTriggerSizeThresholdBytes: int = -1
     managedLedgerOffloadDeletionLagMs: int = 4 * 3600 * 1000
@@ -185,6 +186,13 @@ SETTINGS: dict[str, Setting] = {
         1,
         "1: where ledgers are offloaded by themselves, retention deletes none that is not offloaded yet, however long "
         "object storage cannot be reached.",
+    ),
+    "deleteAfterPublish": Setting(
+        "switch",
+        0,
+        1,
+        "1: a ledger that every cursor has read is deleted once it is in all tables that its managed ledger is "
+        "published to, here and in object storage.",
     ),
     "managedLedgerOffloadThresholdInSeconds": Setting(
         "seconds",

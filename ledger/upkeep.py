@@ -92,6 +92,7 @@ class Upkeep:
         return (
             settings.defaultRetentionTimeInMinutes < 0
             and settings.defaultRetentionSizeInMB < 0
+            and not settings.deleteAfterPublish
             and not self._offloading()
         )
 

@@ -1,8 +1,8 @@
 """Goal: every test runs the interpreter and the settings it thinks it runs. Method: set before any session.
 
-`spark_session` and `spark_context` come from pytest-spark with `spark_options` of pyproject.toml. Tests that
-use them are marked `spark` here, so that nobody can forget, and run last: a broken rule is heard before a JVM
-starts.
+`spark_session` and `spark_context` come from pytest-spark with `spark_options` of pyproject.toml, and with Delta
+where a test marked `tables` is among those that run. Tests that use them are marked `spark` here, so that nobody can
+forget, and run last: a broken rule is heard before a JVM starts.
 Ledger stores belong in `tmp_path`; the fixture `store_path` says so. Buckets are those of a real S3 server,
 `s3_server`, which is started once, by the first test that wants it.
 """
@@ -43,6 +43,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if SPARK_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Give the session Delta when a test that will run wants it: it takes part in every write and every statement."""
+    if session.config.option.collectonly or not any(item.get_closest_marker("tables") for item in session.items):
+        return
+    from pytest_spark.config import SparkConfigBuilder
+
+    from connector.delta_settings import delta_settings
+
+    for name, value in delta_settings().items():
+        SparkConfigBuilder.get().set(name, value)
 
 
 @pytest.fixture

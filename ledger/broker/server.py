@@ -79,6 +79,7 @@ from ledger.protocol import (
     Welcome,
 )
 from ledger.run_calls import OpenStaging, StagedPart, StagingPlace
+from ledger.seal_calls import SealedLedger
 from ledger.segment_reader import SegmentBlock
 from ledger.staging import PartFile
 from ledger.store import Store
@@ -449,6 +450,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "partitions.extend": store.extend_partitioned,
             "trim": lambda request: store.ledger(request.name).trim(),
             "terminate": self._terminate,
+            "seal": lambda one: SealedLedger(one.name, store.ledger(one.name).roll_over(one.older_than_ms)),
             "properties": self._properties,
             "policy": store.policies.change,
             "offload": store.offloads.offload,

@@ -19,7 +19,18 @@ def run_with(directory: Path, **steps: str) -> tuple[int, str]:
     """Exit code and last line of .ci/run when `steps` are the shell lines of the targets named."""
     (directory / ".ci").mkdir()
     shutil.copy(RUN, directory / ".ci" / "run")
-    targets = ["setup", "check", "test", "test-docs", "test-faults", "demo", "notebooks", "smoke", "smoke-lowest"]
+    targets = [
+        "setup",
+        "check",
+        "test",
+        "test-docs",
+        "test-tables",
+        "test-faults",
+        "demo",
+        "notebooks",
+        "smoke",
+        "smoke-lowest",
+    ]
     counted = {"test": GOOD, "test_docs": "2 passed in 9.00s", "test_faults": "1 passed in 2.00s"}
     said = {name: f"echo '{line}'" for name, line in counted.items()} | steps
     lines = [f"{target}:\n\t@{said.get(target.replace('-', '_'), 'true')}\n" for target in targets]

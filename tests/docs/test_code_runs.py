@@ -61,6 +61,12 @@ SAYS = {
         r"1001 rows, most of them from there",
         r"'managedLedgerOffloadThresholdInSeconds': 3600",
     ],
+    "docs/tables.md": [
+        r"segment 0 with 2 rows is published",
+        r"\|\s*salt\|\s*1\|\n\|\s*tea\|\s*1\|",
+        r"now: 3 rows, before: 2",
+        r"now: \[\('tea', 4\)\]",
+    ],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }
 # A stream that the page leaves running has to get through what there is.

@@ -6,7 +6,10 @@ import pytest
 
 from ledger.ledger_policy import LedgerPolicy
 from ledger.position import Position
+from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from ledger.published_note import NOT_PUBLISHED, PublishedNote, published_everywhere
 from ledger.retention import HeldLedger, expendable
+from ledger.settings import Settings
 
 NOW = 1_000_000
 MINUTE = 60_000
@@ -48,6 +51,31 @@ def gone(
 )
 def test_expired_or_over_quota_oldest_first(ms: int, size: int, expected: list[int]) -> None:
     assert gone(ledgers(200, 100, 50, None), ms=ms, size=size) == expected
+
+
+@pytest.mark.parametrize(("published", "expected"), [(-1, []), (0, [0]), (1, [0]), (2, [0, 2]), (9, [0, 2, 4])])
+def test_what_is_published_goes_and_waits_for_cursors(published: int, expected: list[int]) -> None:
+    held, policy = ledgers(200, 100, 50, None), LedgerPolicy(512, 5, 1000, published=published)
+    assert [one.ledger_id for one in expendable(held, None, policy, NOW)] == expected
+    read = Position(2, 1)
+    assert [one.ledger_id for one in expendable(held, read, policy, NOW)] == expected[:1], "a cursor needs ledger 2"
+
+
+def test_the_table_that_is_behind_counts() -> None:
+    notes = [PublishedNote("a", 7).properties("/a"), PublishedNote("b", 4).properties("s3a://b/t")]
+    assert PublishedNote.of(notes[1], "s3a://b/t") == PublishedNote("b", 4)
+    assert PublishedNote.of({}, "/a") is None
+    assert published_everywhere({"owner": "x", **notes[0]}) == 7
+    assert published_everywhere({**notes[0], **notes[1]}) == 4
+    assert published_everywhere({**notes[0], "published:/c": "garbled"}) == NOT_PUBLISHED
+    assert published_everywhere({"owner": "x"}) == NOT_PUBLISHED
+    info = ManagedLedgerInfo()
+    for key, value in notes[0].items():
+        info.properties.add(key=key, value=value)
+    assert LedgerPolicy.of(info, {}, {}, Settings()).published == NOT_PUBLISHED, "nobody said deleteAfterPublish"
+    assert LedgerPolicy.of(info, {"deleteAfterPublish": 1}, {}, Settings()).published == 7
+    assert LedgerPolicy.of(info, {}, {"deleteAfterPublish": 1}, Settings()).published == 7
+    assert LedgerPolicy.of(info, {"deleteAfterPublish": 0}, {}, Settings(deleteAfterPublish=1)).keeps_everything
 
 
 def test_the_first_that_stays_keeps_all_after_it() -> None:

@@ -53,6 +53,7 @@ from ledger.protocol import (
     RegisterSchema,
 )
 from ledger.run_calls import AbortRun, CommitRun, CommitRuns, LedgerParts, OpenStaging
+from ledger.seal_calls import SealLedger
 from ledger.settings import Settings
 from ledger.store import Store
 
@@ -67,6 +68,7 @@ CHANGES: dict[str, Callable[[Any], msgspec.Struct]] = {
     "trim": lambda _: NameLedger("orders"),
     "offload": lambda _: OffloadPrefix("orders", cancel=True),
     "terminate": lambda _: NameLedger("orders"),
+    "seal": lambda _: SealLedger("orders"),
     "properties": lambda _: ChangeProperties("orders", {"a": "b"}),
     "policy": lambda _: ChangePolicy("orders"),
     "schema.register": lambda _: RegisterSchema("orders", b"schema"),

@@ -1,0 +1,50 @@
+"""Queries on a table as the publisher leaves it, before OPTIMIZE, over a plain Delta table of the same rows.
+
+The ledger is published in eight segments. The plain table is written by Spark in one commit from Parquet files of the
+same columns. A round is three queries on each: a sum over a column, a count of a day's rows, and a range of numbers.
+
+`PUBLISH_BYTES` (1 GiB) is how large the ledger is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from benchmarks.delta_tables import MIB, Tables, files_of, tables
+from benchmarks.harness import compare
+
+BYTES = int(os.environ.get("PUBLISH_BYTES", 1024 * MIB))
+SEGMENTS = 8
+
+
+def query(bench: Tables, table: Path, rows: int) -> float:
+    """Seconds of the three queries."""
+    began = time.perf_counter()
+    frame = bench.spark.read.format("delta").load(str(table))
+    found = frame.selectExpr("sum(a + b)", "max(length(body))").first()
+    today = frame.where("__publishDate >= date'2020-01-01'").selectExpr("count(a)").first()
+    part = frame.where(f"a between {rows // 3} and {rows // 3 + 1000}").selectExpr("count(b)").first()
+    if found is None or today is None or part is None or today[0] != rows:
+        raise AssertionError((found, today, part, rows))
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Print `ratio table_scan`."""
+    with tables(BYTES // SEGMENTS) as bench:
+        for _ in range(SEGMENTS - 1):
+            bench.fill(BYTES // SEGMENTS)
+        ours, plain = bench.folder / "ours", bench.folder / "plain"
+        bench.publisher(ours).publish()
+        rows = bench.spark.read.format("delta").load(str(ours))
+        rows.write.parquet(str(bench.folder / "rows.parquet"))
+        bench.write_plain(bench.spark.read.parquet(str(bench.folder / "rows.parquet")), plain)
+        count = rows.count()
+        print(f"{count} rows: {files_of(ours)} files published, {files_of(plain)} plain")
+        compare("table_scan", lambda: query(bench, ours, count), lambda: query(bench, plain, count))
+
+
+if __name__ == "__main__":
+    main()

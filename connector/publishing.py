@@ -1,0 +1,57 @@
+"""How a ledger is published: what a user can say of it, checked before anything is done. Values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from connector.published_rows import BY_DATE, PartitionColumn
+from ledger.errors import Refused
+
+_MIB = 1024 * 1024
+FILE_BYTES = 128 * _MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """What is wanted beside ledger and table.
+
+    file_bytes: about how much of the log goes into one file of the table.
+    dead_letters: the table for rows that cannot be decoded; without one such a row fails its segment.
+    restart: publish again from what is there, when table or ledger were made anew.
+    accept_changes: go on although somebody else changed rows of the table.
+    latest: a second table, with the newest row of each `key`, a column of the table; `deleted_when` is SQL over a row.
+    follow_retention: delete rows of segments that retention took.
+    seal_after_ms: seal what is being written when it is older than this; None: never.
+    optimize_after: OPTIMIZE when so many segments came since the last one; 0: never.
+    properties: of the table, when it is made.
+    """
+
+    partitions: tuple[PartitionColumn, ...] = BY_DATE
+    file_bytes: int = FILE_BYTES
+    dead_letters: str = ""
+    latest: str = ""
+    key: str = "__key"
+    deleted_when: str = ""
+    follow_retention: bool = False
+    seal_after_ms: int | None = None
+    restart: bool = False
+    accept_changes: bool = False
+    optimize_after: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _MIB <= self.file_bytes <= 16 * 1024 * _MIB:
+            raise Refused(f"file_bytes is {self.file_bytes}, expected {_MIB} to {16 * 1024 * _MIB}")
+        if self.optimize_after < 0:
+            raise Refused(f"optimize_after is {self.optimize_after}, expected 0 or a number of segments")
+        names = [one.name for one in self.partitions]
+        if len(set(names)) != len(names):
+            raise Refused(f"partition columns {', '.join(names)} are not different", hint="Name each once")
+
+    @classmethod
+    def of(cls, partition_by: Sequence[str] | None = None, **wishes: object) -> Publishing:
+        """From what a user writes: `partition_by` None is the publish date, empty is none."""
+        if partition_by is None:
+            return cls(**wishes)  # type: ignore[arg-type]  # each is named
+        return cls(tuple(map(PartitionColumn.parse, partition_by)), **wishes)  # type: ignore[arg-type]

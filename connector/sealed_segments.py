@@ -1,0 +1,248 @@
+"""What of a ledger can be published: its logs, their sealed segments, and each of those as rows.
+
+    StoreSegments     through the broker, wherever the segments lie
+    BucketSegments    from the objects of a bucket, without a broker
+
+A log is what has segments in one order: a ledger, or one partition of it.
+
+Rules
+- Only sealed segments are listed: what they hold never changes. Of a bucket only those before the first transaction
+  that has no outcome there: rows behind it are not known yet.
+- A segment is read as a range of positions, in as few parts as files are wanted.
+- Whether something was lost between what is published and what is there is asked before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from connector.bucket_read import BucketRead
+from connector.data_loss import loss_of
+from connector.ledger_read import LedgerRead
+from connector.options import read_options
+from connector.publication import NOTHING
+from connector.schema import METADATA
+from ledger.errors import Refused
+from ledger.names import canonical_name
+from ledger.position import LATEST, Position, PositionRange
+from ledger.protocol import LedgerDescription, NameLedger
+from ledger.seal_calls import SealLedger
+from ledger.survey_calls import AskSurvey, Reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from connector.row_shape import RowShape
+
+RESCUED = "__rescued"
+"""The column that holds what could not be decoded, while a segment is published with a dead-letter table."""
+PUBLISHED_METADATA = ("__position", "__publishTime", "__eventTime", "__key", "__topic", "__messageProperties")
+_OURS = ("path", "ledger", "startingPosition", "endingPosition", "includeMetadata", "rescuedDataColumn")
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSegment:
+    """One segment. `rows` -1: nobody counted them."""
+
+    ledger_id: int
+    entries: int
+    rows: int
+    size_bytes: int
+
+    @property
+    def last(self) -> Position:
+        """Its last entry."""
+        return Position(self.ledger_id, self.entries - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedLog:
+    """One log: its canonical name, its life, where it begins now, its sealed segments in order.
+
+    `properties` are the ledger's; empty without a broker.
+    """
+
+    name: str
+    incarnation: str
+    start: Position
+    segments: tuple[SealedSegment, ...]
+    properties: Mapping[str, str]
+
+    @property
+    def topic(self) -> str:
+        """The topic that its rows state."""
+        tenant, namespace, domain, local = self.name.split("/", 3)
+        return f"{domain}://{tenant}/{namespace}/{local}"
+
+
+class SegmentSource(Protocol):
+    """Where segments come from."""
+
+    def logs(self) -> list[SealedLog]:
+        """The logs of the ledger, as they stand."""
+
+    def require_whole(self, log: SealedLog, after: int) -> None:
+        """Raise DataLoss when entries behind segment `after`, or NOTHING, are gone."""
+
+    def rows(self, spark: SparkSession, log: SealedLog, segment: SealedSegment, *, rescue: bool) -> DataFrame:
+        """A segment's rows with the metadata columns, and RESCUED where wanted."""
+
+
+class StoreSegments:
+    """The segments of a ledger of a store. `options` are those of `format("ledger")`, without a place."""
+
+    def __init__(self, ledger: str, options: Mapping[str, str], file_bytes: int) -> None:
+        self.name = canonical_name(ledger)
+        self._options = _checked(options)
+        self._file_bytes = file_bytes
+        self.connection = self._read(self.name).connection
+
+    def logs(self) -> list[SealedLog]:
+        """The ledger, or its partitions."""
+        whole = self.describe()
+        return [_sealed(one) for one in whole.partitions or [whole]]
+
+    def seal(self, older_than_ms: int) -> None:
+        """Seal what is being written, where its segment is older than that."""
+        whole = self.describe()
+        for log in whole.partitions or [whole]:
+            if any(not one.close_ms and one.entries for one in log.segments):
+                request = SealLedger(log.name, older_than_ms)
+                self.connection.call(lambda client, request=request: client.call("seal", request))  # type: ignore[misc]
+
+    def describe(self) -> LedgerDescription:
+        """The ledger as it stands; NotFound."""
+        found: LedgerDescription = self.connection.call(lambda client: client.call("describe", NameLedger(self.name)))
+        return found
+
+    def require_whole(self, log: SealedLog, after: int) -> None:
+        """Retention may have taken what was not published yet."""
+        if after == NOTHING:
+            return
+        rest = PositionRange(Position(after + 1, 0), LATEST)
+        request = AskSurvey([log.name], {log.name: Reading(rest.start, log.incarnation, count=False)})
+        for found in self.connection.call(lambda client: client.call("survey", request)).logs:
+            loss = loss_of(found, log.incarnation, rest)
+            if loss is not None:
+                raise loss.error()
+
+    def rows(self, spark: SparkSession, log: SealedLog, segment: SealedSegment, *, rescue: bool) -> DataFrame:
+        """Read through the broker."""
+        read = self._read(log.name, rescue=rescue)
+        return _frame(spark, self._options, log, segment, read.shape(), self._file_bytes)
+
+    def _read(self, name: str, *, rescue: bool = False) -> LedgerRead:
+        return LedgerRead(read_options({**self._options, **_wishes(name, rescue=rescue)}, "batch read"))
+
+
+class BucketSegments:
+    """The segments of a topic of a bucket. `options` name the bucket and how it is reached."""
+
+    def __init__(self, ledger: str, options: Mapping[str, str], file_bytes: int) -> None:
+        self._ledger = ledger
+        self._options = _checked(options)
+        self._file_bytes = file_bytes
+        self._shapes: dict[bool, RowShape] = {}
+
+    @cached_property
+    def _read(self) -> BucketRead:
+        """What was looked through once is not looked through again."""
+        return self._reading(rescue=False)
+
+    def logs(self) -> list[SealedLog]:
+        """The topic, or its partitions, as the bucket holds them now."""
+        self._shapes.clear()  # what came since may have more columns
+        self._read.look_again()
+        found = []
+        for log in self._read.logs:
+            whole = [one for one in log.topic.segments if Position(one.ledger_id, one.held) <= log.end]
+            segments = tuple(
+                SealedSegment(one.ledger_id, one.held, -1, one.index.data_bytes) for one in whole if one.held
+            )
+            life = log.topic.incarnation or log.topic.cluster
+            found.append(SealedLog(canonical_name(log.topic.name), life, log.start, segments, {}))
+        return found
+
+    def require_whole(self, log: SealedLog, after: int) -> None:
+        """Objects may be missing between those that are there."""
+        for one in self._read.logs:
+            if canonical_name(one.topic.name) == log.name and log.segments:
+                one.require_whole(PositionRange(Position(after + 1, 0), log.segments[-1].last.next()))
+
+    def rows(self, spark: SparkSession, log: SealedLog, segment: SealedSegment, *, rescue: bool) -> DataFrame:
+        """Read from the objects."""
+        if rescue not in self._shapes:
+            self._shapes[rescue] = self._reading(rescue=rescue).shape()
+        return _frame(spark, self._options, log, segment, self._shapes[rescue], self._file_bytes)
+
+    def _reading(self, *, rescue: bool) -> BucketRead:
+        return BucketRead(read_options({**self._options, **_wishes(self._ledger, rescue=rescue)}, "batch read"))
+
+
+def segment_source(ledger: str, options: Mapping[str, str], file_bytes: int) -> StoreSegments | BucketSegments:
+    """A bucket where option `offload` names one, else a store."""
+    kind = BucketSegments if any(name.lower() == "offload" for name in options) else StoreSegments
+    return kind(ledger, options, file_bytes)
+
+
+def _checked(options: Mapping[str, str]) -> dict[str, str]:
+    """The options without the store's default, which workers would not find."""
+    from ledger.store_location import store_location
+
+    ours = {name.lower() for name in _OURS}
+    wrong = sorted(name for name in options if name.lower() in ours)
+    if wrong:
+        raise Refused(
+            f"option {wrong[0]!r} is the publisher's own", hint="Give the ledger, and whole segments are published"
+        )
+    given = dict(options)
+    lowered = {name.lower(): name for name in given}
+    if "offload" not in lowered:
+        given[lowered.get("store", "store")] = store_location(given.get(lowered.get("store", "store")))
+    return given
+
+
+def _wishes(name: str, *, rescue: bool) -> dict[str, str]:
+    wanted = {"ledger": name, "includeMetadata": "true"}
+    return {**wanted, "rescuedDataColumn": RESCUED} if rescue else wanted
+
+
+def _sealed(found: LedgerDescription) -> SealedLog:
+    segments = tuple(
+        SealedSegment(one.ledger_id, one.entries, one.rows, one.size_bytes)
+        for one in found.segments
+        if one.close_ms and one.entries
+    )
+    return SealedLog(found.name, found.incarnation, found.start, segments, found.properties)
+
+
+def _frame(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    log: SealedLog,
+    segment: SealedSegment,
+    shape: RowShape,
+    file_bytes: int,
+) -> DataFrame:
+    """A segment as a DataFrame whose columns are the shape's, in parts of about `file_bytes`."""
+    wanted = _columns(shape.rows.names)
+    named = {name.lower() for name in options}
+    reader = spark.read.format("ledger").options(**options).options(**wanted)
+    if RESCUED in shape.schema.names:
+        reader = reader.option("rescuedDataColumn", RESCUED)
+    for option in ("minPartitionBytes", "targetPartitionBytes"):
+        if option.lower() not in named:
+            reader = reader.option(option, str(file_bytes))
+    reader = reader.option("startingPosition", str(Position(segment.ledger_id, 0)))
+    return reader.option("endingPosition", str(segment.last.next())).load(log.name)
+
+
+def _columns(rows: Sequence[str]) -> dict[str, str]:
+    """What to read: without `__messageId`, which the position says, where names can be listed."""
+    names = [*rows, *(name for name in METADATA.names if name in PUBLISHED_METADATA)]
+    if any("," in name or name != name.strip() for name in names):
+        return {"includeMetadata": "true"}
+    return {"columns": ",".join(names)}

@@ -1,0 +1,132 @@
+"""Goal: what is published beside plain segments: Pulsar's own objects, dead letters, a view by key, what goes again.
+
+Method: stories with a real Delta table each; what a table holds is compared with what its source delivers.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from connector.delta_table import DeltaTable
+from connector.publisher import Publisher
+from connector.publishing import Publishing
+from ledger.api import connect
+from ledger.errors import Refused
+from ledger.ledger import Ledger
+from pyspark_ledger import publish
+from tests.ledger.test_fixtures_pulsar import ROOT, expected
+
+pytestmark = pytest.mark.tables
+CLICK = {
+    "type": "record",
+    "name": "Click",
+    "fields": [{"name": "user", "type": "string"}, {"name": "page", "type": ["null", "string"]}],
+}
+
+
+def test_a_topic_of_a_real_pulsar_is_published_from_its_bucket(spark_session: SparkSession, tmp_path: Path) -> None:
+    folder, name = "11-transactions", "persistent://public/fx/11-transactions"
+    options, table = {"offload": str(ROOT / folder / "objects")}, str(tmp_path / "table")
+    done = publish(spark_session, name, table, options=options)
+    assert done
+    rows = DeltaTable(spark_session, table).frame()
+    found = rows.select("__position.*", f.length("value").alias("size"), "__key").collect()
+    wanted = expected(folder, [one.segment for one in done])
+    assert sorted((row.ledgerId, row.entryId, row.batchIndex, row.size, row["__key"] or "") for row in found) == sorted(
+        (one["id"]["ledger"], one["id"]["entry"], one["id"]["batchIndex"], one["size"], one["key"] or "")
+        for one in wanted
+    )
+    assert publish(spark_session, name, table, options=options) == []
+
+
+def messages(ledger: Ledger, *sent: tuple[str, bytes | None]) -> None:
+    with ledger.producer() as producer:
+        for key, value in sent:
+            producer.send(value, key=key).result(30)
+    ledger.seal()
+
+
+def test_what_cannot_be_decoded_and_the_newest_of_each_key(
+    spark_session: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    clicks = connect(store).ledger("clicks")
+    assert isinstance(clicks, Ledger)
+    clicks.register_payload_schemas(json.dumps({"type": "JSON", "schema": CLICK}))
+
+    def click(user: str, page: str) -> tuple[str, bytes]:
+        return user, json.dumps({"user": user, "page": page}).encode()
+
+    table, letters, view = (str(tmp_path / name) for name in ("table", "letters", "view"))
+    options = {"store": str(store)}
+    messages(clicks, click("a", "home"), click("b", "home"), ("c", b"no json"), click("a", "basket"))
+    with pytest.raises(Exception, match="cannot be decoded"):
+        publish(spark_session, "clicks", table, options=options)
+
+    def run() -> None:
+        publish(spark_session, "clicks", table, options=options, dead_letters=letters, latest=view)
+
+    def latest() -> dict[str, str]:
+        rows = DeltaTable(spark_session, view).frame().select("__key", "page").collect()
+        return {row["__key"]: row["page"] for row in rows}
+
+    run()
+    assert DeltaTable(spark_session, table).frame().count() == 3
+    (letter,) = DeltaTable(spark_session, letters).frame().collect()
+    assert (letter["__key"], letter.payload, letter["__position"].entryId) == ("c", bytearray(b"no json"), 2)
+    assert letter.reason
+    assert latest() == {"a": "basket", "b": "home"}
+
+    messages(clicks, click("d", "home"), click("b", "pay"), ("a", None))
+    messages(clicks, click("d", "pay"))
+    run()
+    assert latest() == {"b": "pay", "d": "pay"}, "a tombstone deletes"
+    assert DeltaTable(spark_session, letters).frame().count() == 1
+    # Somebody who comes late with what was newest before: Delta passes over it.
+    publisher = Publisher(spark_session, "clicks", table, options, Publishing.of(dead_letters=letters, latest=view))
+    before, log = latest(), publisher.source.logs()[0]
+    assert publisher.latest is not None
+    publisher.latest.refresh(log, log.segments[0].ledger_id)
+    assert latest() == before
+
+
+def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    orders, table = connect(store).ledger("orders"), str(tmp_path / "table")
+    assert isinstance(orders, Ledger)
+    options = {"store": str(store)}
+
+    def ids() -> list[int]:
+        return sorted(row.id for row in DeltaTable(spark_session, table).frame().select("id").collect())
+
+    def append(number: int) -> None:
+        orders.append([{"id": number, "gone": number < 2}])
+
+    append(0)
+    assert publish(spark_session, "orders", table, options=options) == [], "nothing is sealed"
+    assert publish(spark_session, "orders", table, options=options, seal_after_ms=3_600_000) == []
+    assert len(publish(spark_session, "orders", table, options=options, seal_after_ms=0)) == 1
+    # Once it is published, and read by every cursor, it goes.
+    cursor = orders.cursor("billing")
+    orders.set_policy(deleteAfterPublish=1)
+    assert orders.trim().ledgers == []
+    cursor.acknowledge(orders.end().end)
+    append(1)
+    assert len(orders.trim().ledgers) == 1
+    assert orders.read().num_rows == 1
+    publish(spark_session, "orders", table, options=options, seal_after_ms=0)
+    assert ids() == [0, 1]
+    with pytest.raises(Refused, match="deleteAfterPublish"):
+        publish(spark_session, "orders", table, options=options, follow_retention=True)
+    # The other way round: what retention takes goes from the table.
+    orders.set_policy(deleteAfterPublish=0)
+    publish(spark_session, "orders", table, options=options, follow_retention=True)
+    assert ids() == [1]
+    append(2)
+    assert len(publish(spark_session, "orders", table, options=options, seal_after_ms=0, optimize_after=1)) == 1
+    assert ids() == [1, 2]
+    operations = [one.operation for one in DeltaTable(spark_session, table).history()]
+    assert operations[0] == "OPTIMIZE"
