@@ -54,7 +54,14 @@ _STATS = msgspec.json.Decoder(_Stats)
 
 
 def parse_records(data: bytes, where: str) -> list[PulsarRecord]:
-    """The topics that a file speaks of; raises Corrupt naming `where`."""
+    """The topics that a file speaks of, each with at least one ledger; raises Corrupt naming `where`."""
+    found = _parsed(data, where)
+    if not found or not all(record.ledgers for record in found):
+        raise Corrupt(f"{where} of {len(data)} bytes lists no ledger, and every topic of Pulsar has one")
+    return found
+
+
+def _parsed(data: bytes, where: str) -> list[PulsarRecord]:
     if not data.lstrip().startswith(_JSON):
         return [_of_value(data, where)]
     try:

@@ -11,7 +11,7 @@ from ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unsupported
 from offload.bucket_listing import read_catalogue
 from offload.catalogue import Catalogue, TopicLedgers
 from offload.opened_store import open_object_store
-from offload.pulsar_record import KnownLedger, PulsarRecord
+from offload.pulsar_record import KnownLedger, PulsarRecord, parse_records
 from tests.offload.bucket_rig import TOPIC, message, put_segment
 
 ENTRIES = [message(number) for number in range(5)]
@@ -168,3 +168,9 @@ def test_pulsars_record_goes_before_the_listing(tmp_path: Path) -> None:
         listed(tmp_path).find("t", [PulsarRecord("", wrong)])
     with pytest.raises(LedgerError, match="none of 1 records of Pulsar is of topic"):
         listed(tmp_path).find("t", [PulsarRecord("persistent://public/default/other", ledgers)])
+
+
+@pytest.mark.parametrize("data", [b"", b'{"ledgers": []}', b'{"partitions": {}}'])
+def test_a_record_without_a_ledger_is_no_record(data: bytes) -> None:
+    with pytest.raises(Corrupt, match=f"stats of {len(data)} bytes lists no ledger"):
+        parse_records(data, "stats")
