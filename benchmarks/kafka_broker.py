@@ -7,7 +7,6 @@ KRaft mode at its defaults, on loopback, with its log beside the other measured 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -15,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.maven_jars import jars as fetched
+
 HERE = Path(__file__).parent
-JARS = HERE.parent / "build" / "kafka"
 PARTITIONS = 2
 _SECONDS = 60.0
 _LOGGING = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
@@ -41,13 +41,7 @@ auto.create.topics.enable=false
 
 def jars(of: str) -> list[Path]:
     """The jars of `broker` or of Spark's `connector`, fetched when they are not there."""
-    folder = JARS / of
-    if not (folder / "complete").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        _run(["mvn", "-q", "-B", "-f", str(HERE / "kafka" / f"{of}.xml"), "dependency:copy-dependencies",
-              f"-DoutputDirectory={folder.absolute()}", "-DincludeScope=runtime"])  # fmt: skip
-        (folder / "complete").touch()
-    return sorted(folder.absolute().glob("*.jar"))
+    return fetched(HERE / "kafka" / f"{of}.xml")
 
 
 class Kafka:

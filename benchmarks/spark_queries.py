@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +28,8 @@ class Took:
     seconds: tuple[float, ...]
 
 
-def session(jars: Sequence[Path] = ()) -> SparkSession:
-    """Two cores, workers over Unix sockets, both sources known; `jars` beside them."""
+def session(jars: Sequence[Path] = (), settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Two cores, workers over Unix sockets, both sources known; `jars` and more `settings` beside them."""
     from benchmarks.repeated_rows import RepeatedSource
     from pyspark_ledger import register
 
@@ -47,6 +47,7 @@ def session(jars: Sequence[Path] = ()) -> SparkSession:
         "spark.log.level": "ERROR",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.sql.shuffle.partitions": "2",
+        **(settings or {}),
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -53,7 +53,7 @@ def as_pulsar_reads(classpath: str, server: S3Server, bucket: str, keys: list[st
     assert java is not None
     command = [
         java, "-Xmx512m", "-Djclouds.regions=us-east-1", f"-Djclouds.region.us-east-1.endpoint={server.endpoint}",
-        "-Dlog4j2.level=ERROR", "-cp", classpath, "ReadOffloaded", server.endpoint, bucket, *keys,
+        "-Dlog4j2.level=ERROR", "-cp", classpath, "ReadOffloaded", server.endpoint, bucket, "entries", *keys,
     ]  # fmt: skip
     keys_of_server = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     said = {**os.environ, **keys_of_server}

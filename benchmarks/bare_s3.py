@@ -1,0 +1,84 @@
+"""A Python data source that is nothing but boto3: the ceiling for one that reads entries of columns from a bucket.
+
+A task gets byte ranges of objects, fetches each with one GET, steps from frame to frame and hands out the batches of
+the Arrow streams in them. It checks nothing and knows no metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from benchmarks.rows import SCHEMA
+
+_FRAME = struct.Struct(">iq")
+_U32 = struct.Struct(">I")
+_STAMPED = b"\x0e\x02"
+
+
+class BareS3Source(DataSource):
+    """Options: `endpoint`, `bucket`, and `tasks`, a JSON list of lists of `[key, start, end, header bytes]`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return "bare_s3"
+
+    def schema(self) -> str:
+        """The columns of the rows that benchmarks read."""
+        return "a bigint, b bigint, body binary"
+
+    def reader(self, schema: Any) -> BareS3Reader:  # noqa: ARG002 — Spark's signature
+        """The reader."""
+        return BareS3Reader(dict(self.options))
+
+
+class BareS3Reader(DataSourceReader):
+    """Fetches and hands out."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._endpoint, self._bucket = options["endpoint"], options["bucket"]
+        self._tasks = options["tasks"]
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks as they were given."""
+        return [InputPartition(task) for task in json.loads(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The batches of every entry in the ranges."""
+        import boto3
+
+        from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY
+
+        client = boto3.client(
+            "s3",
+            endpoint_url=self._endpoint,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            region_name="us-east-1",
+        )
+        for key, start, end, header in partition.value:
+            said = client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}")
+            yield from batches(memoryview(said["Body"].read()), header)
+
+
+def batches(data: memoryview, at: int) -> Iterator[pa.RecordBatch]:
+    """The Arrow batches of the frames from `at` on."""
+    while at + _FRAME.size <= len(data):
+        length, _ = _FRAME.unpack_from(data, at)
+        if length <= 0:
+            return
+        entry = data[at + _FRAME.size : at + _FRAME.size + length]
+        begin = 0
+        if entry[:2] == _STAMPED:
+            begin = 6 + _U32.unpack_from(entry, 2)[0]
+        begin += 6
+        begin += 4 + _U32.unpack_from(entry, begin)[0]
+        for batch in pa.ipc.open_stream(pa.py_buffer(entry[begin:])):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)
+        at += _FRAME.size + length

@@ -1,0 +1,84 @@
+"""Ledgers in a bucket of a real S3 server on this host, for benchmarks of what reads them.
+
+Rule: objects are made by this project's own offloader, which writes what Pulsar's does; the server is SeaweedFS, and
+its files are in the page cache. What is compared with each other reads the same bytes from it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.raw_disk import bench_dir
+from benchmarks.rows import fill
+from ledger.api import LedgerStore, connect
+from ledger.names import canonical_name
+from ledger.protocol import Empty
+from offload.bucket_listing import read_catalogue
+from offload.catalogue import Segment
+from offload.object_store import ObjectStore
+from offload.opened_store import open_object_store
+from streaming_examples.s3_server import S3Server
+
+PROVIDER = "streaming_examples.s3_server:credentials"
+BUCKET = "bench"
+_WORDS = 997
+
+
+@dataclass
+class Bucket:
+    """A store that offloads to a bucket, and the bucket."""
+
+    server: S3Server
+    store: LedgerStore
+    objects: ObjectStore
+    folder: Path
+
+    @property
+    def address(self) -> str:
+        """Its address."""
+        return f"s3://{BUCKET}"
+
+    def options(self) -> dict[str, str]:
+        """How Spark's reader reaches it."""
+        return {"offload": self.address, "offloadEndpoint": self.server.endpoint, "credentialProvider": PROVIDER}
+
+    def put_columns(self, name: str, entries: int, row_bytes: int) -> list[Segment]:
+        """A ledger of Arrow entries of 4 MiB, offloaded."""
+        fill(self.store.client, canonical_name(name), entries, row_bytes)
+        return self._offloaded(name)
+
+    def put_messages(self, name: str, messages: int, size: int, compression: str) -> list[Segment]:
+        """A ledger of messages in batches of up to 1,000 and 128 KiB, as a Pulsar client makes them, offloaded."""
+        words = np.random.Generator(np.random.SFC64(7)).integers(0, 26, (_WORDS, size), dtype=np.uint8) + ord("a")
+        texts = pa.array([bytes(word) for word in words], pa.binary())
+        column = texts.take(pa.array(np.arange(messages) % _WORDS))
+        with self.store.ledger(name).producer(compression=compression) as producer:
+            producer.send_column(column)
+        return self._offloaded(name)
+
+    def _offloaded(self, name: str) -> list[Segment]:
+        self.store.ledger(name).offload(seal=True)
+        (topic,) = read_catalogue(self.objects).find(name)
+        return list(topic.segments)
+
+
+@contextmanager
+def bucket() -> Iterator[Bucket]:
+    """A server, a bucket and a store that offloads to it."""
+    with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
+        folder = Path(text)
+        with S3Server.start(folder / "s3") as server:
+            address = server.make_bucket(BUCKET)
+            store = connect(folder / "store")
+            try:
+                store.offload_to(address, endpoint=server.endpoint, credential_provider=PROVIDER)
+                yield Bucket(server, store, open_object_store(address, server.options), folder)
+            finally:
+                store.client.call("shutdown", Empty())

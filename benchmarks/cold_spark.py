@@ -1,0 +1,56 @@
+"""Rows per second of a read straight from a bucket against boto3 alone, in the same kind of source.
+
+Both are Python data sources into noop, over a GiB of Arrow entries of 4 MiB in one object, with as many tasks over the
+same bytes. The base fetches each block with one GET, unpacks frames and hands Arrow out: no checksum, no catalogue.
+`BUCKET_ENTRIES` sets another number of entries than 256.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from benchmarks.bare_s3 import BareS3Source
+from benchmarks.bucket_objects import BUCKET, bucket
+from benchmarks.harness import compare
+from benchmarks.rows import ENTRY_BYTES, ROW_BYTES
+from benchmarks.spark_queries import session
+from offload.bucket_log import segment_spans
+
+ENTRIES = int(os.environ.get("BUCKET_ENTRIES") or 256)
+
+
+def into_noop(frame: Any) -> None:
+    """Read everything."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def main() -> None:
+    """The ratio."""
+    with bucket() as there:
+        segments = there.put_columns("columns", ENTRIES, ROW_BYTES["1KiB"])
+        spark = session()
+        spark.dataSource.register(BareS3Source)
+        spans = [span for segment in segments for span in segment_spans(segment)]
+        tasks = [[[span.data_name, span.offset, span.end_offset, 128]] for span in spans]
+
+        def ours() -> None:
+            into_noop(spark.read.format("ledger").options(**there.options()).load("columns"))
+
+        def base() -> None:
+            said = {"endpoint": there.server.endpoint, "bucket": BUCKET, "tasks": json.dumps(tasks)}
+            into_noop(spark.read.format("bare_s3").options(**said).load())
+
+        mine = spark.read.format("ledger").options(**there.options()).load("columns")
+        wanted = ENTRIES * (ENTRY_BYTES // ROW_BYTES["1KiB"])
+        if mine.count() != wanted:
+            message = f"{mine.count()} rows were read, {wanted} were written"
+            raise RuntimeError(message)
+        print(f"{len(tasks)} tasks of the base, {mine.rdd.getNumPartitions()} of ours")
+        compare("cold_spark", ours, base, work_bytes=ENTRIES * ENTRY_BYTES)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Jars from Maven Central that a benchmark's base needs, pinned by a file, fetched once.
+
+benchmarks/<what>/<part>.xml  →  build/<what>/<part>/*.jar
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+BUILD = Path(__file__).parent.parent / "build"
+
+
+def jars(pom: Path) -> list[Path]:
+    """The jars that a pom names, with what they need at run time."""
+    folder = BUILD.absolute() / pom.parent.name / pom.stem
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies",
+                   f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]  # fmt: skip
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            message = f"Maven did not fetch what {pom} names: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+            raise RuntimeError(message)
+        (folder / "complete").touch()
+    return sorted(folder.glob("*.jar"))
