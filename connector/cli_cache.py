@@ -17,6 +17,8 @@ def show_cache(console: Console, counted: CacheMetrics, name: str) -> None:
         ("entries read from storage", "misses"),
         ("bytes served from the cache", "hit_bytes"),
         ("bytes read from storage", "miss_bytes"),
+        ("bytes of these that were read ahead", "ahead_bytes"),
+        ("milliseconds that queries waited for others", "waited_ms"),
         ("entries cached", "entries"),
         ("bytes held", "size_bytes"),
         ("expected reads", "expected_reads"),

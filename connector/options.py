@@ -284,6 +284,14 @@ OPTIONS: tuple[Option, ...] = (
         _one_of("auto", "off"),
     ),
     Option(
+        "pacing",
+        "true",
+        ("stream read",),
+        "While it catches up from object storage, the query may wait for others close behind it, a tenth of its time "
+        "at most, so that what is read there serves all of them.",
+        _flag,
+    ),
+    Option(
         "mergeSchema",
         "false",
         WRITES,
@@ -388,6 +396,7 @@ class LedgerOptions:
     min_partition_bytes: int = 8 * MIB
     target_partition_bytes: int = 64 * MIB
     mapping: str = "auto"
+    pacing: bool = True
     merge_schema: bool = False
     action: Literal["ack", "nack"] | None = None
     entry_bytes: int = 4 * MIB

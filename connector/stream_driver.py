@@ -35,6 +35,7 @@ from connector.offsets import (
 )
 from connector.options import LedgerOptions
 from connector.read_edges import ReadEdges
+from connector.read_hints import ReadHints
 from connector.read_plan import SizedRange
 from connector.redelivery import shared_limits
 from connector.stream_report import (
@@ -96,6 +97,7 @@ class StreamDriver:
         self._planned: dict[LedgerRange, SizedRange] = {}
         self._explicit = options.ack_mode == "explicit"
         self._new_first = False
+        self._hints = ReadHints(self.read.connection, self.read.reader, paced=options.pacing)
 
     def initial(self) -> StreamOffset:
         """Where the query begins without a checkpoint; the same answer however often it is asked."""
@@ -125,7 +127,15 @@ class StreamDriver:
         if new is not None:
             self._taken, self._reason = admitted(look.backlogs, new, self.read.quotas)
         moved = self._decided(start, look, back) if self.held.name is not None else self._plain(look)
-        return self._end(start, look, moved) if moved else None
+        if not moved:
+            return None
+        self._hints.say(
+            {
+                name: (PositionRange(look.logs[name].begin, at.position), look.logs[name].size_bytes)
+                for name, at in moved.items()
+            }
+        )
+        return self._end(start, look, moved)
 
     def latest_without_start(self) -> StreamOffset:
         """The same for a Spark that does not say where its batch starts; only `commit` acknowledges then."""

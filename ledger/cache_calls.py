@@ -63,6 +63,8 @@ class LedgerCacheMetrics(msgspec.Struct, frozen=True):
     expected_reads: int
     non_evictable_bytes: int
     readers: list[ReaderPlace] = []
+    ahead_bytes: int = 0
+    waited_ms: int = 0
 
 
 class CacheMetrics(msgspec.Struct, frozen=True):
@@ -72,6 +74,8 @@ class CacheMetrics(msgspec.Struct, frozen=True):
     `mapped` counts what readers on the broker's host mapped, hits and misses. `size_bytes` is the memory of blocks of
     which anything is cached. `expected_reads` are entries of cached spans times the readers that have still to come to
     them, `non_evictable_bytes` the spans for which that is not 0. `evictions` are passes by size.
+    `ahead_bytes` were read from object storage before they were asked for, `waited_ms` is how long queries were told to
+    wait for others close behind them.
     """
 
     hits: int
@@ -96,3 +100,5 @@ class CacheMetrics(msgspec.Struct, frozen=True):
     expected_reads: int = 0
     non_evictable_bytes: int = 0
     ledgers: list[LedgerCacheMetrics] = []
+    ahead_bytes: int = 0
+    waited_ms: int = 0

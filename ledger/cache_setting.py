@@ -50,6 +50,30 @@ CACHE_SETTINGS: dict[str, Setting] = {
         "The same for what is expected to be read, under the policy `expected-reads-stash` alone.",
         live=True,
     ),
+    "managedLedgerCacheEvictionTimeThresholdMillisOffloaded": Setting(
+        "milliseconds",
+        0,
+        2**31 - 1,
+        "The same for what was read from object storage, under `cursor-distance`: who comes a little later finds it. "
+        "It goes first when room is needed.",
+        live=True,
+    ),
+    "managedLedgerCacheReadAheadPercent": Setting(
+        "percent",
+        0,
+        50,
+        "The part of the cache that may hold what was read from object storage ahead of those who are going to ask. 0: "
+        "nothing is read ahead of a call.",
+        live=True,
+    ),
+    "managedLedgerCachePacingPercent": Setting(
+        "percent",
+        0,
+        100,
+        "A query that would read from object storage waits for those close behind it, at most this part of the time "
+        "that its catching up takes. 0: nobody waits.",
+        live=True,
+    ),
     "managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes": Setting(
         "times",
         0,

@@ -67,8 +67,11 @@ class OffloadedLedger(Protocol):
         """Where its entries are in the data object; raises Corrupt unless there are so many."""
         ...
 
-    def read(self, first_entry: int, entries: int) -> pa.Buffer:
-        """The frames of consecutive entries, nothing before, between and behind them."""
+    def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
+        """The frames of consecutive entries, nothing before, between and behind them.
+
+        More may be fetched, for who reads on; not with `alone`.
+        """
         ...
 
     def close(self) -> None:

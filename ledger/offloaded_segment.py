@@ -52,15 +52,17 @@ class OffloadedSegment:
         """Where its entries are in the data object."""
         return self._opened().index(first_row, entries)
 
-    def read(self, first_entry: int, entries: int) -> pa.Buffer:
-        """The frames of consecutive entries."""
-        return self._opened().read(first_entry, entries)
+    def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
+        """The frames of consecutive entries; `alone`: they are fetched and nothing else."""
+        return self._opened().read(first_entry, entries, alone=alone)
 
-    def read_with(self, local: Callable[[], pa.Buffer], first_entry: int, entries: int) -> pa.Buffer:
+    def read_with(
+        self, local: Callable[[], pa.Buffer], first_entry: int, entries: int, *, alone: bool = False
+    ) -> pa.Buffer:
         """The frames from the preferred place, else from the other."""
         if self.preferred:
             try:
-                return self.read(first_entry, entries)
+                return self.read(first_entry, entries, alone=alone)
             except (Unavailable, DataLoss) as error:
                 try:
                     frames = local()
@@ -71,7 +73,7 @@ class OffloadedSegment:
         try:
             return local()
         except NotFound:  # deleted a moment ago, or since the block was named
-            return self.read(first_entry, entries)
+            return self.read(first_entry, entries, alone=alone)
 
     def close(self) -> None:
         """Let go of the handle; a later read makes another."""

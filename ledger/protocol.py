@@ -37,6 +37,7 @@ from ledger.cursor_calls import (
     SkipEntries,
 )
 from ledger.delivery_calls import AskDelivery, AskDue, BuryDead, DecidedDelivery, Delivery, Due, NextDelivery
+from ledger.hint_calls import HintReads, HintReply
 from ledger.life_calls import ChangePolicy, ChangeProperties, Policies, Properties, TrimmedLedgers
 from ledger.offload_calls import OffloadPrefix, OffloadStatus
 from ledger.position import Position, PositionRange
@@ -425,6 +426,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "cache.reads": (Empty, CacheReads),
     "cache.follow": (FollowLedger, Empty),
     "cache.follow.many": (FollowLedgers, Empty),
+    "cache.hint": (HintReads, HintReply),
     "settings": (Empty, SettingStates),
     "settings.change": (ChangeSetting, SettingStates),
     "shutdown": (Empty, Empty),

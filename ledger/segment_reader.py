@@ -35,8 +35,10 @@ class BlockHome(Protocol):
         """Whether the file is there, and is to be read first."""
         ...
 
-    def read_with(self, local: Callable[[], pa.Buffer], first_entry: int, entries: int) -> pa.Buffer:
-        """The frames of these entries, from there or by `local`, which maps the file."""
+    def read_with(
+        self, local: Callable[[], pa.Buffer], first_entry: int, entries: int, *, alone: bool = False
+    ) -> pa.Buffer:
+        """The frames of these entries, from there or by `local`, which maps the file. `alone`: and nothing else."""
         ...
 
 

@@ -50,6 +50,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     managedLedgerCacheEvictionIntervalMs: int = 100
     managedLedgerCacheEvictionTimeThresholdMillis: int = 1_000
     managedLedgerCacheEvictionTimeThresholdMillisMax: int = 5_000
+    managedLedgerCacheEvictionTimeThresholdMillisOffloaded: int = 60_000
+    managedLedgerCacheReadAheadPercent: int = 25
+    managedLedgerCachePacingPercent: int = 10
     managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes: int = 5
     managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed: int = 0
     managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis: int = 2_000

@@ -50,12 +50,15 @@ class RangeWindows:
         self._closed = False
         self.requests = 0
 
-    def read(self, source: WindowedObject, start: int, length: int) -> pa.Buffer:
-        """Exactly the bytes `[start, start + length)`; a view of one window where they lie in one."""
+    def read(self, source: WindowedObject, start: int, length: int, *, alone: bool = False) -> pa.Buffer:
+        """Exactly the bytes `[start, start + length)`; a view of one window where they lie in one.
+
+        `alone`: the reader knows better what it reads next, and nothing else is fetched.
+        """
         end = start + length
         first, last = start // self._window, (end - 1) // self._window
         with self._lock:
-            reads_on = start <= source.first or any(0 <= start - before <= self._window for before in source.ends)
+            reads_on = not alone and self._reads_on(source, start)
             source.ends.append(end)
             if not reads_on and not all(self._key(source, n) in self._kept for n in range(first, last + 1)):
                 wanted = None
@@ -81,6 +84,9 @@ class RangeWindows:
             self._closed = True
             self._kept.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _reads_on(self, source: WindowedObject, start: int) -> bool:
+        return start <= source.first or any(0 <= start - before <= self._window for before in source.ends)
 
     def _wanted(self, source: WindowedObject, number: int) -> Future[pa.Buffer]:
         if self._closed:

@@ -86,8 +86,8 @@ class RangedLedger:
             return places
         return self._scanned(first_row)
 
-    def read(self, first_entry: int, entries: int) -> pa.Buffer:
-        """The frames of consecutive entries, nothing before, between and behind them."""
+    def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
+        """The frames of consecutive entries and nothing else; `alone`: nothing else is fetched for it."""
         index, source = self._open()
         last = first_entry + entries - 1
         if not (0 <= first_entry <= last < index.entries):
@@ -96,7 +96,7 @@ class RangedLedger:
                 f"it has 0 to {index.entries - 1}"
             )
         pieces = self._pieces(first_entry, last)
-        found = [self._fetched(lambda at=at: self._windows.read(source, *at)) for at in pieces]  # type: ignore[misc]
+        found = [self._fetched(lambda at=at: self._windows.read(source, *at, alone=alone)) for at in pieces]  # type: ignore[misc]
         return found[0] if len(found) == 1 else pa.py_buffer(b"".join(memoryview(piece) for piece in found))
 
     def close(self) -> None:

@@ -15,45 +15,38 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pyarrow as pa
 
+from ledger.broker.offloaded_reads import OffloadedReads, Reading
+from ledger.broker.read_hints import ReadHints
 from ledger.cache.cache_report import cache_report
 from ledger.cache.cache_settings import limits_of, policy_of
 from ledger.cache.cached_span import CachedBlock
-from ledger.cache.entry_cache import EntryCache, Part
+from ledger.cache.entry_cache import EntryCache
 from ledger.cache.ledger_readers import LedgerReaders
-from ledger.cache.mapped_block import map_block, read_block
-from ledger.cache.memory_home import MemoryHome
+from ledger.cache.mapped_block import read_block
 from ledger.cache.read_permits import ReadPermits
 from ledger.cache_calls import CacheMetrics
 from ledger.clock import Clock
 from ledger.entry_numbers import EntryNumbers
 from ledger.errors import LedgerError, NotFound
+from ledger.hint_calls import HintReads, HintReply
 from ledger.log_snapshot import LogSnapshot
+from ledger.names import canonical_name
 from ledger.position import Position, PositionRange
 from ledger.position_set import PositionSet
 from ledger.segment_format import FRAME_BYTES
 from ledger.segment_index import EntryIndex, Integers
-from ledger.segment_reader import BlockHome, SegmentBlock, frame_table
+from ledger.segment_reader import SegmentBlock
 from ledger.settings import Settings
 
 _MB = 1024 * 1024
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Who reads: a reader's name, empty for one that is not known, and the canonical name of the ledger."""
-
-    ledger: str
-    reader: str
 
 
 class CachedReads:
@@ -73,6 +66,8 @@ class CachedReads:
         self._snapshot_of = snapshot_of
         permits = ReadPermits(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
         self.cache = EntryCache(policy_of(settings), clock, permits, self._readers_of)
+        self._offloaded = OffloadedReads(self.cache)
+        self.hints = ReadHints(self.cache, self._offloaded, lambda: self._settings, clock, snapshot_of)
         self._followed: set[str] = set()
         # Under the cache's lock no ledger is asked for: that may wait for one that is being closed, which waits for us.
         self._seen: dict[str, LogSnapshot] = {}
@@ -114,9 +109,24 @@ class CachedReads:
         self._look(reading.ledger)
         self._meet(reading.ledger)
         if block.home is not None and not block.home.mappable:
-            return self._from_object(block, block.home, reading)
+            frames = self._offloaded.read(block, block.home, reading)
+            self.hints.ahead.passed(reading, Position(block.ledger_id, block.first_entry + block.entries))
+            return frames
         with self.cache.permits.one(block.length) if self._account(block, reading) else nullcontext():
             return read_block(block)
+
+    def begins(self, blocks: list[SegmentBlock], reading: Reading) -> None:
+        """A reader is sent these blocks one after another."""
+        self._look(reading.ledger)
+        self._meet(reading.ledger)
+        self.hints.begins(reading, blocks)
+
+    def hint(self, request: HintReads) -> HintReply:
+        """A driver says what its query reads next."""
+        for wanted in request.ranges:
+            with suppress(NotFound):
+                self._look(canonical_name(wanted.name))
+        return self.hints.hint(request)
 
     def served(self, blocks: Iterable[SegmentBlock], reading: Reading) -> None:
         """The reader has these blocks, completely."""
@@ -142,6 +152,7 @@ class CachedReads:
     def reset(self, ledger: str, reader: str, position: Position) -> None:
         """A reader begins anew at `position`."""
         if ledger in self._followed:
+            self.hints.forget(Reading(ledger, reader))
             with self.cache.moving(ledger) as readers:
                 readers.reset(reader, position)
 
@@ -150,6 +161,7 @@ class CachedReads:
         if ledger in self._followed:
             with self.cache.moving(ledger) as readers:
                 readers.leave(reader, self._clock())
+            self.hints.forget(Reading(ledger, reader))
 
     def again(self, ledger: str, reader: str, positions: PositionSet) -> None:
         """Entries come back to a reader: it gave them back, or never acknowledged them."""
@@ -203,31 +215,6 @@ class CachedReads:
         for reader, position, ttl_ms in self._leased(ledger):
             self._follow(ledger, reader, position, ttl_ms)
 
-    def _from_object(self, block: SegmentBlock, home: BlockHome, reading: Reading) -> pa.Buffer:
-        """The frames of a block whose ledger is in object storage: from the cache, or read there once."""
-
-        def frames_of(first: int, end: int) -> pa.Buffer:
-            size = block.length * (end - first) // block.entries
-            with self.cache.permits.one(size):
-                return home.read_with(lambda: _local(block, first, end), first, end - first)
-
-        def load(first: int, end: int) -> CachedBlock:
-            where = MemoryHome(frames_of(first, end))
-            held = weakref.ref(where.hold())  # whoever asks where entries are has the bytes, the block need not
-
-            def edges(first: int, end: int) -> Integers:
-                there = held()
-                if there is None:
-                    raise ValueError(f"entries {first} to {end} were let go of")
-                starts, lengths = frame_table(there.frames, block.ledger_id, first, end - first)
-                return np.append(starts - FRAME_BYTES, starts[-1:] + lengths[-1:])
-
-            return CachedBlock(block.ledger_id, first, end, where.hold().frames.size, edges, where)
-
-        first, end = block.first_entry, block.first_entry + block.entries
-        parts = self.cache.fetch(reading.ledger, reading.reader, block.ledger_id, first, end, load)
-        return _joined([frames_of(part.first, part.end) if part.held is None else _cut(part) for part in parts])
-
     def _account(self, block: SegmentBlock, reading: Reading) -> bool:
         """Count it and cache what is to be cached; whether any of it is read from storage."""
         index, missed = self._index_of(reading.ledger, block.ledger_id), list[int]()
@@ -271,6 +258,7 @@ class CachedReads:
         while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):
             if self._followed or self.cache.held:
                 self.cache.expire()
+                self.hints.expire()
 
 
 def _block(index: EntryIndex, first: int, end: int) -> CachedBlock:
@@ -281,21 +269,3 @@ def _block(index: EntryIndex, first: int, end: int) -> CachedBlock:
 
     size = int(index.lengths[first:end].sum()) + FRAME_BYTES * (end - first)
     return CachedBlock(index.ledger_id, first, end, size, edges)
-
-
-def _local(block: SegmentBlock, first: int, end: int) -> pa.Buffer:
-    """Some entries of a block of a local file."""
-    frames = map_block(block)
-    starts, lengths = frame_table(frames, block.ledger_id, block.first_entry, block.entries)
-    begin = int(starts[first - block.first_entry]) - FRAME_BYTES
-    stop = int(starts[end - 1 - block.first_entry] + lengths[end - 1 - block.first_entry])
-    return frames.slice(begin, stop - begin)
-
-
-def _cut(part: Part) -> pa.Buffer:
-    offset, length = part.block.cut(part.first, part.end)
-    return part.held.frames.slice(offset, length) if part.held is not None else None
-
-
-def _joined(parts: list[pa.Buffer]) -> pa.Buffer:
-    return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(memoryview(part) for part in parts))

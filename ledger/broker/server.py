@@ -29,9 +29,10 @@ from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
 from ledger.broker.append_stream import AppendStream, Replies, entries_of
 from ledger.broker.bearer_token import BearerTokenFactory, require_allowed, require_token
-from ledger.broker.cached_reads import CachedReads, Reading
+from ledger.broker.cached_reads import CachedReads
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
+from ledger.broker.offloaded_reads import Reading
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
 from ledger.broker.wire_errors import to_flight
 from ledger.cache.cache_report import cache_reads
@@ -115,6 +116,7 @@ _READING = frozenset(
         "cache.reads",
         "cache.follow",
         "cache.follow.many",
+        "cache.hint",
         "offload.status",
         "settings",
         "shutdown",
@@ -252,6 +254,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     def _blocks(self, request: ReadRequest, blocks: list[SegmentBlock]) -> Iterator[pa.RecordBatch]:
         with self._activity.call(), _errors_crossing(), self._admission.readers.one():
             reading = self._reading(request)
+            self._source.begins(blocks, reading)
             for group in (blocks[:1], *(blocks[at : at + _AHEAD] for at in range(1, len(blocks), _AHEAD))):
                 try:
                     batches = [_block_batch(block, self._source.read(block, reading)) for block in group]
@@ -489,6 +492,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             "cache.reads": lambda _: cache_reads(self._source.cache),
             "cache.follow": self._follow,
             "cache.follow.many": self._follow_many,
+            "cache.hint": self._source.hint,
             "settings": lambda _: self._settings.describe(),
             "settings.change": self._settings.change,
             "shutdown": self._shutdown,

@@ -1,7 +1,8 @@
 """What a cache counted: entries and bytes, per ledger; the totals are their sums.
 
 A *hit* is an entry that was served from the cache, a *miss* one that was read from storage, a file or an object, for
-whoever asked; an entry that several waited for is one miss and hits for the others.
+whoever asked; an entry that several waited for is one miss and hits for the others. What was read ahead counts in
+`ahead_bytes`, and as a miss for the first who gets it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class CacheCounts:
     evicted: int = 0
     mapped: int = 0
     mapped_bytes: int = 0
+    ahead_bytes: int = 0
+    waited_ms: int = 0
 
 
 @dataclass(slots=True)

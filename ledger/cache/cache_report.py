@@ -35,6 +35,8 @@ def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
             expected_reads=sum(part.expected_reads for part in ledgers),
             non_evictable_bytes=sum(part.non_evictable_bytes for part in ledgers),
             ledgers=ledgers,
+            ahead_bytes=sum(part.ahead_bytes for part in ledgers),
+            waited_ms=sum(part.waited_ms for part in ledgers),
         )
 
 
@@ -67,6 +69,8 @@ def _ledger_report(ledger: LedgerCache) -> LedgerCacheMetrics:
         size_bytes=ledger.cache.size,
         expected_reads=sum(span.entries * count for span, count in expected if count > 0),
         non_evictable_bytes=sum(span.size for span, count in expected if count > 0),
+        ahead_bytes=counts.ahead_bytes,
+        waited_ms=counts.waited_ms,
         readers=[
             ReaderPlace(name, readers.place(name, acknowledged=True), readers.place(name)) for name in readers.names()
         ],

@@ -17,6 +17,7 @@ def limits_of(settings: Settings) -> CacheLimits:
         trigger=settings.managedLedgerCacheEvictionTriggerThresholdPercent / 100,
         time_threshold_ms=settings.managedLedgerCacheEvictionTimeThresholdMillis,
         time_threshold_expected_ms=settings.managedLedgerCacheEvictionTimeThresholdMillisMax,
+        time_threshold_offloaded_ms=settings.managedLedgerCacheEvictionTimeThresholdMillisOffloaded,
         extensions_max=settings.managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes,
         extend_accessed=bool(settings.managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed),
         by_mark_delete=bool(settings.cacheEvictionByMarkDeletedPosition),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ledger.cache.range_cache import RangeCache
 
 Edges = Callable[[int, int], Integers]
+NOTHING_AHEAD = 2**63
 
 
 class Home(Protocol):
@@ -54,10 +55,10 @@ class CachedBlock:
     """Entries `[first, end)` of a ledger in one piece of memory of `size` bytes.
 
     `edges(first, end)` answers `end - first + 1` offsets of entries in the block, the last being its end; it is asked
-    only when less than the whole is wanted.
+    only when less than the whole is wanted. Entries from `ahead` on were read ahead, and nobody has them yet.
     """
 
-    __slots__ = ("_edges", "_table", "end", "first", "home", "ledger_id", "size", "spans")
+    __slots__ = ("_edges", "_table", "ahead", "end", "first", "home", "ledger_id", "size", "spans")
 
     def __init__(self, ledger_id: int, first: int, end: int, size: int, edges: Edges, home: Home | None = None) -> None:
         self.ledger_id = ledger_id
@@ -66,12 +67,21 @@ class CachedBlock:
         self.size = size
         self.home = home
         self.spans = 0
+        self.ahead = NOTHING_AHEAD
         self._edges = edges
         self._table: Integers | None = None
 
     def hold(self) -> Held | None:
         """Its bytes, held; None when they are in the file of the ledger."""
         return None if self.home is None else self.home.hold()
+
+    def given(self, first: int, end: int) -> tuple[int, int]:
+        """Entries `[first, end)` are handed out: how many of them, and bytes, had been read ahead for that."""
+        late = max(first, self.ahead)
+        if late >= end:
+            return 0, 0
+        self.ahead = end if end < self.end else NOTHING_AHEAD
+        return end - late, self.cut(late, end)[1]
 
     def cut(self, first: int, end: int) -> tuple[int, int]:
         """Offset and length of entries `[first, end)` in the block."""
@@ -87,7 +97,8 @@ class CachedSpan:
     """Entries `[first, end)` of a block, cached at `timestamp_ms`, or given a longer life then."""
 
     __slots__ = (
-        "accessed", "block", "cache", "end", "first", "ledger_id", "reads", "requeues", "size", "timestamp_ms",
+        "accessed", "block", "born_ms", "cache", "end", "first", "ledger_id", "reads", "requeues", "size",
+        "timestamp_ms",
     )  # fmt: skip
 
     def __init__(self, block: CachedBlock, first: int, end: int, timestamp_ms: int, reads: Expectation | None) -> None:
@@ -96,7 +107,7 @@ class CachedSpan:
         self.first = first
         self.end = end
         self.size = block.cut(first, end)[1]
-        self.timestamp_ms = timestamp_ms
+        self.born_ms = self.timestamp_ms = timestamp_ms
         self.reads = reads
         self.requeues = 0
         self.accessed = False

@@ -10,7 +10,8 @@ later it comes: an approximation of the optimum, which is to let go of what is n
 Between two neighbouring readers the farthest is the last span before the front one, so only those are compared: a
 pass costs a bisection per reader and per span that goes.
 
-Rule: by time only those go that nobody has to read.
+Rule: by time only those go that nobody has to read; those from object storage after a longer time than others, since
+nobody needs their room until then.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class CursorDistancePolicy(EvictionPolicy):
         """What nobody has to read, oldest first, up to the first that is young enough."""
         cutoff, freed = now_ms - self.limits.time_threshold_ms, 0
         for span in self._older_than(cutoff):
-            if span.expected_reads() > 0:
+            if span.expected_reads() > 0 or self._kept_for_others(span, now_ms):
                 # Looked at again when it has been here as long once more: a pass never walks the same spans each time.
                 span.timestamp_ms = now_ms
                 span.requeues += 1
@@ -72,11 +73,9 @@ class CursorDistancePolicy(EvictionPolicy):
     def free(self, size: int, _now_ms: int, remove: Remove) -> int:
         """What nobody has to read, then the farthest."""
         require_positive(size)
-        freed = 0
-        for span in sorted(self._done(), key=lambda span: span.timestamp_ms):
-            if freed >= size:
-                return freed
-            freed += remove(span)
+        freed = self.free_unneeded(size, remove)
+        if freed >= size:
+            return freed
         candidates = [found for cache in self._caches for found in _farthest_of(cache)]
         heapq.heapify(candidates)
         while freed < size and candidates:
@@ -88,6 +87,19 @@ class CursorDistancePolicy(EvictionPolicy):
         while freed < size and self._order:  # behind all readers, and to be read again
             freed += remove(next(iter(self._order)))
         return freed
+
+    def free_unneeded(self, size: int, remove: Remove) -> int:
+        """What nobody has to read, the oldest first."""
+        freed = 0
+        for span in sorted(self._done(), key=lambda span: span.born_ms):
+            if freed >= size:
+                break
+            freed += remove(span)
+        return freed
+
+    def _kept_for_others(self, span: CachedSpan, now_ms: int) -> bool:
+        """What came from object storage is kept a while for who may come yet: queries come in crowds."""
+        return span.block.home is not None and now_ms - span.born_ms < self.limits.time_threshold_offloaded_ms
 
     def _older_than(self, cutoff_ms: int) -> list[CachedSpan]:
         old = []

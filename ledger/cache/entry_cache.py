@@ -3,6 +3,7 @@
     serve    what of a range is cached; a reader's expectation of that is settled when it has it
     fetch    the same, and the rest from storage: each entry once, however many ask for it at the same time
     append   what was written just now, for those who follow closely
+    ahead    what somebody is going to ask for
 
 Invariants
 - One lock over all; storage is read outside of it.
@@ -126,6 +127,37 @@ class EntryCache:
             return [Part(block, first, end, block.hold())]
         return sorted(parts, key=lambda part: part.first)
 
+    def ahead(self, name: str, ledger_id: int, first: int, end: int, load: Load) -> int:
+        """Read what of `[first, end)` is neither cached nor on its way, for who is going to ask; the bytes read."""
+        ledger, read_bytes = self.ledger(name), 0
+        with self._lock:
+            gaps = ledger.cache.missing(ledger_id, first, end)
+            claimed = [part for gap in gaps for part in ledger.pending.claim(ledger_id, *gap)]
+        own = deque(part.read for part in claimed if part.own)
+        with self._telling(ledger, own):
+            while own:
+                block = load(own[0].first, own[0].end)
+                loaded = Loaded(block, block.hold())
+                block.ahead = block.first
+                read_bytes += block.size
+                with self._lock:
+                    ledger.counts.ahead_bytes += block.size
+                    self._put(ledger, block, None)
+                    ledger.pending.settle(own[0])
+                own.popleft().future.set_result(loaded)
+        return read_bytes
+
+    def wanted_bytes(self) -> int:
+        """Bytes of memory that somebody has still to read."""
+        with self._lock:
+            blocks = {
+                span.block: None
+                for ledger in self._ledgers.values()
+                for span in ledger.cache
+                if span.expected_reads() > 0
+            }
+            return sum(block.size for block in blocks)
+
     def append(self, name: str, block: CachedBlock) -> list[CachedSpan]:
         """Cache what was appended just now, as a part of the block before it where that is small; the new spans."""
         with self._lock:
@@ -225,9 +257,8 @@ class EntryCache:
         hit = ledger.cache.get(ledger_id, first, end)
         counts = ledger.counts
         for span, start, stop in hit.found:
-            counts.hits += stop - start
             whole = start == span.first and stop == span.end
-            counts.hit_bytes += span.size if whole else span.block.cut(start, stop)[1]
+            _count(counts, span.block, start, stop, span.size if whole else span.block.cut(start, stop)[1])
             self.policy.read(span)
         return hit
 
@@ -235,30 +266,44 @@ class EntryCache:
         """Do the own reads first, so that nobody waits for somebody who waits; tell whoever waits of a failure."""
         own = deque(part.read for part in claimed if part.own)
         parts = list[Part]()
-        try:
+        with self._telling(ledger, own):
             while own:
                 parts.append(self._read_own(ledger, reader, own[0], load))
                 own.popleft()
+        for part in claimed:
+            if not part.own:
+                block, held = part.read.future.result()
+                with self._lock:
+                    _count(ledger.counts, block, part.first, part.end, block.cut(part.first, part.end)[1])
+                parts.append(Part(block, part.first, part.end, held))
+        return parts
+
+    @contextmanager
+    def _telling(self, ledger: LedgerCache, own: deque[PendingRead[Loaded]]) -> Iterator[None]:
+        """Whoever waits for a read that is still in `own` is told of a failure within."""
+        try:
+            yield
         except BaseException as error:
             for read in own:
                 with self._lock:
                     ledger.pending.settle(read)
                 read.future.set_exception(error)
             raise
-        for part in claimed:
-            if not part.own:
-                block, held = part.read.future.result()
-                with self._lock:
-                    ledger.counts.hits += part.end - part.first
-                    ledger.counts.hit_bytes += block.cut(part.first, part.end)[1]
-                parts.append(Part(block, part.first, part.end, held))
-        return parts
+
+    def _has_spare(self, size: int) -> bool:
+        """Whether there is room that nobody needs, made if need be by letting go of what nobody does."""
+        room = self.limits.trigger * self.limits.size
+        if self.held + size > room:
+            self.policy.free_unneeded(int(self.held + size - room) + 1, self._remove)
+        return self.held + size <= room
 
     def _read_own(self, ledger: LedgerCache, reader: str, read: PendingRead[Loaded], load: Load) -> Part:
         block = self._load(ledger, read.ledger_id, read.first, read.end, load)
         loaded = Loaded(block, block.hold())
         with self._lock:
-            if self.policy.admits(WantedRead(ledger.readers, reader, read.ledger_id, read.first, read.end)):
+            wanted = WantedRead(ledger.readers, reader, read.ledger_id, read.first, read.end)
+            # What came from object storage costs more to read again than to keep where nobody needs the room.
+            if self.policy.admits(wanted) or (block.home is not None and self._has_spare(block.size)):
                 self._put(ledger, block, None)
             ledger.pending.settle(read)
         read.future.set_result(loaded)
@@ -331,3 +376,12 @@ class EntryCache:
         ledger.counts.evicted += span.entries
         self.policy.removed(span)
         return freed
+
+
+def _count(counts: CacheCounts, block: CachedBlock, first: int, end: int, size: int) -> None:
+    """Entries of a cached block are handed out; for the first who gets what was read ahead it is a read of storage."""
+    entries, entry_bytes = block.given(first, end)
+    counts.misses += entries
+    counts.miss_bytes += entry_bytes
+    counts.hits += end - first - entries
+    counts.hit_bytes += size - entry_bytes

@@ -26,6 +26,7 @@ class CacheLimits:
     trigger: float = 0.98
     time_threshold_ms: int = 1000
     time_threshold_expected_ms: int = 5000
+    time_threshold_offloaded_ms: int = 60_000
     extensions_max: int = 5
     extend_accessed: bool = False
     by_mark_delete: bool = False
@@ -68,6 +69,10 @@ class EvictionPolicy(ABC):
     @abstractmethod
     def free(self, size: int, now_ms: int, remove: Remove) -> int:
         """The size pass: free `size` bytes or more; the bytes that became free."""
+
+    def free_unneeded(self, _size: int, _remove: Remove) -> int:
+        """Let go of what nobody has to read, up to `size` bytes of it; 0: the policy does not know, or has none."""
+        return 0
 
     @property
     def requeues(self) -> int:

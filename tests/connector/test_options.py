@@ -53,6 +53,7 @@ SAMPLES = {
     "minPartitionBytes": "1k",
     "targetPartitionBytes": "1g",
     "mapping": "off",
+    "pacing": "false",
     "entryBytes": "1mb",
     "compression": "zstd",
     "createLedgers": "true",

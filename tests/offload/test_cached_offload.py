@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from offload_rig import HOUR, OffloadRig
 
-from ledger.broker.cached_reads import CachedReads, Reading
+from ledger.broker.cached_reads import CachedReads
+from ledger.broker.offloaded_reads import Reading
 from ledger.cache.policies import POLICIES
 from ledger.entry import parse_entry
 from ledger.position import EARLIEST, Position, PositionRange
@@ -69,11 +70,17 @@ def test_every_reader_reads_and_storage_is_read_once(make: Callable[..., CachedL
     assert counted.expected_reads == 0
 
 
-def test_a_reader_alone_is_served_and_nothing_is_kept(make: Callable[..., CachedLog]) -> None:
-    log = make()
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_a_reader_alone_read_is_kept_where_nobody_needs_the_room(
+    make: Callable[..., CachedLog], policy: str
+) -> None:
+    log = make(cacheEvictionPolicy=policy)
     log.reads.follow(NAME, "a", EARLIEST, 10**6)
     assert log.read("a", 0, 32) == log.payloads[:32]
-    assert (log.reads.metrics().misses, log.reads.metrics().size_bytes) == (32, 0)
+    assert log.reads.metrics().misses == 32
+    log.reads.follow(NAME, "late", EARLIEST, 10**6)
+    assert log.read("late", 0, 32) == log.payloads[:32]
+    assert (log.reads.metrics().misses, log.reads.metrics().hits) == (32, 32)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

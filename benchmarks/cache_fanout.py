@@ -1,0 +1,148 @@
+"""Reads of object storage per byte: eight streaming queries that catch up on a backlog ten times the cache.
+
+One session runs all of them, from the earliest position into noop, 16 MiB a micro-batch. Their starts are spread over
+30 % of the time that one alone takes; one of them asks for its next batch so seldom that alone it takes twice as long.
+A proxy before the S3 server counts the bytes that it serves, headers, index objects and retries included; over the
+bytes of the backlog they are the ratio. First without pacing, then with it; the time of each query in one and the other
+tells what pacing costs.
+
+    CACHE_FANOUT_MB=640     how large the backlog is
+
+The ratio is bytes over bytes: one run each, no median. Least is best, 1 is the least.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from benchmarks.offloaded_backlog import LEDGER, OffloadedBacklog, offloaded_backlog
+from benchmarks.raw_disk import bench_dir
+from benchmarks.spark_queries import session
+from ledger.cache_calls import CacheMetrics
+from ledger.protocol import ChangeSetting, Empty
+
+QUERIES = 8
+SPREAD = 0.3
+BATCH_BYTES = 16 * 1024 * 1024
+_MB = 1024 * 1024
+_WAIT_SECONDS = 240.0
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query of a run: when it starts, and how often it asks for a batch; 0: at once."""
+
+    start: float
+    every: float = 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run came to: the seconds of each query, and bytes that storage served."""
+
+    seconds: tuple[float, ...]
+    served: int
+
+
+def caught_up(spark: SparkSession, backlog: OffloadedBacklog, query: Query, checkpoint: Path, rows: int) -> float:
+    """One query, from its start until it has read everything; its seconds."""
+    frame = spark.readStream.format("ledger").option("store", str(backlog.path))
+    frame = frame.option("startingPosition", "earliest").option("maxBytesPerTrigger", BATCH_BYTES)
+    writer = frame.option("minPartitionBytes", BATCH_BYTES).load(LEDGER).writeStream.format("noop")
+    began = time.monotonic()
+    running = (
+        writer.option("checkpointLocation", str(checkpoint))
+        .trigger(processingTime=f"{round(query.every * 1000)} milliseconds")
+        .start()
+    )
+    try:
+        while read_rows(running) < rows:
+            error = running.exception()
+            if error is not None:
+                raise error
+            if time.monotonic() > began + _WAIT_SECONDS:
+                raise TimeoutError(f"{read_rows(running)} of {rows} rows after {_WAIT_SECONDS} s: {running.status}")
+            time.sleep(0.1)
+        return time.monotonic() - began
+    finally:
+        running.stop()
+
+
+def read_rows(query: StreamingQuery) -> int:
+    """Rows of all its batches so far."""
+    return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def run(spark: SparkSession, backlog: OffloadedBacklog, queries: Sequence[Query], *, paced: bool = True) -> Run:
+    """Run queries against an empty cache."""
+    client = backlog.store.client
+    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 0))
+    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB"))
+    client.call("settings.change", ChangeSetting("managedLedgerCachePacingPercent", None if paced else 0))
+    rows = client.describe(LEDGER).rows
+    took = [0.0] * len(queries)
+    folder = Path(tempfile.mkdtemp(prefix="fanout-", dir=bench_dir()))
+    began, before = time.monotonic(), backlog.proxy.served()
+
+    def one(number: int) -> None:
+        time.sleep(max(began + queries[number].start - time.monotonic(), 0))
+        took[number] = caught_up(spark, backlog, queries[number], folder / str(number), rows)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(len(queries))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shutil.rmtree(folder, ignore_errors=True)
+    if not all(took):
+        message = f"not all queries came to their end: {took}"
+        raise RuntimeError(message)
+    return Run(tuple(took), backlog.proxy.served() - before)
+
+
+def main() -> None:
+    """Measure one alone, then eight without pacing and with it."""
+    total = int(os.environ.get("CACHE_FANOUT_MB", "640")) * _MB
+    with offloaded_backlog(total) as backlog:
+        spark = session()
+        try:
+            run(spark, backlog, [Query(0.0)])  # starts Python workers
+            (alone,) = run(spark, backlog, [Query(0.0)]).seconds
+            every = 2.1 * alone / (total / BATCH_BYTES)
+            (slow,) = run(spark, backlog, [Query(0.0, every)]).seconds
+            starts = [number * SPREAD * alone / (QUERIES - 1) for number in range(QUERIES)]
+            queries = [Query(start, every if number == 3 else 0.0) for number, start in enumerate(starts)]
+            print(
+                f"\n{total / _MB:.0f} MiB, cache {backlog.cache_bytes / _MB:.0f} MiB; one alone {alone:.1f} s, ", end=""
+            )
+            print(f"the slow one {slow:.1f} s; starts over {starts[-1]:.1f} s")
+            off = run(spark, backlog, queries, paced=False)
+            on = run(spark, backlog, queries)
+            counted: CacheMetrics = backlog.store.client.call("cache", Empty())
+        finally:
+            spark.stop()
+    _show(off, on, backlog.size_bytes, counted)
+
+
+def _show(off: Run, on: Run, size: int, counted: CacheMetrics) -> None:
+    for name, one in (("off", off), ("on", on)):
+        print(f"  pacing {name:>3}: {one.served / size:.3f} reads, " + " ".join(f"{took:.1f}" for took in one.seconds))
+    print(f"  {counted.hits:,} entries from the cache, {counted.misses:,} from storage since the start")
+    longest = max(with_it / without for with_it, without in zip(on.seconds, off.seconds, strict=True))
+    print(f"ratio cache_fanout_unpaced {off.served / size:.3f}")
+    print(f"ratio cache_fanout_longest {longest:.3f}")
+    print(f"ratio cache_fanout {on.served / size:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

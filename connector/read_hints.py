@@ -1,0 +1,46 @@
+"""What a query reads next, said to the broker before its tasks ask: it is read ahead meanwhile.
+
+A query that runs away from others close behind it is answered to wait, so that one read of object storage serves them
+all. The driver waits and not the tasks: those would hold the cores that the others need. The broker bounds the delay
+(`managedLedgerCachePacingPercent`), and option `pacing` turns it off.
+
+Rule: a hint is a courtesy. What goes wrong with one is noted, and the batch is what it would have been.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from connector.connection import DriverConnection
+from ledger.clock import pause
+from ledger.errors import LedgerError
+from ledger.hint_calls import HintedRange, HintReads, HintReply
+from ledger.position import PositionRange
+
+_log = logging.getLogger(__name__)
+
+
+class ReadHints:
+    """The hints of one query."""
+
+    def __init__(self, connection: DriverConnection, reader: str, *, paced: bool) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._paced = paced
+
+    def say(self, ranges: Mapping[str, tuple[PositionRange, int]]) -> None:
+        """The ranges of the next batch, by ledger, each with the bytes that are left of it and behind it; waits."""
+        hinted = [HintedRange(name, range_, left) for name, (range_, left) in ranges.items() if range_]
+        if not hinted:
+            return
+        request = HintReads(self._reader, hinted, self._paced)
+        try:
+            while wait_ms := self._said(request).wait_ms:
+                pause(wait_ms)
+        except LedgerError as error:
+            _log.info("the broker was not told what is read next: %s", error)
+
+    def _said(self, request: HintReads) -> HintReply:
+        reply: HintReply = self._connection.call(lambda client: client.call("cache.hint", request))
+        return reply

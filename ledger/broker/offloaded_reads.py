@@ -1,0 +1,116 @@
+"""Blocks whose ledger is in object storage: from the cache, or read there once for all who want them.
+
+Rule: a reader that the cache knows is read ahead for by what it said it reads next (`read_ahead`), so that what it asks
+for is fetched and nothing else. For others the offloader guesses, and fetches windows ahead.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ledger.cache.cached_span import CachedBlock
+from ledger.cache.entry_cache import EntryCache, Part
+from ledger.cache.mapped_block import map_block
+from ledger.cache.memory_home import MemoryHome
+from ledger.segment_format import FRAME_BYTES
+from ledger.segment_index import Integers
+from ledger.segment_reader import BlockHome, SegmentBlock, frame_table
+
+UNIT_LEAST, UNIT_MOST = 1024 * 1024, 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Who reads: a reader's name, empty for one that is not known, and the canonical name of the ledger."""
+
+    ledger: str
+    reader: str
+
+
+class OffloadedReads:
+    """Reads of object storage through a cache. Any thread may call it."""
+
+    def __init__(self, cache: EntryCache) -> None:
+        self._cache = cache
+
+    @property
+    def unit_bytes(self) -> int:
+        """About how much is fetched at once ahead of a reader; 0 where the cache is too small for that."""
+        unit = min(self._cache.limits.size // 16, UNIT_MOST)
+        return unit if unit >= UNIT_LEAST else 0
+
+    def is_known(self, reading: Reading) -> bool:
+        """Whether it is read ahead for by what it says."""
+        return bool(self.unit_bytes) and reading.reader in self._cache.ledger(reading.ledger).readers
+
+    def read(self, block: SegmentBlock, home: BlockHome, reading: Reading) -> pa.Buffer:
+        """The frames of a block."""
+        fetched = _Fetched(self._cache, block, home, alone=self.is_known(reading))
+        first, end = block.first_entry, block.first_entry + block.entries
+        parts = self._cache.fetch(reading.ledger, reading.reader, block.ledger_id, first, end, fetched.load)
+        return _joined([fetched.frames(p.first, p.end) if p.held is None else _cut(p) for p in parts])
+
+    def ahead(self, block: SegmentBlock, home: BlockHome, ledger: str) -> int:
+        """Have the frames of a block in the cache; the bytes that were read for that."""
+        fetched = _Fetched(self._cache, block, home, alone=True)
+        first, end = block.first_entry, block.first_entry + block.entries
+        return self._cache.ahead(ledger, block.ledger_id, first, end, fetched.load)
+
+    def is_missing(self, block: SegmentBlock, ledger: str) -> bool:
+        """Whether storage has to be read for any of it."""
+        with self._cache.still():
+            end = block.first_entry + block.entries
+            return bool(self._cache.ledger(ledger).cache.missing(block.ledger_id, block.first_entry, end))
+
+
+class _Fetched:
+    """Some entries of one block, from object storage or, where the local file is there after all, from that."""
+
+    def __init__(self, cache: EntryCache, block: SegmentBlock, home: BlockHome, *, alone: bool) -> None:
+        self._cache = cache
+        self._block = block
+        self._home = home
+        self._alone = alone
+
+    def frames(self, first: int, end: int) -> pa.Buffer:
+        """Frames of entries `[first, end)`."""
+        block = self._block
+        with self._cache.permits.one(block.length * (end - first) // block.entries):
+            return self._home.read_with(lambda: _local(block, first, end), first, end - first, alone=self._alone)
+
+    def load(self, first: int, end: int) -> CachedBlock:
+        """The same as a block of the cache."""
+        where = MemoryHome(self.frames(first, end))
+        held = weakref.ref(where.hold())  # whoever asks where entries are has the bytes, the block need not
+        ledger_id = self._block.ledger_id
+
+        def edges(first: int, end: int) -> Integers:
+            there = held()
+            if there is None:
+                raise ValueError(f"entries {first} to {end} were let go of")
+            starts, lengths = frame_table(there.frames, ledger_id, first, end - first)
+            return np.append(starts - FRAME_BYTES, starts[-1:] + lengths[-1:])
+
+        return CachedBlock(ledger_id, first, end, where.hold().frames.size, edges, where)
+
+
+def _local(block: SegmentBlock, first: int, end: int) -> pa.Buffer:
+    """Some entries of a block of a local file."""
+    frames = map_block(block)
+    starts, lengths = frame_table(frames, block.ledger_id, block.first_entry, block.entries)
+    begin = int(starts[first - block.first_entry]) - FRAME_BYTES
+    stop = int(starts[end - 1 - block.first_entry] + lengths[end - 1 - block.first_entry])
+    return frames.slice(begin, stop - begin)
+
+
+def _cut(part: Part) -> pa.Buffer:
+    offset, length = part.block.cut(part.first, part.end)
+    return part.held.frames.slice(offset, length) if part.held is not None else None
+
+
+def _joined(parts: list[pa.Buffer]) -> pa.Buffer:
+    return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(memoryview(part) for part in parts))

@@ -1,0 +1,139 @@
+"""What somebody is going to read, fetched before it is asked for: a few threads, a bounded part of the cache.
+
+    plan     a reader reads these blocks next, in this order; what it had planned before is forgotten
+    passed   it has read up to here
+
+Rules
+- A block is fetched into the cache, once for all; what is there or on its way is passed over.
+- What is ahead of its reader and not read yet is at most `room` bytes in all: beyond that nobody reads ahead. So it
+  never pushes out more than that of what others need.
+- A block in a local file is not fetched: the system is told to read it.
+- A failure is nobody's: who asks reads for itself, and is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ledger.broker.offloaded_reads import OffloadedReads, Reading
+from ledger.disk import opened
+from ledger.errors import LedgerError
+from ledger.position import Position
+from ledger.segment_reader import SegmentBlock
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One reader's: blocks that nobody has begun with, and those that were and that it has not read."""
+
+    coming: deque[SegmentBlock]
+    begun: list[SegmentBlock] = field(default_factory=list)
+
+    def passed(self, at: Position) -> None:
+        while self.coming and _end(self.coming[0]) <= at:
+            self.coming.popleft()
+        self.begun = [block for block in self.begun if _end(block) > at]
+
+
+class ReadAhead:
+    """Plans of all readers, and the threads that see to them. Any thread may call any method."""
+
+    def __init__(self, reads: OffloadedReads, room: Callable[[], int], threads: Callable[[], int]) -> None:
+        self._reads = reads
+        self._room = room
+        self._most = threads
+        self._plans: dict[Reading, _Plan] = {}
+        self._threads = 0
+        self._lock = threading.Lock()
+
+    def plan(self, reading: Reading, blocks: Sequence[SegmentBlock]) -> None:
+        """Blocks that a reader reads next."""
+        with self._lock:
+            before = self._plans.get(reading)
+            wanted = deque(blocks)
+            begun = [block for block in before.begun if block in wanted] if before else []
+            for block in begun:
+                wanted.remove(block)
+            self._plans[reading] = _Plan(wanted, begun)
+        self._start()
+
+    def covers(self, reading: Reading, blocks: Sequence[SegmentBlock]) -> bool:
+        """Whether the last of these was planned already."""
+        with self._lock:
+            plan = self._plans.get(reading)
+            last = max([*plan.coming, *plan.begun], default=None, key=_end) if plan is not None else None
+            return last is not None and bool(blocks) and _end(blocks[-1]) <= _end(last)
+
+    def passed(self, reading: Reading, at: Position) -> None:
+        """A reader has read everything before `at`."""
+        with self._lock:
+            plan = self._plans.get(reading)
+            if plan is None:
+                return
+            plan.passed(at)
+            if not plan.coming and not plan.begun:
+                del self._plans[reading]
+        self._start()
+
+    def forget(self, reading: Reading) -> None:
+        """A reader reads no more, or goes on somewhere else."""
+        with self._lock:
+            self._plans.pop(reading, None)
+
+    def _start(self) -> None:
+        """As many threads as there is to do, up to what is allowed; each ends when there is nothing more."""
+        with self._lock:
+            coming = sum(len(plan.coming) for plan in self._plans.values())
+            new = min(self._most(), coming) - self._threads if self._has_room() else 0
+            self._threads += max(new, 0)
+        for _ in range(new):
+            threading.Thread(target=self._work, name="ahead", daemon=True).start()
+
+    def _has_room(self) -> bool:
+        return sum(block.length for plan in self._plans.values() for block in plan.begun) < self._room()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                found = self._next()
+                if found is None:
+                    self._threads -= 1
+                    return
+            reading, block = found
+            try:
+                self._fetch(reading, block)
+            except (LedgerError, OSError) as error:
+                _log.info("ledger %s is not read ahead at entry %d: %s", reading.ledger, block.first_entry, error)
+
+    def _next(self) -> tuple[Reading, SegmentBlock] | None:
+        """The next block of the reader whose turn it is: the one that has waited longest."""
+        if not self._has_room():
+            return None
+        for reading, plan in list(self._plans.items()):
+            while plan.coming:
+                block = plan.coming.popleft()
+                self._plans[reading] = self._plans.pop(reading)
+                if block.home is None or block.home.mappable:
+                    return reading, block
+                if self._reads.is_missing(block, reading.ledger):
+                    plan.begun.append(block)
+                    return reading, block
+        return None
+
+    def _fetch(self, reading: Reading, block: SegmentBlock) -> None:
+        if block.home is None or block.home.mappable:
+            with opened(block.path) as fd:
+                os.posix_fadvise(fd, block.offset, block.length, os.POSIX_FADV_WILLNEED)
+        else:
+            self._reads.ahead(block, block.home, reading.ledger)
+
+
+def _end(block: SegmentBlock) -> Position:
+    return Position(block.ledger_id, block.first_entry + block.entries)
