@@ -45,16 +45,12 @@ class OffloadedBacklog:
     cache_bytes: int
     proxy: CountingProxy
 
-    def ledger(self) -> str:
-        """Its name."""
-        return LEDGER
-
 
 @contextmanager
-def offloaded_backlog(total_bytes: int) -> Iterator[OffloadedBacklog]:
-    """So many bytes of rows, in objects."""
+def offloaded_backlog(total_bytes: int, cache_bytes: int = 0) -> Iterator[OffloadedBacklog]:
+    """So many bytes of rows, in objects; the cache is a tenth of that, if nothing else is said."""
     directory = Path(tempfile.mkdtemp(prefix="backlog-", dir=bench_dir()))
-    cache_mb = total_bytes // 10 // _MB
+    cache_mb = (cache_bytes or total_bytes // 10) // _MB
     windows_mb = 2
     try:
         with S3Server.start(directory / "s3") as server:

@@ -24,18 +24,20 @@ _log = logging.getLogger(__name__)
 class ReadHints:
     """The hints of one query."""
 
-    def __init__(self, connection: DriverConnection, reader: str, *, paced: bool) -> None:
+    def __init__(self, connection: DriverConnection, reader: str, *, paced: bool, mapping: bool) -> None:
         self._connection = connection
         self._reader = reader
         self._paced = paced
+        self._mapping = mapping
 
     def say(self, ranges: Mapping[str, tuple[PositionRange, int]]) -> None:
         """The ranges of the next batch, by ledger, each with the bytes that are left of it and behind it; waits."""
         hinted = [HintedRange(name, range_, left) for name, (range_, left) in ranges.items() if range_]
         if not hinted:
             return
-        request = HintReads(self._reader, hinted, self._paced)
         try:
+            mapping = self._mapping and bool(self._connection.client.same_host_token())
+            request = HintReads(self._reader, hinted, self._paced, mapping)
             while wait_ms := self._said(request).wait_ms:
                 pause(wait_ms)
         except LedgerError as error:

@@ -97,7 +97,9 @@ class StreamDriver:
         self._planned: dict[LedgerRange, SizedRange] = {}
         self._explicit = options.ack_mode == "explicit"
         self._new_first = False
-        self._hints = ReadHints(self.read.connection, self.read.reader, paced=options.pacing)
+        self._hints = ReadHints(
+            self.read.connection, self.read.reader, paced=options.pacing, mapping=options.mapping == "auto"
+        )
 
     def initial(self) -> StreamOffset:
         """Where the query begins without a checkpoint; the same answer however often it is asked."""

@@ -14,6 +14,15 @@ CACHE_SETTINGS: dict[str, Setting] = {
         "What the cache may hold: blocks of all ledgers, whatever part of them is wanted. 0: nothing is cached.",
         live=True,
     ),
+    "managedLedgerCacheCopyEntries": Setting(
+        "switch",
+        0,
+        1,
+        "1: blocks of local files are copied into the cache, too, instead of being mapped from the system's page "
+        "cache: what is cached is in memory whatever else the host does. With the policy `segmented`, the copying mode "
+        "of the circular buffer.",
+        live=True,
+    ),
     "managedLedgerCacheEvictionWatermark": Setting(
         "percent",
         1,

@@ -21,11 +21,15 @@ class HintedRange(msgspec.Struct, frozen=True):
 
 
 class HintReads(msgspec.Struct, frozen=True):
-    """`reader` reads these ranges next, in this order. `paced`: it may be asked to wait for those close behind it."""
+    """`reader` reads these ranges next, in this order.
+
+    `paced`: it may be asked to wait for those close behind it. `mapping`: its tasks map blocks on the broker's host.
+    """
 
     reader: str
     ranges: Annotated[list[HintedRange], msgspec.Meta(max_length=HINTS_MAX)]
     paced: bool = True
+    mapping: bool = False
 
 
 class HintReply(msgspec.Struct, frozen=True):

@@ -229,7 +229,8 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
     `token` is what the client read from `Welcome.token_path`: with the right one, `locate` answers places.
     `incarnation`, when given, must be the ledger's: a ledger deleted and made again is an error, not other rows.
-    `subscription` is who reads, for the cache: a cursor, or the name that a query without one follows by.
+    `subscription` is who reads, for the cache: a cursor, or the name that a query without one follows by. Who says
+    `partly` may be answered places of the beginning only, and asks again.
     """
 
     name: str
@@ -238,10 +239,14 @@ class ReadRequest(msgspec.Struct, frozen=True):
     subscription: str = ""
     token: str = ""
     max_block_bytes: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_BYTES_MAX)] = 4 * 1024 * 1024
+    partly: bool = False
 
 
 class BlockPlace(msgspec.Struct, frozen=True):
-    """Where a block of frames is on the broker's host. Map it, check the first frame, read no byte beyond."""
+    """Where a block of frames is on the broker's host. Map it, check the first frame, read no byte beyond.
+
+    With a `head` it is in a file of shared memory, which begins with that and may be gone (`cache.shared_blocks`).
+    """
 
     ledger_id: int
     first_entry: int
@@ -249,13 +254,18 @@ class BlockPlace(msgspec.Struct, frozen=True):
     path: str
     offset: int
     length: int
+    head: str = ""
 
 
 class Places(msgspec.Struct, frozen=True):
-    """The blocks of a range, in order, without gap. `mapped` is false when the range must be read by DoGet."""
+    """The blocks of a range, in order, without gap. `mapped` is false when the range must be read by DoGet.
+
+    With `more` they are the beginning of it: ask for the rest when these are mapped.
+    """
 
     mapped: bool
     blocks: list[BlockPlace] = []
+    more: bool = False
 
 
 class SplitRequest(msgspec.Struct, frozen=True):

@@ -21,10 +21,11 @@ from pyarrow import flight
 from ledger.broker.client import Client
 from ledger.broker.wire_errors import from_flight
 from ledger.cache.mapped_block import map_block
+from ledger.cache.shared_blocks import SharedPlace, map_shared
 from ledger.clock import monotonic_ms, pause
 from ledger.errors import Corrupt, NotFound, Unavailable
 from ledger.position import Position, PositionRange
-from ledger.protocol import BlockPlace, ReadRequest
+from ledger.protocol import BlockPlace, Places, ReadRequest
 from ledger.segment_format import FRAME
 from ledger.segment_reader import SegmentBlock
 
@@ -52,7 +53,8 @@ def read_blocks(client: Client, request: ReadRequest, *, mapping: bool = True) -
     until = monotonic_ms() + client.deadline_ms
     while request.range:
         try:
-            for block in _read_once(client, request, mapping=mapping):
+            places = client.locate(request) if mapping else None
+            for block in _read_once(client, request, places):
                 yield block
                 rest = PositionRange(block.end, request.range.end)
                 request = msgspec.structs.replace(request, range=rest)
@@ -60,21 +62,27 @@ def read_blocks(client: Client, request: ReadRequest, *, mapping: bool = True) -
         except (Unavailable, NotFound) as error:
             if monotonic_ms() >= until or not _worth_again(error):
                 raise
-            pause(_RETRY_MS)
+            # Shared memory that is gone so soon, or that this process does not see, is not asked for again.
+            mapping = mapping and not isinstance(error, _SharedGone)
+            pause(0 if isinstance(error, _SharedGone) else _RETRY_MS)
         else:
-            return
+            if places is None or not places.more:
+                return
 
 
 class _FileGone(NotFound):
     """A file that was there when the broker answered."""
 
 
+class _SharedGone(_FileGone):
+    """A block of shared memory that was there when the broker answered."""
+
+
 def _worth_again(error: Exception) -> bool:
     return isinstance(error, (Unavailable, _FileGone))
 
 
-def _read_once(client: Client, request: ReadRequest, *, mapping: bool) -> Iterator[FrameBlock]:
-    places = client.locate(request) if mapping else None
+def _read_once(client: Client, request: ReadRequest, places: Places | None) -> Iterator[FrameBlock]:
     if places is not None and places.mapped:
         yield from map(block_of, places.blocks)
         return
@@ -90,10 +98,15 @@ def _mapped(place: BlockPlace) -> pa.Buffer:
     block = SegmentBlock(
         place.ledger_id, place.first_entry, place.entries, Path(place.path), place.offset, place.length
     )
+    gone_kind = _SharedGone if place.head else _FileGone
     try:
-        frames = map_block(block)
+        frames = (
+            map_shared(SharedPlace(place.path, place.head), place.offset, place.length)
+            if place.head
+            else map_block(block)
+        )
     except NotFound as gone:
-        raise _FileGone(gone.message, hint=gone.hint) from gone
+        raise gone_kind(gone.message, hint=gone.hint) from gone
     _, first = FRAME.unpack_from(frames)
     if first != place.first_entry:
         raise Corrupt(f"{place.path} at {place.offset} holds entry {first}, the broker promised {place.first_entry}")

@@ -22,8 +22,9 @@ from contextlib import nullcontext, suppress
 import numpy as np
 import pyarrow as pa
 
-from ledger.broker.offloaded_reads import OffloadedReads, Reading
+from ledger.broker.offloaded_reads import LOCAL_FILE, OffloadedReads, Reading
 from ledger.broker.read_hints import ReadHints
+from ledger.broker.shared_reads import SharedReads
 from ledger.cache.cache_report import cache_report
 from ledger.cache.cache_settings import limits_of, policy_of
 from ledger.cache.cached_span import CachedBlock
@@ -31,6 +32,7 @@ from ledger.cache.entry_cache import EntryCache
 from ledger.cache.ledger_readers import LedgerReaders
 from ledger.cache.mapped_block import read_block
 from ledger.cache.read_permits import ReadPermits
+from ledger.cache.shared_blocks import SharedBlocks
 from ledger.cache_calls import CacheMetrics
 from ledger.clock import Clock
 from ledger.entry_numbers import EntryNumbers
@@ -40,12 +42,14 @@ from ledger.log_snapshot import LogSnapshot
 from ledger.names import canonical_name
 from ledger.position import Position, PositionRange
 from ledger.position_set import PositionSet
+from ledger.protocol import BlockPlace
 from ledger.segment_format import FRAME_BYTES
 from ledger.segment_index import EntryIndex, Integers
-from ledger.segment_reader import SegmentBlock
+from ledger.segment_reader import BlockHome, SegmentBlock
 from ledger.settings import Settings
 
 _MB = 1024 * 1024
+_APPENDED_BYTES = 4 * _MB
 _log = logging.getLogger(__name__)
 
 
@@ -58,6 +62,7 @@ class CachedReads:
         clock: Clock,
         snapshot_of: Callable[[str], LogSnapshot],
         leased: Callable[[str], Iterable[tuple[str, Position, int]]] = lambda _ledger: (),
+        shared: SharedBlocks | None = None,
     ) -> None:
         self._leased = leased
         self._met: set[str] = set()
@@ -66,7 +71,8 @@ class CachedReads:
         self._snapshot_of = snapshot_of
         permits = ReadPermits(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
         self.cache = EntryCache(policy_of(settings), clock, permits, self._readers_of)
-        self._offloaded = OffloadedReads(self.cache)
+        self._offloaded = OffloadedReads(self.cache, shared)
+        self._shared = SharedReads(self._offloaded, shared, self.copied, clock) if shared is not None else None
         self.hints = ReadHints(self.cache, self._offloaded, lambda: self._settings, clock, snapshot_of)
         self._followed: set[str] = set()
         # Under the cache's lock no ledger is asked for: that may wait for one that is being closed, which waits for us.
@@ -104,12 +110,34 @@ class CachedReads:
             counts.mapped_bytes += sum(block.length for block in blocks)
         self.served(blocks, reading)
 
+    def share(self, blocks: Sequence[SegmentBlock], reading: Reading) -> list[BlockPlace]:
+        """Places in shared memory of the first of these blocks, which their reader maps; none: they must be sent."""
+        if self._shared is None or not blocks:
+            return []
+        self.begins(list(blocks), reading)
+        places, count = self._shared.places(blocks, reading)
+        with self.cache.still():
+            counts = self.cache.ledger(reading.ledger).counts
+            counts.mapped += sum(place.entries for place in places)
+            counts.mapped_bytes += sum(place.length for place in places)
+        self.served(blocks[:count], reading)
+        for place in places[-1:]:
+            self.hints.ahead.passed(reading, Position(place.ledger_id, place.first_entry + place.entries))
+        return places
+
+    def copied(self, block: SegmentBlock) -> BlockHome | None:
+        """Where a block is read that is cached as bytes; None for one that is mapped from its file."""
+        if block.home is not None and not block.home.mappable:
+            return block.home
+        return LOCAL_FILE if self._settings.managedLedgerCacheCopyEntries else None
+
     def read(self, block: SegmentBlock, reading: Reading) -> pa.Buffer:
         """Exactly the frames of the block; valid for as long as the buffer is referenced."""
         self._look(reading.ledger)
         self._meet(reading.ledger)
-        if block.home is not None and not block.home.mappable:
-            frames = self._offloaded.read(block, block.home, reading)
+        home = self.copied(block)
+        if home is not None:
+            frames = self._offloaded.read(block, home, reading)
             self.hints.ahead.passed(reading, Position(block.ledger_id, block.first_entry + block.entries))
             return frames
         with self.cache.permits.one(block.length) if self._account(block, reading) else nullcontext():
@@ -231,8 +259,13 @@ class CachedReads:
         start = before.end
         for segment in now.segments[-2:]:
             first = start.entry_id if segment.ledger_id == start.ledger_id else 0
-            if segment.ledger_id >= start.ledger_id and first < segment.entries:
+            if segment.ledger_id < start.ledger_id or first >= segment.entries:
+                continue
+            if not self._settings.managedLedgerCacheCopyEntries:
                 self.cache.append(now.name, _block(segment.index(), first, segment.entries))
+                continue
+            for block in segment.blocks(first, segment.entries, _APPENDED_BYTES):
+                self._offloaded.append(block, now.name)
 
     def _index_of(self, ledger: str, ledger_id: int) -> EntryIndex:
         segments = self._seen[ledger].segments
@@ -259,6 +292,8 @@ class CachedReads:
             if self._followed or self.cache.held:
                 self.cache.expire()
                 self.hints.expire()
+            if self._shared is not None:
+                self._shared.expire()
 
 
 def _block(index: EntryIndex, first: int, end: int) -> CachedBlock:

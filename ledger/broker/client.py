@@ -201,9 +201,9 @@ class Client:
     def locate(self, request: ReadRequest) -> Places:
         """Where the blocks of a range are, if this process can map them."""
         token = self.same_host_token()
-        done: Places = self.call("locate", msgspec.structs.replace(request, token=token))
+        done: Places = self.call("locate", msgspec.structs.replace(request, token=token, partly=True))
         if token and not done.mapped and (fresh := self.same_host_token(stale=token)) != token:
-            done = self.call("locate", msgspec.structs.replace(request, token=fresh))
+            done = self.call("locate", msgspec.structs.replace(request, token=fresh, partly=True))
         return done
 
     def producer(self, ledger: str, name: str | None = None, *, max_in_flight_bytes: int = 64 << 20) -> Producer:

@@ -34,6 +34,7 @@ from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.server import BrokerServer
 from ledger.broker.supervisor import bound_log
+from ledger.cache.shared_blocks import SharedBlocks
 from ledger.clock import monotonic_ms, system_clock_ms
 from ledger.errors import Fenced, LedgerError
 from ledger.offloader_choice import OffloaderChoice, made_by
@@ -111,7 +112,8 @@ def _bound(
     sweep_run_directory(system_clock_ms)
     token_path = socket_path(store.store_id).with_suffix(".token")
     token = _write_token(token_path)
-    cache = CachedReads(live.now, monotonic_ms, lambda name: store.ledger(name).snapshot, store.cursors.leased)
+    shared = SharedBlocks.begin(store.store_id, store.epoch)
+    cache = CachedReads(live.now, monotonic_ms, lambda name: store.ledger(name).snapshot, store.cursors.leased, shared)
     store.on_deleted, store.on_moved = cache.forget, cache.moved
     live.on_change(cache.change)
     cache.start()

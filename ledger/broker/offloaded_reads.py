@@ -1,4 +1,5 @@
-"""Blocks whose ledger is in object storage: from the cache, or read there once for all who want them.
+"""Blocks that are cached as bytes: from the cache, or read once for all who want them. Those are the blocks whose
+ledger is in object storage, and with `managedLedgerCacheCopyEntries` all.
 
 Rule: a reader that the cache knows is read ahead for by what it said it reads next (`read_ahead`), so that what it asks
 for is fetched and nothing else. For others the offloader guesses, and fetches windows ahead.
@@ -6,16 +7,17 @@ for is fetched and nothing else. For others the offloader guesses, and fetches w
 
 from __future__ import annotations
 
-import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from ledger.cache.cached_span import CachedBlock
+from ledger.cache.cached_span import CachedBlock, Home
 from ledger.cache.entry_cache import EntryCache, Part
 from ledger.cache.mapped_block import map_block
 from ledger.cache.memory_home import MemoryHome
+from ledger.cache.shared_blocks import SharedBlocks, SharedHeld
 from ledger.segment_format import FRAME_BYTES
 from ledger.segment_index import Integers
 from ledger.segment_reader import BlockHome, SegmentBlock, frame_table
@@ -31,11 +33,34 @@ class Reading:
     reader: str
 
 
+class LocalFile:
+    """The home of a block that is in its file, for whoever copies it from there."""
+
+    mappable = True
+
+    def read_with(
+        self,
+        local: Callable[[], pa.Buffer],
+        first_entry: int,  # noqa: ARG002 — the names are those of the interface
+        entries: int,  # noqa: ARG002 — as above
+        *,
+        alone: bool = False,  # noqa: ARG002 — as above
+    ) -> pa.Buffer:
+        """The frames, mapped."""
+        return local()
+
+
+LOCAL_FILE = LocalFile()
+
+
 class OffloadedReads:
     """Reads of object storage through a cache. Any thread may call it."""
 
-    def __init__(self, cache: EntryCache) -> None:
+    def __init__(self, cache: EntryCache, shared: SharedBlocks | None = None) -> None:
         self._cache = cache
+        self._shared = shared
+        self.mapped = False
+        """Whether somebody on this host maps blocks: only then they are put into shared memory."""
 
     @property
     def unit_bytes(self) -> int:
@@ -49,14 +74,40 @@ class OffloadedReads:
 
     def read(self, block: SegmentBlock, home: BlockHome, reading: Reading) -> pa.Buffer:
         """The frames of a block."""
-        fetched = _Fetched(self._cache, block, home, alone=self.is_known(reading))
-        first, end = block.first_entry, block.first_entry + block.entries
-        parts = self._cache.fetch(reading.ledger, reading.reader, block.ledger_id, first, end, fetched.load)
+        fetched = self._fetched(block, home, alone=self.is_known(reading))
+        parts = self._parts(fetched, block, reading)
         return _joined([fetched.frames(p.first, p.end) if p.held is None else _cut(p) for p in parts])
+
+    def parts(self, block: SegmentBlock, home: BlockHome, reading: Reading) -> list[Part]:
+        """A block as the pieces in which it is cached, held."""
+        return self._parts(self._fetched(block, home, alone=self.is_known(reading)), block, reading)
+
+    def copied(self, part: Part) -> SharedHeld | None:
+        """A piece that is in the broker's own memory, in shared memory for as long as the answer is held."""
+        frames = _cut(part)
+        home = None if self._shared is None else self._shared.put(part.block.ledger_id, part.first, frames)
+        if home is None:
+            return None
+        held = home.hold()
+        block = CachedBlock(part.block.ledger_id, part.first, part.end, frames.size, part.block.edges, home)
+        self._cache.let_go(block)
+        return held
+
+    def _parts(self, fetched: _Fetched, block: SegmentBlock, reading: Reading) -> list[Part]:
+        first, end = block.first_entry, block.first_entry + block.entries
+        return self._cache.fetch(reading.ledger, reading.reader, block.ledger_id, first, end, fetched.load)
+
+    def _fetched(self, block: SegmentBlock, home: BlockHome, *, alone: bool) -> _Fetched:
+        return _Fetched(self._cache, block, home, self._shared if self.mapped else None, alone=alone)
+
+    def append(self, block: SegmentBlock, ledger: str) -> None:
+        """Cache a copy of a block that was appended just now."""
+        fetched = _Fetched(self._cache, block, LOCAL_FILE, None, alone=True)
+        self._cache.append(ledger, fetched.load(block.first_entry, block.first_entry + block.entries))
 
     def ahead(self, block: SegmentBlock, home: BlockHome, ledger: str) -> int:
         """Have the frames of a block in the cache; the bytes that were read for that."""
-        fetched = _Fetched(self._cache, block, home, alone=True)
+        fetched = self._fetched(block, home, alone=True)
         first, end = block.first_entry, block.first_entry + block.entries
         return self._cache.ahead(ledger, block.ledger_id, first, end, fetched.load)
 
@@ -70,10 +121,13 @@ class OffloadedReads:
 class _Fetched:
     """Some entries of one block, from object storage or, where the local file is there after all, from that."""
 
-    def __init__(self, cache: EntryCache, block: SegmentBlock, home: BlockHome, *, alone: bool) -> None:
+    def __init__(
+        self, cache: EntryCache, block: SegmentBlock, home: BlockHome, shared: SharedBlocks | None, *, alone: bool
+    ) -> None:
         self._cache = cache
         self._block = block
         self._home = home
+        self._shared = shared
         self._alone = alone
 
     def frames(self, first: int, end: int) -> pa.Buffer:
@@ -84,18 +138,15 @@ class _Fetched:
 
     def load(self, first: int, end: int) -> CachedBlock:
         """The same as a block of the cache."""
-        where = MemoryHome(self.frames(first, end))
-        held = weakref.ref(where.hold())  # whoever asks where entries are has the bytes, the block need not
-        ledger_id = self._block.ledger_id
+        frames, ledger_id = self.frames(first, end), self._block.ledger_id
+        shared = self._shared.put(ledger_id, first, frames) if self._shared is not None else None
+        home: Home = MemoryHome(frames) if shared is None else shared
 
         def edges(first: int, end: int) -> Integers:
-            there = held()
-            if there is None:
-                raise ValueError(f"entries {first} to {end} were let go of")
-            starts, lengths = frame_table(there.frames, ledger_id, first, end - first)
+            starts, lengths = frame_table(home.frames, ledger_id, first, end - first)
             return np.append(starts - FRAME_BYTES, starts[-1:] + lengths[-1:])
 
-        return CachedBlock(ledger_id, first, end, where.hold().frames.size, edges, where)
+        return CachedBlock(ledger_id, first, end, frames.size, edges, home)
 
 
 def _local(block: SegmentBlock, first: int, end: int) -> pa.Buffer:

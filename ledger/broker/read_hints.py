@@ -54,6 +54,7 @@ class ReadHints:
 
     def hint(self, request: HintReads) -> HintReply:
         """Read ahead, or say how long to wait before."""
+        self._reads.mapped = self._reads.mapped or request.mapping
         planned = list[tuple[Reading, list[SegmentBlock]]]()
         wait = 0
         for wanted in request.ranges:

@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -361,8 +362,15 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         if not self._on_this_host(request.token):
             return Places(mapped=False)
         blocks = self._located(request)
-        if any(block.home is not None and not block.home.mappable for block in blocks):
+        local = list(takewhile(lambda block: self._source.copied(block) is None, blocks))
+        if len(local) < len(blocks) and not request.partly:
             return Places(mapped=False)
+        if blocks and not local:
+            places = self._source.share(blocks, self._reading(request))
+            return Places(mapped=bool(places), blocks=places, more=True)
+        if len(local) < len(blocks):
+            self._source.hand_out(local, self._reading(request))
+            return Places(True, [_place(block) for block in local], more=True)
         self._source.hand_out(blocks, self._reading(request))
         return Places(True, [_place(block) for block in blocks])
 

@@ -28,6 +28,11 @@ NOTHING_AHEAD = 2**63
 class Home(Protocol):
     """Where the bytes of a block are, when that is not the file of its ledger."""
 
+    @property
+    def frames(self) -> pa.Buffer:
+        """The bytes, for whoever has them already."""
+        ...
+
     def hold(self) -> Held:
         """The bytes, for as long as the answer is referenced; not after `release`."""
         ...
@@ -36,11 +41,18 @@ class Home(Protocol):
         """No cached span needs them any more. Readers that have them keep them."""
         ...
 
+    def lingers(self) -> bool:
+        """Whether it was released and its memory is held all the same, by a reader."""
+        ...
+
 
 class Held(Protocol):
     """Bytes of a whole block, held by whoever has this."""
 
-    frames: pa.Buffer
+    @property
+    def frames(self) -> pa.Buffer:
+        """The bytes."""
+        ...
 
 
 class Expectation(Protocol):
@@ -58,7 +70,7 @@ class CachedBlock:
     only when less than the whole is wanted. Entries from `ahead` on were read ahead, and nobody has them yet.
     """
 
-    __slots__ = ("_edges", "_table", "ahead", "end", "first", "home", "ledger_id", "size", "spans")
+    __slots__ = ("_table", "ahead", "edges", "end", "first", "home", "ledger_id", "size", "spans")
 
     def __init__(self, ledger_id: int, first: int, end: int, size: int, edges: Edges, home: Home | None = None) -> None:
         self.ledger_id = ledger_id
@@ -68,7 +80,7 @@ class CachedBlock:
         self.home = home
         self.spans = 0
         self.ahead = NOTHING_AHEAD
-        self._edges = edges
+        self.edges = edges
         self._table: Integers | None = None
 
     def hold(self) -> Held | None:
@@ -88,7 +100,7 @@ class CachedBlock:
         if first == self.first and end == self.end:
             return 0, self.size
         if self._table is None or len(self._table) <= end - self.first:
-            self._table = self._edges(self.first, self.end)
+            self._table = self.edges(self.first, self.end)
         start = int(self._table[first - self.first])
         return start, int(self._table[end - self.first]) - start
 

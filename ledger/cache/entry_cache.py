@@ -7,8 +7,9 @@
 
 Invariants
 - One lock over all; storage is read outside of it.
-- `held` is the memory of blocks of which anything is cached. After any call it is at most the limit: what finds no room
-  is handed out and not kept. While a read is on its way, it comes on top.
+- `held` is the memory of blocks of which anything is cached, `lingering` that of blocks that were let go of and that a
+  reader has still. After any call, `held` is at most what the second leaves of the limit: what finds no room is handed
+  out and not kept. While a read is on its way, it comes on top.
 - Eviction begins above `trigger` of the limit and goes down to `watermark`. One pass runs at a time.
 - A read that fails fails for the one who made it; whoever waited for it reads its own range, once.
 """
@@ -26,6 +27,7 @@ from ledger.cache.cache_counts import CacheCounts, EvictionCounts
 from ledger.cache.cached_span import CachedBlock, CachedSpan, Expectation, Held
 from ledger.cache.eviction_policy import CacheLimits, EvictionPolicy, WantedRead
 from ledger.cache.ledger_readers import LedgerReaders
+from ledger.cache.lingering_blocks import LingeringBlocks
 from ledger.cache.pending_reads import PendingRead, PendingReads, ReadPart
 from ledger.cache.range_cache import RangeCache, RangeHit
 from ledger.cache.read_permits import ReadPermits
@@ -84,6 +86,7 @@ class EntryCache:
         self.permits = permits or ReadPermits(0)
         self.evictions = EvictionCounts()
         self.held = 0
+        self.lingering = LingeringBlocks()
         self._clock = clock
         self._lock = threading.RLock()
         self._ledgers: dict[str, LedgerCache] = {}
@@ -143,20 +146,10 @@ class EntryCache:
                 with self._lock:
                     ledger.counts.ahead_bytes += block.size
                     self._put(ledger, block, None)
+                    self.let_go(block)
                     ledger.pending.settle(own[0])
                 own.popleft().future.set_result(loaded)
         return read_bytes
-
-    def wanted_bytes(self) -> int:
-        """Bytes of memory that somebody has still to read."""
-        with self._lock:
-            blocks = {
-                span.block: None
-                for ledger in self._ledgers.values()
-                for span in ledger.cache
-                if span.expected_reads() > 0
-            }
-            return sum(block.size for block in blocks)
 
     def append(self, name: str, block: CachedBlock) -> list[CachedSpan]:
         """Cache what was appended just now, as a part of the block before it where that is small; the new spans."""
@@ -187,6 +180,7 @@ class EntryCache:
             self.held -= freed
             for span in removed:
                 self.policy.removed(span)
+            self.lingering.add({span.block for span in removed if not span.block.spans})
             for part in parts:
                 self.policy.added(part)
             ledger.counts.evicted += before - ledger.cache.entries
@@ -212,6 +206,7 @@ class EntryCache:
         with self._lock:
             for ledger in self._ledgers.values():
                 ledger.readers.expire(now)
+            self.lingering.look()
             self.policy.expire(now, self._remove)
             self._evict_when_needed()
 
@@ -292,7 +287,7 @@ class EntryCache:
 
     def _has_spare(self, size: int) -> bool:
         """Whether there is room that nobody needs, made if need be by letting go of what nobody does."""
-        room = self.limits.trigger * self.limits.size
+        room = self.limits.trigger * self.limits.size - self.lingering.size
         if self.held + size > room:
             self.policy.free_unneeded(int(self.held + size - room) + 1, self._remove)
         return self.held + size <= room
@@ -305,9 +300,17 @@ class EntryCache:
             # What came from object storage costs more to read again than to keep where nobody needs the room.
             if self.policy.admits(wanted) or (block.home is not None and self._has_spare(block.size)):
                 self._put(ledger, block, None)
+            self.let_go(block)
             ledger.pending.settle(read)
         read.future.set_result(loaded)
         return Part(block, read.first, read.end, loaded.held)
+
+    def let_go(self, block: CachedBlock) -> None:
+        """A block that is not cached is in somebody's hands: its memory counts until they let go of it."""
+        with self._lock:
+            if block.home is not None and not block.spans:
+                block.home.release()
+                self.lingering.add([block])
 
     def _load(self, ledger: LedgerCache, ledger_id: int, first: int, end: int, load: Load) -> CachedBlock:
         block = load(first, end)
@@ -327,7 +330,7 @@ class EntryCache:
         return not cache.overlapping(block.ledger_id, block.first, block.end)
 
     def _put(self, ledger: LedgerCache, block: CachedBlock, reads: Expectation | None) -> list[CachedSpan]:
-        if block.size > self.limits.size:
+        if block.size > self.limits.size - self.lingering.size:
             self.evictions.not_kept += 1
             return []
         now = self._clock()
@@ -347,7 +350,7 @@ class EntryCache:
 
     def _make_room(self, newest: list[CachedSpan]) -> None:
         self._evict_when_needed()
-        if self.held > self.limits.size:  # the policy lets nothing else go
+        if self.held > self.limits.size - self.lingering.size:  # the policy lets nothing else go
             self.evictions.not_kept += 1
             for span in newest:
                 self._remove(span)
@@ -356,11 +359,12 @@ class EntryCache:
         while self.policy.due:
             self._remove(self.policy.due.pop())
         limits = self.limits
-        if self.held <= limits.trigger * limits.size:
+        if self.held + self.lingering.size <= limits.trigger * limits.size:
             return
+        self.lingering.look()
         began, now = time.perf_counter_ns(), self._clock()
-        while self.held > limits.watermark * limits.size:
-            wanted = max(int(self.held - limits.watermark * limits.size), 1)
+        while self.held and self.held + self.lingering.size > limits.watermark * limits.size:
+            wanted = max(int(self.held + self.lingering.size - limits.watermark * limits.size), 1)
             if self.policy.free(wanted, now, self._remove) <= 0:
                 break
         self.evictions.passes += 1
@@ -373,6 +377,8 @@ class EntryCache:
     def _remove_from(self, ledger: LedgerCache, span: CachedSpan) -> int:
         freed = ledger.cache.remove(span)
         self.held -= freed
+        if freed:
+            self.lingering.add([span.block])
         ledger.counts.evicted += span.entries
         self.policy.removed(span)
         return freed

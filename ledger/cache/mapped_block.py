@@ -33,7 +33,6 @@ def map_block(block: SegmentBlock) -> pa.Buffer:
     The mapping begins at a page, the buffer at the block; it lives for as long as any slice of the buffer. Its pages
     are there on return: faster than a fault for each, and a disk that cannot read them is an error and no SIGBUS.
     """
-    start = block.offset - block.offset % mmap.ALLOCATIONGRANULARITY
     end = block.offset + block.length
     with opened(block.path) as fd:
         size = os.fstat(fd).st_size
@@ -42,18 +41,23 @@ def map_block(block: SegmentBlock) -> pa.Buffer:
                 f"{block.path} has {size} bytes, entries {block.first_entry} to "
                 f"{block.first_entry + block.entries - 1} end at {end}"
             )
-        mapping = mmap.mmap(fd, end - start, prot=mmap.PROT_READ, offset=start)
+        return map_range(fd, block.offset, block.length, str(block.path))
+
+
+def map_range(fd: int, offset: int, length: int, where: str) -> pa.Buffer:
+    """Bytes `[offset, offset + length)` of an open file that has them, mapped; Unavailable when its disk fails."""
+    start = offset - offset % mmap.ALLOCATIONGRANULARITY
+    mapping = mmap.mmap(fd, offset + length - start, prot=mmap.PROT_READ, offset=start)
     whole = pa.py_buffer(memoryview(mapping))
-    _read_pages(whole, block)
-    return whole.slice(block.offset - start, block.length)
+    _read_pages(whole, offset, length, where)
+    return whole.slice(offset - start, length)
 
 
-def _read_pages(mapping: pa.Buffer, block: SegmentBlock) -> None:
+def _read_pages(mapping: pa.Buffer, offset: int, length: int, where: str) -> None:
     if _libc.madvise(mapping.address, mapping.size, _POPULATE_READ):
         code = ctypes.get_errno()
         if code != errno.EINVAL:  # a kernel without it reads pages when they are touched
-            end = block.offset + block.length
             raise Unavailable(
-                f"{block.path}: bytes {block.offset} to {end} cannot be read: {os.strerror(code)}",
+                f"{where}: bytes {offset} to {offset + length} cannot be read: {os.strerror(code)}",
                 hint="Look at the disk of the store",
             )

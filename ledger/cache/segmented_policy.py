@@ -8,9 +8,9 @@ Where the entries are is known by the range cache of each ledger, over all segme
 an older segment is found whole. (A map per segment, walked from the newest to the oldest, loses it.)
 
 Two modes, by `managedLedgerCacheCopyEntries`: mapped, a segment holds references to the blocks as they came; copied,
-the owner of the cache copies a block before it is put, so that nothing else is held by it. In BookKeeper a segment is
-one piece of memory that is overwritten, and each read copies out of it; here readers get the memory itself, so a
-block is let go of and never written again.
+the broker copies a block before it is put (`broker.offloaded_reads`), so that nothing else is held by it. In BookKeeper
+a segment is one piece of memory that is overwritten, and each read copies out of it; here readers get the memory
+itself, so a block is let go of and never written again.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def test_every_reader_reads_and_storage_is_read_once(make: Callable[..., CachedL
     assert counted.expected_reads == 0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "slowest-reader"])
 def test_what_a_reader_alone_read_is_kept_where_nobody_needs_the_room(
     make: Callable[..., CachedLog], policy: str
 ) -> None:

@@ -41,6 +41,7 @@ class Queries:
         self.client = client
         self.name = name
         self.ledger = client.describe(name).segments[0].ledger_id
+        self.make_entry: Callable[..., bytes]
 
     def begin(self, *names: str) -> None:
         for name in names:
@@ -83,9 +84,17 @@ def queries(shared_rig: Rig, make_entry: Callable[..., bytes]) -> Iterator[Queri
     """A ledger of its own; the broker, and what it counts, is shared."""
     client = connect_store(shared_rig.store, create=True)
     found = filled(client, f"orders{next(NUMBERS)}", make_entry)
+    found.make_entry = make_entry
     yield found
     client.delete(found.name)
-    for name in ("managedLedgerCacheSizeMB", "cacheEvictionPolicy"):
+    for name in (
+        "managedLedgerCacheSizeMB",
+        "cacheEvictionPolicy",
+        "managedLedgerCacheCopyEntries",
+        "managedLedgerMinimumBacklogCursorsForCaching",
+        "managedLedgerCursorBackloggedThreshold",
+        "managedLedgerMinimumBacklogEntriesForCaching",
+    ):
         client.call("settings.change", ChangeSetting(name))
 
 
@@ -233,6 +242,26 @@ def _reading(queries: Queries, name: str) -> None:
         while True:
             queries.read(name, 0, 1)
             queries.acknowledge(name, 1)
+
+
+@pytest.mark.parametrize("mapping", [True, False])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_where_entries_are_copied_the_file_is_read_once(queries: Queries, policy: str, *, mapping: bool) -> None:
+    client = queries.client
+    client.call("settings.change", ChangeSetting("cacheEvictionPolicy", policy))
+    client.call("settings.change", ChangeSetting("managedLedgerCacheCopyEntries", 1))
+    backlogs = {"managedLedgerMinimumBacklogCursorsForCaching": 1, "managedLedgerCursorBackloggedThreshold": 10**6}
+    for name, value in {**backlogs, "managedLedgerMinimumBacklogEntriesForCaching": 0}.items():
+        client.call("settings.change", ChangeSetting(name, value))  # else `slowest-reader` caches nothing of this
+    queries.begin("a", "b")
+    size = queries.read("a", 0, 50, mapping=mapping)
+    assert queries.read("b", 0, 50, mapping=mapping) == size
+    counted = queries.of_ledger()
+    assert (counted.misses, counted.miss_bytes, counted.hits) == (50, size, 50)
+    with client.producer(queries.name) as producer:
+        producer.append(queries.make_entry(b"x" * 300)).result(30)
+    assert queries.read("a", 100, 101, mapping=mapping) > 300
+    assert queries.of_ledger().misses == 50  # it was cached when it was appended
 
 
 def test_the_setting_names_every_policy() -> None:

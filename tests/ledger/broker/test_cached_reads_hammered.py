@@ -54,9 +54,9 @@ for _ in range(40):
 """
 
 
-@pytest.mark.parametrize("policy", ["cursor-distance"])
+@pytest.mark.parametrize(("policy", "copied"), [("cursor-distance", 0), ("segmented", 1)])
 def test_processes_read_every_byte_through_a_small_cache(
-    rig: Rig, make_entry: Callable[..., bytes], policy: str
+    rig: Rig, make_entry: Callable[..., bytes], policy: str, copied: int
 ) -> None:
     assert policy in POLICIES
     client = connect_store(rig.store, create=True)
@@ -64,6 +64,7 @@ def test_processes_read_every_byte_through_a_small_cache(
     client.create(CreateLedger("orders"))
     client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 1))
     client.call("settings.change", ChangeSetting("cacheEvictionPolicy", policy))
+    client.call("settings.change", ChangeSetting("managedLedgerCacheCopyEntries", copied))
     client.call("settings.change", ChangeSetting("managedLedgerMaxReadsInFlightSizeInMB", 1))
     with client.producer("orders") as producer:
         for number in range(ENTRIES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
 from ledger.cache.cached_span import CachedBlock, CachedSpan, Expectation, Held
 from ledger.cache.eviction_policy import EvictionPolicy
@@ -29,8 +30,15 @@ class CountedHome:
     def __init__(self) -> None:
         self.released = 0
 
+    @property
+    def frames(self) -> pa.Buffer:
+        raise AssertionError("nobody asks for bytes here")
+
     def hold(self) -> Held:
         raise AssertionError("nobody asks for bytes here")
+
+    def lingers(self) -> bool:
+        return False
 
     def release(self) -> None:
         self.released += 1

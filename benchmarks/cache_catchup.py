@@ -1,0 +1,71 @@
+"""A second query over what the first one left in the cache, against the same rows mapped from local segment files.
+
+One store has a backlog in object storage only, which a first query has read into a cache that holds all of it, in
+shared memory; and the same rows in a ledger that is here. In turns, a query reads each from the beginning into noop.
+What counts is the time of its batches.
+
+    CACHE_CATCHUP_MB=512     how large the backlog is
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from itertools import count
+from pathlib import Path
+
+from benchmarks.harness import Loop, compare
+from benchmarks.offloaded_backlog import LEDGER, offloaded_backlog
+from benchmarks.raw_disk import bench_dir
+from benchmarks.rows import ENTRY_BYTES, fill
+from benchmarks.spark_queries import session, start
+from ledger.cache_calls import CacheMetrics
+from ledger.protocol import Empty
+
+LOCAL = "local"
+ROW_BYTES = 1024
+_MB = 1024 * 1024
+_WAIT_SECONDS = 300.0
+
+
+def main() -> None:
+    """Compare reading the one with reading the other."""
+    total = int(os.environ.get("CACHE_CATCHUP_MB", "512")) * _MB
+    with offloaded_backlog(total, cache_bytes=2 * total) as backlog, tempfile.TemporaryDirectory(dir=bench_dir()) as at:
+        fill(backlog.store.client, LOCAL, total // ENTRY_BYTES, ROW_BYTES)
+        spark, serial = session(), count()
+
+        def reading(ledger: str) -> Loop:
+            def run() -> float:
+                frame = spark.readStream.format("ledger").option("store", str(backlog.path))
+                frame = frame.option("startingPosition", "earliest")
+                query = start(frame.load(ledger), Path(at) / f"{next(serial)}", available_now=True)
+                try:
+                    if not query.awaitTermination(_WAIT_SECONDS):
+                        raise TimeoutError(f"the query is not done after {_WAIT_SECONDS} s: {query.status}")
+                    return (
+                        sum(p["durationMs"]["triggerExecution"] for p in query.recentProgress if p["numInputRows"])
+                        / 1000
+                    )
+                finally:
+                    query.stop()
+
+            return run
+
+        try:
+            reading(LEDGER)()
+            served, before = backlog.proxy.served(), _counted(backlog.store.client.call("cache", Empty()))
+            compare("cache_catchup", reading(LEDGER), reading(LOCAL), work_bytes=total)
+            after = _counted(backlog.store.client.call("cache", Empty()))
+            print(f"  {backlog.proxy.served() - served:,} bytes came from object storage meanwhile, ", end="")
+            print(f"{after - before:,} bytes were mapped")
+        finally:
+            spark.stop()
+
+
+def _counted(counted: CacheMetrics) -> int:
+    return counted.mapped_bytes
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Blocks in shared memory: what was read from object storage, in files that readers on this host map.
+
+    /dev/shm/ledger-<user>-<store>-<epoch>/       one directory for each broker, which it holds locked
+        lock
+        <number>.block      head, 256 bytes: "LEDGERSHM1 <store> <epoch> <number> <ledger> <first entry> <length>" and
+                            zeros, then the frames
+
+Invariants
+- A name is never used twice: epochs rise with every broker of the store, numbers within one.
+- A file has its memory before anybody maps it: where there is none left the block is not made, and nobody is killed.
+- Who maps a block holds a shared lock on the open file, which the kernel keeps until it is unmapped or its process is
+  dead. What was let go of loses its name; its memory is free when nobody holds such a lock, and is cut to nothing then,
+  so that who opened it a moment too early finds that it is gone.
+- A head is compared with what the broker promised by whoever maps it.
+- What a dead broker left is removed by the next that begins.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import threading
+import weakref
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from ledger import disk
+from ledger.cache.mapped_block import map_range
+from ledger.errors import LedgerError, NotFound
+
+HEAD_BYTES = 256
+_ROOT = Path("/dev/shm")  # noqa: S108 — its own directory in it is this user's alone
+_log = logging.getLogger(__name__)
+
+
+class SharedPlace(NamedTuple):
+    """Where a block of shared memory is, and what its file begins with."""
+
+    path: str
+    head: str
+
+
+class SharedHeld:
+    """A block of shared memory, held: it keeps its name for as long as this is referenced."""
+
+    def __init__(self, home: SharedHome) -> None:
+        self._home = home
+        self._frames: pa.Buffer | None = None
+
+    @property
+    def place(self) -> SharedPlace:
+        """Where it is."""
+        return self._home.place
+
+    @property
+    def frames(self) -> pa.Buffer:
+        """Its bytes, mapped at first sight."""
+        if self._frames is None:
+            self._frames = self._home.frames
+        return self._frames
+
+
+class SharedHome:
+    """The home of one block. `release` lets go of it, `lingers` tells whether its memory is held all the same."""
+
+    def __init__(self, fd: int, place: SharedPlace, size: int) -> None:
+        self.place = place
+        self.size = size
+        self._fd = fd
+        self._helds = weakref.WeakSet[SharedHeld]()
+        self._released = False
+        self._lock = threading.Lock()
+
+    @property
+    def frames(self) -> pa.Buffer:
+        """The bytes, mapped; NotFound when they are gone."""
+        return map_shared(self.place, 0, self.size)
+
+    def hold(self) -> SharedHeld:
+        """The block, held."""
+        held = SharedHeld(self)
+        with self._lock:
+            self._helds.add(held)
+        return held
+
+    def release(self) -> None:
+        """The cache needs it no more."""
+        self._released = True
+        self.lingers()
+
+    def lingers(self) -> bool:
+        """Whether its memory is not free yet, though it was let go of."""
+        with self._lock:
+            if self._fd < 0 or not self._released:
+                return False
+            if len(self._helds):
+                return True
+            Path(self.place.path).unlink(missing_ok=True)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+            return False
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+class SharedBlocks:
+    """Makes blocks in the directory of one broker; none where there is no shared memory to speak of."""
+
+    def __init__(self, directory: Path | None, name: str, lock: int = -1) -> None:
+        self._directory = directory
+        self._name = name
+        self._lock = lock
+        self._numbers = count(1)
+
+    @classmethod
+    def begin(cls, store_id: str, epoch: int, root: Path = _ROOT) -> SharedBlocks:
+        """Remove what dead brokers left, and make a directory for this one."""
+        directory = root / f"ledger-{os.getuid()}-{store_id}-{epoch}"
+        try:
+            _sweep(root, f"ledger-{os.getuid()}-")
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(mode=0o700)
+            lock = disk.create_file(directory / "lock")
+            disk.hold(lock)
+        except (OSError, LedgerError) as error:
+            _log.info("no blocks in shared memory: %s", error)
+            return cls(None, "")
+        return cls(directory, f"{store_id} {epoch}", lock)
+
+    def __bool__(self) -> bool:
+        return self._directory is not None
+
+    def put(self, ledger_id: int, first_entry: int, frames: pa.Buffer) -> SharedHome | None:
+        """A block of these frames; None when there is no room for it, or no shared memory."""
+        if self._directory is None:
+            return None
+        number = next(self._numbers)
+        head = f"LEDGERSHM1 {self._name} {number} {ledger_id} {first_entry} {frames.size}"
+        path = self._directory / f"{number}.block"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            _log.info("no block in shared memory: %s", error)
+            return None
+        home = SharedHome(fd, SharedPlace(str(path), head), frames.size)
+        try:
+            os.posix_fallocate(fd, 0, HEAD_BYTES + frames.size)
+            disk.write_all(fd, [head.encode().ljust(HEAD_BYTES, b"\0"), memoryview(frames)], 0, path)
+        except (OSError, LedgerError) as error:
+            home.release()
+            if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                _log.warning("no block in shared memory: %s", error)
+            return None
+        return home
+
+    def close(self) -> None:
+        """Remove all of it; who has mapped a block keeps it."""
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            os.close(self._lock)
+            self._directory = None
+
+
+def map_shared(place: SharedPlace, offset: int, length: int) -> pa.Buffer:
+    """Bytes of the frames of a block, mapped and locked; NotFound when the block is gone."""
+    try:
+        fd = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise _gone(place) from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _gone(place) from None
+        wanted = place.head.encode().ljust(HEAD_BYTES, b"\0")
+        if os.fstat(fd).st_size < HEAD_BYTES + offset + length or os.pread(fd, HEAD_BYTES, 0) != wanted:
+            raise _gone(place)
+        return map_range(fd, HEAD_BYTES + offset, length, f"{place.path}")
+    finally:
+        os.close(fd)
+
+
+def _gone(place: SharedPlace) -> NotFound:
+    return NotFound(f"{place.path} is not there any more, or another block", hint="Ask for the range again")
+
+
+def _sweep(root: Path, prefix: str) -> None:
+    """Remove the directories of brokers that hold theirs no more."""
+    for directory in root.glob(f"{prefix}*"):
+        if directory.stat().st_uid != os.getuid():
+            continue
+        try:
+            with disk.opened(directory / "lock", writable=True) as fd:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory, ignore_errors=True)
+        except (BlockingIOError, FileNotFoundError, LedgerError):
+            continue  # alive, or about to hold it; an empty one is no memory

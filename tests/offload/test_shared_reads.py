@@ -1,0 +1,235 @@
+"""Goal: readers on the broker's host map what was read from object storage once, a few blocks at a time; without shared
+memory, or where it is full or gone, they get the same bytes. Method: ledgers in objects only, places mapped as readers
+map them; then a broker, a process, whose cache is too small, hammered by processes that compare every byte.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from offload_rig import HOUR, OffloadRig
+
+from ledger.api import LedgerStore, connect
+from ledger.broker.block_source import block_of
+from ledger.broker.cached_reads import CachedReads
+from ledger.broker.offloaded_reads import Reading
+from ledger.cache.shared_blocks import SharedBlocks
+from ledger.entry import parse_entry
+from ledger.errors import NotFound
+from ledger.position import EARLIEST, LATEST, Position, PositionRange
+from ledger.protocol import BlockPlace, ChangeSetting, Empty, ReadRequest
+from ledger.segment_reader import iter_frames
+from ledger.settings import Settings
+
+NAME = "public/default/persistent/log"
+
+
+class SharedLog:
+    """Four ledgers of eight entries that are in object storage only, read by somebody who maps."""
+
+    def __init__(self, rig: OffloadRig, root: Path, **settings: int | str) -> None:
+        self.payloads = rig.fill(4, entries=8, size=60)
+        rig.offload()
+        rig.now += 5 * HOUR
+        rig.store.ledger("log").trim()
+        self.now, self.rig, self.ids = 0, rig, rig.ids()
+        self.shared = SharedBlocks.begin("store", 1, root)
+        self.reads = CachedReads(
+            Settings.of({"managedLedgerCacheEvictionTimeThresholdMillis": 10**6, **settings}),
+            lambda: self.now,
+            lambda name: rig.store.ledger(name).snapshot,
+            shared=self.shared,
+        )
+
+    def places(self, reader: str, first: int, end: int) -> list[BlockPlace]:
+        range_ = PositionRange(Position(self.ids[first // 8], first % 8), Position(self.ids[end // 8], end % 8))
+        return self.reads.share(self.rig.store.ledger("log").blocks(range_, 300), Reading(NAME, reader))
+
+    def mapped(self, reader: str, first: int, end: int) -> list[bytes]:
+        """Everything of a range, asked for again and again."""
+        found = list[bytes]()
+        while first + len(found) < end:
+            places = self.places(reader, first + len(found), end)
+            assert places
+            found += [payload for place in places for payload in payloads_of(place)]
+        return found
+
+
+def payloads_of(place: BlockPlace) -> list[bytes]:
+    block = block_of(place)
+    frames = iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries)
+    return [bytes(parse_entry(frame, str(entry_id)).payload) for entry_id, frame in frames]
+
+
+@pytest.fixture
+def make(rig: OffloadRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SharedLog]:
+    monkeypatch.setattr("ledger.broker.offloaded_reads.UNIT_LEAST", 1)
+    (tmp_path / "shm").mkdir()
+    return lambda root=tmp_path / "shm", **settings: SharedLog(rig, root, **settings)
+
+
+def test_readers_map_what_was_read_once(make: Callable[..., SharedLog]) -> None:
+    log = make()
+    for name in "ab":
+        log.reads.follow(NAME, name, EARLIEST, 10**6)
+        assert log.mapped(name, 0, 32) == log.payloads[:32]
+    counted = log.reads.metrics()
+    assert (counted.misses, counted.hits, counted.mapped_entries) == (32, 32, 64)
+    assert counted.expected_reads == 0
+    log.reads.cache.check()
+
+
+def test_a_few_blocks_are_answered_at_a_time(make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ledger.broker.shared_reads._WINDOW_BYTES", 400)
+    log = make()
+    places = log.places("a", 0, 32)
+    assert 0 < sum(place.entries for place in places) < 32
+    assert log.mapped("a", 0, 32) == log.payloads[:32]
+
+
+def test_what_was_answered_is_there_when_it_is_mapped_and_goes_then(make: Callable[..., SharedLog]) -> None:
+    log = make()
+    first = log.places("a", 0, 32)
+    log.reads.change(Settings.of({"managedLedgerCacheSizeMB": 0}))  # everything is let go of
+    assert log.reads.metrics().size_bytes == 0
+    assert log.reads.cache.lingering.size > 0
+    assert [payload for place in first for payload in payloads_of(place)] == log.payloads[
+        : sum(p.entries for p in first)
+    ]
+    log.now += 10_000
+    log.reads._shared.expire()  # type: ignore[union-attr]
+    gc.collect()
+    log.reads.cache.expire()
+    assert log.reads.cache.lingering.size == 0
+    with pytest.raises(NotFound):
+        block_of(first[0])
+
+
+def test_a_slow_readers_mapping_is_memory_that_the_cache_has_not(
+    make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ledger.cache.cache_settings._MB", 1600)
+    log = make(managedLedgerCacheSizeMB=1)
+    log.reads.follow(NAME, "slow", EARLIEST, 10**6)
+    kept = [block_of(place) for place in log.places("slow", 0, 8)]
+    size = sum(block.frames.size for block in kept)
+    for name in "ab":
+        log.reads.follow(NAME, name, EARLIEST, 10**6)
+        assert log.mapped(name, 0, 32) == log.payloads[:32]
+        log.now += 3000
+        log.reads._shared.expire()  # type: ignore[union-attr]
+        gc.collect()
+        log.reads.cache.expire()
+        cache = log.reads.cache
+        assert cache.held + cache.lingering.size <= 1600 + size
+        assert cache.held <= 1600
+        log.reads.leave(NAME, name)
+    assert [
+        payload
+        for place in kept
+        for _, payload in iter_frames(place.frames, log.ids[0], place.first_entry, place.entries)
+    ]
+
+
+@pytest.mark.parametrize("root", ["missing", "full"])
+def test_without_shared_memory_blocks_are_sent(make: Callable[..., SharedLog], tmp_path: Path, root: str) -> None:
+    where = tmp_path / root
+    if root == "full":
+        where.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(where)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("file systems can be mounted by root only")
+    try:
+        log = make(root=where)
+        found = list[bytes]()
+        while places := log.places("a", len(found), 32):
+            found += [payload for place in places for payload in payloads_of(place)]
+        assert len(found) < 32
+        assert log.places("a", len(found), 32) == []
+        rest = PositionRange(Position(log.ids[len(found) // 8], len(found) % 8), Position(log.ids[-1], 0))
+        for block in log.rig.store.ledger("log").blocks(rest, 300):
+            frames = log.reads.read(block, Reading(NAME, "a"))
+            for entry_id, frame in iter_frames(frames, block.ledger_id, block.first_entry, block.entries):
+                found.append(bytes(parse_entry(frame, str(entry_id)).payload))
+        assert found == log.payloads[:32]
+    finally:
+        if root == "full":
+            subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+@pytest.fixture
+def store(store_path: Path) -> Iterator[LedgerStore]:
+    opened = connect(store_path, create=True)
+    yield opened
+    opened.client.call("shutdown", Empty())
+
+
+HAMMER = """
+import random, sys, zlib
+from ledger.api import connect
+from ledger.position import Position, PositionRange
+from ledger.protocol import ReadRequest
+from ledger.segment_reader import iter_frames
+client, dice = connect(sys.argv[1]).client, random.Random(int(sys.argv[2]))
+segment = client.describe("big").segments[0]
+mapped = 0
+for _ in range(12):
+    first = dice.randrange(segment.entries - 1)
+    end = dice.randrange(first + 1, segment.entries)
+    range_ = PositionRange(Position(segment.ledger_id, first), Position(segment.ledger_id, end))
+    at = first
+    for block in client.read_blocks(ReadRequest("big", range_, subscription=sys.argv[2])):
+        for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
+            assert entry_id == at
+            payload = bytes(frame)[-400_000:]
+            assert payload[:4] == at.to_bytes(4, "big")
+            assert payload[4:8] == zlib.crc32(payload[8:]).to_bytes(4, "big")
+            at += 1
+        mapped += block.mapped
+    assert at == end, (at, end)
+print(mapped)
+"""
+
+
+def test_processes_hammer_a_small_cache_and_compare_every_byte(
+    store: LedgerStore, store_path: Path, tmp_path: Path
+) -> None:
+    import zlib
+
+    from ledger.entry import encode_entry
+    from ledger.proto.pulsar_messages_pb2 import MessageMetadata
+    from ledger.protocol import CreateLedger
+
+    store.offload_to(tmp_path / "objects")
+    client = store.client
+    client.create(CreateLedger("big"))
+    with client.producer("big") as producer:
+        for number in range(120):
+            body = os.urandom(399_992)
+            payload = number.to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body
+            producer.append(
+                *encode_entry(MessageMetadata(producer_name="p", sequence_id=number, publish_time=1), payload)
+            )
+    ledger = store.ledger("big")
+    ledger.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
+    ledger.offload(seal=True)
+    ledger.trim()
+    assert not list((store_path / "ledgers").glob("*.ledger"))
+    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 16))
+    readers = [
+        subprocess.Popen([sys.executable, "-c", HAMMER, str(store_path), str(seed)], stdout=subprocess.PIPE, text=True)
+        for seed in range(3)
+    ]
+    mapped = [reader.communicate(timeout=100)[0] for reader in readers]
+    assert [reader.returncode for reader in readers] == [0, 0, 0]
+    assert sum(map(int, mapped)) > 0
+    assert client.call("cache", Empty()).size_bytes <= 16 * 1024 * 1024
+    assert (
+        sum(block.entries for block in client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST)))) == 120
+    )
