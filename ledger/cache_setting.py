@@ -63,8 +63,8 @@ CACHE_SETTINGS: dict[str, Setting] = {
         "milliseconds",
         0,
         2**31 - 1,
-        "The same for what was read from object storage, under `cursor-distance`: who comes a little later finds it. "
-        "It goes first when room is needed.",
+        "The same for what came from object storage, since it was last read, under `cursor-distance`: who comes a "
+        "little later finds it. It goes first when room is needed.",
         live=True,
     ),
     "managedLedgerCacheReadAheadPercent": Setting(

@@ -109,8 +109,8 @@ class CachedSpan:
     """Entries `[first, end)` of a block, cached at `timestamp_ms`, or given a longer life then."""
 
     __slots__ = (
-        "accessed", "block", "born_ms", "cache", "end", "first", "ledger_id", "reads", "requeues", "size",
-        "timestamp_ms",
+        "accessed", "block", "cache", "end", "first", "ledger_id", "reads", "requeues", "size", "timestamp_ms",
+        "used_ms",
     )  # fmt: skip
 
     def __init__(self, block: CachedBlock, first: int, end: int, timestamp_ms: int, reads: Expectation | None) -> None:
@@ -119,7 +119,7 @@ class CachedSpan:
         self.first = first
         self.end = end
         self.size = block.cut(first, end)[1]
-        self.born_ms = self.timestamp_ms = timestamp_ms
+        self.used_ms = self.timestamp_ms = timestamp_ms
         self.reads = reads
         self.requeues = 0
         self.accessed = False

@@ -91,15 +91,19 @@ class CursorDistancePolicy(EvictionPolicy):
     def free_unneeded(self, size: int, remove: Remove) -> int:
         """What nobody has to read, the oldest first."""
         freed = 0
-        for span in sorted(self._done(), key=lambda span: span.born_ms):
+        for span in sorted(self._done(), key=lambda span: span.used_ms):
             if freed >= size:
                 break
             freed += remove(span)
         return freed
 
     def _kept_for_others(self, span: CachedSpan, now_ms: int) -> bool:
-        """What came from object storage is kept a while for who may come yet: queries come in crowds."""
-        return span.block.home is not None and now_ms - span.born_ms < self.limits.time_threshold_offloaded_ms
+        """What came from object storage is kept a while since it was last read: queries come in crowds."""
+        if span.block.home is None:
+            return False
+        if span.accessed:
+            span.accessed, span.used_ms = False, now_ms
+        return now_ms - span.used_ms < self.limits.time_threshold_offloaded_ms
 
     def _older_than(self, cutoff_ms: int) -> list[CachedSpan]:
         old = []

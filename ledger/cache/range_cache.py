@@ -200,7 +200,7 @@ class RangeCache:
         freed = self.remove(span)
         for a, b in kept:
             part = CachedSpan(block, a, b, span.timestamp_ms, span.reads)
-            part.requeues, part.accessed, part.born_ms = span.requeues, span.accessed, span.born_ms
+            part.requeues, part.accessed, part.used_ms = span.requeues, span.accessed, span.used_ms
             self._insert(part)
             parts.append(part)
         return freed

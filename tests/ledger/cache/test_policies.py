@@ -19,7 +19,7 @@ from ledger.cache.segmented_policy import SegmentedPolicy
 from ledger.cache.slowest_reader_policy import SlowestReaderPolicy
 from ledger.errors import Refused
 from ledger.position import EARLIEST, Position, PositionRange
-from tests.ledger.cache.cache_rig import HandClock, block, put_one, removing
+from tests.ledger.cache.cache_rig import CountedHome, HandClock, block, put_one, removing
 
 LATER = 10_000_000
 
@@ -263,3 +263,22 @@ def test_an_empty_ring_frees_nothing() -> None:
     assert policy.free(10, 0, removing([], policy)) == 0
     with pytest.raises(Refused):
         policy.free(0, 0, removing([], policy))
+
+
+def test_what_came_from_object_storage_stays_a_while_since_it_was_read_and_goes_first_for_room() -> None:
+    clock = HandClock()
+    limits = CacheLimits(1000, time_threshold_ms=100, time_threshold_offloaded_ms=1000)
+    cache = EntryCache(CursorDistancePolicy(limits), clock)
+    for entry in range(3):
+        cache.insert("orders", block(entry, entry + 1, size=300, home=CountedHome() if entry < 2 else None))
+    clock.pass_ms(900)
+    cache.serve("orders", 1, 1, 2)
+    cache.expire()
+    assert [span.first for span in cache.ledger("orders").cache] == [0, 1]  # the file's went after its 100 ms
+    clock.pass_ms(200)
+    cache.expire()
+    assert [span.first for span in cache.ledger("orders").cache] == [1]
+    cache.ledger("orders").readers.follow("a", Position(1, 5), 10**9)
+    for entry in range(5, 8):
+        cache.insert("orders", block(entry, entry + 1, size=300))
+    assert [span.first for span in cache.ledger("orders").cache] == [5, 6, 7]
