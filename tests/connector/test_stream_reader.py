@@ -8,6 +8,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -171,6 +172,28 @@ def test_limits_and_available_now(store: Path, orders: Ledger) -> None:
     start = text(once.initialOffset())
     assert rows(once, start, text(once.latestOffset(start, ALL))) == list(range(20))
     once.stop()
+    stream.stop()
+
+
+@pytest.mark.parametrize("pacing", ["true", "false"])
+def test_what_is_planned_is_read_ahead_before_a_task_asks(
+    store: Path, orders: Ledger, tmp_path: Path, pacing: str
+) -> None:
+    connect(store).offload_to(tmp_path / "objects")
+    orders.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
+    orders.offload(seal=True)
+    orders.trim()
+    stream = reader(store, startingPosition="earliest", pacing=pacing)
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    client, until = connect(store).client, time.monotonic() + 20
+    while client.call("cache", Empty()).entries < 10:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert client.call("cache", Empty()).misses == 0
+    assert rows(stream, start, end) == list(range(10))
+    counted = client.call("cache", Empty())
+    assert (counted.misses, counted.hits, counted.mapped_entries) == (10, 0, 10)
     stream.stop()
 
 
