@@ -106,7 +106,7 @@ def _line(attempt: Attempt) -> dict[str, object]:
         "topic": spelled(attempt.topic) or None,
         "cluster": attempt.cluster or None,
         "ledgerId": attempt.key.ledger_id,
-        "entries": index.entries if index else None,
+        "entries": index.entries if index else attempt.entries if attempt.entries >= 0 else None,
         "heldEntries": index.held_entries if index else None,
         "blocks": len(index.blocks) if index else None,
         "bytes": attempt.data_bytes if attempt.data_bytes >= 0 else None,

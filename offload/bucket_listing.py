@@ -2,6 +2,7 @@
 
 Rules
 - Whatever is not named as Pulsar names offloaded objects is passed over; the folder before a name means nothing.
+- Streaming offloads (version 2) are not read and not passed over: their ledgers are listed, and are missing by name.
 - An object of a later format is not guessed at: its attempt does not count, and says why.
 - An index is read whole and bounded. What cannot be read is a fault of its attempt, never of the bucket.
 """
@@ -9,6 +10,7 @@ Rules
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from offload.block_index import BlockIndex, parse_index
 from offload.catalogue import Attempt, Catalogue, without_index
 from offload.object_key import ObjectKey
 from offload.object_store import ObjectStore
+from offload.streaming_index import parse_streaming_index
 
 VERSION, VERSION_NAME = "1", "s3managedledgeroffloaderformatversion"
 TOPIC_NAME, CLUSTER_NAME = "managedledgername", "pulsarclustername"
@@ -48,7 +51,10 @@ def read_catalogue(store: ObjectStore) -> Catalogue:
     if not listed:
         raise Unsupported(f"{store.address} holds only streaming offloads (version 2), such as {strange[0]}")
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="catalogue") as pool:
-        return Catalogue(pool.map(lambda one: _looked_at(store, one), listed))
+        found = list(pool.map(lambda one: _looked_at(store, one), listed))
+        for streamed in pool.map(lambda key: _streamed(store, key), strange):
+            found += streamed
+        return Catalogue(found)
 
 
 def _listed(store: ObjectStore) -> tuple[list[_Listed], list[str]]:
@@ -87,6 +93,27 @@ def _looked_at(store: ObjectStore, listed: _Listed) -> Attempt:
     except LedgerError as wrong:
         return _faulty(attempt, wrong.message, damaged=isinstance(wrong, Corrupt))
     return _compared(_named(attempt, {}, index), index, f"{store.address}/{attempt.data_name}")
+
+
+def _streamed(store: ObjectStore, key: str) -> list[Attempt]:
+    """The ledgers of a streaming offload, none of which counts."""
+    folder, slash, name = key.rpartition("/")
+    data_name = key.removesuffix("-index")
+    attempt, where = uuid.UUID(name.removesuffix("-index")), f"{store.address}/{key}"
+    try:
+        data, head = store.get(key, _INDEX_BYTES_MAX)
+        ledgers = parse_streaming_index(data, where).ledgers
+    except LedgerError as wrong:
+        return [Attempt(ObjectKey(attempt, -1), folder + slash, fault=wrong.message, object_name=data_name)]
+    topic, cluster = head.metadata.get(TOPIC_NAME, ""), head.metadata.get(CLUSTER_NAME, "")
+    fault = f"{data_name} is a streaming offload (version 2), which is not read"
+    return [
+        Attempt(
+            ObjectKey(attempt, one.ledger_id), folder + slash, topic, cluster, fault=fault, object_name=data_name,
+            entries=one.info.entries,
+        )
+        for one in ledgers
+    ]  # fmt: skip
 
 
 def _named(attempt: Attempt, metadata: Mapping[str, str], index: BlockIndex | None = None) -> Attempt:

@@ -34,7 +34,8 @@ class Attempt:
     """One upload as it was found. `fault` says why it does not count; `damaged`: because bytes disagree.
 
     `topic` is the managed ledger in Pulsar's spelling, empty where nothing tells it; `data_bytes` is -1 without an
-    object.
+    object. `object_name` is the key of the data object where it is not the one that `key` makes, `entries` how many a
+    ledger has that cannot be read.
     """
 
     key: ObjectKey
@@ -46,11 +47,13 @@ class Attempt:
     data_bytes: int = -1
     fault: str = ""
     damaged: bool = False
+    object_name: str = ""
+    entries: int = -1
 
     @property
     def data_name(self) -> str:
         """The key of the data object."""
-        return self.folder + self.key.data_name
+        return self.object_name or self.folder + self.key.data_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ def _by_ledger(attempts: Iterable[Attempt]) -> dict[int, list[Attempt]]:
 def _by_listing(attempts: Sequence[Attempt]) -> list[Segment | Gap]:
     """What the objects show, without gaps at the end that were only begun."""
     found = [_chosen(ledger_id, listed) for ledger_id, listed in sorted(_by_ledger(attempts).items())]
-    while found and isinstance(found[-1], Gap):
+    while found and isinstance(found[-1], Gap) and found[-1].end < 0:
         found.pop()
     return found
 
@@ -189,7 +192,8 @@ def _chosen(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Gap:
         damaged = [attempt for attempt in attempts if attempt.damaged]
         if damaged:
             raise Corrupt(f"ledger {ledger_id}: {damaged[0].fault}")
-        return Gap(ledger_id, 0, -1, "; ".join(attempt.fault for attempt in attempts))
+        known = max(attempt.entries for attempt in attempts)
+        return Gap(ledger_id, 0, known, "; ".join(attempt.fault for attempt in attempts))
     segments = [Segment(ledger_id, one.data_name, one.index) for one in counting if one.index is not None]
     said = {(one.index.metadata.lastEntryId, one.index.metadata.length) for one in segments}
     if len(said) > 1:

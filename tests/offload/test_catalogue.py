@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 
 import pytest
 
 from ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unsupported
+from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from offload.block_index import IndexedBlock
 from offload.bucket_listing import read_catalogue
 from offload.catalogue import Catalogue, TopicLedgers
 from offload.opened_store import open_object_store
 from offload.pulsar_record import KnownLedger, PulsarRecord, parse_records
+from offload.streaming_index import StreamedLedger, StreamingIndex
 from tests.offload.bucket_rig import TOPIC, message, put_segment
 
 ENTRIES = [message(number) for number in range(5)]
@@ -174,3 +178,23 @@ def test_pulsars_record_goes_before_the_listing(tmp_path: Path) -> None:
 def test_a_record_without_a_ledger_is_no_record(data: bytes) -> None:
     with pytest.raises(Corrupt, match=f"stats of {len(data)} bytes lists no ledger"):
         parse_records(data, "stats")
+
+
+def test_ledgers_of_a_streaming_offload_are_listed_and_missing_by_name(tmp_path: Path) -> None:
+    put_segment(tmp_path, 3, [message(0)])
+    infos = [ManagedLedgerInfo.LedgerInfo(ledgerId=number, entries=5, size=9) for number in (5, 7)]
+    ledgers = [StreamedLedger(info.ledgerId, info, (IndexedBlock(0, n + 1, n * 300),)) for n, info in enumerate(infos)]
+    name = str(uuid.UUID(int=4))
+    (tmp_path / f"{name}-index").write_bytes(StreamingIndex(600, tuple(ledgers)).encode())
+    (tmp_path / name).write_bytes(bytes(600))
+    said = {"userMetadata": {"managedledgername": TOPIC, "pulsarclustername": "c"}}
+    (tmp_path / f"{name}-index.meta.json").write_text(json.dumps(said))
+    damaged = str(uuid.UUID(int=5))
+    (tmp_path / f"{damaged}-index").write_bytes(b"nothing")
+    catalogue = read_catalogue(open_object_store(tmp_path))
+    (topic,) = catalogue.find("t")
+    assert [one.ledger_id for one in topic.segments] == [3]
+    assert [(gap.ledger_id, gap.first, gap.end) for gap in topic.gaps] == [(5, 0, 5), (7, 0, 5)]
+    assert f"{name} is a streaming offload (version 2)" in topic.gaps[0].cause
+    (broken,) = (one for one in catalogue.attempts if one.data_name == damaged)
+    assert "at least 24 bytes, this object 7" in broken.fault
