@@ -125,23 +125,24 @@ def main() -> None:
             print(
                 f"\n{total / _MB:.0f} MiB, cache {backlog.cache_bytes / _MB:.0f} MiB; one alone {alone:.1f} s, ", end=""
             )
-            print(f"the slow one {slow:.1f} s; starts over {starts[-1]:.1f} s")
+            print(f"the slow one {slow:.1f} s; starts over {starts[-1]:.1f} s", flush=True)
             off = run(spark, backlog, queries, paced=False)
+            _show("off", off, backlog.size_bytes)
             on = run(spark, backlog, queries)
+            _show("on", on, backlog.size_bytes)
             counted: CacheMetrics = backlog.store.client.call("cache", Empty())
         finally:
             spark.stop()
-    _show(off, on, backlog.size_bytes, counted)
-
-
-def _show(off: Run, on: Run, size: int, counted: CacheMetrics) -> None:
-    for name, one in (("off", off), ("on", on)):
-        print(f"  pacing {name:>3}: {one.served / size:.3f} reads, " + " ".join(f"{took:.1f}" for took in one.seconds))
     print(f"  {counted.hits:,} entries from the cache, {counted.misses:,} from storage since the start")
     longest = max(with_it / without for with_it, without in zip(on.seconds, off.seconds, strict=True))
-    print(f"ratio cache_fanout_unpaced {off.served / size:.3f}")
+    print(f"ratio cache_fanout_unpaced {off.served / backlog.size_bytes:.3f}")
     print(f"ratio cache_fanout_longest {longest:.3f}")
-    print(f"ratio cache_fanout {on.served / size:.3f}", flush=True)
+    print(f"ratio cache_fanout {on.served / backlog.size_bytes:.3f}", flush=True)
+
+
+def _show(name: str, one: Run, size: int) -> None:
+    each = " ".join(f"{took:.1f}" for took in one.seconds)
+    print(f"  pacing {name:>3}: {one.served / size:.3f} reads, seconds of each {each}", flush=True)
 
 
 if __name__ == "__main__":

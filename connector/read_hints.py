@@ -4,7 +4,8 @@ A query that runs away from others close behind it is answered to wait, so that 
 all. The driver waits and not the tasks: those would hold the cores that the others need. The broker bounds the delay
 (`managedLedgerCachePacingPercent`), and option `pacing` turns it off.
 
-Rule: a hint is a courtesy. What goes wrong with one is noted, and the batch is what it would have been.
+Rules: a hint is a courtesy. What goes wrong with one is noted, and the batch is what it would have been. What little is
+left at the tail, or of one of many ledgers, is in memory anyway or read quickly, and not worth a call.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ledger.errors import LedgerError
 from ledger.hint_calls import HintedRange, HintReads, HintReply
 from ledger.position import PositionRange
 
+WORTH_BYTES = 1024 * 1024
 _log = logging.getLogger(__name__)
 
 
@@ -32,8 +34,12 @@ class ReadHints:
 
     def say(self, ranges: Mapping[str, tuple[PositionRange, int]]) -> None:
         """The ranges of the next batch, by ledger, each with the bytes that are left of it and behind it; waits."""
-        hinted = [HintedRange(name, range_, left) for name, (range_, left) in ranges.items() if range_]
-        if not hinted:
+        hinted = [
+            HintedRange(name, range_, left)
+            for name, (range_, left) in ranges.items()
+            if range_ and left >= WORTH_BYTES // 16
+        ]
+        if sum(one.left_bytes for one in hinted) < WORTH_BYTES:
             return
         try:
             mapping = self._mapping and bool(self._connection.client.same_host_token())

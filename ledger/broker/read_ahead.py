@@ -82,6 +82,11 @@ class ReadAhead:
                 del self._plans[reading]
         self._start()
 
+    def readings(self) -> list[Reading]:
+        """Who has a plan."""
+        with self._lock:
+            return list(self._plans)
+
     def forget(self, reading: Reading) -> None:
         """A reader reads no more, or goes on somewhere else."""
         with self._lock:

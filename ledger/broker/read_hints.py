@@ -91,9 +91,11 @@ class ReadHints:
             self._paces.pop(reading, None)
 
     def expire(self) -> None:
-        """Readers that are gone are paced no more."""
-        for reading in [one for one in list(self._paces) if one.reader not in self._cache.ledger(one.ledger).readers]:
-            self.forget(reading)
+        """Readers that are gone are paced no more, nor read ahead for."""
+        known = {ledger.cache.name: ledger.readers for ledger in self._cache.ledgers()}
+        for reading in {*list(self._paces), *self.ahead.readings()}:
+            if reading.ledger not in known or reading.reader not in known[reading.ledger]:
+                self.forget(reading)
 
     def _wait(self, reading: Reading, wanted: HintedRange, blocks: list[SegmentBlock], snapshot: LogSnapshot) -> int:
         remote = [block for block in blocks if block.home is not None and not block.home.mappable]

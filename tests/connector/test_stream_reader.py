@@ -177,8 +177,9 @@ def test_limits_and_available_now(store: Path, orders: Ledger) -> None:
 
 @pytest.mark.parametrize("pacing", ["true", "false"])
 def test_what_is_planned_is_read_ahead_before_a_task_asks(
-    store: Path, orders: Ledger, tmp_path: Path, pacing: str
+    store: Path, orders: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pacing: str
 ) -> None:
+    monkeypatch.setattr("connector.read_hints.WORTH_BYTES", 1)
     connect(store).offload_to(tmp_path / "objects")
     orders.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
     orders.offload(seal=True)

@@ -178,6 +178,24 @@ def test_what_was_planned_is_forgotten_with_its_reader(make: Callable[..., Hinte
     assert not log.reads.hints.ahead._plans
 
 
+def test_what_was_read_ahead_for_a_query_that_died_stands_in_nobodys_way(make: Callable[..., HintedLog]) -> None:
+    log = make()
+    log.reads.follow(NAME, "dead", log.position(0), 1000)
+    log.hint("dead", 0, 32)
+    log.settled()
+    assert log.reads.hints.ahead.readings()
+    log.now += 2000
+    log.reads.cache.expire()
+    log.reads.hints.expire()
+    assert not log.reads.hints.ahead.readings()
+    log.follow("a")
+    log.hint("a", 0, 32)
+    log.reads.drop(NAME)
+    log.reads.hints.expire()
+    assert not log.reads.hints.ahead.readings()
+    assert not log.reads.cache.ledgers()  # nor is the ledger made again by that
+
+
 def test_a_failure_is_told_to_who_asks_and_to_nobody_else(make: Callable[..., HintedLog]) -> None:
     log = make()
     log.follow("a")
