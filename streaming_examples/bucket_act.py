@@ -22,7 +22,7 @@ from streaming_examples.audit import Check
 from streaming_examples.s3_server import S3Server
 
 PROVIDER = "streaming_examples.s3_server:credentials"
-BATCH_ROWS = 60_000
+BATCH_ROWS = 120_000
 Sums = tuple[int, int]
 
 
