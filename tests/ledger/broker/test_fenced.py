@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from ledger.acknowledged_rows import ACKNOWLEDGE_SCHEMA
-from ledger.broker import server as broker_server
+from ledger.broker import actions as broker_actions
 from ledger.broker.acknowledge_stream import acknowledge
 from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
@@ -139,8 +139,8 @@ def served(tmp_path: Path, make_entry: Callable[..., bytes]) -> Iterator[Served]
 
 
 def test_every_action_either_reads_or_is_asked_here() -> None:
-    assert set(CHANGES) | broker_server._READING == set(ACTIONS)
-    assert not set(CHANGES) & broker_server._READING
+    assert set(CHANGES) | broker_actions.READING == set(ACTIONS)
+    assert not set(CHANGES) & broker_actions.READING
 
 
 @pytest.mark.parametrize("taken_over", [False, True])

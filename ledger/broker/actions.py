@@ -1,0 +1,306 @@
+"""What a broker is asked in one question with one answer: each action of the protocol, and what of the store it is.
+
+Rules: a handler takes the decoded request and returns the answer, or raises what the store raises; what else a change
+of the store moves, the cache and the leases, is told here. Places of files are answered only to a client that sent the
+token, which it can only have read on this host as this user.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+
+from ledger.broker.activity import Activity
+from ledger.broker.cached_reads import CachedReads
+from ledger.broker.live_settings import LiveSettings
+from ledger.broker.offloaded_reads import Reading
+from ledger.cache.cache_report import cache_reads
+from ledger.cache_calls import FollowLedger, FollowLedgers
+from ledger.clock import system_clock_ms
+from ledger.cursor_calls import (
+    AcquireLease,
+    CursorState,
+    LeaseReply,
+    NameCursor,
+    ReleaseLease,
+    ResetCursor,
+)
+from ledger.errors import DataLoss, NotFound, Refused
+from ledger.life_calls import ChangeProperties, Properties
+from ledger.managed_ledger import ManagedLedger
+from ledger.names import canonical_name
+from ledger.producer_messages import AskSequence, LastSequence, PartitionCount
+from ledger.protocol import (
+    AskEnd,
+    BlockPlace,
+    CreateLedger,
+    Empty,
+    LedgerDescription,
+    LedgerEnd,
+    LedgerNames,
+    NameLedger,
+    Places,
+    PositionReply,
+    ReadRequest,
+    SeekTime,
+    SplitParts,
+    SplitRequest,
+)
+from ledger.run_calls import OpenStaging, StagingPlace
+from ledger.seal_calls import SealedLedger
+from ledger.segment_reader import SegmentBlock
+from ledger.store import Store
+from ledger.survey import Surveyor
+
+# What changes nothing. Everything else is refused by a broker whose store was taken over.
+READING = frozenset(
+    {
+        "hello",
+        "describe",
+        "partitions",
+        "list",
+        "end",
+        "schema.get",
+        "locate",
+        "split",
+        "seek",
+        "survey",
+        "quotas",
+        "split.many",
+        "locate.many",
+        "schema.many",
+        "cursor.describe",
+        "cursor.holes",
+        "delivery.due",
+        "delivery.get",
+        "cache",
+        "cache.reads",
+        "cache.follow",
+        "cache.follow.many",
+        "cache.hint",
+        "offload.status",
+        "settings",
+        "shutdown",
+    }
+)
+_SETTLE_MS = 30_000
+
+
+class Actions:
+    """The handlers of one broker."""
+
+    def __init__(
+        self, store: Store, source: CachedReads, settings: LiveSettings, activity: Activity, token: str
+    ) -> None:
+        self._store = store
+        self._source = source
+        self._settings = settings
+        self._activity = activity
+        self._token = token
+
+    def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
+        """Each action of the protocol but those of the connection, with its handler."""
+        store, cursors, survey = self._store, self._store.cursors, Surveyor(self._store, system_clock_ms)
+        return {
+            "create": self._create,
+            "describe": lambda request: store.describe(request.name),
+            "delete": self._delete,
+            "producer.last": self._last_sequence,
+            "partitions": lambda request: PartitionCount(store.partitions.count(canonical_name(request.name))),
+            "partitions.extend": store.extend_partitioned,
+            "trim": lambda request: store.ledger(request.name).trim(),
+            "terminate": self._terminate,
+            "seal": lambda one: SealedLedger(one.name, store.ledger(one.name).roll_over(one.older_than_ms)),
+            "properties": self._properties,
+            "policy": store.policies.change,
+            "offload": store.offloads.offload,
+            "offload.status": lambda request: store.offloads.status(request.name),
+            "list": lambda _: LedgerNames(store.names()),
+            "end": self._end,
+            "schema.get": store.get_schema,
+            "schema.register": store.register_schema,
+            "locate": self._locate,
+            "split": self._split,
+            "seek": self._seek,
+            "survey": survey.survey,
+            "quotas": survey.quotas,
+            "split.many": survey.split,
+            "locate.many": lambda request: survey.locate(request, self._locate),
+            "schema.many": survey.schemas,
+            "cursor.open": cursors.open,
+            "cursor.describe": cursors.describe,
+            "cursor.mark_delete": self._moving(cursors.mark_delete),
+            "cursor.reset": self._reset,
+            "cursor.skip": self._moving(cursors.skip),
+            "cursor.properties": cursors.change_properties,
+            "cursor.holes": cursors.holes,
+            "delivery.next": store.deliveries.next,
+            "delivery.due": store.deliveries.due,
+            "delivery.get": store.deliveries.get,
+            "delivery.bury": _acknowledging(store.deliveries.bury),
+            "cursor.delete": _acknowledging(self._delete_cursor),
+            "lease.acquire": self._acquire_lease,
+            "lease.release": _acknowledging(self._release_lease),
+            "stage.open": self._open_staging,
+            "run.commit": store.commit,
+            "runs.commit": store.commits.commit,
+            "run.abort": _acknowledging(store.abort),
+            "cache": lambda _: self._source.metrics(),
+            "cache.reads": lambda _: cache_reads(self._source.cache),
+            "cache.follow": self._follow,
+            "cache.follow.many": self._follow_many,
+            "cache.hint": self._source.hint,
+            "settings": lambda _: self._settings.describe(),
+            "settings.change": self._settings.change,
+        }
+
+    def located(self, request: ReadRequest) -> list[SegmentBlock]:
+        """The blocks of a range; raises DataLoss when the ledger was made again since it was asked for."""
+        ledger = self._store.ledger(request.name)
+        require_incarnation(ledger, request.incarnation)
+        return ledger.blocks(request.range, request.max_block_bytes)
+
+    def _on_this_host(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self._token.encode())
+
+    def _create(self, request: CreateLedger) -> LedgerDescription:
+        if request.partitions:
+            return self._store.create_partitioned(request)
+        return self._store.describe(self._store.create_ledger(request).name)
+
+    def _delete(self, request: NameLedger) -> Empty:
+        self._store.delete_ledger(request.name)
+        self._source.drop(canonical_name(request.name))
+        return Empty()
+
+    def _end(self, request: AskEnd) -> LedgerEnd:
+        ledger = self._store.ledger(request.name)
+        if request.incarnation and request.incarnation != ledger.incarnation:
+            return ledger.end()
+        if request.since is not None and request.wait_ms:
+            ledger.wait_past(request.since, min(request.wait_ms, self._settings.now.maxWaitMillis))
+        return ledger.end(request.since)
+
+    def _locate(self, request: ReadRequest) -> Places:
+        if not self._on_this_host(request.token):
+            return Places(mapped=False)
+        blocks = self.located(request)
+        local = list(takewhile(lambda block: self._source.copied(block) is None, blocks))
+        if len(local) < len(blocks) and not request.partly:
+            return Places(mapped=False)
+        if blocks and not local:
+            places = self._source.share(blocks, reading_of(request))
+            return Places(mapped=bool(places), blocks=places, more=True)
+        if len(local) < len(blocks):
+            self._source.hand_out(local, reading_of(request))
+            return Places(True, [_place(block) for block in local], more=True)
+        self._source.hand_out(blocks, reading_of(request))
+        return Places(True, [_place(block) for block in blocks])
+
+    def _split(self, request: SplitRequest) -> SplitParts:
+        ledger = self._store.ledger(request.name)
+        return SplitParts(ledger.split(request.range, request.target_bytes, request.max_parts))
+
+    def _terminate(self, request: NameLedger) -> PositionReply:
+        return PositionReply(self._store.ledger(request.name).terminate())
+
+    def _properties(self, request: ChangeProperties) -> Properties:
+        ledger = self._store.ledger(request.name)
+        return Properties(ledger.name, ledger.change_properties(request.values, request.remove))
+
+    def _last_sequence(self, request: AskSequence) -> LastSequence:
+        ledger = self._store.ledger(request.ledger)
+        return LastSequence(ledger.last_sequence_id(request.producer, _SETTLE_MS))
+
+    def _seek(self, request: SeekTime) -> PositionReply:
+        return PositionReply(self._store.ledger(request.name).seek_time(request.timestamp_ms))
+
+    def _open_staging(self, request: OpenStaging) -> StagingPlace:
+        if not self._on_this_host(request.token):
+            raise Refused("a staging file was asked for from another host", hint="Stage by DoPut instead")
+        return self._store.open_part(request.query, request.batch)
+
+    def _acquire_lease(self, request: AcquireLease) -> LeaseReply:
+        reply = self._store.cursors.acquire_lease(request)
+        if reply.granted:
+            self._activity.hold(_lease_key(request), request.ttl_ms)
+            ledger = canonical_name(request.ledger)
+            position = self._store.cursors.next_position(ledger, request.cursor)
+            self._source.follow(ledger, request.cursor, position, request.ttl_ms)
+        return reply
+
+    def _release_lease(self, request: ReleaseLease) -> None:
+        self._store.cursors.release_lease(request)
+        self._activity.hold(_lease_key(request), 0)
+        if not self._store.cursors.is_leased(canonical_name(request.ledger), request.cursor):
+            self._source.leave(canonical_name(request.ledger), request.cursor)
+
+    def _follow(self, request: FollowLedger) -> Empty:
+        name = self._store.ledger(request.name).name
+        if request.ttl_ms:
+            self._source.follow(name, request.reader, request.position, request.ttl_ms)
+        else:
+            self._source.leave(name, request.reader)
+        return Empty()
+
+    def _follow_many(self, request: FollowLedgers) -> Empty:
+        for one in request.ledgers:
+            with suppress(NotFound):
+                self._follow(one)
+        return Empty()
+
+    def _moving(self, change: Callable[[Any], CursorState]) -> Callable[[Any], CursorState]:
+        """A change of a cursor, of which the cache hears."""
+
+        def handle(request: Any) -> CursorState:
+            state = change(request)
+            self._source.commit(state.ledger, state.cursor, state.next_position)
+            return state
+
+        return handle
+
+    def _reset(self, request: ResetCursor) -> CursorState:
+        state = self._store.cursors.reset(request)
+        self._source.reset(state.ledger, state.cursor, state.next_position)
+        return state
+
+    def _delete_cursor(self, request: NameCursor) -> None:
+        self._store.cursors.delete(request)
+        self._source.leave(canonical_name(request.ledger), request.cursor)
+
+
+def reading_of(request: ReadRequest) -> Reading:
+    """Who reads what, as the cache counts it."""
+    return Reading(canonical_name(request.name), request.subscription)
+
+
+def require_incarnation(ledger: ManagedLedger, wanted: str) -> None:
+    """Raise DataLoss when a ledger is not the one that was wanted, but a later one of its name."""
+    if wanted and wanted != ledger.incarnation:
+        raise DataLoss(
+            f"ledger {ledger.name!r} is incarnation {ledger.incarnation}, {wanted} was asked for",
+            hint="It was deleted and made again: start a new checkpoint",
+        )
+
+
+def _acknowledging(method: Callable[[Any], None]) -> Callable[[Any], Empty]:
+    """A method without a result as an action, whose reply is empty."""
+
+    def handle(request: Any) -> Empty:
+        method(request)
+        return Empty()
+
+    return handle
+
+
+def _lease_key(request: AcquireLease | ReleaseLease) -> str:
+    return f"{request.ledger}\0{request.cursor}\0{request.holder}"
+
+
+def _place(block: SegmentBlock) -> BlockPlace:
+    return BlockPlace(block.ledger_id, block.first_entry, block.entries, str(block.path), block.offset, block.length)
