@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _RACES_MAX = 20
 _SKIP_INDEX = "delta.dataSkippingNumIndexedCols"
-_INDEXED = "40"  # Delta's default is 32; metadata columns take 6 of them
+_INDEXED = "40"  # Delta's default is 32; metadata columns take 8 of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@
 
 # COMMAND ----------
 
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 
 from pyspark_ledger import connect, publish, session
@@ -15,7 +17,7 @@ from streaming_examples.flights import FLIGHT_ROWS, flights
 spark = session("tables", delta=True, **{"spark.master": "local[2]", "spark.sql.shuffle.partitions": 2})
 log = connect().ledger("flights")
 year = flights()
-table = "./tables/flights"
+table = str(Path("tables/flights").absolute())  # SQL wants the whole path
 options = {"store": "./ledger-store"}
 
 # COMMAND ----------
