@@ -71,6 +71,7 @@ class CachedReads:
         self._snapshot_of = snapshot_of
         permits = ReadPermits(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
         self.cache = EntryCache(policy_of(settings), clock, permits, self._readers_of)
+        self._blocks = shared
         self._offloaded = OffloadedReads(self.cache, shared)
         self._shared = SharedReads(self._offloaded, shared, self.copied, clock) if shared is not None else None
         self.hints = ReadHints(self.cache, self._offloaded, lambda: self._settings, clock, snapshot_of)
@@ -84,8 +85,10 @@ class CachedReads:
         threading.Thread(target=self._run, name="cache", daemon=True).start()
 
     def stop(self) -> None:
-        """Let it stand still."""
+        """Let it stand still, and leave nothing in shared memory but what readers have mapped."""
         self._stopped.set()
+        if self._blocks is not None:
+            self._blocks.close()
 
     def change(self, settings: Settings) -> None:
         """Go by other settings from now on."""

@@ -175,10 +175,12 @@ def _serve(
         except Fenced as fenced:
             # The socket's name is the successor's by now, and an orderly shutdown would remove it.
             _log.warning("leaving: %s", fenced)
+            servers[0].let_go()
             _leave_at_once()
         bound_log(sys.stderr.fileno(), str(log))
         if not store.path.exists():
             _log.error("the store %s is gone; leaving, so that nothing is acknowledged into deleted files", store.path)
+            servers[0].let_go()
             _leave_at_once(_CANNOT_START)
         idle_seconds = idle_limit()
         if idle_seconds and activity.idle_ms() > idle_seconds * 1000:
@@ -202,6 +204,7 @@ def _leave(store: Store, servers: list[BrokerServer], limit_ms: int) -> None:
     if settling.is_alive():
         _log.warning("what was queued is not settled within %d ms; leaving: it was not acknowledged", limit_ms)
         _leave_at_once()
+    servers[0].let_go()
     Path(servers[0].token_path).unlink(missing_ok=True)
     until = monotonic_ms() + _GRACE_MS
     for shutdown in shutdowns:

@@ -140,6 +140,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 else:
                     writer.write(msgspec.msgpack.encode(self._stage(command, self._batches(reader))))
 
+    def let_go(self) -> None:
+        """The broker leaves: what it caches goes."""
+        self._source.stop()
+
     def append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[pa.Buffer]]) -> None:
         """A stream of entries that did not come by Flight; raises what the log says."""
         with self._activity.call(), self._admission.requests.one():

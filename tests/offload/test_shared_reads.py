@@ -9,6 +9,7 @@ import gc
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from ledger.segment_reader import iter_frames
 from ledger.settings import Settings
 
 NAME = "public/default/persistent/log"
+SHM = Path("/dev/shm")  # noqa: S108 — where blocks are
 
 
 class SharedLog:
@@ -166,8 +168,14 @@ def test_without_shared_memory_blocks_are_sent(make: Callable[..., SharedLog], t
 @pytest.fixture
 def store(store_path: Path) -> Iterator[LedgerStore]:
     opened = connect(store_path, create=True)
+    ours = f"ledger-{os.getuid()}-{opened.client.store_id}-*"
     yield opened
+    assert len(list(SHM.glob(ours))) == 1
     opened.client.call("shutdown", Empty())
+    until = time.monotonic() + 20
+    while list(SHM.glob(ours)):  # who leaves takes its blocks along
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 HAMMER = """
