@@ -73,6 +73,24 @@ class S3Options:
         said = {"ServerSideEncryption": self.encryption} if self.encryption else {}
         return {**self.request(), **said, **({"SSEKMSKeyId": self.kms_key} if self.kms_key else {})}
 
+    def object_store_options(self, address: str) -> dict[str, str]:
+        """The same for Rust's `object_store`, with the credentials as they are now."""
+        session = self._session(address)
+        found = session.get_credentials()
+        if found is None:
+            raise Unauthenticated(f"there are no credentials for {address}")
+        keys = found.get_frozen_credentials()
+        told = {
+            "AWS_ACCESS_KEY_ID": keys.access_key,
+            "AWS_SECRET_ACCESS_KEY": keys.secret_key,
+            "AWS_SESSION_TOKEN": keys.token,
+            "AWS_REGION": self.region or session.region_name or "us-east-1",
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true" if self.endpoint.startswith("http://") else "",
+            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if self.by_path else "true",
+        }
+        return {name: value for name, value in told.items() if value}
+
     def client(self, address: str, *, once: bool = False) -> Any:
         """A new client of S3, in this process; with `once` it tries everything once."""
         session, attempts = self._session(address), 1 if once else self.attempts

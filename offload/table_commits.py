@@ -1,0 +1,79 @@
+"""What the commits of a Delta table say of themselves: who published which ledger, and what took rows away since.
+
+    _delta_log/<version, 20 digits>.json     lines of JSON; one of them is {"commitInfo": {...}}
+
+Rules
+- The commits of one version are looked at from the newest back, and no further than somebody has to know. They are
+  read from their files: what `deltalake` lists as the history is of the newest version, whichever was opened.
+- A commit whose file was cleaned away, or lies a thousand commits back, is not known, and nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ledger.errors import NotFound
+from offload.table_address import TableAddress
+
+_COMMITS_MOST = 1000
+_COMMIT_BYTES_MOST = 512 * 1024 * 1024
+
+
+class TableCommits:
+    """The commits up to one version; those that were looked at are kept."""
+
+    def __init__(self, address: TableAddress, version: int) -> None:
+        self._address = address
+        self._next = version
+        self._known: list[tuple[int, dict[str, Any]]] = []
+        self._version = version
+
+    def undone_since(self, incarnation: str) -> str:
+        """What took rows away wholesale after the newest commit that published a log; nothing when nothing did."""
+        undone, number = "", 0
+        while number < _COMMITS_MOST and self._look(number):
+            version, said = self._known[number]
+            if _publishes(said, incarnation):
+                break
+            undone = undone or _undoing(version, said)
+            number += 1
+        return undone
+
+    def _look(self, number: int) -> bool:
+        """Whether that commit is known, counted back from the newest."""
+        while len(self._known) <= number and self._next >= 0:
+            try:
+                data = self._address.read(f"_delta_log/{self._next:020}.json", _COMMIT_BYTES_MOST)
+            except NotFound:
+                self._next = -1
+            else:
+                self._known.append((self._next, _commit_info(data)))
+                self._next -= 1
+        return number < len(self._known)
+
+
+def _commit_info(data: bytes) -> dict[str, Any]:
+    for line in data.splitlines():
+        if line.startswith(b'{"commitInfo"'):
+            said = json.loads(line)["commitInfo"]
+            return said if isinstance(said, dict) else {}
+    return {}
+
+
+def _publishes(said: dict[str, Any], incarnation: str) -> bool:
+    try:
+        told = json.loads(said.get("userMetadata") or "null")
+        return bool(told["incarnation"] == incarnation and told["segment"] >= 0)
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+def _undoing(version: int, said: dict[str, Any]) -> str:
+    """What a commit is called that took rows away wholesale; nothing for any other."""
+    operation = str(said.get("operation", ""))
+    replaced = str((said.get("operationParameters") or {}).get("mode", "")).lower() == "overwrite"
+    remade = operation.startswith(("CREATE OR REPLACE", "REPLACE TABLE"))
+    if operation in {"RESTORE", "TRUNCATE"} or remade or (operation == "WRITE" and replaced):
+        return f"{operation}{' (overwrite)' if replaced else ''} in version {version}"
+    return ""

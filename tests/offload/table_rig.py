@@ -1,0 +1,78 @@
+"""Tables as a publisher leaves them, made without Spark: one commit per ledger, by the library that reads their log."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+INCARNATION = "11111111-2222-3333-4444-555555555555"
+NAME = "public/default/persistent/orders"
+PLACE = pa.struct([("ledgerId", pa.int64()), ("entryId", pa.int64()), ("batchIndex", pa.int32())])
+BEGAN_MS = 1_700_000_000_000
+
+
+def application(name: str = NAME, incarnation: str = INCARNATION) -> str:
+    return f"ledger:{name}:{incarnation}"
+
+
+def published(
+    places: Sequence[tuple[int, int, int]],
+    columns: dict[str, pa.Array],
+    *,
+    name: str = NAME,
+    incarnation: str = INCARNATION,
+    times_ms: Sequence[int] | None = None,
+) -> pa.Table:
+    """Rows at (ledger, entry, row), as they stand in a published table."""
+    count = len(places)
+    times = [BEGAN_MS + place[0] * 1000 + place[1] for place in places] if times_ms is None else times_ms
+    publish = pa.array([one * 1000 for one in times], pa.timestamp("us", tz="UTC"))
+    tenant, namespace, domain, local = name.split("/", 3)
+    ids = [dict(zip(("ledgerId", "entryId", "batchIndex"), place, strict=True)) for place in places]
+    days = [dt.datetime.fromtimestamp(one / 1000, dt.UTC).date() for one in times]
+    return pa.table(
+        {
+            "__position": pa.array(ids, PLACE),
+            "__publishTime": publish,
+            "__eventTime": pa.nulls(count, pa.timestamp("us", tz="UTC")),
+            "__key": pa.nulls(count, pa.string()),
+            "__topic": pa.array([f"{domain}://{tenant}/{namespace}/{local}"] * count),
+            "__incarnation": pa.array([incarnation] * count),
+            "__messageProperties": pa.array([[]] * count, pa.map_(pa.string(), pa.string())),
+            "__publishDate": pa.array(days, pa.date32()),
+            **columns,
+        }
+    )
+
+
+def publish(
+    table: Path | str,
+    rows: pa.Table,
+    segment: int,
+    *,
+    name: str = NAME,
+    incarnation: str = INCARNATION,
+    storage: dict[str, str] | None = None,
+) -> None:
+    """One commit: a whole ledger, with its transaction and its record."""
+    said = {
+        "publication": 1, "kind": "segment", "ledger": name, "incarnation": incarnation, "segment": segment,
+        "rows": rows.num_rows,
+    }  # fmt: skip
+    write_deltalake(
+        str(table),
+        rows,
+        partition_by=["__publishDate"],
+        mode="append",
+        schema_mode="merge",
+        storage_options=storage,
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": json.dumps(said)},
+            app_transactions=[Transaction(application(name, incarnation), segment)],
+        ),
+    )
