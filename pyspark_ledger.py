@@ -38,6 +38,7 @@ __all__ = [
     "acknowledge",
     "configure",
     "connect",
+    "history_of",
     "positions_json",
     "publish",
     "register",
@@ -217,6 +218,14 @@ def publish(
     from connector.publishing import Publishing
 
     return list(Publisher(spark, ledger, table, options, Publishing.of(**wishes)).publish())
+
+
+def history_of(spark: SparkSession, table: str) -> str:
+    """The path of a table of the session's catalog, for option `history`: see docs/tables.md."""
+    _require_own_packages()
+    from connector.table_location import table_location
+
+    return table_location(spark, table)
 
 
 def positions_json(positions: Mapping[str, object]) -> str:

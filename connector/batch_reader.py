@@ -54,15 +54,19 @@ class LedgerBatchReader(DataSourceReader):
             log.name: Reading(edges.begin(log, len(survey.logs)), log.incarnation, until=log.stop)
             for log in survey.logs
         }
-        return [LedgerPartition(part) for part in read.tasks(self._pinned(read, readings))]
+        return [
+            LedgerPartition(part)
+            for part in read.tasks(self._pinned(read, readings, strict=self._options.fail_on_data_loss))
+        ]
 
-    def _pinned(self, read: LedgerRead, readings: Mapping[str, Reading]) -> list[SizedRange]:
+    @staticmethod
+    def _pinned(read: LedgerRead, readings: Mapping[str, Reading], *, strict: bool) -> list[SizedRange]:
         """What there is to read, measured; raises DataLoss, or leaves out, what has gone since the first look."""
         survey = read.survey(readings, of=list(readings))
         for name, reading in readings.items():
             wanted = PositionRange(reading.position or EARLIEST, reading.until or LATEST)
             loss = loss_in(name, reading.incarnation, wanted, survey) if wanted else None
-            if loss is not None and self._options.fail_on_data_loss:
+            if loss is not None and strict:
                 raise loss.error()
             if loss is not None:
                 _log.warning("%s", loss)

@@ -94,6 +94,11 @@ def loss_in(ledger: str, incarnation: str, left: PositionRange, survey: Survey) 
 def loss_of(log: SurveyedLog, incarnation: str, left: PositionRange) -> Loss | None:
     """The same of one surveyed log."""
     if log.incarnation != incarnation:
-        detail = f"its incarnation is now {log.incarnation}, the reader began with {incarnation}"
-        return Loss(log.name, "made again", left, detail=detail)
+        return made_again(log, incarnation, left)
     return None if log.trimmed is None else Loss.of_trimmed(log.name, log.trimmed)
+
+
+def made_again(log: SurveyedLog, incarnation: str, left: PositionRange) -> Loss:
+    """The reader began with another incarnation of a log."""
+    detail = f"its incarnation is now {log.incarnation}, the reader began with {incarnation}"
+    return Loss(log.name, "made again", left, detail=detail)

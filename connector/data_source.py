@@ -103,6 +103,10 @@ class LedgerSource:
 
             return MetadataReader(options)
         self._require_schema(options, schema)
+        if options.history is not None:
+            from connector.history_reader import HistoryBatchReader
+
+            return HistoryBatchReader(options, schema)
         return LedgerBatchReader(options, schema)
 
     def stream_reader(self, schema: StructType) -> LedgerStreamReader:
@@ -112,6 +116,10 @@ class LedgerSource:
         options = self._options("stream read")
         options.require_acknowledger()
         self._require_schema(options, schema)
+        if options.history is not None:
+            from connector.history_stream import HistoryStreamReader
+
+            return HistoryStreamReader(options, schema)
         return LedgerStreamReader(options, schema)
 
     def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter | LedgerAcknowledgeWriter:

@@ -14,6 +14,10 @@ Rules
   offset says `"initial": true`; a new process computes it anew, and `latest` is somewhere else by then), where a ledger
   begins that was found while the query ran, and where one goes on that has lost entries.
 - A ledger that is in the start and not in the end was deleted.
+- A batch of which a part is in a published table names the table and its version, and how far each ledger is in it:
+  `"history": {"id": …, "upTo": {name: ledger}, "version": …}`. Its rows up to there come from the table, those after it
+  from the log. Where a row is changes nothing of its position. A batch that is from the log alone names the table that
+  its query knows, only. Such offsets are of version 2.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from ledger.errors import Corrupt, Refused, Unsupported
 from ledger.position import EARLIEST, Position, PositionRange
 
 OFFSET_VERSION = 1
+HISTORY_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +52,39 @@ class LedgerRange:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryPin:
+    """A version of a published table, and up to which ledger id each log is in it; -1: nothing is read of it."""
+
+    table_id: str
+    version: int = -1
+    up_to: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The canonical value."""
+        if self.version < 0:
+            return {"id": self.table_id}
+        return {"id": self.table_id, "upTo": dict(sorted(self.up_to.items())), "version": self.version}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> HistoryPin:
+        """The inverse."""
+        up_to = {str(name): int(ledger) for name, ledger in value.get("upTo", {}).items()}
+        return cls(str(value["id"]), int(value.get("version", -1)), up_to)
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOffset:
     """How far a stream has been read: a map by canonical ledger name.
 
     `began` says where the batch that ends here began, where its start does not; `before` after which record, if any.
+    `history` is the table that a part of that batch is read from.
     """
 
     ledgers: Mapping[str, LedgerOffset]
     initial: bool = False
     began: Mapping[str, Position] = field(default_factory=dict)
     before: Mapping[str, int] = field(default_factory=dict)
+    history: HistoryPin | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The canonical value: keys sorted at every level."""
@@ -66,6 +94,8 @@ class StreamOffset:
                 name: [at.ledger_id, at.entry_id, *([self.before[name]] if name in self.before else [])]
                 for name, at in sorted(self.began.items())
             }
+        if self.history is not None:
+            value["history"] = self.history.to_json()
         if self.initial:
             value["initial"] = True
         value["ledgers"] = {
@@ -77,16 +107,17 @@ class StreamOffset:
             }
             for name, offset in sorted(self.ledgers.items())
         }
-        value["v"] = OFFSET_VERSION
+        value["v"] = OFFSET_VERSION if self.history is None else HISTORY_VERSION
         return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
         """Read an offset from a checkpoint; one of another version or shape is refused."""
         version = value.get("v")
-        if version != OFFSET_VERSION:
+        if version != (HISTORY_VERSION if "history" in value else OFFSET_VERSION):
             raise Unsupported(
-                f"the checkpoint's offset has version {version!r}, this release reads version {OFFSET_VERSION}",
+                f"the checkpoint's offset has version {version!r}, this release reads versions {OFFSET_VERSION} and "
+                f"{HISTORY_VERSION}",
                 hint="Run the release that wrote the checkpoint, or a newer one",
             )
         try:
@@ -100,6 +131,7 @@ class StreamOffset:
                 bool(value.get("initial", False)),
                 {str(name): Position(int(at[0]), int(at[1])) for name, at in value.get("from", {}).items()},
                 {str(name): int(at[2]) for name, at in value.get("from", {}).items() if len(at) > 2},
+                HistoryPin.from_json(value["history"]) if "history" in value else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as wrong:
             raise Corrupt(f"the checkpoint's offset {dict(value)} cannot be read: {wrong!r}") from wrong
@@ -182,4 +214,14 @@ def require_addressed(offset: StreamOffset, names: Collection[str], what: str) -
         raise Refused(
             f"the checkpoint is of ledger {', '.join(others[:5])}, the query reads {what}",
             hint="Use a checkpoint of its own for each query",
+        )
+
+
+def require_no_table(end: StreamOffset) -> None:
+    """Refuse a batch of which a part was planned from a table, where no table is read."""
+    if end.history is not None and end.history.version >= 0:
+        raise Refused(
+            f"the batch that is run again reads version {end.history.version} of table {end.history.table_id}, and the "
+            "query names no table",
+            hint="Give option 'history' as before, at least until this batch is done",
         )

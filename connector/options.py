@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from connector.addressing import Addressing
 from connector.bucket_options import BUCKET_OPTIONS, BucketOptions, take_bucket_options
+from connector.history_options import HISTORY_OPTIONS, HistoryOptions, take_history_options
 from connector.ledger_positions import parse_positions, parse_timestamps
 from connector.option_checks import require_consistent, require_sense
 from connector.option_kinds import DAY_MS, EVERYWHERE, MIB, READS, WRITES, Option, Use
@@ -350,6 +351,7 @@ OPTIONS: tuple[Option, ...] = (
         "How long a commit is retried while the broker cannot be reached. Repeating is safe: a batch is appended once.",
         _number(1, DAY_MS),
     ),
+    *HISTORY_OPTIONS,
     *BUCKET_OPTIONS,
 )
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
@@ -361,6 +363,7 @@ class LedgerOptions:
 
     ledger: str = ""
     bucket: BucketOptions | None = None
+    history: HistoryOptions | None = None
     ledgers: tuple[str, ...] = ()
     ledgers_pattern: str | None = None
     store: str | None = None
@@ -507,12 +510,14 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
     if path is not None:
         values["ledger"] = path
     require_consistent(values)
-    bucket = take_bucket_options(values, {_field(option.name): option.name for option in OPTIONS})
+    names = {_field(option.name): option.name for option in OPTIONS}
+    history = take_history_options(values, names)
+    bucket = take_bucket_options(values, names)
     if values.get("compression") == "none":
         del values["compression"]
     if values.get("ack_mode") == "explicit":
         values["include_metadata"] = True  # else nobody could say which rows are done with
-    options = LedgerOptions(bucket=bucket, **values)  # type: ignore[arg-type]  # each parser answers its field's type
+    options = LedgerOptions(bucket=bucket, history=history, **values)  # type: ignore[arg-type]  # each parser answers its field's type
     if options.min_partition_bytes > options.target_partition_bytes:
         raise Refused(
             f"option 'minPartitionBytes' ({options.min_partition_bytes}) exceeds "

@@ -68,7 +68,7 @@ def spark_schema(columns: pa.Schema, ledger: str) -> StructType:
                 f"column {field.name!r} of ledger {ledger!r} is {field.type}, which Spark has no type for",
                 hint="Read it without Spark, through pyspark_ledger.connect()",
             ) from wrong
-        fields.append(StructField(field.name, _nullable(kind), nullable=True))
+        fields.append(StructField(field.name, nullable_type(kind), nullable=True))
     return StructType(fields)
 
 
@@ -90,7 +90,7 @@ def require_same_schema(given: StructType, own: StructType, ledger: str) -> None
                 f"the schema given for ledger {ledger!r} has {found} where the ledger has column {field.name!r}",
                 hint="Leave .schema() out: the ledger knows its columns",
             )
-        if _nullable(given[position].dataType) != field.dataType:
+        if nullable_type(given[position].dataType) != field.dataType:
             raise Refused(
                 f"the schema given for ledger {ledger!r} says column {field.name!r} is "
                 f"{given[position].dataType.simpleString()}, the ledger says {field.dataType.simpleString()}",
@@ -120,7 +120,7 @@ def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
                 hint="Give each column its own name; Spark ignores case",
             )
         _require_carried(field.name, field.dataType, ledger)
-    return arrow_schema(_nullable(schema))
+    return arrow_schema(nullable_type(schema))
 
 
 def require_writable(given: StructType, registered: pa.Schema, ledger: str) -> None:
@@ -153,7 +153,7 @@ def grown_columns(given: StructType, registered: pa.Schema, ledger: str) -> pa.S
 
 
 def _require_same_type(column: str, wanted: DataType, given: DataType, ledger: str) -> None:
-    found = _nullable(given)
+    found = nullable_type(given)
     if found != wanted:
         raise Refused(
             f"column {column!r} of ledger {ledger!r} is {wanted.simpleString()}, "
@@ -179,7 +179,7 @@ def _require_carried(column: str, kind: DataType, ledger: str) -> None:
             _require_carried(f"{column}.{field.name}", field.dataType, ledger)
         return
     try:
-        arrow_schema(StructType().add("c", _nullable(kind)))
+        arrow_schema(StructType().add("c", nullable_type(kind)))
     except (PySparkException, TypeError) as wrong:
         raise Refused(
             f"column {column!r} is {kind.simpleString()}, which Arrow cannot carry into ledger {ledger!r}",
@@ -187,14 +187,14 @@ def _require_carried(column: str, kind: DataType, ledger: str) -> None:
         ) from wrong
 
 
-def _nullable(kind: Any) -> Any:
+def nullable_type(kind: Any) -> Any:
     """The same type with null allowed everywhere inside: what a log keeps is not bound by one query's plan."""
     from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
     if isinstance(kind, StructType):
-        return StructType([StructField(field.name, _nullable(field.dataType), nullable=True) for field in kind])
+        return StructType([StructField(field.name, nullable_type(field.dataType), nullable=True) for field in kind])
     if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType), containsNull=True)
+        return ArrayType(nullable_type(kind.elementType), containsNull=True)
     if isinstance(kind, MapType):
-        return MapType(_nullable(kind.keyType), _nullable(kind.valueType), valueContainsNull=True)
+        return MapType(nullable_type(kind.keyType), nullable_type(kind.valueType), valueContainsNull=True)
     return kind

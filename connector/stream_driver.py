@@ -14,7 +14,7 @@ Invariants
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from connector.offsets import (
     batch_ranges,
     delivered,
     require_addressed,
+    require_no_table,
 )
 from connector.options import LedgerOptions
 from connector.read_edges import ReadEdges
@@ -56,6 +57,7 @@ from ledger.protocol import Empty, SplitPart
 from ledger.survey_calls import Reading, Survey, SurveyedLog
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
@@ -160,9 +162,10 @@ class StreamDriver:
         self._last = self._end(start, look, self._plain(look)) if self._taken else start
         return self._last
 
-    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[LedgerPartition]:
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         """The parts of a batch."""
         self._require_addressed(end)
+        require_no_table(end)
         ranges = batch_ranges(start, end)
         known = [self._planned[one] for one in ranges if one in self._planned]
         measured = known if len(known) == len(ranges) else self._measured(ranges)

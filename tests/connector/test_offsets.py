@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.offsets import LedgerOffset, StreamOffset, batch_ranges, require_addressed
+from connector.offsets import HistoryPin, LedgerOffset, StreamOffset, batch_ranges, require_addressed, require_no_table
 from ledger.errors import Corrupt, Refused, Unsupported
 from ledger.position import Position, PositionRange
 
@@ -79,7 +80,7 @@ def test_a_range_that_runs_backwards_raises() -> None:
 
 
 def test_what_is_not_ours_is_refused_by_name() -> None:
-    with pytest.raises(Unsupported, match=r"version 2.*version 1"):
+    with pytest.raises(Unsupported, match=r"version 2.*versions 1 and 2"):
         StreamOffset.from_json({"v": 2})
     with pytest.raises(Corrupt, match="cannot be read"):
         StreamOffset.from_json({"v": 1, "ledgers": {NAME: {"entry": 1}}})
@@ -123,3 +124,22 @@ def test_one_that_is_gone_is_in_no_batch() -> None:
     end = start.advanced({OTHER: LedgerOffset(Position(4, 1), "j")}, gone={NAME})
     assert [one.ledger for one in batch_ranges(start, end)] == [OTHER]
     assert list(end.ledgers) == [OTHER]
+
+
+@given(st.text(max_size=40), st.integers(-1, 2**62), st.dictionaries(st.text(max_size=9), st.integers(0, 2**62)))
+def test_a_table_in_an_offset_survives_text(table_id: str, version: int, up_to: dict[str, int]) -> None:
+    pin = HistoryPin(table_id, version, up_to if version >= 0 else {})
+    offset = replace(moved_to(at(3, 18, initial=True), Position(4, 2)), history=pin)
+    assert through_text(offset) == offset
+    assert list(offset.to_json()) == ["from", "history", "ledgers", "v"]
+
+
+def test_a_batch_of_a_table_is_refused_where_no_table_is_read() -> None:
+    end = replace(at(4, 2), history=HistoryPin("a table", 7, {NAME: 3}))
+    with pytest.raises(Refused, match="reads version 7 of table a table, and the query names no table"):
+        require_no_table(end)
+    require_no_table(replace(end, history=HistoryPin("a table")))
+    told = end.to_json()
+    for wrong in ({**told, "v": 1}, {name: part for name, part in told.items() if name != "history"}):
+        with pytest.raises(Unsupported, match="this release reads versions 1 and 2"):
+            StreamOffset.from_json(wrong)

@@ -60,6 +60,7 @@ SAMPLES = {
     "txnAppId": "nightly",
     "txnVersion": "7",
     "commitTimeoutMs": "1000",
+    "history": "s3://bucket/table",
     "offload": "s3://bucket/prefix",
     "offloadMetadata": "stats.json",
     "offloadCluster": "east",

@@ -1,0 +1,40 @@
+"""The stream that begins in a published table: `spark.readStream.format("ledger").option("history", table)`.
+
+Rule: its offsets are those of every stream, and name the table beside. What is done is `connector.history_driver`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from connector.history_driver import HistoryDriver
+from connector.history_partition import HistoryPart, fetch_history
+from connector.options import LedgerOptions
+from connector.stream_reader import LedgerStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class HistoryStreamReader(LedgerStreamReader):
+    """Spark's face of it."""
+
+    def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
+        super().__init__(options, schema)
+        self._running: HistoryDriver | None = None
+
+    @property
+    def _driver(self) -> HistoryDriver:
+        if self._running is None:
+            self._running = HistoryDriver(self._options, self._schema)
+        return self._running
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """On an executor: the rows of a part, of the table or of the log."""
+        if partition is not None and isinstance(partition.value, HistoryPart):
+            return fetch_history(partition.value)
+        return super().read(partition)
