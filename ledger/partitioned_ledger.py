@@ -48,6 +48,11 @@ class PartitionedLedger(Ledger):
         """Have more partitions from now on; fewer are refused. Keys are routed anew by producers made after this."""
         self.client.call("partitions.extend", ChangePartitions(self.name, partitions))
 
+    def seal(self, older_than_ms: int = 0) -> bool:
+        """Seal what is being written in each partition, if it is at least so old; False where there is nothing."""
+        sealed = [partition.seal(older_than_ms) for partition in self.partitions()]
+        return any(sealed)
+
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
         """Append rows, or one message, to the partition whose turn it is; the position after it, there."""
         parts = self.partitions()

@@ -130,3 +130,20 @@ def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tm
     assert ids() == [1, 2]
     operations = [one.operation for one in DeltaTable(spark_session, table).history()]
     assert operations[0] == "OPTIMIZE"
+
+
+def test_partitions_are_logs_of_their_own(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    clicks, table = connect(store).create_partitioned("clicks", 2), str(tmp_path / "table")
+    options = {"store": str(store)}
+    clicks.append([{"id": 0}, {"id": 1}])
+    for partition in clicks.partitions():
+        partition.append([{"id": 2}])
+    assert clicks.seal()
+    assert not clicks.seal()
+    assert len(publish(spark_session, "clicks", table, options=options, partition_by=[])) == 2
+    clicks.partitions()[1].append([{"id": 3}])
+    clicks.seal()
+    assert len(publish(spark_session, "clicks", table, options=options)) == 1
+    rows = DeltaTable(spark_session, table).frame()
+    assert sorted(row.id for row in rows.select("id").collect()) == [0, 1, 2, 2, 3]
+    assert rows.select("__topic").distinct().count() == 2
