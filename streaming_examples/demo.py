@@ -9,7 +9,8 @@
 Midway the broker is killed with SIGKILL, and both applications go on. Later the reading application is killed, JVM and
 all, and started again from its checkpoint. In the end every one of the 336,776 flights is accounted for exactly once,
 and the windows are those that pyarrow computes from the source. At last the history goes to S3, and both a query from
-the beginning and a read of the bucket without a broker find the same rows. Exit status 0 only when every check holds.
+the beginning and a read of the bucket without a broker find the same rows; and it becomes a Delta table
+that answers SQL as the log does, for its version of before, too. Exit status 0 only when every check holds.
 
 All state is in `build/demo/`, removed at the start. Whatever was started is stopped at the end, also after Ctrl-C.
 """
@@ -39,6 +40,7 @@ from streaming_examples.flight_feed import FlightFeed, start_sink, write_batch
 from streaming_examples.flights import FLIGHT_ROWS, flights, weather
 from streaming_examples.meter import Meter
 from streaming_examples.report import write_report
+from streaming_examples.table_act import TableAct
 from streaming_examples.tail_app import SUBSCRIPTION
 
 BUILD = Path(__file__).resolve().parent.parent / "build" / "demo"
@@ -76,6 +78,7 @@ class Demo:
         self.let_it_finish()
         self.account()
         self.bring_to_a_bucket()
+        self.make_a_table()
 
     def prepare(self) -> None:
         """The source, and Spark."""
@@ -86,7 +89,7 @@ class Demo:
             self.tail.mkdir()
         with self.timed("start Spark"):
             conf = {"spark.sql.shuffle.partitions": 2, "spark.ui.showConsoleProgress": "false"}
-            self.spark = session("flights", **{"spark.master": "local[2]", **conf})
+            self.spark = session("flights", delta=True, **{"spark.master": "local[2]", **conf})
             self.stack.callback(self.spark.stop)
             self.spark.sparkContext.setLogLevel("ERROR")
 
@@ -172,6 +175,14 @@ class Demo:
         self.say("bringing the history to S3, reading it through the broker and without one")
         act = BucketAct(self.api, LEDGER, self.spark, self.directory, self.stack)
         act.run(self.source, self.store)
+        self.checks += act.checks
+        self.timings += act.timings
+
+    def make_a_table(self) -> None:
+        """What is sealed becomes a Delta table, which answers SQL as the log does, for its version of before too."""
+        self.say("publishing the segments to a Delta table, asking table and log the same")
+        act = TableAct(self.api, LEDGER, self.spark, self.directory)
+        act.run(self.store, FLIGHT_ROWS)
         self.checks += act.checks
         self.timings += act.timings
 
