@@ -102,20 +102,20 @@ class StoreSegments:
 
     def logs(self) -> list[SealedLog]:
         """The ledger, or its partitions."""
-        whole = self.describe()
-        return [_sealed(one) for one in whole.partitions or [whole]]
+        whole = self.describe(self.name)
+        # What the whole says of its partitions are sums: their segments they say themselves.
+        return [_sealed(self.describe(one.name) if whole.partitions else one) for one in whole.partitions or [whole]]
 
     def seal(self, older_than_ms: int) -> None:
         """Seal what is being written, where its segment is older than that."""
-        whole = self.describe()
+        whole = self.describe(self.name)
         for log in whole.partitions or [whole]:
-            if any(not one.close_ms and one.entries for one in log.segments):
-                request = SealLedger(log.name, older_than_ms)
-                self.connection.call(lambda client, request=request: client.call("seal", request))  # type: ignore[misc]
+            request = SealLedger(log.name, older_than_ms)
+            self.connection.call(lambda client, request=request: client.call("seal", request))  # type: ignore[misc]
 
-    def describe(self) -> LedgerDescription:
-        """The ledger as it stands; NotFound."""
-        found: LedgerDescription = self.connection.call(lambda client: client.call("describe", NameLedger(self.name)))
+    def describe(self, name: str) -> LedgerDescription:
+        """A ledger as it stands; NotFound."""
+        found: LedgerDescription = self.connection.call(lambda client: client.call("describe", NameLedger(name)))
         return found
 
     def require_whole(self, log: SealedLog, after: int) -> None:

@@ -1,0 +1,51 @@
+"""Goal: exactly what is sealed is there to be published, partition by partition, and what went before is a loss.
+
+Method: a real store, without Spark.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connector.publication import NOTHING
+from connector.sealed_segments import StoreSegments, segment_source
+from ledger.api import connect
+from ledger.errors import DataLoss, NotFound, Refused
+
+
+def test_sealed_segments_of_every_partition(store: Path) -> None:
+    clicks = connect(store).create_partitioned("clicks", 2)
+    source = StoreSegments("clicks", {"store": str(store)}, 2**27)
+    for partition in clicks.partitions():
+        partition.append([{"id": 1}, {"id": 2}])
+    assert [log.segments for log in source.logs()] == [(), ()], "nothing is sealed"
+    source.seal(3_600_000)
+    assert [log.segments for log in source.logs()] == [(), ()], "nothing is so old"
+    source.seal(0)
+    assert not clicks.seal(), "nothing is left to seal"
+    clicks.partitions()[0].append([{"id": 3}])
+    logs = source.logs()
+    assert [log.name.rpartition("/")[2] for log in logs] == ["clicks-partition-0", "clicks-partition-1"]
+    assert [[(one.entries, one.rows) for one in log.segments] for log in logs] == [[(1, 2)], [(1, 2)]]
+    assert logs[0].topic == "persistent://public/default/clicks-partition-0"
+
+
+def test_what_is_gone_and_what_is_wrong(store: Path) -> None:
+    orders = connect(store).ledger("orders")
+    source = segment_source("orders", {"store": str(store)}, 2**27)
+    with pytest.raises(NotFound):
+        source.logs()
+    for number in range(3):
+        orders.append([{"id": number}])
+        orders.seal()
+    (log,) = source.logs()
+    first, second, third = (one.ledger_id for one in log.segments)
+    orders.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
+    assert orders.trim().ledgers == [first, second, third]
+    source.require_whole(log, NOTHING)
+    with pytest.raises(DataLoss, match="retention trimmed"):
+        source.require_whole(log, first)
+    with pytest.raises(Refused, match="'startingPosition' is the publisher's own"):
+        segment_source("orders", {"store": str(store), "startingPosition": "0:0"}, 2**27)
