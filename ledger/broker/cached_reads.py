@@ -155,6 +155,8 @@ class CachedReads:
     def hint(self, request: HintReads) -> HintReply:
         """A driver says what its query reads next."""
         for wanted in request.ranges:
+            if self._shared is not None:
+                self._shared.finished(Reading(canonical_name(wanted.name), request.reader))
             with suppress(NotFound):
                 self._look(canonical_name(wanted.name))
         return self.hints.hint(request)

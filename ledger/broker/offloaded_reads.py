@@ -68,6 +68,12 @@ class OffloadedReads:
         unit = min(self._cache.limits.size // 16, UNIT_MOST)
         return unit if unit >= UNIT_LEAST else 0
 
+    def is_crowded(self) -> bool:
+        """Whether readers hold much of what the cache let go of."""
+        with self._cache.still():
+            self._cache.lingering.look()
+            return self._cache.lingering.size > self._cache.limits.size // 4
+
     def is_known(self, reading: Reading) -> bool:
         """Whether it is read ahead for by what it says."""
         return bool(self.unit_bytes) and reading.reader in self._cache.ledger(reading.ledger).readers

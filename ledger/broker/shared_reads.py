@@ -4,7 +4,8 @@ Rules
 - A few blocks at a time: what is answered is there, so it is read first if need be, and a range may be larger than all
   of the cache. The reader asks for the rest when it has mapped these.
 - What was answered keeps its name until its reader asks for what follows, or for two seconds.
-- Where there is no shared memory, or no room in it, blocks are sent, and for a while nobody tries again.
+- Where there is no shared memory, or no room in it, blocks are sent, and for a while nobody tries again. So are they
+  while readers hold a quarter of the cache's limit of what the cache let go of: shared memory is bounded by both.
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ class SharedReads:
         self._let_go(now, (reading, Position(blocks[0].ledger_id, blocks[0].first_entry)))
         if not self._shared or not self._reads.unit_bytes or (self._none_until is not None and now < self._none_until):
             return [], 0
+        if self._reads.is_crowded():
+            return [], 0
         self._reads.mapped = True
         places, helds, size = list[BlockPlace](), list[SharedHeld](), 0
         for number, block in enumerate(blocks):
-            found = [] if number and size >= _WINDOW_BYTES else self._in_memory(block, reading, helds)
+            found = [] if number and size >= self._window() else self._in_memory(block, reading, helds)
             if not found:
                 if not places:
                     self._none_until = now + _AGAIN_MS
@@ -66,10 +69,19 @@ class SharedReads:
                 self._kept[reading, end] = (now + _KEPT_MS, helds)
         return places, number
 
+    def finished(self, reading: Reading) -> None:
+        """A reader has mapped all that it was answered: it begins with something else."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] == reading]:
+                del self._kept[key]
+
     def expire(self) -> None:
         """Let go of what was answered long ago."""
         if self._kept:
             self._let_go(self._clock(), None)
+
+    def _window(self) -> int:
+        return min(_WINDOW_BYTES, self._reads.unit_bytes)
 
     def _in_memory(self, block: SegmentBlock, reading: Reading, helds: list[SharedHeld]) -> list[BlockPlace]:
         home = self._home_of(block)

@@ -7,9 +7,9 @@
 
 Invariants
 - One lock over all; storage is read outside of it.
-- `held` is the memory of blocks of which anything is cached, `lingering` that of blocks that were let go of and that a
-  reader has still. After any call, `held` is at most what the second leaves of the limit: what finds no room is handed
-  out and not kept. While a read is on its way, it comes on top.
+- `held` is the memory of blocks of which anything is cached. After any call it is at most the limit: what finds no room
+  is handed out and not kept. While a read is on its way, it comes on top, and so does `lingering`, blocks that were let
+  go of and that a reader has still: to evict for their sake would free nothing.
 - Eviction begins above `trigger` of the limit and goes down to `watermark`. One pass runs at a time.
 - A read that fails fails for the one who made it; whoever waited for it reads its own range, once.
 """
@@ -287,7 +287,7 @@ class EntryCache:
 
     def _has_spare(self, size: int) -> bool:
         """Whether there is room that nobody needs, made if need be by letting go of what nobody does."""
-        room = self.limits.trigger * self.limits.size - self.lingering.size
+        room = self.limits.trigger * self.limits.size
         if self.held + size > room:
             self.policy.free_unneeded(int(self.held + size - room) + 1, self._remove)
         return self.held + size <= room
@@ -330,7 +330,7 @@ class EntryCache:
         return not cache.overlapping(block.ledger_id, block.first, block.end)
 
     def _put(self, ledger: LedgerCache, block: CachedBlock, reads: Expectation | None) -> list[CachedSpan]:
-        if block.size > self.limits.size - self.lingering.size:
+        if block.size > self.limits.size:
             self.evictions.not_kept += 1
             return []
         now = self._clock()
@@ -350,7 +350,7 @@ class EntryCache:
 
     def _make_room(self, newest: list[CachedSpan]) -> None:
         self._evict_when_needed()
-        if self.held > self.limits.size - self.lingering.size:  # the policy lets nothing else go
+        if self.held > self.limits.size:  # the policy lets nothing else go
             self.evictions.not_kept += 1
             for span in newest:
                 self._remove(span)
@@ -359,12 +359,11 @@ class EntryCache:
         while self.policy.due:
             self._remove(self.policy.due.pop())
         limits = self.limits
-        if self.held + self.lingering.size <= limits.trigger * limits.size:
+        if self.held <= limits.trigger * limits.size:
             return
-        self.lingering.look()
         began, now = time.perf_counter_ns(), self._clock()
-        while self.held and self.held + self.lingering.size > limits.watermark * limits.size:
-            wanted = max(int(self.held + self.lingering.size - limits.watermark * limits.size), 1)
+        while self.held > limits.watermark * limits.size:
+            wanted = max(int(self.held - limits.watermark * limits.size), 1)
             if self.policy.free(wanted, now, self._remove) <= 0:
                 break
         self.evictions.passes += 1
