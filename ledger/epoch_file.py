@@ -21,10 +21,8 @@ import struct
 from pathlib import Path
 
 from ledger import disk
-from ledger.clock import monotonic_ms
 
 _EPOCH = struct.Struct("<Q")
-_LATELY_MS = 5
 
 
 class EpochFile:
@@ -35,7 +33,6 @@ class EpochFile:
         self._expected = _EPOCH.pack(epoch)
         self._stamp_ns = epoch * 1_000_000_000
         self._path = path
-        self._looked_ms: int | None = None
         self._fd = disk.open_or_create(path)
         try:
             disk.write_all(self._fd, [self._expected], 0, path)
@@ -47,19 +44,11 @@ class EpochFile:
 
     def is_current(self) -> bool:
         """Whether nobody has written another epoch, as far as this file can tell."""
-        now = monotonic_ms()
         try:
             # By its name: whoever takes the store over writes what is there then.
-            current = self._fd >= 0 and self._is_untouched(self._path.stat())
+            return self._fd >= 0 and self._is_untouched(self._path.stat())
         except OSError:
             return False  # the disk is failing: the metadata knows
-        self._looked_ms = now if current else None
-        return current
-
-    def was_current_lately(self) -> bool:
-        """Whether it was within the last few ms; looks again when that was not asked since."""
-        looked = self._looked_ms
-        return (looked is not None and monotonic_ms() - looked < _LATELY_MS) or self.is_current()
 
     def close(self) -> None:
         """Let go of the file."""

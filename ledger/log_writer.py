@@ -230,18 +230,17 @@ class LogWriter:
             self._recover()
         self._require_epoch()
 
-    def _require_epoch(self, *, lately: bool = False) -> None:
+    def _require_epoch(self) -> None:
         """Raise Fenced, now and ever after, when the store was taken over."""
         try:
-            self._context.metadata.require_epoch(self._context.epoch, lately=lately)
+            self._context.metadata.require_epoch(self._context.epoch)
         except Fenced as fenced:
             self._failure = fenced
             raise
 
     def _write_group(self, group: list[PendingAppend]) -> Written:
-        # Asked again before the acknowledgement; here it keeps what a fenced broker is sent out of the taker's log, for
-        # which it need not be asked anew before every small write.
-        self._require_epoch(lately=True)
+        # Asked again before the acknowledgement; here it keeps what a fenced broker is sent out of the taker's log.
+        self._require_epoch()
         log = self._open
         assert log is not None  # noqa: S101 — told to the type checker
         firsts, at = [], log.written

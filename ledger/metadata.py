@@ -160,9 +160,9 @@ class Metadata:
             self._file.change(lambda c, table=table: c.execute(_LATER[table]))  # type: ignore[misc]
         return epoch
 
-    def require_epoch(self, mine: int, *, lately: bool = False) -> None:
-        """Raise Fenced unless the store is still ours; with `lately`, was a few ms ago."""
-        self._file.require_epoch(mine, lately=lately)
+    def require_epoch(self, mine: int) -> None:
+        """Raise Fenced unless the store is still ours."""
+        self._file.require_epoch(mine)
 
     def allocate_ledger_id(self) -> int:
         """A ledger id that nobody had and nobody will have again."""

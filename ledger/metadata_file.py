@@ -144,10 +144,10 @@ class MetadataFile:
         """The epoch in the file, now."""
         return int(self.read(lambda connection: connection.execute("SELECT epoch FROM store").fetchone()[0]))
 
-    def require_epoch(self, mine: int, *, lately: bool = False) -> None:
-        """Raise Fenced unless the store still has this epoch; with `lately`, had it a few ms ago."""
+    def require_epoch(self, mine: int) -> None:
+        """Raise Fenced unless the store still has this epoch."""
         seen = self._seen
-        if mine == self._epoch and seen is not None and (seen.was_current_lately() if lately else seen.is_current()):
+        if mine == self._epoch and seen is not None and seen.is_current():
             return
         found = self.epoch()
         if found != mine:

@@ -99,6 +99,7 @@ def wait_until(reached: Callable[[], bool], seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.fault
 @pytest.mark.spark
 def test_every_row_is_acknowledged_once_whatever_dies(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     story = Story(store, tmp_path, LIMIT)

@@ -70,20 +70,6 @@ def test_who_writes_at_the_same_moment_is_seen_though_no_clock_moved(path: Path)
     file.close()
 
 
-def test_a_late_look_is_a_new_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000]
-    monkeypatch.setattr("ledger.epoch_file.monotonic_ms", lambda: now[0])
-    old = EpochFile(path, 1)
-    assert old.was_current_lately()
-    new = EpochFile(path, 2)
-    assert old.was_current_lately()  # asked a moment ago
-    now[0] += 5
-    assert not old.was_current_lately()
-    assert not old.was_current_lately()  # what was seen to be lost is never lately ours
-    old.close()
-    new.close()
-
-
 SCHEMA = "CREATE TABLE store (epoch INTEGER NOT NULL); INSERT INTO store VALUES (0);"
 
 

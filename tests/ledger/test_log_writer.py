@@ -91,11 +91,11 @@ def test_what_is_told_to_have_failed_never_turns_up_with_the_next_groups_sync(
     futures = in_flight(log, held)
     real, asked = store._metadata.require_epoch, []
 
-    def unreadable(epoch: int, *, lately: bool = False) -> None:
+    def unreadable(epoch: int) -> None:
         asked.append(epoch)
         if len(asked) == 1:
             raise Unavailable("metadata.sqlite cannot be read")
-        real(epoch, lately=lately)
+        real(epoch)
 
     monkeypatch.setattr(store._metadata, "require_epoch", unreadable)
     held.free.set()
