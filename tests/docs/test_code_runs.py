@@ -65,6 +65,8 @@ SAYS = {
         r"segment 0 with 2 rows is published",
         r"\|\s*salt\|\s*1\|\n\|\s*tea\|\s*1\|",
         r"now: 3 rows, before: 2",
+        r"table and log: \[1, 2, 3, 4\]",
+        r"streamed: 4 in \d batches",
         r"now: \[\('tea', 4\)\]",
     ],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
