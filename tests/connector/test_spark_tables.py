@@ -6,13 +6,16 @@ Method: stories with a real Delta table each; what a table holds is compared wit
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from connector.delta_table import DeltaTable
+from connector.latest_rows import LatestRows
 from connector.publisher import Publisher
 from connector.publishing import Publishing
 from ledger.api import connect
@@ -92,6 +95,53 @@ def test_what_cannot_be_decoded_and_the_newest_of_each_key(
     assert publisher.latest is not None
     publisher.latest.refresh(log, log.segments[0].ledger_id)
     assert latest() == before
+
+
+def dies(patch: pytest.MonkeyPatch, died: set[tuple[str, str]]) -> None:
+    """Whoever publishes dies before the first step that nobody died before: a table, the view, the note."""
+
+    def step(name: str, own: Callable[..., None]) -> Callable[..., None]:
+        def run(self: Any, *given: Any) -> None:
+            at = (name, Path(self.target).name if isinstance(self, DeltaTable) else "")
+            if at not in died:
+                died.add(at)
+                raise KeyboardInterrupt
+            own(self, *given)
+
+        return run
+
+    for kind, name in ((DeltaTable, "create"), (DeltaTable, "append"), (LatestRows, "refresh"), (Publisher, "_note")):
+        patch.setattr(kind, name, step(name, getattr(kind, name)))
+
+
+def test_who_dies_between_any_two_steps_leaves_letters_rows_and_view_once(
+    spark_session: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    clicks = connect(store).ledger("clicks")
+    assert isinstance(clicks, Ledger)
+    clicks.register_payload_schemas(json.dumps({"type": "JSON", "schema": CLICK}))
+    table, letters, view = (str(tmp_path / name) for name in ("table", "letters", "view"))
+    wishes = Publishing.of(dead_letters=letters, latest=view)
+    for users in (["a"], ["a", "b"]):
+        died: set[tuple[str, str]] = set()
+        user = users[-1]
+        messages(clicks, (user, json.dumps({"user": user, "page": "home"}).encode()), (f"no {user}", b"no json"))
+        while True:
+            with pytest.MonkeyPatch.context() as patch:
+                dies(patch, died)
+                try:
+                    Publisher(spark_session, "clicks", table, {"store": str(store)}, wishes).publish()
+                except KeyboardInterrupt:
+                    continue
+                break
+        assert died >= {("append", "letters"), ("append", "table"), ("refresh", ""), ("_note", "")}
+        for target, column in ((table, "user"), (view, "user")):
+            rows = DeltaTable(spark_session, target).frame().select(column).collect()
+            assert sorted(row.user for row in rows) == users
+        rows = DeltaTable(spark_session, letters).frame().select("__key").collect()
+        assert sorted(row["__key"] for row in rows) == [f"no {user}" for user in users]
+        noted = [value for name, value in clicks.change_properties({}).items() if name.startswith("published:")]
+        assert len(noted) == 1
 
 
 def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
