@@ -180,6 +180,14 @@ def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tm
     assert ids() == [1, 2]
     operations = [one.operation for one in DeltaTable(spark_session, table).history()]
     assert operations[0] == "OPTIMIZE"
+    # Nor is what VACUUM leaves in the history taken for a change of rows.
+    checked = "spark.databricks.delta.retentionDurationCheck.enabled"
+    spark_session.conf.set(checked, "false")
+    spark_session.sql(f"VACUUM delta.`{table}` RETAIN 0 HOURS")
+    spark_session.conf.unset(checked)
+    append(3)
+    assert len(publish(spark_session, "orders", table, options=options, seal_after_ms=0)) == 1
+    assert ids() == [1, 2, 3]
 
 
 def test_partitions_are_logs_of_their_own(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
