@@ -10,6 +10,7 @@ from ledger.errors import Refused
 
 _MIB = 1024 * 1024
 FILE_BYTES = 128 * _MIB
+_KEY = "__key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Publishing:
     file_bytes: int = FILE_BYTES
     dead_letters: str = ""
     latest: str = ""
-    key: str = "__key"
+    key: str = _KEY
     deleted_when: str = ""
     follow_retention: bool = False
     seal_after_ms: int | None = None
@@ -45,6 +46,12 @@ class Publishing:
             raise Refused(f"file_bytes is {self.file_bytes}, expected {_MIB} to {16 * 1024 * _MIB}")
         if self.optimize_after < 0:
             raise Refused(f"optimize_after is {self.optimize_after}, expected 0 or a number of segments")
+        if not self.latest and (self.deleted_when or self.key != _KEY):
+            said = "deleted_when" if self.deleted_when else "key"
+            raise Refused(
+                f"{said} is {(self.deleted_when or self.key)!r}, and there is no view for it: latest is empty",
+                hint="Name with latest the table that keeps the newest row of each key",
+            )
         names = [one.name for one in self.partitions]
         if len(set(names)) != len(names):
             raise Refused(f"partition columns {', '.join(names)} are not different", hint="Name each once")

@@ -95,3 +95,10 @@ def test_partition_columns_are_read_and_refused() -> None:
         Publishing.of(["a", "a"])
     with pytest.raises(Refused, match="file_bytes is 7"):
         Publishing.of(file_bytes=7)
+
+
+@pytest.mark.parametrize("wish", [{"key": "user"}, {"deleted_when": "page IS NULL"}])
+def test_what_is_said_of_a_view_that_is_not_wanted_is_refused(wish: dict[str, str]) -> None:
+    with pytest.raises(Refused, match=f"{next(iter(wish))} is '{next(iter(wish.values()))}', and there is no view"):
+        Publishing.of(**wish)
+    assert Publishing.of(latest="./view", **wish).latest == "./view"
