@@ -7,7 +7,7 @@
 
     block header: magic 26A66D32  header length i64  block length i64  first entry id i64  ledger id i64  92 zero bytes
 
-Rules: no release of Pulsar calls what writes these; the parser is there so that such an object is named for what it is.
+Rules: nothing in Pulsar 4.0 calls what writes these; the parser is there so such an object is named for what it is.
 A ledger may begin with any entry. Every length is bounded by the object's own before anything is allocated.
 """
 

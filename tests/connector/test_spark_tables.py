@@ -47,6 +47,19 @@ def test_a_topic_of_a_real_pulsar_is_published_from_its_bucket(spark_session: Sp
     assert publish(spark_session, name, table, options=options) == []
 
 
+def registered(store: Path) -> Ledger:
+    """A ledger of clicks in JSON."""
+    clicks = connect(store).ledger("clicks")
+    assert isinstance(clicks, Ledger)
+    clicks.register_payload_schemas(json.dumps({"type": "JSON", "schema": CLICK}))
+    return clicks
+
+
+def click(user: str, page: str) -> tuple[str, bytes]:
+    """A click, with its user as the key."""
+    return user, json.dumps({"user": user, "page": page}).encode()
+
+
 def messages(ledger: Ledger, *sent: tuple[str, bytes | None]) -> None:
     with ledger.producer() as producer:
         for key, value in sent:
@@ -57,12 +70,7 @@ def messages(ledger: Ledger, *sent: tuple[str, bytes | None]) -> None:
 def test_what_cannot_be_decoded_and_the_newest_of_each_key(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:
-    clicks = connect(store).ledger("clicks")
-    assert isinstance(clicks, Ledger)
-    clicks.register_payload_schemas(json.dumps({"type": "JSON", "schema": CLICK}))
-
-    def click(user: str, page: str) -> tuple[str, bytes]:
-        return user, json.dumps({"user": user, "page": page}).encode()
+    clicks = registered(store)
 
     table, letters, view = (str(tmp_path / name) for name in ("table", "letters", "view"))
     options = {"store": str(store)}
@@ -117,15 +125,13 @@ def dies(patch: pytest.MonkeyPatch, died: set[tuple[str, str]]) -> None:
 def test_who_dies_between_any_two_steps_leaves_letters_rows_and_view_once(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:
-    clicks = connect(store).ledger("clicks")
-    assert isinstance(clicks, Ledger)
-    clicks.register_payload_schemas(json.dumps({"type": "JSON", "schema": CLICK}))
+    clicks = registered(store)
     table, letters, view = (str(tmp_path / name) for name in ("table", "letters", "view"))
     wishes = Publishing.of(dead_letters=letters, latest=view)
     for users in (["a"], ["a", "b"]):
         died: set[tuple[str, str]] = set()
         user = users[-1]
-        messages(clicks, (user, json.dumps({"user": user, "page": "home"}).encode()), (f"no {user}", b"no json"))
+        messages(clicks, click(user, "home"), (f"no {user}", b"no json"))
         while True:
             with pytest.MonkeyPatch.context() as patch:
                 dies(patch, died)
