@@ -102,6 +102,16 @@ class AcknowledgementTable:
         with self._holding(cursor, snapshot) as held:
             return held.positions.copy()
 
+    def durable_positions(self, cursor: Cursor, snapshot: LogSnapshot) -> PositionSet:
+        """The same, none of which a crash takes back: for whoever writes down what follows from it."""
+        if not self.holds(cursor):
+            return PositionSet()
+        with self._holding(cursor, snapshot) as held:
+            if held.is_dirty:
+                found = self._found(cursor)
+                self._flush(found, held, found.next_position)
+            return held.positions.copy()
+
     def hold_floor(self, cursor: Cursor, floor: Position) -> None:
         """What lies at or after `floor` may be read again, whatever is acknowledged of it."""
         self._change((cursor.ledger, cursor.name), lambda found: msgspec.structs.replace(found, replay_floor=floor))

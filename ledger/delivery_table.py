@@ -5,6 +5,8 @@ Invariants
 - What a record may still deliver is kept by the log: the cursor's replay floor is at or before its first row.
 - With `explicit` every row that was delivered is outstanding until it is acknowledged; it is delivered again, with
   its count, or buried as a dead letter, and never forgotten. After a reset of the cursor nothing is outstanding.
+- What a record leaves out, because it is acknowledged, is durably acknowledged before the record is kept: else a crash
+  would leave rows that neither are acknowledged nor come back.
 - A clock that is set back holds nothing up: ages go on from where they were.
 - Rows that were given back and not delivered again before the broker died come back at their timeout.
 """
@@ -57,7 +59,7 @@ class DeliveryTable:
             cursor = self._cursor(snapshot.name, request.cursor)
             known = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
             start = self._reading_on(request, known, cursor)
-            acknowledged = self._beyond.positions(cursor, snapshot)
+            acknowledged = self._beyond.durable_positions(cursor, snapshot)
             new = PositionRange(max(start, snapshot.start), max(start, request.end))
             if not request.explicit:
                 return self._plain(request, cursor, new, acknowledged, snapshot)
@@ -111,6 +113,7 @@ class DeliveryTable:
             for share in dead.shares:
                 gone.update(outside(skipped_of(share), share.range, snapshot))
             self._beyond.acknowledge_positions(cursor, gone, snapshot)
+            self._beyond.durable_positions(cursor, snapshot)
             self._records.forget(snapshot.name, cursor.name, dead_only=True)
 
     def _plain(

@@ -285,6 +285,39 @@ def test_nothing_to_deliver_answers_the_start_as_it_came(rig: DeliveryRig) -> No
     assert rig.next(explicit=False) == DecidedDelivery(0, Position(-1, 0))
 
 
+def test_what_a_record_leaves_out_is_not_taken_back_by_a_crash(tmp_path: Path) -> None:
+    """Acknowledgements are flushed once a second: those that no flush has seen are lost, and their rows come again."""
+    rig = DeliveryRig(tmp_path / "s", managedLedgerDefaultMarkDeleteRateLimit=1)
+    rig.take(Position(2, 0))
+    rig.ack((0, 0, 0))
+    rig.ack((0, 1, 1), (1, 2, 3))
+    rig.take()
+    rig.crash()
+    rig.now += TIMEOUT
+    assert sum(rig.take().values()) == rig.backlog() == 97
+    rig.ack((4, 0, 0))
+    rig.crash()
+    rig.now += TIMEOUT
+    assert sum(rig.take().values()) == rig.backlog()
+    rig.store.close()
+
+
+def test_dead_letters_that_are_buried_stay_so_after_a_crash(tmp_path: Path) -> None:
+    rig = DeliveryRig(tmp_path / "s", managedLedgerDefaultMarkDeleteRateLimit=1)
+    rig.take(Position(1, 0), most=0)
+    rig.ack((0, 0, 0))
+    rig.nack((0, 2, 2))
+    assert rig.take(Position(1, 0), most=0) == Counter()
+    rig.store.deliveries.bury(BuryDead("log", "c", rig.dead))
+    rig.crash()
+    rig.take(Position(1, 0), most=0)
+    rig.nack((0, 2, 2))
+    rig.take(Position(1, 0), most=0)
+    assert rig.dead == 0, "it would be buried a second time"
+    assert rig.backlog() == 98
+    rig.store.close()
+
+
 def test_dead_letters_wait_until_they_are_buried(rig: DeliveryRig) -> None:
     rig.take(Position(1, 0), most=1)
     rig.ack(*(row for row in all_rows(range(1)) if row != (0, 2, 2)))
