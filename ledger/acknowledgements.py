@@ -22,7 +22,7 @@ from ledger.acknowledged_rows import entry_sizes
 from ledger.clock import Clock
 from ledger.cursor import Cursor
 from ledger.cursor_log import CursorLog, CursorLogForm, recover_cursor_log
-from ledger.errors import LedgerError
+from ledger.errors import Corrupt, LedgerError
 from ledger.log_snapshot import LogSegment, LogSnapshot
 from ledger.position import Position
 from ledger.position_info import decode_cursor_info
@@ -71,10 +71,13 @@ class Acknowledgements:
             taken = not place.read_only
             found = recover_cursor_log(place.directory, info.cursorsLedgerId, place.store_id, take=taken)
             if found is None:
-                _log.error("%s: its ledger %d holds no whole state", where, info.cursorsLedgerId)
-            else:
-                positions, crossing = found.acknowledged, found.crossing
-                next_position = max(next_position, found.mark_delete.next())
+                # The metadata names a ledger once its first state is durable.
+                raise Corrupt(
+                    f"{where}: its ledger {info.cursorsLedgerId} holds no whole state",
+                    hint="Restore the file from a copy, or reset the cursor: ledger cursor reset",
+                )
+            positions, crossing = found.acknowledged, found.crossing
+            next_position = max(next_position, found.mark_delete.next())
         else:
             inline = decode_cursor_info(info, where)
             positions, crossing = inline.acknowledged, inline.crossing

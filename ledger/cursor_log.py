@@ -28,6 +28,7 @@ from ledger.entry import encode_entry as entry_of
 from ledger.errors import Corrupt, LedgerError
 from ledger.position import Position
 from ledger.position_chunks import (
+    STATE_BYTES_MAX,
     compression_number,
     decode_state,
     encode_delta,
@@ -103,12 +104,21 @@ class CursorLog:
         The bytes that were written. Raises OSError when the device refuses; the caller begins a new ledger then.
         """
         if added is not None and self._base is not None and self._deltas < self._form.deltas_max:
-            delta = encode_delta(self._base, self._deltas + 1, encode_info(mark_delete, added), compression=ZSTD)
-            if len(delta) <= self._form.entry_bytes and self._delta_bytes + len(delta) <= max(self._base_bytes, 4096):
-                self._append([(delta, _DELTA)], NONE)
-                self._deltas, self._delta_bytes = self._deltas + 1, self._delta_bytes + len(delta)
-                return len(delta)
+            written = self._flush_delta(self._base, encode_info(mark_delete, added))
+            if written:
+                return written
         return self.write_state(mark_delete, acknowledged)
+
+    def _flush_delta(self, base: int, info: bytes) -> int:
+        """The bytes of a delta; 0, and nothing is written, when it is no little thing."""
+        if len(info) > STATE_BYTES_MAX:
+            return 0
+        delta = encode_delta(base, self._deltas + 1, info, compression=ZSTD)
+        if len(delta) > self._form.entry_bytes or self._delta_bytes + len(delta) > max(self._base_bytes, 4096):
+            return 0
+        self._append([(delta, _DELTA)], NONE)
+        self._deltas, self._delta_bytes = self._deltas + 1, self._delta_bytes + len(delta)
+        return len(delta)
 
     def write_state(self, mark_delete: Position, acknowledged: PositionSet) -> int:
         """A whole state; the bytes of its entries."""
@@ -152,7 +162,7 @@ class CursorLog:
 
 
 def recover_cursor_log(directory: Path, ledger_id: int, store_id: str, *, take: bool = True) -> RecoveredState | None:
-    """The newest state of a cursor's ledger; None when it holds none that is whole.
+    """The newest state of a cursor's ledger; None when it holds none that is whole, and none was acknowledged.
 
     `take`: a broker that still writes it must not reach the file any more. Raises Corrupt or DataLoss for damage
     below the acknowledged end.
@@ -169,13 +179,16 @@ def recover_cursor_log(directory: Path, ledger_id: int, store_id: str, *, take: 
             data = disk.read_exact(fd, int(index.lengths[number]), int(index.offsets[number]) + FRAME_BYTES)
             return parse_entry(data, f"{path} entry {number}")
 
-        return _newest(index.count, entry, str(path), int(index.lengths.sum()))
+        ends = index.count, found.acknowledged or 0
+        return _newest(*ends, entry, str(path), int(index.lengths.sum()))
     finally:
         os.close(fd)
 
 
-def _newest(count: int, entry: Callable[[int], ParsedEntry], where: str, size: int) -> RecoveredState | None:
-    """Backward to the newest whole state, then forward over the deltas on it."""
+def _newest(
+    count: int, acknowledged: int, entry: Callable[[int], ParsedEntry], where: str, size: int
+) -> RecoveredState | None:
+    """Backward to the newest whole state, then forward over the deltas on it. What was `acknowledged` must hold."""
     for base in range(count - 1, -1, -1):
         last = entry(base)
         kind, compression = _said(last)
@@ -186,11 +199,19 @@ def _newest(count: int, entry: Callable[[int], ParsedEntry], where: str, size: i
             state = state_ending_at(base, lambda at: _part(entry(at), kind, number, f"{where} entry {at}"), where)  # noqa: B023 — asked at once
             info = decode_info(decode_state(state, compression, where), where)
         except LedgerError as error:
+            if base < acknowledged:
+                raise Corrupt(
+                    f"{where}: the state that ends at entry {base} is not whole, {acknowledged} entries were "
+                    f"acknowledged: {error.message}",
+                    hint="Restore the file from a copy, or reset the cursor: ledger cursor reset",
+                ) from error
             _log.error(
                 "%s: the state that ends at entry %d is not whole, an older one is looked for: %s", where, base, error
             )
             continue
         return _with_deltas(info, base, count, entry, where, size)
+    if acknowledged:
+        raise Corrupt(f"{where}: none of its {acknowledged} acknowledged entries is a state of a cursor")
     return None
 
 

@@ -11,7 +11,8 @@ Rules
 - A delta holds what was acknowledged since the one before it, on top of the whole state that ends at entry `base`.
   Its number counts from 1 and has no gap; whoever does not know deltas takes them for no state.
 - Footers, sizes and numbers are anybody's: each is bounded before it is used. A footer whose parts are not all there,
-  in the stated length, is no state.
+  in the stated length, is no state. A footer asks for no more than stands before it, so that a state that is not
+  compressed may be as long as PIP-381's `int` says; one that could not be read again is refused when it is written.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from ledger.errors import Corrupt, LedgerError, Refused
 ENTRY_BYTES_MAX = 1024 * 1024
 ENTRY_BYTES_LEAST = 1024
 PLAIN_FIRST, FOOTER_FIRST, DELTA_FIRST = 0x08, 0x7B, 0xD5
-STATE_BYTES_MAX = (1 << 27) - 1
+STATE_BYTES_MAX = (1 << 27) - 1  # of what is compressed, before it was
+FOOTER_LENGTH_MAX = 2**31 - 1
 
 _State = TypeVar("_State")
 _U32 = struct.Struct(">I")
@@ -64,6 +66,11 @@ def encode_state(info: bytes, *, compression: int = NONE, entry_bytes: int = ENT
     state = info if compression == NONE else _compressed(info, compression)
     if len(state) <= entry_bytes:
         return [state]
+    if len(state) > FOOTER_LENGTH_MAX:
+        raise Refused(
+            f"a cursor's state of {len(state)} bytes is too long for a footer, {FOOTER_LENGTH_MAX} are the most",
+            hint="Acknowledge what lies before its holes, or set cursorInfoCompressionType",
+        )
     parts = [state[at : at + entry_bytes] for at in range(0, len(state), entry_bytes)]
     return [*parts, msgspec.json.encode(Footer(len(parts), len(state)))]
 
@@ -89,7 +96,7 @@ def parse_footer(payload: bytes | memoryview, where: str) -> Footer:
         footer = _FOOTER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise Corrupt(f"{where} begins like a footer and is none: {wrong}") from wrong
-    if not 1 <= footer.length <= STATE_BYTES_MAX or not 1 <= footer.numParts <= footer.length + 1:
+    if not 1 <= footer.length <= FOOTER_LENGTH_MAX or not 1 <= footer.numParts <= footer.length + 1:
         raise Corrupt(f"{where} states {footer.numParts} parts of {footer.length} bytes")
     return footer
 
@@ -114,7 +121,7 @@ def state_ending_at(last: int, read: Callable[[int], memoryview], where: str) ->
 
 
 def encode_delta(base: int, number: int, info: bytes, *, compression: int = NONE) -> bytes:
-    """One delta. What does not shrink is kept plain."""
+    """One delta, of at most `STATE_BYTES_MAX`. What does not shrink is kept plain."""
     body, codec = info, NONE
     if compression != NONE:
         shrunk = compress(compression, info)

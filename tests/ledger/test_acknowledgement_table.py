@@ -16,9 +16,11 @@ import pytest
 from ledger.acknowledged_rows import ACKNOWLEDGE_SCHEMA, acknowledge_batch
 from ledger.acknowledgements import Acknowledgements
 from ledger.cursor_calls import AskHoles, CursorProperties, CursorState, NameCursor, ResetCursor, SkipEntries
-from ledger.errors import Corrupt, Refused, Unavailable
+from ledger.cursor_log import CursorLog, CursorLogForm
+from ledger.errors import Corrupt, DataLoss, Refused, Unavailable
 from ledger.position import Position, PositionRange
 from ledger.position_info import decode_info
+from ledger.segment_writer import data_path, index_path
 from tests.ledger.log_rig import NOW, LogRig, entry
 
 ROWS = 5
@@ -380,6 +382,38 @@ def test_a_damaged_cursor_is_an_error_and_can_be_reset(rig: CursorRig) -> None:
     assert rig.state().next_position == Position(1, 0)
     assert rig.cursor_files() == set()
     assert dead is not rig.store
+
+
+def test_a_cursor_whose_ledger_holds_no_state_is_an_error_and_not_a_cursor_without_acknowledgements(
+    rig: CursorRig, tmp_path: Path
+) -> None:
+    rig.ack((2, 0))
+    (name,) = rig.cursor_files()
+    number, store_id = int(name.removesuffix(".ledger")), rig.store.store_id
+    CursorLog.create(tmp_path, number, store_id, CursorLogForm(1024, 0, 8, 50), lambda: NOW).close()
+    rig.crash()
+    for made in (data_path(tmp_path, number), index_path(tmp_path, number)):
+        (rig.path / "ledgers" / made.name).write_bytes(made.read_bytes())
+    with pytest.raises(Corrupt, match=f"its ledger {number} holds no whole state"):
+        rig.state()
+    rig.store.cursors.reset(ResetCursor("log", "c", Position(1, 0)))
+    assert rig.ack((2, 0)).acknowledged_entries == 1
+
+
+@pytest.mark.parametrize("gone", [(".ledger",), (".index",), (".ledger", ".index")])
+def test_a_cursors_ledger_that_somebody_deleted(rig: CursorRig, gone: tuple[str, ...]) -> None:
+    """Without the sidecar everything is read; without the file it is an error, and a reset helps."""
+    rig.ack((2, 0))
+    (name,) = rig.cursor_files()
+    rig.crash()
+    for suffix in gone:
+        (rig.path / "ledgers" / name).with_suffix(suffix).unlink()
+    if ".ledger" in gone:
+        with pytest.raises(DataLoss, match=name):
+            rig.state()
+        rig.store.cursors.reset(ResetCursor("log", "c", Position(0, 0)))
+        rig.ack((2, 0))
+    assert rig.state().acknowledged_entries == 1
 
 
 def test_acknowledgements_and_resets_at_once_leave_one_of_both(rig: CursorRig) -> None:

@@ -163,6 +163,31 @@ def test_truncated_below_what_was_acknowledged_is_an_error(written: Written, tmp
             recover_cursor_log(tmp_path, 7, STORE)
 
 
+def test_a_damaged_chunk_of_an_acknowledged_state_is_an_error(written: Written, tmp_path: Path) -> None:
+    """An older whole state is there; to take it would forget what was answered as durable."""
+    data = bytearray(written.data)
+    data[written.after_first + 500] ^= 1
+    data_path(tmp_path, 7).write_bytes(data)
+    index_path(tmp_path, 7).write_bytes(written.index)
+    assert recovered(tmp_path) == written.states[0]
+    index_path(tmp_path, 7).write_bytes(written.index_after)
+    with pytest.raises(Corrupt, match=r"7\.ledger entry 1 has CRC32C"):
+        recover_cursor_log(tmp_path, 7, STORE)
+
+
+def test_what_was_added_is_no_delta_when_it_is_too_long_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("cursor_log", "position_chunks"):
+        monkeypatch.setattr(f"ledger.{module}.STATE_BYTES_MAX", 2000)
+    log, every_other = create(tmp_path), PositionSet()
+    log.write_state(Position(3, -1), some(1))
+    every_other.add_entries(3, np.arange(0, 40_000, 2))
+    log.flush(Position(3, -1), joined(some(1), every_other), every_other)
+    log.close()
+    assert recovered(tmp_path) == joined(some(1), every_other)
+
+
 @pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.fault)])
 def test_any_bit_flipped_is_the_same_an_older_state_or_an_error(
     step: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -190,6 +215,7 @@ def test_any_bit_flipped_is_the_same_an_older_state_or_an_error(
             continue
         assert found is not None
         assert found.acknowledged in (older, newer)
+        assert found.acknowledged == newer or not bit & 1, "the newer one was acknowledged"
     assert errors > end // step
 
 

@@ -15,6 +15,7 @@ from ledger.position import Position
 from ledger.position_chunks import (
     DELTA_FIRST,
     ENTRY_BYTES_LEAST,
+    STATE_BYTES_MAX,
     compression_number,
     decode_state,
     encode_delta,
@@ -133,6 +134,19 @@ def test_a_footer_that_lies_is_refused_before_it_is_used(footer: bytes) -> None:
 def test_a_footer_of_other_parts_is_no_state(footer: bytes) -> None:
     with pytest.raises(Corrupt):
         state_ending_at(1, reader([b"\x08\x01\x10\x01", footer]), "it")
+
+
+def test_a_state_is_as_long_as_its_footer_can_say() -> None:
+    """Without compression, which alone has to be bounded before it is undone."""
+    info = b"\x08" + bytes(STATE_BYTES_MAX)
+    parts = encode_state(info)
+    assert bytes(state_ending_at(len(parts) - 1, reader(parts), "it")) == info
+
+
+def test_a_state_that_no_footer_can_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ledger.position_chunks.FOOTER_LENGTH_MAX", 5000)
+    with pytest.raises(Refused, match="5001 bytes is too long for a footer, 5000"):
+        encode_state(b"\x08" + bytes(5000), entry_bytes=SMALL)
 
 
 def test_nothing_whole_is_none() -> None:
