@@ -6,13 +6,14 @@
 Rules
 - An entry may come more than once; what is said of it is joined. Order means nothing.
 - Everything is compared with the log before anything is taken: an entry beyond the last one, a row that its entry does
-  not have, a ledger that is not the log's are refused by name. What was trimmed is acknowledged already.
+  not have, a ledger that is not the log's are refused by name. What was trimmed off the log is acknowledged already;
+  which ledgers that were, the metadata say: ids are store-wide, and a lower one may be any other log's.
 - How many rows an entry has is what the log says, so that an entry whose rows are all given is given as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +24,8 @@ from ledger.batch_rows import BatchRows
 from ledger.bit_words import Flags, Integers, Words
 from ledger.errors import Refused
 from ledger.log_snapshot import LogSegment, LogSnapshot
-from ledger.position import Position
 from ledger.position_set import PositionSet
+from ledger.protocol import LedgerSegment
 
 ACKNOWLEDGE_SCHEMA = pa.schema(
     [
@@ -33,6 +34,8 @@ ACKNOWLEDGE_SCHEMA = pa.schema(
         pa.field("rows", pa.large_binary()),
     ]
 )
+Gone = Callable[[], Sequence[LedgerSegment]]
+"""The ledgers that were trimmed off a log."""
 ROWS_MOST = 2**26
 _WORDS_MOST = 2**22
 _NOTHING = pa.RecordBatch.from_pylist([], schema=ACKNOWLEDGE_SCHEMA)
@@ -112,7 +115,7 @@ def _numbered(entries: Integers) -> tuple[Integers, Integers]:
     return np.flatnonzero(there) + low, number[entries - low]
 
 
-def positions_given(batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) -> PositionSet:
+def positions_given(batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot, gone: Gone) -> PositionSet:
     """The set that these batches acknowledge of a log; raises Refused and takes nothing when any line is wrong."""
     given = PositionSet()
     by_id = {segment.ledger_id: segment for segment in snapshot.segments}
@@ -121,7 +124,7 @@ def positions_given(batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) ->
         for ledger_id in np.unique(read.ledgers).tolist():
             segment = by_id.get(ledger_id)
             if segment is None:
-                _require_trimmed(ledger_id, snapshot)
+                _require_trimmed(ledger_id, snapshot, gone)
                 continue
             _add(given, segment, read, read.ledgers == ledger_id, snapshot)
     return given
@@ -160,8 +163,8 @@ def _add(given: PositionSet, segment: LogSegment, read: _Given, chosen: Flags, s
     given.add_rows(segment.ledger_id, left)
 
 
-def _require_trimmed(ledger_id: int, snapshot: LogSnapshot) -> None:
-    if Position(ledger_id, 0) >= min(snapshot.start, snapshot.end) or ledger_id < 0:
+def _require_trimmed(ledger_id: int, snapshot: LogSnapshot, gone: Gone) -> None:
+    if all(ledger_id != trimmed.ledger_id for trimmed in gone()):
         raise Refused(
             f"{snapshot.name!r} has no ledger {ledger_id}: it begins at {snapshot.start} and ends at {snapshot.end}",
             hint="Acknowledge only positions that were read from this ledger",

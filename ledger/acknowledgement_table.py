@@ -35,6 +35,7 @@ from ledger.position import Position, PositionRange
 from ledger.position_chunks import compression_number
 from ledger.position_info import encode_info
 from ledger.position_set import PositionSet
+from ledger.protocol import LedgerSegment
 from ledger.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -79,7 +80,15 @@ class AcknowledgementTable:
         """Acknowledge entries and rows; the cursor as it is then. Raises Refused, and changes nothing, for any that is
         not in the log.
         """
-        return self.acknowledge_positions(cursor, positions_given(batches, snapshot), snapshot)
+        return self.acknowledge_positions(cursor, self.given(batches, snapshot), snapshot)
+
+    def given(self, batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) -> PositionSet:
+        """The positions that somebody names, all of them the log's; Refused when any is not."""
+        return positions_given(batches, snapshot, lambda: self.trimmed_off(snapshot.name))
+
+    def trimmed_off(self, log: str) -> list[LedgerSegment]:
+        """The ledgers that a log had and that were trimmed: all of them is acknowledged."""
+        return self._metadata.trimmed.of(log)
 
     def acknowledge_positions(self, cursor: Cursor, given: PositionSet, snapshot: LogSnapshot) -> Cursor:
         """The same of a set that is known to be in the log."""

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pyarrow as pa
 
-from ledger.acknowledged_rows import positions_given
 from ledger.acknowledgement_table import AcknowledgementTable
 from ledger.clock import Clock, ForwardClock
 from ledger.cursor import Cursor
@@ -93,13 +92,14 @@ class DeliveryTable:
             )
         return Delivery(found.record, found.position, found.shares)
 
-    def give_back(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> None:
-        """Rows that come back with the next batch; what is not outstanding is ignored."""
+    def give_back(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> PositionSet:
+        """Rows that come back with the next batch, answered as a set; what is not outstanding is ignored."""
         snapshot = self._snapshot_of(ledger)
-        given = positions_given(batches, snapshot)
+        given = self._beyond.given(batches, snapshot)
         with self._lock:
             cursor = self._cursor(snapshot.name, name)
             self._given_back.setdefault((cursor.ledger, cursor.name), PositionSet()).update(given)
+        return given
 
     def bury(self, request: BuryDead) -> None:
         """The dead letters stand elsewhere: acknowledge them. May be repeated."""

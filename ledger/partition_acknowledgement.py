@@ -8,17 +8,15 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from ledger.acknowledged_rows import positions_given
 from ledger.cursor_calls import CursorState, NameCursor
-from ledger.log_snapshot import LogSnapshot
 from ledger.names import canonical_name
-from ledger.position import EARLIEST, Position
+from ledger.position import EARLIEST
 from ledger.protocol import AcknowledgeCommand
 from ledger.store import Store
 
@@ -31,12 +29,13 @@ def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordB
     if logs in ([], [canonical_name(command.ledger)]):
         return [(command, batches)]
     snapshots = [store.ledger(log).snapshot for log in logs]
+    ids = [{segment.ledger_id for segment in snapshot.segments} for snapshot in snapshots]
     parts: list[Part] = []
     for number, (log, snapshot) in enumerate(zip(logs, snapshots, strict=True)):
-        mine = [some for batch in batches if (some := _of_log(batch, number, snapshots)).num_rows]
+        mine = [some for batch in batches if (some := _of_log(batch, number, ids, store, logs)).num_rows]
         if mine:
             store.cursors.describe(NameCursor(log, command.cursor, precise=False))
-            positions_given(mine, snapshot)
+            store.acknowledgements.given(mine, snapshot)
             parts.append((msgspec.structs.replace(command, ledger=log), mine))
     return parts
 
@@ -62,19 +61,21 @@ def whole_state(store: Store, command: AcknowledgeCommand, states: Sequence[Curs
     )
 
 
-def _of_log(batch: pa.RecordBatch, number: int, snapshots: Sequence[LogSnapshot]) -> pa.RecordBatch:
+def _of_log(
+    batch: pa.RecordBatch, number: int, ids: Sequence[Collection[int]], store: Store, logs: Sequence[str]
+) -> pa.RecordBatch:
     """The lines of a batch that are of one log."""
-    ids = np.asarray(batch.column(0))
-    mine = [ledger_id for ledger_id in np.unique(ids).tolist() if _owner(ledger_id, snapshots) == number]
-    return batch.filter(pa.array(np.isin(ids, mine)))
+    column = np.asarray(batch.column(0))
+    mine = [found for found in np.unique(column).tolist() if _owner(found, ids, store, logs) == number]
+    return batch.filter(pa.array(np.isin(column, mine)))
 
 
-def _owner(ledger_id: int, snapshots: Iterable[LogSnapshot]) -> int:
+def _owner(ledger_id: int, ids: Sequence[Collection[int]], store: Store, logs: Sequence[str]) -> int:
     """Which log a ledger is of, or was before it was trimmed; of none: the first, which says so."""
-    owners = list(enumerate(snapshots))
-    for number, snapshot in owners:
-        if any(segment.ledger_id == ledger_id for segment in snapshot.segments):
+    for number, known in enumerate(ids):
+        if ledger_id in known:
             return number
-    at = Position(ledger_id, 0)
-    behind = (number for number, snapshot in owners if ledger_id >= 0 and at < min(snapshot.start, snapshot.end))
-    return next(behind, 0)
+    for number, log in enumerate(logs):
+        if any(ledger_id == gone.ledger_id for gone in store.acknowledgements.trimmed_off(log)):
+            return number
+    return 0

@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from ledger.acknowledged_rows import positions_given
 from ledger.broker import bearer_token
 from ledger.broker.actions import READING, Actions, reading_of, require_incarnation
 from ledger.broker.activity import Activity
@@ -237,9 +236,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._store.require_ours()
         require_incarnation(self._store.ledger(command.ledger), command.incarnation)
         if command.action == "nack":
-            self._store.deliveries.give_back(command.ledger, command.cursor, batches)
-            ledger = self._store.ledger(command.ledger)
-            self._source.again(ledger.name, command.cursor, positions_given(batches, ledger.snapshot))
+            given = self._store.deliveries.give_back(command.ledger, command.cursor, batches)
+            self._source.again(self._store.ledger(command.ledger).name, command.cursor, given)
             state = self._store.cursors.describe(NameCursor(command.ledger, command.cursor, precise=False))
         else:
             state = self._store.cursors.acknowledge(command.ledger, command.cursor, batches)

@@ -125,6 +125,24 @@ def test_what_is_not_in_the_log_is_refused_and_changes_nothing(
     assert rig.state() == before
 
 
+def test_a_ledger_that_was_trimmed_is_acknowledged_and_one_of_another_log_is_refused(rig: CursorRig) -> None:
+    """Ids are store-wide: what lies below the log's first ledger may be its own, trimmed, or anybody's."""
+    other = rig.log("other", 4)
+    for number in range(5):
+        other.append([entry(b"y%d" % number, rows=ROWS)]).result()
+    rig.cursor("d", other.snapshot.start, "other")
+    first = other.snapshot.segments[0].ledger_id
+    for wrong in ((0, 0), (first + 7, 0)):
+        with pytest.raises(Refused, match=f"no ledger {wrong[0]}"):
+            rig.store.cursors.acknowledge("other", "d", given((first, 1), wrong))
+    rig.acknowledge("c", Position(2, 0))
+    rig.retain(0, 0)
+    assert rig.store.ledger("log").trim().ledgers == [0, 1]
+    assert rig.ack((0, 0), (1, 3, 2), (2, 1)).acknowledged_entries == 1
+    with pytest.raises(Refused, match=f"no ledger {first}"):
+        rig.ack((first, 0))
+
+
 def test_rows_that_are_no_words_are_refused(rig: CursorRig) -> None:
     wrong = pa.RecordBatch.from_pylist([{"ledger_id": 0, "entry_id": 0, "rows": b"\x01"}], schema=ACKNOWLEDGE_SCHEMA)
     with pytest.raises(Refused, match="no words"):

@@ -34,7 +34,7 @@ def skipped_of(snapshot: LogSnapshot, seed: int) -> tuple[PositionSet, dict[Posi
             lines += [(segment.ledger_id, number, row) for row in gone.tolist()]
             left[Position(segment.ledger_id, number)] = size - len(gone)
     arrays = np.array(lines, dtype=np.int64).reshape(-1, 3).T
-    return positions_given([acknowledge_batch(*arrays)], snapshot), left
+    return positions_given([acknowledge_batch(*arrays)], snapshot, list), left
 
 
 @given(snapshots.shapes, st.integers(0, 2**32), st.integers(0, 40), st.integers(0, 12))
