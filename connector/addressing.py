@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ledger.errors import Refused
 from ledger.names import canonical_name, short_name
 from ledger.partitions import partition_of
 
@@ -45,3 +46,23 @@ class Addressing:
         if self.pattern:
             return re.fullmatch(self.pattern, short_name(name)) is not None
         return name in self.names
+
+
+def dead_letter_ledger(log: str, subscription: str) -> str:
+    """Where rows of a log go that a subscription gave up on; the name may be none that a ledger can have."""
+    part = partition_of(log)
+    return f"{log if part is None else part[0]}-{subscription}-DLQ"
+
+
+def require_dead_letter_ledgers(names: Iterable[str], subscription: str) -> None:
+    """Refuse a subscription whose dead letters could go nowhere: said when the query starts, not with the first one."""
+    for name in names:
+        named = dead_letter_ledger(name, subscription)
+        try:
+            canonical_name(named)
+        except Refused as wrong:
+            raise Refused(
+                f"rows that subscription {subscription!r} gives up on go to {named!r}, which no ledger can be called: "
+                f"{wrong.message}",
+                hint="Read with another name for the subscription, or without maxRedeliveries",
+            ) from None

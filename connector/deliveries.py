@@ -3,7 +3,8 @@
 Rules
 - The broker decides and keeps what it decided; here is only asked. Spark's checkpoint holds the record's number.
 - Dead letters are written to `<ledger>-<subscription>-DLQ` as a run of their own number, once however often it is
-  tried, and only then acknowledged.
+  tried, and only then acknowledged. Those of all partitions of a ledger go to one.
+- Columns that the ledger got since its first dead letter are added to the columns of those.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from connector.addressing import dead_letter_ledger
 from connector.offsets import LedgerOffset, LedgerRange
 from connector.partition_fetch import FetchRange, ReadSource, rows_of
 from ledger.delivery import skip_bytes
@@ -33,7 +35,6 @@ from ledger.position_info import decode_info
 if TYPE_CHECKING:
     from connector.ledger_read import LedgerRead
 
-DEAD_LETTERS = "-DLQ"
 ACK_TIMEOUT_MS = 300_000
 _DEAD = -1
 
@@ -55,13 +56,19 @@ NO_LIMIT = Back()
 
 
 class Deliveries:
-    """What one query delivers of one ledger in the name of a subscription."""
+    """What one query delivers of one ledger in the name of a subscription.
 
-    def __init__(self, read: LedgerRead, subscription: str, ledger: str, incarnation: str) -> None:
+    What was delivered at `before_ms` or later does not come back yet.
+    """
+
+    def __init__(
+        self, read: LedgerRead, subscription: str, ledger: str, incarnation: str, before_ms: int = UNLIMITED
+    ) -> None:
         self._read = read
         self._ledger = ledger
         self._incarnation = incarnation
         self._subscription = subscription
+        self._before_ms = before_ms
         self.explicit = read.options.ack_mode == "explicit"
 
     def newest(self) -> Delivery:
@@ -75,6 +82,7 @@ class Deliveries:
 
     def next(self, offset: LedgerOffset, end: Position, back: Back = NO_LIMIT) -> DecidedDelivery:
         """Decide on the batch after an offset, which reads on up to `end`; of what comes back it takes so much."""
+        timeout_ms, redeliveries, before_ms = self._patience()
         request = NextDelivery(
             self._ledger,
             self._subscription,
@@ -82,21 +90,24 @@ class Deliveries:
             offset.position,
             end,
             self.explicit,
-            *self._patience(),
+            timeout_ms,
+            redeliveries,
             back.rows,
             back.size_bytes,
             back.first,
+            before_ms,
         )
         decided: DecidedDelivery = self._ask("delivery.next", request)
         if decided.dead:
             self._bury(decided.dead)
         return decided
 
-    def _patience(self) -> tuple[int, int]:
+    def _patience(self) -> tuple[int, int, int]:
         options = self._read.options
         return (
             ACK_TIMEOUT_MS if options.ack_timeout is None else options.ack_timeout,
             -1 if options.max_redeliveries is None else options.max_redeliveries,
+            self._before_ms,
         )
 
     def partitions(self, record: int) -> list[FetchRange]:
@@ -129,7 +140,7 @@ class Deliveries:
         columns = read.found.columns if read.found.columns is not None else RAW
         source = read.source(row_shape(read.found.columns, None, RowWishes(), self._ledger))
         options = read.options
-        named = f"{self._ledger}-{self._subscription}{DEAD_LETTERS}"
+        named = dead_letter_ledger(self._ledger, self._subscription)
         given = LedgerOptions(
             ledger=named,
             store=options.store,
@@ -137,6 +148,7 @@ class Deliveries:
             tls_certificate_file_path=options.tls_certificate_file_path,
             tls_key_file_path=options.tls_key_file_path,
             auth_params=options.auth_params,
+            merge_schema=True,
         )
         target = prepare_target(given, spark_schema(columns, named))
         query, version = f"dead-letters of {self._ledger} {self._subscription}", ""

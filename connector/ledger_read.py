@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from connector.addressing import Addressing
+from connector.addressing import Addressing, dead_letter_ledger, require_dead_letter_ledgers
 from connector.connection import DriverConnection
 from connector.offsets import LedgerRange
 from connector.options import LedgerOptions
@@ -105,11 +105,24 @@ class LedgerRead:
         return shape if self._given is None else shape.as_given(self._given, self.name)
 
     def names(self) -> list[str]:
-        """The ledgers that are addressed, partitioned ones as a whole: for a pattern, those that there are now."""
+        """The ledgers that are addressed, partitioned ones as a whole: for a pattern, those that there are now.
+
+        But for those of its own dead letters: what a query gives up on does not come back to it as something new.
+        """
         if not self.addressing.pattern:
-            return list(self.addressing.names)
+            return self._with_dead_letters(list(self.addressing.names))
         names: list[str] = self.connection.call(lambda client: client.call("list", Empty())).names
-        return self.addressing.matching(names)
+        matching = self.addressing.matching(names)
+        if self.options.ack_mode != "explicit":
+            return matching
+        own = {dead_letter_ledger(name, self.reader) for name in matching}
+        return self._with_dead_letters([name for name in matching if name not in own])
+
+    def _with_dead_letters(self, names: list[str]) -> list[str]:
+        """The names, each of which can have dead letters if the query gives up on rows; Refused where one cannot."""
+        if self.options.max_redeliveries is not None:
+            require_dead_letter_ledgers(names, self.reader)
+        return names
 
     def survey(
         self, readings: Mapping[str, Reading], otherwise: Reading = _PLACES, *, of: Sequence[str] | None = None

@@ -51,6 +51,7 @@ from connector.stream_report import (
 )
 from connector.subscribed_ledgers import SubscribedLedgers
 from ledger.cache_calls import CacheReads
+from ledger.delivery_calls import UNLIMITED
 from ledger.errors import DataLoss, Unsupported
 from ledger.position import LATEST, Position, PositionRange
 from ledger.protocol import Empty, SplitPart
@@ -87,6 +88,7 @@ class StreamDriver:
         self.limits = Limits(options.max_rows_per_trigger, options.max_bytes_per_trigger)
         self.delay = Delay(options.min_rows_per_trigger or 0, options.max_trigger_delay)
         self.pinned: dict[str, Position] | None = None
+        self._pinned_ms: dict[str, int] = {}
         self.losses: dict[Loss, None] = {}
         self._edges = ReadEdges(options, stream=True)
         self._initial: StreamOffset | None = None
@@ -210,8 +212,13 @@ class StreamDriver:
         return stream_report(origin, lags, self._ended_by(), reads, list(self.losses))
 
     def pin_end(self) -> None:
-        """AvailableNow: nothing beyond the ends as they are now, and no ledger that comes later."""
-        self.pinned = {log.name: log.end for log in self.read.survey({}).logs}
+        """AvailableNow: nothing beyond the ends as they are now, no ledger that comes later, no row twice."""
+        survey = self.read.survey({})
+        self.pinned = {log.name: log.end for log in survey.logs}
+        for log in survey.logs if self._explicit else ():
+            known = self.held.known(log.name) is not None
+            newest = self._deliveries(log.name, log.incarnation).newest() if known else None
+            self._pinned_ms[log.name] = survey.now_ms if newest is None else newest.now_ms
 
     def stop(self) -> None:
         """Spark may kill the process at any moment of this."""
@@ -295,7 +302,7 @@ class StreamDriver:
         return moved
 
     def _deliveries(self, name: str, incarnation: str) -> Deliveries:
-        return Deliveries(self.read, self.held.name or "", name, incarnation)
+        return Deliveries(self.read, self.held.name or "", name, incarnation, self._pinned_ms.get(name, UNLIMITED))
 
     def _newest(self, name: str, at: LedgerOffset) -> LedgerOffset:
         known = self._deliveries(name, at.incarnation).newest()

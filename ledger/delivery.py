@@ -6,6 +6,8 @@ Rules
 - One that is older than the timeout comes back as a whole, with its count raised by one. Of one that is younger the
   rows that were given back come back alone, and are skipped in it.
 - So every row that is outstanding is in exactly one delivery, and its count is how often it was delivered before.
+- What was delivered within a run over what is there now (`before_ms`) neither comes back nor is given up in it; what of
+  it was given back is remembered.
 - One batch takes so much of what comes back as is allowed, the longest outstanding first, cut at entries. The rest
   waits as it did, and is as old as it was: it comes first in the next batch.
 """
@@ -38,6 +40,14 @@ class Outcome(NamedTuple):
     waiting: list[Share]
     dead: list[Share]
     given_back: PositionSet
+
+
+class Patience(NamedTuple):
+    """When what is outstanding comes back, and how often (-1: for ever); not if delivered at `before_ms` or later."""
+
+    timeout_ms: int
+    max_redeliveries: int
+    before_ms: int = UNLIMITED
 
 
 @dataclass(slots=True)
@@ -114,8 +124,7 @@ def decide(
     given_back: PositionSet,
     snapshot: LogSnapshot,
     now_ms: int,
-    timeout_ms: int,
-    max_redeliveries: int,
+    patience: Patience,
     allowed: Allowance,
 ) -> Outcome:
     """What becomes of each delivery that is outstanding; `mark_delete` is the first position not acknowledged."""
@@ -127,8 +136,10 @@ def decide(
         skipped.trim_below(left.start)
         if not left or not delivers(left, skipped, snapshot):
             continue
-        given_up = 0 <= max_redeliveries <= share.count
-        if now_ms - share.at_ms >= timeout_ms:
+        given_up = 0 <= patience.max_redeliveries <= share.count
+        if share.at_ms >= patience.before_ms:
+            outcome.given_back.update(given_back.within(left))
+        elif now_ms - share.at_ms >= patience.timeout_ms:
             now = left if given_up else allowed.take(left, skipped, snapshot)
             _again(outcome, share, now, skipped, now_ms, given_up=given_up)
             left = PositionRange(now.end, left.end)

@@ -30,7 +30,8 @@ class NextDelivery(msgspec.Struct, frozen=True):
     range without what is acknowledged in it already.
 
     Of what comes back the batch takes at most `back_rows` and `back_bytes`, but with `back_first` at least its first
-    entry; what is left of it comes with later batches.
+    entry; what is left of it comes with later batches. What was delivered at `before_ms` or later, by the broker's
+    clock, does not come back yet, nor what of it was given back.
     """
 
     ledger: str
@@ -44,6 +45,7 @@ class NextDelivery(msgspec.Struct, frozen=True):
     back_rows: NotNegative = UNLIMITED
     back_bytes: NotNegative = UNLIMITED
     back_first: bool = True
+    before_ms: NotNegative = UNLIMITED
 
 
 class AskDue(msgspec.Struct, frozen=True):
@@ -54,6 +56,7 @@ class AskDue(msgspec.Struct, frozen=True):
     after: NotNegative
     ack_timeout_ms: NotNegative = 0
     max_redeliveries: Int64 = -1
+    before_ms: NotNegative = UNLIMITED
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -88,11 +91,15 @@ class AskDelivery(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A record: its number (0: there is none), where the batch after it reads on, and what it delivers."""
+    """A record: its number (0: there is none), where the batch after it reads on, and what it delivers.
+
+    Of the newest, when it was asked for, `now_ms` is the time that shares are stamped with.
+    """
 
     record: int
     position: Position
     shares: list[Share] = []
+    now_ms: int = 0
 
 
 class BuryDead(msgspec.Struct, frozen=True):

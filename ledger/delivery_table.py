@@ -22,7 +22,7 @@ import pyarrow as pa
 from ledger.acknowledgement_table import AcknowledgementTable
 from ledger.clock import Clock, ForwardClock
 from ledger.cursor import Cursor
-from ledger.delivery import Allowance, Outcome, decide, delivers, outside, share_of, skipped_of
+from ledger.delivery import Allowance, Outcome, Patience, decide, delivers, outside, share_of, skipped_of
 from ledger.delivery_calls import AskDelivery, AskDue, BuryDead, DecidedDelivery, Delivery, Due, NextDelivery, Share
 from ledger.delivery_records import DEAD, DeliveryRecord
 from ledger.errors import DataLoss, NotFound
@@ -83,7 +83,11 @@ class DeliveryTable:
         cursor = self._cursor(ledger, request.cursor)
         if request.record == 0:
             found = self._records.newest(ledger, cursor.name)
-            return Delivery(0, cursor.next_position) if found is None else Delivery(found.record, found.position)
+            with self._lock:
+                now_ms = self._now(found)
+            if found is None:
+                return Delivery(0, cursor.next_position, now_ms=now_ms)
+            return Delivery(found.record, found.position, now_ms=now_ms)
         found = self._records.get(ledger, cursor.name, request.record)
         if found is None:
             raise DataLoss(
@@ -182,7 +186,7 @@ class DeliveryTable:
         back = self._given_back.get((cursor.ledger, cursor.name), PositionSet())
         return decide(
             outstanding, acknowledged, cursor.next_position, back, snapshot, self._now(known),
-            request.ack_timeout_ms, request.max_redeliveries, allowed,
+            Patience(request.ack_timeout_ms, request.max_redeliveries, request.before_ms), allowed,
         )  # fmt: skip
 
     def _keep(

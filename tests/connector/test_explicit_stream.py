@@ -224,6 +224,94 @@ def test_dead_letters_are_written_once_and_acknowledged(orders: Ledger) -> None:
     stream.stop()
 
 
+def given_up(stream: LedgerStreamReader, here: dict[str, Any], batches: int = 4) -> dict[str, Any]:
+    """Nobody acknowledges: so many batches later."""
+    for _ in range(batches):
+        here = text(stream.latestOffset(here, ALL) or here)
+    return here
+
+
+def test_dead_letters_of_a_ledger_that_grew_have_its_new_columns(orders: Ledger) -> None:
+    dead = connect(where(orders)["store"])
+    for number, more in enumerate(({}, {"m": 7})):
+        if more:
+            grown = LedgerSource({**where(orders), "mergeSchema": "true"}, "0.1.0")
+            rows = pa.table({"n": pa.array([12], pa.int64()), "m": pa.array([7], pa.int64())})
+            sink = grown.batch_writer(spark_schema(rows.schema, orders.name), overwrite=False)
+            sink.commit([sink.write(iter(rows.to_batches()))])
+        stream = reader(orders, **EXPLICIT, maxRedeliveries="0")
+        given_up(stream, text(stream.initialOffset()))
+        assert dead.ledger(f"{orders.name}-s-DLQ").read().num_rows == 12 + number
+        stream.stop()
+    assert dead.ledger(f"{orders.name}-s-DLQ").read().to_pylist()[-1] == {"n": 12, "m": 7}
+    assert orders.cursor("s").state().backlog_rows == 0
+
+
+@pytest.mark.parametrize("subscription", ["team/billing", "x" * 250])
+def test_dead_letters_that_no_ledger_could_take_fail_the_query_when_it_starts(
+    orders: Ledger, subscription: str
+) -> None:
+    options = {**EXPLICIT, "subscription": subscription}
+    with pytest.raises(Refused, match="which no ledger can be called"):
+        reader(orders, **options, maxRedeliveries="3").initialOffset()
+    assert orders.describe().cursors == []
+    stream = reader(orders, **options)
+    start = text(stream.initialOffset())
+    assert batch(stream, start, text(stream.latestOffset(start, ALL))).num_rows == 12
+    stream.stop()
+
+
+def test_dead_letters_do_not_come_back_to_a_query_over_a_pattern(shared: Path) -> None:
+    name = f"matched{next(NUMBERS)}"
+    connect(shared).ledger(name).append([{"n": 1}])
+    options = {"store": str(shared), **EXPLICIT, "ledgersPattern": f"{name}.*", "maxRedeliveries": "0"}
+    source = LedgerSource(options, "0.1.0")
+    stream = source.stream_reader(source.schema())
+    given_up(stream, text(stream.initialOffset()), 8)
+    stream.stop()
+    assert [one for one in connect(shared).names() if name in one] == [
+        f"public/default/persistent/{name}",
+        f"public/default/persistent/{name}-s-DLQ",
+    ]
+    other = LedgerSource({**options, "subscription": "audit"}, "0.1.0")
+    stream = other.stream_reader(other.schema())
+    start = text(stream.initialOffset())
+    assert batch(stream, start, text(stream.latestOffset(start, ALL))).num_rows == 2
+    stream.stop()
+
+
+def test_dead_letters_of_all_partitions_go_to_one_ledger(shared: Path) -> None:
+    name = f"parts{next(NUMBERS)}"
+    for number, part in enumerate(connect(shared).create_partitioned(name, 3).partitions()):
+        part.append([{"n": number}])
+    source = LedgerSource({"path": name, "store": str(shared), **EXPLICIT, "maxRedeliveries": "1"}, "0.1.0")
+    stream = source.stream_reader(source.schema())
+    given_up(stream, text(stream.initialOffset()), 5)
+    found = connect(shared).ledger(f"{name}-s-DLQ").read().column("n").to_pylist()
+    assert sorted(found) == [0, 1, 2]
+    stream.stop()
+
+
+def test_a_run_over_what_is_there_ends_though_nobody_acknowledges(orders: Ledger) -> None:
+    """Each row comes once in it, given back or timed out or not; the next run brings what is left."""
+    for run, expected in enumerate((list(range(12)), [0, 1, *range(3, 12)])):
+        stream = reader(orders, **EXPLICIT, maxRowsPerTrigger="8")
+        stream.prepareForTriggerAvailableNow()
+        here, seen, rows = text(stream.initialOffset()), [], None
+        for _ in range(9):
+            end = text(stream.latestOffset(here, stream.getDefaultReadLimit()))
+            if end == here:
+                break
+            rows = batch(stream, here, end)
+            assert set(rows.column("__redeliveryCount").to_pylist()) == {run}
+            seen += numbers(rows)
+            say(orders, rows.filter(pc.equal(rows["n"], 1)), action="nack")
+            here = end
+        assert sorted(seen) == expected
+        stream.stop()
+        say(orders, batch_of_all(orders).slice(2, 1))
+
+
 def test_a_stream_by_checkpoint_passes_over_what_is_acknowledged(orders: Ledger) -> None:
     options = {"subscription": "s", "startingPosition": "earliest", "includeMetadata": "true"}
     cursor = orders.cursor("s")
