@@ -6,8 +6,10 @@
     holes      what cursors acknowledged beyond their mark-delete, range by range, and entries of which rows are left
     cache      the counts of the broker's cache
 
-Rules: asked once, on the driver, when the read is planned; no entry of the log is read. Without a ledger a table is of
-all ledgers of the store.
+Rules
+- Asked once, on the driver, when the read is planned; no entry of the log is read. Without a ledger a table is of all
+  ledgers of the store.
+- Holes may be millions: a cursor's cross to its task as the bytes that they are kept in, and become rows there.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from connector.connection import DriverConnection
 from connector.schema import spark_schema
+from ledger.bit_words import Integers
 from ledger.cursor_calls import AskHoles, CursorState, Holes, NameCursor
 from ledger.names import canonical_name
 from ledger.position import LATEST, Position, PositionRange
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from connector.options import LedgerOptions
 
 _POSITION = pa.struct([pa.field("ledgerId", pa.int64()), pa.field("entryId", pa.int64())])
+_HOLES_AT_ONCE = 64 * 1024
 Row = dict[str, Any]
 
 
@@ -48,6 +53,14 @@ class MetadataPartition(InputPartition):
     def __init__(self, table: bytes) -> None:
         super().__init__(None)
         self.table = table
+
+
+class HolesPartition(InputPartition):
+    """The holes of one cursor, a PositionInfo."""
+
+    def __init__(self, ledger: str, cursor: str, info: bytes) -> None:
+        super().__init__(None)
+        self.ledger, self.cursor, self.info = ledger, cursor, info
 
 
 class MetadataReader(DataSourceReader):
@@ -65,6 +78,8 @@ class MetadataReader(DataSourceReader):
         def ask(action: str, request: msgspec.Struct) -> Any:
             return connection.call(lambda client: client.call(action, request))
 
+        if found.rows is None:
+            return list(_holes(ask, options))
         rows = list(found.rows(ask, options))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, found.schema) as stream:
@@ -73,6 +88,8 @@ class MetadataReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows."""
+        if isinstance(partition, HolesPartition):
+            return _hole_rows(partition)
         assert isinstance(partition, MetadataPartition)  # noqa: S101 — told to the type checker
         return iter(pa.ipc.open_stream(partition.table))
 
@@ -87,7 +104,7 @@ Ask = Callable[[str, msgspec.Struct], Any]
 
 class _Table(NamedTuple):
     schema: pa.Schema
-    rows: Callable[[Ask, LedgerOptions], Iterator[Row]]
+    rows: Callable[[Ask, LedgerOptions], Iterator[Row]] | None
 
 
 def _described(ask: Ask, options: LedgerOptions) -> list[LedgerDescription]:
@@ -134,27 +151,33 @@ def _cursors(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _holes(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
+def _holes(ask: Ask, options: LedgerOptions) -> Iterator[HolesPartition]:
     for one in _states(ask, options):
         everything = PositionRange(one.next_position, LATEST)
         found: Holes = ask("cursor.holes", AskHoles(one.ledger, one.cursor, everything))
-        if not found.info:
-            continue
-        positions = decode_info(found.info, f"the holes of cursor {one.cursor!r}").acknowledged
-        for runs in positions.runs():
-            for start, end in zip(runs.starts.tolist(), runs.ends.tolist(), strict=True):
-                yield _hole(one, runs.ledger_id, start, end, None)
-        for ledger_id in positions.ledgers():
-            rows = positions.rows(ledger_id)
-            for entry, left in zip(rows.entries.tolist(), rows.left_counts().tolist(), strict=True):
-                yield _hole(one, ledger_id, entry, entry + 1, left)
+        if found.info:
+            yield HolesPartition(one.ledger, one.cursor, found.info)
 
 
-def _hole(state: CursorState, ledger_id: int, start: int, end: int, left: int | None) -> Row:
-    return {
-        "ledger": state.ledger, "cursor": state.cursor, "ledgerId": ledger_id, "firstEntry": start, "endEntry": end,
-        "rowsLeft": 0 if left is None else left,
-    }  # fmt: skip
+def _hole_rows(part: HolesPartition) -> Iterator[pa.RecordBatch]:
+    """First the runs of whole entries, then the entries of which rows are left; ledger by ledger."""
+    positions = decode_info(part.info, f"the holes of cursor {part.cursor!r}").acknowledged
+    for runs in positions.runs():
+        yield from _hole_batches(part, runs.ledger_id, runs.starts, runs.ends, np.zeros(len(runs.starts), np.int64))
+    for ledger_id in positions.ledgers():
+        rows = positions.rows(ledger_id)
+        yield from _hole_batches(part, ledger_id, rows.entries, rows.entries + 1, rows.left_counts())
+
+
+def _hole_batches(
+    part: HolesPartition, ledger_id: int, starts: Integers, ends: Integers, left: Integers
+) -> Iterator[pa.RecordBatch]:
+    for at in range(0, len(starts), _HOLES_AT_ONCE):
+        columns = [pa.array(values[at : at + _HOLES_AT_ONCE], pa.int64()) for values in (starts, ends, left)]
+        same = [
+            pa.repeat(value, len(columns[0])) for value in (part.ledger, part.cursor, pa.scalar(ledger_id, pa.int64()))
+        ]
+        yield pa.RecordBatch.from_arrays([*same, *columns], schema=_TABLES["holes"].schema)
 
 
 def _cache(ask: Ask, _: LedgerOptions) -> Iterator[Row]:
@@ -188,7 +211,7 @@ _TABLES = {
         ),
         _cursors,
     ),
-    "holes": _Table(pa.schema(_columns("ledger cursor", "", "ledgerId firstEntry endEntry rowsLeft")), _holes),
+    "holes": _Table(pa.schema(_columns("ledger cursor", "", "ledgerId firstEntry endEntry rowsLeft")), None),
     "cache": _Table(pa.schema(_columns("metric", "", "value")), _cache),
 }  # fmt: skip
 TABLES = tuple(_TABLES)

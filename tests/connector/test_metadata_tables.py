@@ -5,14 +5,18 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from connector.data_source import LedgerSource
-from connector.metadata_tables import TABLES, MetadataReader
+from connector.metadata_tables import TABLES, HolesPartition, MetadataReader
 from connector.schema import arrow_schema
 from ledger.api import connect
 from ledger.errors import Refused
+from ledger.position import Position
+from ledger.position_info import encode_info
+from ledger.position_set import PositionSet
 
 
 def table(store: Path, name: str, ledger: str = "") -> list[dict]:
@@ -56,6 +60,23 @@ def test_tables_of_a_store(store: Path) -> None:
     assert table(store, "holes", "other") == []
     assert {row["metric"] for row in table(store, "cache")} >= {"hits", "misses"}
     assert set(TABLES) == {"ledgers", "segments", "cursors", "holes", "cache"}
+
+
+def test_millions_of_holes_are_rows_by_columns(store: Path) -> None:
+    """What crosses to the task is no larger than the cursor's state."""
+    held, count = PositionSet(), 2_000_000
+    held.add_entries(7, np.arange(0, 2 * count, 2))
+    part = HolesPartition("orders", "billing", encode_info(Position(7, -1), held))
+    assert len(pickle.dumps(part)) < 1_000_000
+    source = LedgerSource({"store": str(store), "table": "holes"}, "0")
+    reader = source.batch_reader(source.schema())
+    found = 0
+    for batch in reader.read(part):
+        assert batch.schema.equals(arrow_schema(source.schema()))
+        firsts = np.asarray(batch.column("firstEntry"))
+        assert np.array_equal(firsts, np.arange(2 * found, 2 * (found + len(firsts)), 2))
+        found += batch.num_rows
+    assert found == count
 
 
 def test_a_table_that_is_none_and_a_stream_of_one_are_refused(tmp_path: Path) -> None:
