@@ -40,6 +40,8 @@ from ledger.position import Position, PositionRange
 from ledger.position_set import PositionSet
 
 Change = Callable[[Cursor], Cursor]
+Forgetting = Callable[[str, str], AbstractContextManager[None]]
+"""Within which a cursor of a ledger is reset or deleted: what batches of it delivered is forgotten."""
 
 
 class CursorTable:
@@ -52,12 +54,14 @@ class CursorTable:
         snapshot_of: Callable[[str], LogSnapshot],
         beyond: AcknowledgementTable | None = None,
         chunks: ChunkTable | None = None,
+        forgetting: Forgetting = lambda _ledger, _cursor: nullcontext(),
     ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._snapshot_of = snapshot_of
         self.beyond = beyond
         self._chunks = chunks
+        self._forgetting = forgetting
 
     def names(self, ledger: str) -> list[str]:
         """The cursors of a managed ledger, sorted."""
@@ -153,19 +157,17 @@ class CursorTable:
         snapshot.require_left(request.next_position)
         found = self._get(snapshot.name, request.cursor).cursor
         found.reset(request.next_position, snapshot.end)
-        with self._cleared(found, snapshot):
+        with self._forgetting(snapshot.name, request.cursor), self._cleared(found, snapshot):
             self._change(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
-            self._metadata.deliveries.forget(snapshot.name, request.cursor)
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
 
     def delete(self, request: NameCursor) -> None:
         """Delete a cursor; NotFound when there is none."""
         snapshot = self._snapshot_of(request.ledger)
         found = self._get(snapshot.name, request.cursor).cursor
-        with self._cleared(found, snapshot, deleted=True):
+        with self._forgetting(snapshot.name, request.cursor), self._cleared(found, snapshot, deleted=True):
             if not self._metadata.delete_cursor(snapshot.name, request.cursor):
                 raise self._missing(snapshot.name, request.cursor)
-            self._metadata.deliveries.forget(snapshot.name, request.cursor)
 
     def next_position(self, ledger: str, name: str) -> Position:
         """The first position that a cursor has not acknowledged."""

@@ -14,7 +14,8 @@ Invariants
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import pyarrow as pa
@@ -104,6 +105,15 @@ class DeliveryTable:
             cursor = self._cursor(snapshot.name, name)
             self._given_back.setdefault((cursor.ledger, cursor.name), PositionSet()).update(given)
         return given
+
+    @contextmanager
+    def forgetting(self, ledger: str, cursor: str) -> Iterator[None]:
+        """Nothing is outstanding any more, and no batch is decided while a cursor is reset or deleted within."""
+        with self._lock:
+            # First: without its record a reader goes on where the cursor is, wherever a crash leaves that.
+            self._records.forget(ledger, cursor)
+            self._given_back.pop((ledger, cursor), None)
+            yield
 
     def bury(self, request: BuryDead) -> None:
         """The dead letters stand elsewhere: acknowledge them. May be repeated."""

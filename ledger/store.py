@@ -84,7 +84,12 @@ class Store:
         self.acknowledgements = AcknowledgementTable(metadata, place, settings, chunks)
         self.deliveries = DeliveryTable(metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements)
         self.cursors = CursorTable(
-            metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements, chunks
+            metadata,
+            clock,
+            lambda name: self.ledger(name).snapshot,
+            self.acknowledgements,
+            chunks,
+            self.deliveries.forgetting,
         )
         self.partitions = PartitionTable(metadata, new_id)
         self._lock_held = lock

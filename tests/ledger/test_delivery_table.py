@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -343,6 +344,29 @@ def test_after_a_reset_nothing_is_outstanding(rig: DeliveryRig) -> None:
     rig.ack((0, 0, 0))
     rig.store.cursors.reset(ResetCursor("log", "c", Position(3, 0)))
     assert rig.take() == Counter({(row, 0): 1 for row in all_rows(range(3, 5))})
+
+
+def test_a_reset_while_a_batch_is_decided_is_before_it_or_after(
+    rig: DeliveryRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that was kept after the reset would let the reader go on where it was, and leave out what is before."""
+    rig.take(Position(4, 0))
+    rig.ack(*all_rows(range(4)))
+    decides, resets = rig.store.deliveries._outcome, []
+
+    def meanwhile(*given: object) -> object:
+        if not resets:
+            reset = ResetCursor("log", "c", Position(1, 0))
+            resets.append(threading.Thread(target=rig.store.cursors.reset, args=(reset,)))
+            resets[0].start()
+            resets[0].join(0.3)
+        return decides(*given)
+
+    monkeypatch.setattr(rig.store.deliveries, "_outcome", meanwhile)
+    first = rig.take()
+    resets[0].join()
+    assert {row for row, _ in first + rig.take()} == set(all_rows(range(1, 5)))
+    assert rig.backlog() == 80
 
 
 def test_without_explicit_only_holes_need_a_record(rig: DeliveryRig) -> None:
