@@ -141,9 +141,8 @@ class AcknowledgementTable:
         with self._holding(cursor, snapshot) as held:
             held.trim_below(position)
 
-    def after(self, cursor: Cursor, entries: int, snapshot: LogSnapshot) -> Position:
-        """The position after so many entries that deliver rows and are left; the end when there are fewer."""
-        at = cursor.next_position
+    def after(self, cursor: Cursor, at: Position, entries: int, snapshot: LogSnapshot) -> Position:
+        """The position after so many entries from `at` on that have rows and are left; the end when there are fewer."""
         left = PositionRange(max(at, snapshot.start), snapshot.end)
         with self._holding(cursor, snapshot) as held:
             for part in snapshot.slices(left) if left and entries else ():

@@ -75,11 +75,17 @@ class ResetCursor(msgspec.Struct, frozen=True):
 
 
 class SkipEntries(msgspec.Struct, frozen=True):
-    """Acknowledge the next `entries` entries that deliver rows and are not acknowledged; all there are, for -1."""
+    """Acknowledge the next `entries` entries that deliver rows and are not acknowledged; all there are, for -1.
+
+    They are counted from `start`, where the caller saw the cursor, and end at `end`, where it saw the log's: so that a
+    call whose answer was lost may be repeated.
+    """
 
     ledger: str
     cursor: str
     entries: Int64
+    start: Position
+    end: Position
 
 
 class CursorProperties(msgspec.Struct, frozen=True):

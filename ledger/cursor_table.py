@@ -132,7 +132,9 @@ class CursorTable:
         """Acknowledge so many of the next entries, or all there are."""
         snapshot = self._snapshot_of(request.ledger)
         cursor = self._get(snapshot.name, request.cursor).cursor
-        at = snapshot.end if request.entries < 0 else self._beyond().after(cursor, request.entries, snapshot)
+        at = min(request.end, snapshot.end)
+        if request.entries >= 0:
+            at = min(at, self._beyond().after(cursor, request.start, request.entries, snapshot))
         return self.mark_delete(MarkDelete(request.ledger, request.cursor, max(at, cursor.next_position)))
 
     def change_properties(self, request: CursorProperties) -> CursorState:

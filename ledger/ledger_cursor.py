@@ -107,7 +107,11 @@ class Cursor:
 
     def skip(self, entries: int) -> CursorState:
         """Acknowledge the next `entries` entries that are left; -1 clears the whole backlog."""
-        request = SkipEntries(self.ledger.name, self.name, entries)
+        start, end = (
+            self.state(precise=False).next_position,
+            self.ledger.client.call("end", AskEnd(self.ledger.name)).end,
+        )
+        request = SkipEntries(self.ledger.name, self.name, entries, start, end)
         state: CursorState = self.ledger.client.call("cursor.skip", request)
         return state
 

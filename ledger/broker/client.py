@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from ledger.broker.producer import Producer
 
 _RETRY_MS = 50
+_GOING = {"delete", "cursor.delete"}  # which find nothing when they are repeated
 _CALL_SECONDS = 120.0
 _HELLO_MS_MIN = 1000
 _OPTIONS = [
@@ -131,7 +132,7 @@ class Client:
                 repeated = True
                 pause(_RETRY_MS)
             except NotFound:
-                if repeated and action == "delete":
+                if repeated and action in _GOING:
                     return Empty()  # the attempt whose answer was lost did it
                 raise
 

@@ -14,7 +14,7 @@ import pytest
 from ledger.acknowledged_rows import acknowledge_batch
 from ledger.api import LedgerStore, connect
 from ledger.broker.acknowledge_stream import acknowledge
-from ledger.errors import DataLoss, NotFound, Refused
+from ledger.errors import DataLoss, NotFound, Refused, Unavailable
 from ledger.position import Position
 from ledger.protocol import AcknowledgeCommand, Empty
 
@@ -73,3 +73,27 @@ def test_millions_of_rows_are_one_call(store: LedgerStore) -> None:
     with pytest.raises(NotFound, match="no cursor 'd'"):
         acknowledge(store.client, AcknowledgeCommand(orders.name, "d"), batches)
     assert cursor.state() == state
+
+
+def test_a_call_whose_answer_is_lost_does_once_what_it_does(
+    store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = store.ledger("repeated")
+    for number in range(5):
+        orders.append([{"n": number}])
+    cursor, client = orders.cursor("c"), orders.client
+    once, lost = client._call_once, []
+
+    def answers(action: str, *given: object) -> object:
+        answer = once(action, *given)
+        if action in {"cursor.skip", "cursor.delete"} and action not in lost:
+            lost.append(action)
+            raise Unavailable("the broker did not answer")
+        return answer
+
+    monkeypatch.setattr(client, "_call_once", answers)
+    assert cursor.skip(2).backlog_entries == 3
+    cursor.delete()
+    assert lost == ["cursor.skip", "cursor.delete"]
+    with pytest.raises(NotFound):
+        cursor.delete()

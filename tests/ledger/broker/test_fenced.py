@@ -40,7 +40,7 @@ from ledger.cursor_calls import (
 from ledger.delivery_calls import BuryDead, NextDelivery
 from ledger.errors import Fenced, LedgerError, Unavailable
 from ledger.offload_calls import OffloadPrefix
-from ledger.position import EARLIEST, Position
+from ledger.position import EARLIEST, LATEST, Position
 from ledger.producer_messages import AskSequence, ChangePartitions
 from ledger.protocol import (
     ACTIONS,
@@ -76,7 +76,7 @@ CHANGES: dict[str, Callable[[Any], msgspec.Struct]] = {
     "cursor.mark_delete": lambda _: MarkDelete("orders", "billing", Position(0, 1)),
     "cursor.reset": lambda _: ResetCursor("orders", "billing", Position(0, 1)),
     "cursor.delete": lambda _: NameCursor("orders", "billing"),
-    "cursor.skip": lambda _: SkipEntries("orders", "billing", 1),
+    "cursor.skip": lambda _: SkipEntries("orders", "billing", 1, EARLIEST, LATEST),
     "cursor.properties": lambda _: CursorProperties("orders", "billing", {"a": "b"}),
     "delivery.next": lambda _: NextDelivery("orders", "billing", 0, EARLIEST, Position(0, 1), explicit=True),
     "delivery.bury": lambda _: BuryDead("orders", "billing", 0),
