@@ -51,6 +51,7 @@ class DeliveryTable:
         self._beyond = beyond
         self._lock = threading.Lock()
         self._given_back: dict[tuple[str, str], PositionSet] = {}
+        self._came_back: dict[tuple[str, str], tuple[int, PositionSet]] = {}
 
     def next(self, request: NextDelivery) -> DecidedDelivery:
         """Decide on the batch after a record."""
@@ -113,6 +114,7 @@ class DeliveryTable:
             # First: without its record a reader goes on where the cursor is, wherever a crash leaves that.
             self._records.forget(ledger, cursor)
             self._given_back.pop((ledger, cursor), None)
+            self._came_back.pop((ledger, cursor), None)
             yield
 
     def bury(self, request: BuryDead) -> None:
@@ -160,6 +162,7 @@ class DeliveryTable:
         now = self._now(known)
         allowed = Allowance(request.back_rows, request.back_bytes, request.back_first)
         outcome = self._outcome(request, cursor, known, acknowledged, snapshot, allowed)
+        self._came_back[key] = request.after, self._back(key, request.after)
         self._given_back.pop(key, None)
         if outcome.given_back:
             self._given_back[key] = outcome.given_back
@@ -193,11 +196,19 @@ class DeliveryTable:
         allowed: Allowance,
     ) -> Outcome:
         outstanding = [] if known is None else [*known.waiting, *known.shares]
-        back = self._given_back.get((cursor.ledger, cursor.name), PositionSet())
+        back = self._back((cursor.ledger, cursor.name), request.after)
         return decide(
             outstanding, acknowledged, cursor.next_position, back, snapshot, self._now(known),
             Patience(request.ack_timeout_ms, request.max_redeliveries, request.before_ms), allowed,
         )  # fmt: skip
+
+    def _back(self, key: tuple[str, str], after: int) -> PositionSet:
+        """What was given back before the batch after a record, also when that batch is decided once more."""
+        back = self._given_back.get(key, PositionSet()).copy()
+        decided, came = self._came_back.get(key, (-1, back))
+        if decided == after:
+            back.update(came)
+        return back
 
     def _keep(
         self,
