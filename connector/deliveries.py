@@ -128,17 +128,17 @@ class Deliveries:
         ]
 
     def _bury(self, dead: int) -> None:
+        from connector.buried_rows import buried, buried_columns, buried_shape
         from connector.options import LedgerOptions
-        from connector.row_shape import RowWishes, row_shape
-        from connector.schema import RAW, spark_schema
+        from connector.schema import spark_schema
         from connector.sink_run import commit_parts, stage_rows
         from connector.sink_target import prepare_target
 
         read = self._read
         found = self._get(_DEAD)
         # A ledger of messages is read as bytes, whatever their schema: nothing of them may be lost here.
-        columns = read.found.columns if read.found.columns is not None else RAW
-        source = read.source(row_shape(read.found.columns, None, RowWishes(), self._ledger))
+        shape = buried_shape(read.found.columns, self._ledger)
+        columns, source = buried_columns(shape), read.source(shape)
         options = read.options
         named = dead_letter_ledger(self._ledger, self._subscription)
         given = LedgerOptions(
@@ -152,7 +152,7 @@ class Deliveries:
         )
         target = prepare_target(given, spark_schema(columns, named))
         query, version = f"dead-letters of {self._ledger} {self._subscription}", ""
-        staged = stage_rows(target, version, query, dead, self._rows(found.shares, source))
+        staged = stage_rows(target, version, query, dead, buried(self._rows(found.shares, source), columns))
         commit_parts(target, version, [staged], dead)
         self._ask("delivery.bury", BuryDead(self._ledger, self._subscription, dead))
 

@@ -224,6 +224,41 @@ def test_dead_letters_are_written_once_and_acknowledged(orders: Ledger) -> None:
     stream.stop()
 
 
+def test_dead_letters_say_all_that_their_rows_said_and_where_they_were(empty: Ledger, shared: Path) -> None:
+    """Columns, key, event time and properties; of a ledger of messages and of one of columns."""
+    rows = connect(shared).ledger(f"rows{next(NUMBERS)}")
+    written = pa.table(
+        {
+            "n": pa.array([1, 2, 3], pa.int64()),
+            "__key": ["a", None, "c"],
+            "__messageProperties": pa.array([[("x", "y"), ("z", "")], None, []], pa.map_(pa.string(), pa.string())),
+        }
+    )
+    sink = LedgerSource(where(rows) | {"path": rows.name}, "0").batch_writer(
+        spark_schema(written.schema, "rows"), overwrite=False
+    )
+    sink.commit([sink.write(iter(written.to_batches()))])
+    with empty.producer() as producer:
+        producer.send(b"one", key="k", properties={"x": "y"}, event_time_ms=7)
+        producer.send(b"two")
+    for ledger in (rows, empty):
+        before = batch_of_all(ledger)
+        stream = reader(ledger, **EXPLICIT, maxRedeliveries="1")
+        here = text(stream.initialOffset())
+        end = text(stream.latestOffset(here, ALL))
+        say(ledger, batch(stream, here, end).slice(1, 1))
+        given_up(stream, end)
+        stream.stop()
+        dead = batch_of_all(connect(shared).ledger(f"{ledger.name}-s-DLQ"))
+        expected = before.take([0, *range(2, before.num_rows)])
+        own = [name for name in before.column_names if not name.startswith("__")]
+        assert dead.select([*own, "__key", "__eventTime"]).equals(expected.select([*own, "__key", "__eventTime"]))
+        for found, said in zip(dead.to_pylist(), expected.to_pylist(), strict=True):
+            place = ":".join(str(number) for number in said["__position"].values())
+            origin = [("REAL_TOPIC", said["__topic"]), ("ORIGIN_MESSAGE_ID", place)]
+            assert found["__messageProperties"] == [*(said["__messageProperties"] or []), *origin]
+
+
 def given_up(stream: LedgerStreamReader, here: dict[str, Any], batches: int = 4) -> dict[str, Any]:
     """Nobody acknowledges: so many batches later."""
     for _ in range(batches):
