@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _RAW = pa.schema([pa.field("value", pa.binary())])
 _BLOCK_BYTES = 4 * 1024 * 1024
-_ALIGNMENT = 64
 
 
 def read_rows(
@@ -72,13 +71,13 @@ def require_positions(**given: object) -> None:
             )
 
 
-def _aligned(payload: memoryview) -> pa.Buffer:
-    """The payload where Arrow's own joins and sums want it; in a segment it begins at any byte."""
-    buffer = pa.py_buffer(payload)
-    if buffer.address % _ALIGNMENT == 0:
-        return buffer
-    copy = pa.allocate_buffer(buffer.size)
-    np.frombuffer(copy, dtype=np.uint8)[:] = np.frombuffer(buffer, dtype=np.uint8)
+def _copied(payload: memoryview) -> pa.Buffer:
+    """The payload where Arrow's own joins and sums want it: in a segment it begins at any byte.
+
+    Also where it begins well by chance: a table that keeps one payload of a block would keep all of the block mapped.
+    """
+    copy = pa.allocate_buffer(len(payload))
+    np.frombuffer(copy, dtype=np.uint8)[:] = np.frombuffer(payload, dtype=np.uint8)
     return copy
 
 
@@ -90,7 +89,7 @@ def _rows(entry: ParsedEntry, fit: ColumnFit | None, where: str) -> Iterator[pa.
         held, wanted = kinds if is_arrow(entry.metadata) else kinds[::-1]
         raise Refused(f"{where} holds {held}, the ledger is one of {wanted}")
     if fit is not None:
-        for batch in decode_rows(_aligned(entry.payload), where):
+        for batch in decode_rows(_copied(entry.payload), where):
             yield fit.fit(batch, where)
         return
     values = [message.value for message in decode_messages(entry, where)]
