@@ -10,9 +10,11 @@ Invariants
 - A file has its memory before anybody maps it: where there is none left the block is not made, and nobody is killed.
 - Who maps a block holds a shared lock on the open file, which the kernel keeps until it is unmapped or its process is
   dead. What was let go of loses its name; its memory is free when nobody holds such a lock, and is cut to nothing then,
-  so that who opened it a moment too early finds that it is gone.
+  so that who opened it a moment too early finds that it is gone. The broker asks whether anybody holds one by taking
+  the lock for itself, for a moment: who finds it taken tries again.
 - A head is compared with what the broker promised by whoever maps it.
-- What a dead broker left is removed by the next that begins.
+- What a dead broker left is removed by the next that begins. What readers of its store have still counts there until
+  they let go of it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ import os
 import shutil
 import threading
 import weakref
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -32,9 +36,11 @@ import pyarrow as pa
 
 from ledger import disk
 from ledger.cache.mapped_block import map_range
+from ledger.clock import pause
 from ledger.errors import LedgerError, NotFound
 
 HEAD_BYTES = 256
+_TRIES = 500
 _ROOT = Path("/dev/shm")  # noqa: S108 — its own directory in it is this user's alone
 _log = logging.getLogger(__name__)
 
@@ -75,6 +81,7 @@ class SharedHome:
         self._fd = fd
         self._helds = weakref.WeakSet[SharedHeld]()
         self._released = False
+        self._named = True
         self._lock = threading.Lock()
 
     @property
@@ -101,14 +108,24 @@ class SharedHome:
                 return False
             if len(self._helds):
                 return True
-            Path(self.place.path).unlink(missing_ok=True)
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if self._named:
+                Path(self.place.path).unlink(missing_ok=True)
+                self._named = False
+            if not _locked(self._fd, fcntl.LOCK_EX):
                 return True
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
+            return False
+
+    def in_hands(self) -> bool:
+        """Whether somebody has it mapped now, let go of or not."""
+        with self._lock:
+            if self._fd < 0:
+                return False
+            if not _locked(self._fd, fcntl.LOCK_EX):
+                return True
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
             return False
 
     def __del__(self) -> None:
@@ -119,26 +136,31 @@ class SharedHome:
 class SharedBlocks:
     """Makes blocks in the directory of one broker; none where there is no shared memory to speak of."""
 
-    def __init__(self, directory: Path | None, name: str, lock: int = -1) -> None:
+    def __init__(self, directory: Path | None, name: str, lock: int = -1, left: Sequence[SharedHome] = ()) -> None:
         self._directory = directory
         self._name = name
         self._lock = lock
+        self.left = left
+        """Blocks of this store's dead brokers that readers have still: without a name, let go of."""
         self._numbers = count(1)
 
     @classmethod
     def begin(cls, store_id: str, epoch: int, root: Path = _ROOT) -> SharedBlocks:
         """Remove what dead brokers left, and make a directory for this one."""
-        directory = root / f"ledger-{os.getuid()}-{store_id}-{epoch}"
+        name = f"ledger-{os.getuid()}-{store_id}-{epoch}"
+        directory, making = root / name, root / f".{name}"
         try:
-            _sweep(root, f"ledger-{os.getuid()}-")
+            left = _sweep(root, f"ledger-{os.getuid()}-", store_id)
             shutil.rmtree(directory, ignore_errors=True)
-            directory.mkdir(mode=0o700)
-            lock = disk.create_file(directory / "lock")
+            shutil.rmtree(making, ignore_errors=True)
+            making.mkdir(mode=0o700)
+            lock = disk.create_file(making / "lock")
             disk.hold(lock)
+            making.rename(directory)  # held already: one that is not held is swept
         except (OSError, LedgerError) as error:
             _log.info("no blocks in shared memory: %s", error)
             return cls(None, "")
-        return cls(directory, f"{store_id} {epoch}", lock)
+        return cls(directory, f"{store_id} {epoch}", lock, left)
 
     def __bool__(self) -> bool:
         return self._directory is not None
@@ -181,10 +203,12 @@ def map_shared(place: SharedPlace, offset: int, length: int) -> pa.Buffer:
     except FileNotFoundError:
         raise _gone(place) from None
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _gone(place) from None
+        tries = 0
+        while not _locked(fd, fcntl.LOCK_SH):  # by the broker, which looks or cuts it to nothing
+            tries += 1
+            if tries > _TRIES:
+                raise _gone(place)
+            pause(1)
         wanted = place.head.encode().ljust(HEAD_BYTES, b"\0")
         if os.fstat(fd).st_size < HEAD_BYTES + offset + length or os.pread(fd, HEAD_BYTES, 0) != wanted:
             raise _gone(place)
@@ -193,18 +217,41 @@ def map_shared(place: SharedPlace, offset: int, length: int) -> pa.Buffer:
         os.close(fd)
 
 
+def _locked(fd: int, kind: int) -> bool:
+    """Take a lock on an open file, if nobody is in the way."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _gone(place: SharedPlace) -> NotFound:
     return NotFound(f"{place.path} is not there any more, or another block", hint="Ask for the range again")
 
 
-def _sweep(root: Path, prefix: str) -> None:
-    """Remove the directories of brokers that hold theirs no more."""
+def _sweep(root: Path, prefix: str, store_id: str) -> list[SharedHome]:
+    """Remove the directories of brokers that hold theirs no more; what readers have still of a store's own."""
+    left = list[SharedHome]()
     for directory in root.glob(f"{prefix}*"):
-        if directory.stat().st_uid != os.getuid():
-            continue
-        try:
+        # One that is alive, or that another broker removes now, is none of ours; an empty one is no memory.
+        with suppress(OSError, LedgerError):
+            if directory.stat().st_uid != os.getuid():
+                continue
             with disk.opened(directory / "lock", writable=True) as fd:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if directory.name.startswith(f"{prefix}{store_id}-"):
+                    left += [home for home in map(_left, directory.glob("*.block")) if home is not None]
                 shutil.rmtree(directory, ignore_errors=True)
-        except (BlockingIOError, FileNotFoundError, LedgerError):
-            continue  # alive, or about to hold it; an empty one is no memory
+    return left
+
+
+def _left(path: Path) -> SharedHome | None:
+    """A dead broker's block, without its name, if a reader has it still."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    home = SharedHome(fd, SharedPlace(str(path), ""), max(os.fstat(fd).st_size - HEAD_BYTES, 0))
+    home.release()
+    return home if home.lingers() else None

@@ -4,6 +4,7 @@ of a dead broker. Method: directories as shared memory, a file system that is fu
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -197,3 +200,76 @@ def test_what_a_dead_broker_left_is_removed_and_a_living_one_keeps_its_own(tmp_p
     while list(tmp_path.iterdir()) and time.monotonic() < until:
         SharedBlocks.begin("next", 2, tmp_path).close()
     assert not list(tmp_path.iterdir())
+
+
+def test_brokers_that_begin_and_end_at_the_same_time_all_have_their_memory(tmp_path: Path) -> None:
+    """Each sweeps while the others make and remove their directories."""
+    frames = pa.py_buffer(BYTES[:1000])
+
+    def begin_and_end(number: int) -> None:
+        for epoch in range(40):
+            blocks = SharedBlocks.begin(f"store{number}", epoch, tmp_path)
+            assert blocks
+            for first in range(2):
+                home = blocks.put(1, first, frames)
+                assert home is not None
+                assert bytes(home.frames) == BYTES[:1000]
+                home.release()
+            blocks.close()
+
+    with ThreadPoolExecutor(6) as brokers:
+        for done in [brokers.submit(begin_and_end, number) for number in range(6)]:
+            done.result(60)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_next_broker_counts_what_is_mapped_and_frees_it(tmp_path: Path) -> None:
+    dead = SharedBlocks.begin("store", 1, tmp_path)
+    homes = [put(dead) for _ in range(3)]
+    mine = [map_shared(home.place, 0, len(BYTES)) for home in homes[:2]]
+    os.close(dead._lock)  # as the kernel does when it is killed
+    blocks = SharedBlocks.begin("store", 2, tmp_path)
+    assert [(home.size, home.lingers()) for home in blocks.left] == [(len(BYTES), True)] * 2
+    with pytest.raises(NotFound):
+        map_shared(homes[0].place, 0, len(BYTES))
+    assert bytes(mine[1]) == BYTES
+    del mine[0]
+    gc.collect()
+    assert sorted(home.lingers() for home in blocks.left) == [False, True]
+    del mine[0]
+    gc.collect()
+    assert not any(home.lingers() for home in blocks.left)
+    blocks.close()
+
+
+def test_whether_a_block_is_in_somebodys_hands_can_be_asked(shared: SharedBlocks) -> None:
+    home = put(shared)
+    assert not home.in_hands()
+    frames = map_shared(home.place, 0, 10)
+    assert home.in_hands()
+    del frames
+    gc.collect()
+    assert not home.in_hands()
+    home.release()
+    assert not home.in_hands()
+
+
+def test_nobody_is_turned_away_while_the_broker_asks(shared: SharedBlocks) -> None:
+    home = put(shared)
+    asking = os.open(home.place.path, os.O_RDWR)
+    fcntl.flock(asking, fcntl.LOCK_EX)
+    with ThreadPoolExecutor(1) as reading:
+        found = reading.submit(map_shared, home.place, 0, 10)
+        while not _waits(home.place.path):
+            assert not found.done()
+        os.close(asking)
+        assert bytes(found.result(10)) == BYTES[:10]
+
+
+def _waits(path: str) -> bool:
+    """Whether this process has it open three times: the home, who asks, who wants to map it."""
+    links = list[str]()
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            links.append(str(fd.readlink()))
+    return links.count(path) == 3
