@@ -20,6 +20,8 @@ def show_cache(console: Console, counted: CacheMetrics, name: str) -> None:
         ("bytes of these that were read ahead", "ahead_bytes"),
         ("milliseconds that queries waited for others", "waited_ms"),
         ("entries cached", "entries"),
+        ("entries put into the cache", "inserted"),
+        ("entries let go of", "evicted"),
         ("bytes held", "size_bytes"),
         ("expected reads", "expected_reads"),
         ("bytes that are expected", "non_evictable_bytes"),
@@ -27,8 +29,11 @@ def show_cache(console: Console, counted: CacheMetrics, name: str) -> None:
         table.add_row(title, *[f"{getattr(part, field):,}" for part in [*parts, counted]])
     console.print(table)
     console.print(
-        f"policy {counted.policy}, limit {counted.limit_bytes:,} bytes, "
-        f"{counted.evictions:,} evictions by size in {counted.eviction_nanos / 1e6:,.1f} ms"
+        f"policy {counted.policy}, {counted.size_bytes:,} of {counted.limit_bytes:,} bytes taken, "
+        f"{counted.lingering_bytes:,} let go of and in readers' hands, "
+        f"{counted.inflight_read_bytes:,} on their way from storage; "
+        f"{counted.evictions:,} evictions by size in {counted.eviction_nanos / 1e6:,.1f} ms, "
+        f"{counted.requeues:,} lives extended"
     )
     if any(part.readers for part in parts):
         console.print(_readers(parts))

@@ -46,6 +46,7 @@ from connector.stream_report import (
     WAITING,
     LedgerLag,
     Origin,
+    cache_between,
     reads_between,
     stream_report,
 )
@@ -203,13 +204,14 @@ class StreamDriver:
         behind = {log.name: log for log in left.logs if log.name in readings}
         lags = [LedgerLag(log, behind.get(name), left.now_ms) for name, log in logs.items()]
         counted: CacheReads = connection.call(lambda client: client.call("cache.reads", Empty()))
-        reads, self._counted = reads_between(self._counted, counted), counted
+        reads, cache = reads_between(self._counted, counted), cache_between(self._counted, counted)
+        self._counted = counted
         options = self.read.options
         # Who listens to progress acknowledges what a subscription has committed. Here only rows may be acknowledged, by
         # name, and whoever moved the cursor to the end of a batch would lose all of its rows that are not.
         subscription = None if self._explicit else options.subscription
         origin = Origin.of(connection.location, connection.client.store_id, subscription, options.credentials())
-        return stream_report(origin, lags, self._ended_by(), reads, list(self.losses))
+        return stream_report(origin, lags, self._ended_by(), reads, cache, list(self.losses))
 
     def pin_end(self) -> None:
         """AvailableNow: nothing beyond the ends as they are now, no ledger that comes later, no row twice."""

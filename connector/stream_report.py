@@ -3,6 +3,7 @@ of its progress. It is the only place of a progress that a Python source can wri
 
     {"v": 1, "store": "/data/store", "storeId": "<uuid>", "subscription": "billing", "credentials": {…},
      "batch": {"endedBy": "maxRowsPerTrigger"}, "reads": {"mappedBytes": …, "sentBytes": …, "cacheHitRate": …},
+     "cache": {"hits": …, "misses": …, "sizeBytes": …, …},
      "ledgers": {"public/default/persistent/orders":
         {"ledger": 3, "entry": 90, "id": "<incarnation>", "lagEntries": 2, "lagRows": 20, "lagBytes": 4096,
          "lagMs": 310, "lastPublishMs": 1763746000000}},
@@ -13,6 +14,7 @@ Rules
 - `lagMs` is how long the oldest entry that is left has waited, by the broker's clock; 0 when nothing is left.
 - `reads` counts what the broker handed out to anybody since the last report: places that were mapped, blocks that were
   sent. `cacheHitRate` is of both: entries that were not read from storage.
+- `cache` is the broker's, over all its ledgers: what was counted since the last report, and what it is now.
 - Of many ledgers the report names those that lag most, and `ledgersInAll` sums up all. What was lost and skipped is in
   `dataLoss`, the newest last; `dataLosses` counts.
 - Credentials are references, never what they name. A report is read back by the session's listener
@@ -109,15 +111,39 @@ def reads_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
     }
 
 
+def cache_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
+    """What the broker's cache did between two counts of it, and what it is at the second."""
+    if before is None or now.misses < before.misses or now.inserted < before.inserted:
+        before = CacheReads()
+    return {
+        "evicted": now.evicted - before.evicted,
+        "evictionMs": round((now.eviction_nanos - before.eviction_nanos) / 1e6, 3),
+        "evictions": now.evictions - before.evictions,
+        "expectedReads": now.expected_reads,
+        "hitBytes": now.hit_bytes - before.hit_bytes,
+        "hits": now.hits - before.hits,
+        "inflightReadBytes": now.inflight_read_bytes,
+        "inserted": now.inserted - before.inserted,
+        "limitBytes": now.limit_bytes,
+        "lingeringBytes": now.lingering_bytes,
+        "missBytes": now.miss_bytes - before.miss_bytes,
+        "misses": now.misses - before.misses,
+        "nonEvictableBytes": now.non_evictable_bytes,
+        "requeues": max(now.requeues - before.requeues, 0),  # another policy counts from nothing
+        "sizeBytes": now.size_bytes,
+    }
+
+
 def stream_report(
     origin: Origin,
     ledgers: Sequence[LedgerLag],
     ended_by: str,
     reads: Mapping[str, Any],
+    cache: Mapping[str, Any],
     losses: Sequence[Loss] = (),
 ) -> dict[str, Any]:
     """The value that goes into the progress."""
-    value: dict[str, Any] = {"batch": {"endedBy": ended_by}}
+    value: dict[str, Any] = {"batch": {"endedBy": ended_by}, "cache": dict(cache)}
     if origin.credentials:
         value["credentials"] = dict(origin.credentials)
     if losses:

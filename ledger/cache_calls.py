@@ -38,7 +38,10 @@ class ReaderPlace(msgspec.Struct, frozen=True):
 
 
 class CacheReads(msgspec.Struct, frozen=True):
-    """What was handed out since the broker started, over all ledgers: a part of `CacheMetrics` that is told at once."""
+    """What was handed out since the broker started, over all ledgers, and what the cache is now.
+
+    The part of `CacheMetrics` that progress tells: sums, and two that take a look at every span, at most a second old.
+    """
 
     hits: int = 0
     misses: int = 0
@@ -46,6 +49,17 @@ class CacheReads(msgspec.Struct, frozen=True):
     miss_bytes: int = 0
     mapped_entries: int = 0
     mapped_bytes: int = 0
+    inserted: int = 0
+    evicted: int = 0
+    evictions: int = 0
+    eviction_nanos: int = 0
+    requeues: int = 0
+    size_bytes: int = 0
+    lingering_bytes: int = 0
+    limit_bytes: int = 0
+    inflight_read_bytes: int = 0
+    expected_reads: int = 0
+    non_evictable_bytes: int = 0
 
 
 class LedgerCacheMetrics(msgspec.Struct, frozen=True):
@@ -71,11 +85,12 @@ class CacheMetrics(msgspec.Struct, frozen=True):
     """What the cache did since the broker started. Bytes and counts of entries, named as Pulsar's metrics are.
 
     A miss is an entry that was read from storage, a file or an object, and handed out, whether it was sent or mapped.
-    `mapped` counts what readers on the broker's host mapped, hits and misses. `size_bytes` is the memory of blocks of
-    which anything is cached. `expected_reads` are entries of cached spans times the readers that have still to come to
-    them, `non_evictable_bytes` the spans for which that is not 0. `evictions` are passes by size.
-    `ahead_bytes` were read from object storage before they were asked for, `waited_ms` is how long queries were told to
-    wait for others close behind them.
+    `mapped` counts what readers on the broker's host mapped, hits and misses. `size_bytes` is the memory that is taken:
+    of blocks of which anything is cached, and `lingering_bytes` of blocks that were let go of and that somebody has
+    still, a reader that has mapped them, or the broker while it sends them. `expected_reads` are entries of cached
+    spans times the readers that have still to come to them, `non_evictable_bytes` the spans for which that is not 0.
+    `evictions` are passes by size. `ahead_bytes` were read from object storage before they were asked for, `waited_ms`
+    is how long queries were told to wait for others close behind them.
     """
 
     hits: int
@@ -102,3 +117,4 @@ class CacheMetrics(msgspec.Struct, frozen=True):
     ledgers: list[LedgerCacheMetrics] = []
     ahead_bytes: int = 0
     waited_ms: int = 0
+    lingering_bytes: int = 0

@@ -19,7 +19,6 @@ from ledger.broker.activity import Activity
 from ledger.broker.cached_reads import CachedReads
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.offloaded_reads import Reading
-from ledger.cache.cache_report import cache_reads
 from ledger.cache_calls import FollowLedger, FollowLedgers
 from ledger.clock import system_clock_ms
 from ledger.cursor_calls import (
@@ -151,7 +150,7 @@ class Actions:
             "runs.commit": store.commits.commit,
             "run.abort": _acknowledging(store.abort),
             "cache": lambda _: self._source.metrics(),
-            "cache.reads": lambda _: cache_reads(self._source.cache),
+            "cache.reads": lambda _: self._source.sums.now(),
             "cache.follow": self._follow,
             "cache.follow.many": self._follow_many,
             "cache.hint": self._source.hint,

@@ -25,7 +25,7 @@ import pyarrow as pa
 from ledger.broker.offloaded_reads import LOCAL_FILE, OffloadedReads, Reading
 from ledger.broker.read_hints import ReadHints
 from ledger.broker.shared_reads import SharedReads
-from ledger.cache.cache_report import cache_report
+from ledger.cache.cache_report import CacheSums, cache_report
 from ledger.cache.cache_settings import limits_of, policy_of
 from ledger.cache.cached_span import CachedBlock
 from ledger.cache.entry_cache import EntryCache
@@ -71,6 +71,9 @@ class CachedReads:
         self._snapshot_of = snapshot_of
         permits = ReadPermits(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
         self.cache = EntryCache(policy_of(settings), clock, permits, self._readers_of)
+        self.sums = CacheSums(self.cache, clock)
+        if shared is not None:
+            self.cache.inherit(CachedBlock(0, 0, 0, home.size, _no_edges, home) for home in shared.left)
         self._blocks = shared
         self._offloaded = OffloadedReads(self.cache, shared)
         self._shared = SharedReads(self._offloaded, shared, self.copied, clock) if shared is not None else None
@@ -294,11 +297,15 @@ class CachedReads:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):
-            if self._followed or self.cache.held:
+            if self._followed or self.cache.size:
                 self.cache.expire()
                 self.hints.expire()
             if self._shared is not None:
                 self._shared.expire()
+
+
+def _no_edges(first: int, end: int) -> Integers:
+    raise AssertionError(f"entries {first} to {end} of what a dead broker left are not asked for")
 
 
 def _block(index: EntryIndex, first: int, end: int) -> CachedBlock:

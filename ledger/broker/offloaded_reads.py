@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from ledger.cache.cached_span import CachedBlock, Home
-from ledger.cache.entry_cache import EntryCache, Part
+from ledger.cache.entry_cache import EntryCache
+from ledger.cache.ledger_cache import Part
 from ledger.cache.mapped_block import map_block
 from ledger.cache.memory_home import MemoryHome
 from ledger.cache.shared_blocks import SharedBlocks, SharedHeld
@@ -68,11 +69,14 @@ class OffloadedReads:
         unit = min(self._cache.limits.size // 16, UNIT_MOST)
         return unit if unit >= UNIT_LEAST else 0
 
-    def is_crowded(self) -> bool:
-        """Whether readers hold much of what the cache let go of."""
-        with self._cache.still():
-            self._cache.lingering.look()
-            return self._cache.lingering.size > self._cache.limits.size // 4
+    @property
+    def room_bytes(self) -> int:
+        """How much of the cache readers may have mapped: half of it, so that others find the rest."""
+        return self._cache.limits.size // 2
+
+    def in_hands(self) -> int:
+        """How much readers have mapped of what is cached or was."""
+        return self._cache.in_hands()
 
     def is_known(self, reading: Reading) -> bool:
         """Whether it is read ahead for by what it says."""

@@ -4,8 +4,10 @@ Rules
 - A few blocks at a time: what is answered is there, so it is read first if need be, and a range may be larger than all
   of the cache. The reader asks for the rest when it has mapped these.
 - What was answered keeps its name until its reader asks for what follows, or for two seconds.
-- Where there is no shared memory, or no room in it, blocks are sent, and for a while nobody tries again. So are they
-  while readers hold a quarter of the cache's limit of what the cache let go of: shared memory is bounded by both.
+- Where there is no shared memory, or no room in it, blocks are sent, and for a while nobody tries again.
+- What readers have mapped stays taken, whatever the cache lets go of. So they may have half of its limit: with more in
+  their hands blocks are sent, and a reader that stands still, or keeps what it has read, leaves the others the rest.
+  They are asked when so much was told since that it may matter.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ class SharedReads:
         self._clock = clock
         self._kept: dict[tuple[Reading, Position], tuple[int, list[SharedHeld]]] = {}
         self._none_until: int | None = None
+        self._in_hands = self._told = 0
         self._lock = threading.Lock()
 
     def places(self, blocks: Sequence[SegmentBlock], reading: Reading) -> tuple[list[BlockPlace], int]:
@@ -49,7 +52,7 @@ class SharedReads:
         self._let_go(now, (reading, Position(blocks[0].ledger_id, blocks[0].first_entry)))
         if not self._shared or not self._reads.unit_bytes or (self._none_until is not None and now < self._none_until):
             return [], 0
-        if self._reads.is_crowded():
+        if self._is_crowded():
             return [], 0
         self._reads.mapped = True
         places, helds, size = list[BlockPlace](), list[SharedHeld](), 0
@@ -67,6 +70,7 @@ class SharedReads:
             if places:
                 end = Position(places[-1].ledger_id, places[-1].first_entry + places[-1].entries)
                 self._kept[reading, end] = (now + _KEPT_MS, helds)
+                self._told += size
         return places, number
 
     def finished(self, reading: Reading) -> None:
@@ -79,6 +83,15 @@ class SharedReads:
         """Let go of what was answered long ago."""
         if self._kept:
             self._let_go(self._clock(), None)
+
+    def _is_crowded(self) -> bool:
+        """Whether readers have as much mapped as they may."""
+        if self._in_hands + self._told <= self._reads.room_bytes:
+            return False
+        found = self._reads.in_hands()
+        with self._lock:
+            self._in_hands, self._told = found, 0
+        return found > self._reads.room_bytes
 
     def _window(self) -> int:
         return min(_WINDOW_BYTES, self._reads.unit_bytes)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from ledger.cache.entry_cache import EntryCache, LedgerCache
+from ledger.cache.entry_cache import EntryCache
+from ledger.cache.ledger_cache import LedgerCache
 from ledger.cache_calls import CacheMetrics, CacheReads, LedgerCacheMetrics, ReaderPlace
+from ledger.clock import Clock
+
+_LOOK_MS = 1_000
 
 
 def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
     """All of it at one moment."""
     with cache.still():
+        cache.lingering.look()
         ledgers = [_ledger_report(ledger) for ledger in cache.ledgers()]
         permits, evictions = cache.permits, cache.evictions
         counts = [ledger.counts for ledger in cache.ledgers()]
@@ -17,7 +22,8 @@ def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
             misses=sum(part.misses for part in ledgers),
             hit_bytes=sum(part.hit_bytes for part in ledgers),
             miss_bytes=sum(part.miss_bytes for part in ledgers),
-            size_bytes=cache.held,
+            size_bytes=cache.size,
+            lingering_bytes=cache.lingering.size,
             mapped_entries=sum(part.mapped for part in counts),
             mapped_bytes=sum(part.mapped_bytes for part in counts),
             limit_bytes=cache.limits.size,
@@ -40,23 +46,56 @@ def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
         )
 
 
-def cache_reads(cache: EntryCache) -> CacheReads:
-    """What was handed out: sums of counts, without a look at any span."""
-    with cache.still():
-        counts = [ledger.counts for ledger in cache.ledgers()]
-    return CacheReads(
-        hits=sum(part.hits for part in counts),
-        misses=sum(part.misses for part in counts),
-        hit_bytes=sum(part.hit_bytes for part in counts),
-        miss_bytes=sum(part.miss_bytes for part in counts),
-        mapped_entries=sum(part.mapped for part in counts),
-        mapped_bytes=sum(part.mapped_bytes for part in counts),
-    )
+class CacheSums:
+    """The same without its ledgers, for every trigger of every query. Any thread may ask."""
+
+    def __init__(self, cache: EntryCache, clock: Clock) -> None:
+        self._cache = cache
+        self._clock = clock
+        self._looked_ms: int | None = None
+        self._expected = (0, 0)
+
+    def now(self) -> CacheReads:
+        """Sums of counts; what is expected is looked for once a second."""
+        cache = self._cache
+        with cache.still():
+            now = self._clock()
+            if self._looked_ms is None or now - self._looked_ms >= _LOOK_MS:
+                cache.lingering.look()
+                found = [_expected(ledger) for ledger in cache.ledgers()]
+                self._expected = sum(reads for reads, _ in found), sum(size for _, size in found)
+                self._looked_ms = now
+            counts = [ledger.counts for ledger in cache.ledgers()]
+            return CacheReads(
+                hits=sum(part.hits for part in counts),
+                misses=sum(part.misses for part in counts),
+                hit_bytes=sum(part.hit_bytes for part in counts),
+                miss_bytes=sum(part.miss_bytes for part in counts),
+                mapped_entries=sum(part.mapped for part in counts),
+                mapped_bytes=sum(part.mapped_bytes for part in counts),
+                inserted=sum(part.inserted for part in counts),
+                evicted=sum(part.evicted for part in counts),
+                evictions=cache.evictions.passes,
+                eviction_nanos=cache.evictions.nanoseconds,
+                requeues=cache.policy.requeues,
+                size_bytes=cache.size,
+                lingering_bytes=cache.lingering.size,
+                limit_bytes=cache.limits.size,
+                inflight_read_bytes=cache.permits.used,
+                expected_reads=self._expected[0],
+                non_evictable_bytes=self._expected[1],
+            )
+
+
+def _expected(ledger: LedgerCache) -> tuple[int, int]:
+    """Reads that are expected of what is cached of a ledger, in entries, and the bytes for which there are any."""
+    expected = [(span, count) for span in ledger.cache if (count := span.expected_reads()) > 0]
+    return sum(span.entries * count for span, count in expected), sum(span.size for span, _ in expected)
 
 
 def _ledger_report(ledger: LedgerCache) -> LedgerCacheMetrics:
     counts, readers = ledger.counts, ledger.readers
-    expected = [(span, span.expected_reads()) for span in ledger.cache]
+    expected_reads, non_evictable_bytes = _expected(ledger)
     return LedgerCacheMetrics(
         name=ledger.cache.name,
         hits=counts.hits,
@@ -67,8 +106,8 @@ def _ledger_report(ledger: LedgerCache) -> LedgerCacheMetrics:
         evicted=counts.evicted,
         entries=ledger.cache.entries,
         size_bytes=ledger.cache.size,
-        expected_reads=sum(span.entries * count for span, count in expected if count > 0),
-        non_evictable_bytes=sum(span.size for span, count in expected if count > 0),
+        expected_reads=expected_reads,
+        non_evictable_bytes=non_evictable_bytes,
         ahead_bytes=counts.ahead_bytes,
         waited_ms=counts.waited_ms,
         readers=[

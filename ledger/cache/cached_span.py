@@ -45,6 +45,10 @@ class Home(Protocol):
         """Whether it was released and its memory is held all the same, by a reader."""
         ...
 
+    def in_hands(self) -> bool:
+        """Whether a reader has it mapped, released or not."""
+        ...
+
 
 class Held(Protocol):
     """Bytes of a whole block, held by whoever has this."""

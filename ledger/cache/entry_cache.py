@@ -7,10 +7,11 @@
 
 Invariants
 - One lock over all; storage is read outside of it.
-- `held` is the memory of blocks of which anything is cached. After any call it is at most the limit: what finds no room
-  is handed out and not kept. While a read is on its way, it comes on top, and so does `lingering`, blocks that were let
-  go of and that a reader has still: to evict for their sake would free nothing.
-- Eviction begins above `trigger` of the limit and goes down to `watermark`. One pass runs at a time.
+- `size` is the memory that is taken: `held`, blocks of which anything is cached, and `lingering`, blocks that were let
+  go of and that somebody has still. After any call it is at most the limit, but for what finds no room and is handed
+  out all the same: a read that is not done until its reader has let go of it. Nobody is refused for want of room.
+- Eviction begins when `size` is above `trigger` of the limit and goes down to `watermark`. Letting go of what a reader
+  has frees nothing, so a pass goes on until enough is free indeed, or nothing is cached. One pass runs at a time.
 - A read that fails fails for the one who made it; whoever waited for it reads its own range, once.
 """
 
@@ -19,16 +20,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from ledger.cache.cache_counts import CacheCounts, EvictionCounts
-from ledger.cache.cached_span import CachedBlock, CachedSpan, Expectation, Held
+from ledger.cache.cached_span import CachedBlock, CachedSpan, Expectation
 from ledger.cache.eviction_policy import CacheLimits, EvictionPolicy, WantedRead
+from ledger.cache.ledger_cache import LedgerCache, Load, Loaded, Part
 from ledger.cache.ledger_readers import LedgerReaders
 from ledger.cache.lingering_blocks import LingeringBlocks
-from ledger.cache.pending_reads import PendingRead, PendingReads, ReadPart
+from ledger.cache.pending_reads import PendingRead, ReadPart
 from ledger.cache.range_cache import RangeCache, RangeHit
 from ledger.cache.read_permits import ReadPermits
 from ledger.clock import Clock
@@ -36,39 +37,6 @@ from ledger.errors import LedgerError
 from ledger.position import EARLIEST, Position, PositionRange
 
 GROWN_BYTES_MAX = 1024 * 1024
-Load = Callable[[int, int], CachedBlock]
-"""Reads entries `[first, end)` of the ledger in question from storage, as one block."""
-
-
-class Part(NamedTuple):
-    """Entries `[first, end)` of a block, and the block's bytes, held, when they are not in the file of the ledger."""
-
-    block: CachedBlock
-    first: int
-    end: int
-    held: Held | None
-
-
-class Loaded(NamedTuple):
-    """A block that was read, held by whoever waits for it: it may be evicted before they look."""
-
-    block: CachedBlock
-    held: Held | None
-
-
-class LedgerCache:
-    """One ledger's part of the cache."""
-
-    def __init__(self, cache: RangeCache) -> None:
-        self.cache = cache
-        self.counts = CacheCounts()
-        self.pending: PendingReads[Loaded] = PendingReads()
-        self.tail: CachedSpan | None = None
-
-    @property
-    def readers(self) -> LedgerReaders:
-        """Who reads it."""
-        return self.cache.readers
 
 
 class EntryCache:
@@ -95,6 +63,11 @@ class EntryCache:
     def limits(self) -> CacheLimits:
         """What it goes by now."""
         return self.policy.limits
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that are taken, by what is cached and by what is not and somebody has still."""
+        return self.held + self.lingering.size
 
     def ledger(self, name: str) -> LedgerCache:
         """A ledger's part, made when it is first asked for."""
@@ -180,7 +153,8 @@ class EntryCache:
             self.held -= freed
             for span in removed:
                 self.policy.removed(span)
-            self.lingering.add({span.block for span in removed if not span.block.spans})
+            for block in {span.block for span in removed if not span.block.spans}:
+                self.lingering.add(block)
             for part in parts:
                 self.policy.added(part)
             ledger.counts.evicted += before - ledger.cache.entries
@@ -191,6 +165,12 @@ class EntryCache:
             for ledger_id in {span.ledger_id for span in ledger.cache} & set(ledger_ids):
                 whole = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))
                 self.invalidate(ledger.cache.name, whole)
+
+    def inherit(self, blocks: Iterable[CachedBlock]) -> None:
+        """Blocks of a cache before this one, let go of, that readers have still."""
+        with self._lock:
+            for block in blocks:
+                self.lingering.add(block)
 
     def drop(self, name: str) -> None:
         """Remove a ledger that is gone, with its readers and counts."""
@@ -236,17 +216,27 @@ class EntryCache:
             if keeps is not None and ledger.cache:
                 self.invalidate(name, PositionRange(EARLIEST, keeps))
 
+    def in_hands(self) -> int:
+        """Bytes of the memory that readers have, as far as it can be told: of what they mapped, cached or not."""
+        with self._lock:
+            self.lingering.look()
+            homes = {block.home: block.size for block in self._blocks() if block.home is not None}
+            return self.lingering.size + sum(size for home, size in homes.items() if home.in_hands())
+
     def check(self) -> None:
         """Assert the invariants; for tests."""
         with self._lock:
-            blocks = {span.block for ledger in self._ledgers.values() for span in ledger.cache}
-            assert self.held == sum(block.size for block in blocks)  # noqa: S101 — this is what the method is for
+            assert self.held == sum(block.size for block in self._blocks())  # noqa: S101 — what the method is for
             assert self.held <= self.limits.size  # noqa: S101 — as above
+            self.lingering.check()
             for ledger in self._ledgers.values():
                 ledger.cache.check()
                 ledger.readers.check()
                 counts = ledger.counts
                 assert counts.inserted - counts.evicted == ledger.cache.entries, counts  # noqa: S101 — as above
+
+    def _blocks(self) -> set[CachedBlock]:
+        return {span.block for ledger in self._ledgers.values() for span in ledger.cache}
 
     def _hit(self, ledger: LedgerCache, ledger_id: int, first: int, end: int) -> RangeHit:
         hit = ledger.cache.get(ledger_id, first, end)
@@ -287,10 +277,16 @@ class EntryCache:
 
     def _has_spare(self, size: int) -> bool:
         """Whether there is room that nobody needs, made if need be by letting go of what nobody does."""
-        room = self.limits.trigger * self.limits.size
-        if self.held + size > room:
-            self.policy.free_unneeded(int(self.held + size - room) + 1, self._remove)
-        return self.held + size <= room
+        room = self.limits.trigger * self.limits.size - size
+        if self._exceeds(room):
+            self.policy.free_unneeded(int(self.size - room) + 1, self._remove)
+        return self.size <= room
+
+    def _exceeds(self, size: float) -> bool:
+        """Whether more is taken. Who has what was let go of is asked only where it matters."""
+        if self.size > size:
+            self.lingering.look()
+        return self.size > size
 
     def _read_own(self, ledger: LedgerCache, reader: str, read: PendingRead[Loaded], load: Load) -> Part:
         block = self._load(ledger, read.ledger_id, read.first, read.end, load)
@@ -310,7 +306,7 @@ class EntryCache:
         with self._lock:
             if block.home is not None and not block.spans:
                 block.home.release()
-                self.lingering.add([block])
+                self.lingering.add(block)
 
     def _load(self, ledger: LedgerCache, ledger_id: int, first: int, end: int, load: Load) -> CachedBlock:
         block = load(first, end)
@@ -330,9 +326,11 @@ class EntryCache:
         return not cache.overlapping(block.ledger_id, block.first, block.end)
 
     def _put(self, ledger: LedgerCache, block: CachedBlock, reads: Expectation | None) -> list[CachedSpan]:
-        if block.size > self.limits.size:
-            self.evictions.not_kept += 1
-            return []
+        if block.size > self.limits.size - self.lingering.size:  # whatever else goes
+            self.lingering.look()
+            if block.size > self.limits.size - self.lingering.size:
+                self.evictions.not_kept += 1
+                return []
         now = self._clock()
         spans = ledger.cache.put(block, now, reads)
         if sum(span.entries for span in spans) < block.end - block.first:
@@ -350,7 +348,7 @@ class EntryCache:
 
     def _make_room(self, newest: list[CachedSpan]) -> None:
         self._evict_when_needed()
-        if self.held > self.limits.size:  # the policy lets nothing else go
+        if self.size > self.limits.size:  # the policy lets nothing else go, or others have what it let go of
             self.evictions.not_kept += 1
             for span in newest:
                 self._remove(span)
@@ -359,11 +357,11 @@ class EntryCache:
         while self.policy.due:
             self._remove(self.policy.due.pop())
         limits = self.limits
-        if self.held <= limits.trigger * limits.size:
+        if not self._exceeds(limits.trigger * limits.size):
             return
         began, now = time.perf_counter_ns(), self._clock()
-        while self.held > limits.watermark * limits.size:
-            wanted = max(int(self.held - limits.watermark * limits.size), 1)
+        while self.held and self.size > limits.watermark * limits.size:
+            wanted = max(int(self.size - limits.watermark * limits.size), 1)
             if self.policy.free(wanted, now, self._remove) <= 0:
                 break
         self.evictions.passes += 1
@@ -374,13 +372,12 @@ class EntryCache:
         return 0 if cache is None else self._remove_from(self._ledgers[cache.name], span)
 
     def _remove_from(self, ledger: LedgerCache, span: CachedSpan) -> int:
-        freed = ledger.cache.remove(span)
-        self.held -= freed
-        if freed:
-            self.lingering.add([span.block])
+        """Let a span go; the bytes that are free because of it."""
+        let_go = ledger.cache.remove(span)
+        self.held -= let_go
         ledger.counts.evicted += span.entries
         self.policy.removed(span)
-        return freed
+        return let_go - self.lingering.add(span.block) if let_go else 0
 
 
 def _count(counts: CacheCounts, block: CachedBlock, first: int, end: int, size: int) -> None:

@@ -50,6 +50,10 @@ class MemoryHome:
         """Whether somebody has them still, though they were let go of."""
         return self._held is None and self._owner() is not None
 
+    def in_hands(self) -> bool:
+        """Never: it is not where readers could map it. While it is sent, somebody has it, for a moment."""
+        return False
+
 
 class _Owner:
     def __init__(self, frames: pa.Buffer) -> None:

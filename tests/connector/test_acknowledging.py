@@ -15,13 +15,13 @@ from connector.acknowledging import Acknowledger, AcknowledgingListener, committ
 from connector.data_source import LedgerSource
 from connector.progress_watch import LedgerProgress, PrometheusGauges, ledgers_of
 from connector.stream_reader import LedgerStreamReader
-from connector.stream_report import Origin, read_origin, reads_between
+from connector.stream_report import Origin, cache_between, read_origin, reads_between
 from ledger.api import connect
 from ledger.cache_calls import CacheReads
 from ledger.clock import monotonic_ms
 from ledger.ledger import Ledger
 from ledger.position import Position
-from ledger.protocol import CreateLedger
+from ledger.protocol import CreateLedger, Empty
 
 NAME = "public/default/persistent/orders"
 
@@ -150,6 +150,39 @@ def test_reads_are_counted_between_two_reports() -> None:
     assert reads_between(before, now) == {"cacheHitRate": 0.75, "mappedBytes": 40, "sentBytes": 40}
     assert reads_between(before, before)["cacheHitRate"] is None
     assert reads_between(now, before)["sentBytes"] == 20, "a new broker counts from nothing"
+
+
+def test_the_report_says_what_the_cache_did_and_is(store: Path, orders: Ledger) -> None:
+    streams = [reader(store, startingPosition="earliest") for _ in range(2)]
+    start = json.loads(json.dumps(streams[0].initialOffset()))
+    streams[1].latestOffset(json.loads(json.dumps(streams[1].initialOffset())), None)  # it is there, and reads later
+    source = batch(streams[0], start)
+    before = source["latestOffset"]["cache"]
+    assert (before["hits"], before["misses"], before["sizeBytes"]) == (0, 0, 0)
+    for part in streams[0].partitions(start, source["endOffset"]):
+        assert sum(rows.num_rows for rows in streams[0].read(part)) == 10
+    until = monotonic_ms() + 20_000
+    while not orders.client.call("cache.reads", Empty()).expected_reads:  # which is looked for once a second
+        assert monotonic_ms() < until
+    cache = batch(streams[0], source["endOffset"])["latestOffset"]["cache"]
+    assert (cache["hits"], cache["misses"], cache["inserted"], cache["expectedReads"]) == (0, 10, 10, 10)
+    assert cache["missBytes"] == cache["sizeBytes"] == cache["nonEvictableBytes"] > 0
+    assert cache["limitBytes"] == 64 * 1024 * 1024
+    assert set(cache) == {
+        "evicted", "evictionMs", "evictions", "expectedReads", "hitBytes", "hits", "inflightReadBytes", "inserted",
+        "limitBytes", "lingeringBytes", "missBytes", "misses", "nonEvictableBytes", "requeues", "sizeBytes",
+    }  # fmt: skip
+    for stream in streams:
+        stream.stop()
+
+
+def test_what_the_cache_did_is_counted_between_two_reports() -> None:
+    before = CacheReads(hits=5, misses=2, inserted=9, evicted=1, eviction_nanos=10**6, requeues=7, size_bytes=100)
+    now = CacheReads(hits=9, misses=3, inserted=9, evicted=4, eviction_nanos=3 * 10**6, requeues=2, size_bytes=70)
+    found = cache_between(before, now)
+    assert (found["hits"], found["misses"], found["evicted"], found["evictionMs"]) == (4, 1, 3, 2.0)
+    assert (found["requeues"], found["sizeBytes"]) == (0, 70)
+    assert cache_between(now, CacheReads(misses=1))["misses"] == 1, "a new broker counts from nothing"
 
 
 def test_an_origin_holds_references_and_comes_back(store: Path, orders: Ledger) -> None:

@@ -51,7 +51,7 @@ def test_what_the_cache_holds_is_shown(store: Path) -> None:
     assert run_json("describe", "orders", "--cache")["policy"] == "cursor-distance"
     shown = run("describe", "orders", "--cache")
     assert "entries read from storage" in shown
-    assert "policy cursor-distance, limit 67,108,864 bytes" in shown
+    assert "policy cursor-distance, 0 of 67,108,864 bytes taken, 0 let go of and in readers' hands" in shown
     assert "billing" in shown
 
 

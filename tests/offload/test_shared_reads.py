@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from offload_rig import HOUR, OffloadRig
 
 from ledger.api import LedgerStore, connect
-from ledger.broker.block_source import block_of
+from ledger.broker.block_source import FrameBlock, block_of
 from ledger.broker.cached_reads import CachedReads
 from ledger.broker.offloaded_reads import Reading
 from ledger.cache.shared_blocks import SharedBlocks
 from ledger.entry import parse_entry
 from ledger.errors import NotFound
+from ledger.ledger import Ledger
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.protocol import BlockPlace, ChangeSetting, Empty, ReadRequest
 from ledger.segment_reader import iter_frames
@@ -49,9 +53,11 @@ class SharedLog:
             shared=self.shared,
         )
 
+    def range(self, first: int, end: int) -> PositionRange:
+        return PositionRange(Position(self.ids[first // 8], first % 8), Position(self.ids[end // 8], end % 8))
+
     def places(self, reader: str, first: int, end: int) -> list[BlockPlace]:
-        range_ = PositionRange(Position(self.ids[first // 8], first % 8), Position(self.ids[end // 8], end % 8))
-        return self.reads.share(self.rig.store.ledger("log").blocks(range_, 300), Reading(NAME, reader))
+        return self.reads.share(self.rig.store.ledger("log").blocks(self.range(first, end), 300), Reading(NAME, reader))
 
     def mapped(self, reader: str, first: int, end: int) -> list[bytes]:
         """Everything of a range, asked for again and again."""
@@ -99,8 +105,8 @@ def test_what_was_answered_is_there_when_it_is_mapped_and_goes_then(make: Callab
     log = make()
     first = log.places("a", 0, 32)
     log.reads.change(Settings.of({"managedLedgerCacheSizeMB": 0}))  # everything is let go of
-    assert log.reads.metrics().size_bytes == 0
-    assert log.reads.cache.lingering.size > 0
+    counted = log.reads.metrics()
+    assert counted.size_bytes == counted.lingering_bytes == sum(place.length for place in first) > 0
     assert [payload for place in first for payload in payloads_of(place)] == log.payloads[
         : sum(p.entries for p in first)
     ]
@@ -113,25 +119,56 @@ def test_what_was_answered_is_there_when_it_is_mapped_and_goes_then(make: Callab
         block_of(first[0])
 
 
-def test_while_slow_readers_hold_what_the_cache_let_go_of_blocks_are_sent(
-    make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("let_go", [True, False])
+def test_while_readers_have_half_of_the_limit_in_their_hands_blocks_are_sent(
+    make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch, *, let_go: bool
 ) -> None:
+    """Whether the cache let go of what they have, or has it, too."""
     monkeypatch.setattr("ledger.cache.cache_settings._MB", 1600)
     log = make(managedLedgerCacheSizeMB=1)
     cache = log.reads.cache
-    kept = [block_of(place) for first in range(0, 8, 2) for place in log.places("slow", first, first + 2)]
-    for size in (0, 1):  # everything is let go of
-        log.reads.change(Settings.of({"managedLedgerCacheSizeMB": size}))
+    kept = [block_of(place) for first in range(0, 16, 2) for place in log.places("slow", first, first + 2)]
+    if let_go:
+        for size in (0, 1):
+            log.reads.change(Settings.of({"managedLedgerCacheSizeMB": size}))
     log.now += 3000
     log.reads._shared.expire()  # type: ignore[union-attr]
     gc.collect()
     cache.expire()
-    assert cache.lingering.size == sum(block.frames.size for block in kept) > 400
+    size = sum(block.frames.size for block in kept)
+    assert cache.in_hands() == size > 800
+    assert (cache.held, cache.lingering.size) == ((0, size) if let_go else (size, 0))
     assert log.places("a", 0, 32) == []
     del kept
     gc.collect()
     assert log.places("a", 0, 32)
-    assert cache.held <= 1600
+    assert log.reads.metrics().size_bytes <= 1600
+
+
+def test_a_reader_that_keeps_all_it_reads_leaves_room_for_others(
+    make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ledger.cache.cache_settings._MB", 1600)
+    log = make(managedLedgerCacheSizeMB=1)
+    kept = list[FrameBlock]()
+    for number in range(32):
+        kept += [block_of(place) for place in log.places("keeps", number, number + 1)]
+        log.now += 3000
+        log.reads._shared.expire()  # type: ignore[union-attr]
+        assert log.reads.metrics().size_bytes <= 1600
+    assert 4 < len(kept) < 12  # the rest was sent
+    for name in "ab":
+        log.reads.follow(NAME, name, EARLIEST, 10**6)
+    before = log.reads.metrics()
+    for name in "ab":
+        for block in log.rig.store.ledger("log").blocks(log.range(24, 30), 300):
+            log.reads.read(block, Reading(NAME, name))
+            log.reads.served([block], Reading(NAME, name))
+    after = log.reads.metrics()
+    assert (after.misses - before.misses, after.hits - before.hits) == (6, 6)
+    for block in kept:
+        for _, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
+            parse_entry(frame, "kept")
 
 
 @pytest.mark.parametrize("root", ["missing", "full"])
@@ -171,6 +208,78 @@ def store(store_path: Path) -> Iterator[LedgerStore]:
     while list(SHM.glob(ours)):  # who leaves takes its blocks along
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+def offloaded_notes(store: LedgerStore, objects: Path) -> Ledger:
+    store.offload_to(objects)
+    notes = store.ledger("notes")
+    for number in range(300):
+        notes.append([{"note": "x" * number}])
+    notes.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
+    notes.offload(seal=True)
+    notes.trim()
+    return notes
+
+
+def wait_for(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_what_was_let_go_of_is_free_when_its_last_reader_is_gone_though_nobody_asks_anything(
+    store: LedgerStore, store_path: Path, tmp_path: Path
+) -> None:
+    offloaded_notes(store, tmp_path / "objects")
+    client = store.client
+    blocks = list(client.read_blocks(ReadRequest("notes", PositionRange(EARLIEST, LATEST))))
+    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 0))
+    pid = msgspec.json.decode((store_path / "broker.json").read_bytes())["pid"]
+
+    def held() -> list[str]:
+        links = list[str]()
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                links.append(str(path.readlink()))
+        return [link for link in links if ".block" in link]
+
+    wait_for(lambda: bool(held()) and all(link.endswith("(deleted)") for link in held()))
+    del blocks
+    gc.collect()
+    wait_for(lambda: not held())
+
+
+def test_what_readers_have_mapped_counts_at_the_broker_that_follows_a_killed_one(
+    store: LedgerStore, store_path: Path, tmp_path: Path
+) -> None:
+    offloaded_notes(store, tmp_path / "objects")
+    client = store.client
+    blocks = list(client.read_blocks(ReadRequest("notes", PositionRange(EARLIEST, LATEST))))
+    assert all(block.mapped for block in blocks)
+    os.kill(msgspec.json.decode((store_path / "broker.json").read_bytes())["pid"], signal.SIGKILL)
+    counted = client.call("cache", Empty())
+    assert counted.size_bytes == counted.lingering_bytes == sum(block.frames.size for block in blocks)
+    assert len(list(SHM.glob(f"ledger-{os.getuid()}-{client.store_id}-*/*.block"))) == 0
+    entries = [
+        entry_id
+        for block in blocks
+        for entry_id, _ in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries)
+    ]
+    assert entries == list(range(300))
+    del blocks
+    gc.collect()
+    wait_for(lambda: client.call("cache", Empty()).lingering_bytes == 0)
+
+
+def test_rows_that_are_kept_hold_no_block(store: LedgerStore, tmp_path: Path) -> None:
+    """Also those whose payload begins, by chance, where Arrow wants it."""
+    notes, client = offloaded_notes(store, tmp_path / "objects"), store.client
+    rows = notes.read()
+    assert client.call("cache", Empty()).mapped_entries == 300
+    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 0))
+    wait_for(lambda: client.call("cache", Empty()).lingering_bytes == 0)  # what was answered is kept for two seconds
+    assert [len(row["note"]) for row in rows.to_pylist()] == list(range(300))
 
 
 HAMMER = """

@@ -40,6 +40,9 @@ class CountedHome:
     def lingers(self) -> bool:
         return False
 
+    def in_hands(self) -> bool:
+        return False
+
     def release(self) -> None:
         self.released += 1
 

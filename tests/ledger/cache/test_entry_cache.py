@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.cache.cached_span import CachedBlock
-from ledger.cache.entry_cache import EntryCache, Part
+from ledger.cache.entry_cache import EntryCache
 from ledger.cache.eviction_policy import CacheLimits
 from ledger.cache.expected_reads_policy import ExpectedReadsPolicy
+from ledger.cache.ledger_cache import Part
 from ledger.cache.lru_policy import LruPolicy
 from ledger.cache.policies import POLICIES
 from ledger.cache.stash_policy import StashPolicy

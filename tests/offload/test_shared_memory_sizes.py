@@ -1,0 +1,94 @@
+"""Goal: a host, or a container, with little shared memory or none reads everything, and nobody is killed. Method: a
+broker and its readers as processes that see a `/dev/shm` of their own: 64 MB as Docker gives, a few pages, one that
+cannot be written to. Each byte is compared.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = r"""
+import gc, json, os, subprocess, sys, zlib
+from pathlib import Path
+from ledger.api import connect
+from ledger.entry import encode_entry
+from ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from ledger.protocol import ChangeSetting, CreateLedger, Empty
+
+base = Path(sys.argv[1])
+store = connect(base / "store", create=True)
+client = store.client
+try:
+    store.offload_to(base / "objects")
+    client.create(CreateLedger("big"))
+    with client.producer("big") as producer:
+        for number in range(96):
+            body = os.urandom(2**20 - 200)
+            payload = number.to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body
+            message = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
+            producer.append(*encode_entry(message, payload))
+    ledger = store.ledger("big")
+    ledger.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
+    ledger.offload(seal=True)
+    ledger.trim()
+    client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 256))
+    reading = [sys.executable, "-c", Path(sys.argv[2]).read_text(), str(base / "store")]
+    readers = [subprocess.Popen([*reading, str(seed)], stdout=subprocess.PIPE, text=True) for seed in range(2)]
+    mapped = [int(reader.communicate(timeout=100)[0] or -1) for reader in readers]
+    counted = client.call("cache", Empty())
+    taken = sum(path.stat().st_blocks * 512 for path in Path("/dev/shm").rglob("*.block"))
+    print(json.dumps({
+        "statuses": [reader.returncode for reader in readers], "mapped": sum(mapped), "size": counted.size_bytes,
+        "taken": taken, "misses": counted.misses, "hits": counted.hits,
+    }))
+finally:
+    client.call("shutdown", Empty())
+"""
+READING = r"""
+import sys, zlib
+from ledger.api import connect
+from ledger.cursor_calls import AcquireLease, OpenCursor
+from ledger.position import EARLIEST, LATEST, PositionRange
+from ledger.protocol import ReadRequest
+from ledger.segment_reader import iter_frames
+
+client, name, mapped = connect(sys.argv[1]).client, "r" + sys.argv[2], 0
+client.open_cursor(OpenCursor("big", name, EARLIEST))
+client.call("lease.acquire", AcquireLease("big", name, "elsewhere/1/" + name, 60_000))
+for turn in range(2):
+    at = 0
+    for block in client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST), subscription=name)):
+        for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
+            payload = bytes(frame)[-(2**20 - 192):]
+            assert entry_id == at == int.from_bytes(payload[:4], "big")
+            assert payload[4:8] == zlib.crc32(payload[8:]).to_bytes(4, "big")
+            at += 1
+        mapped += block.mapped
+    assert at == 96
+print(mapped)
+"""
+
+
+@pytest.mark.parametrize("options", ["size=64m", "size=16k", "ro,size=4k"])
+def test_everything_is_read_whatever_shared_memory_there_is(tmp_path: Path, options: str) -> None:
+    script = tmp_path / "reading.py"
+    script.write_text(READING)
+    inside = f'mount -t tmpfs -o {options} tmpfs /dev/shm && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", inside, "sh", sys.executable, "-c", HERE, str(tmp_path), str(script)]
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("only root has a /dev/shm of its own")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["statuses"] == [0, 0]
+    assert found["taken"] <= 64 * 2**20
+    assert found["size"] <= 256 * 2**20
+    assert found["misses"] == 96  # what does not fit into shared memory is cached all the same
+    assert 3 * 96 <= found["hits"] < 4 * 96  # what is told and has no place after all is sent, and counts once more
+    assert (found["mapped"] > 0) == (options == "size=64m")
