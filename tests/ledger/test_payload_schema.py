@@ -264,6 +264,24 @@ def test_json_that_is_none_makes_its_own_row_wrong_and_no_other() -> None:
     assert set(found.wrong) == set(range(len(payloads))) - {0, 7, 9}
 
 
+def test_numbers_that_json_cannot_spell_are_read_as_pulsars_clients_write_them() -> None:
+    fields = [
+        {"name": "f", "type": ["null", "float"]}, {"name": "l", "type": {"type": "array", "items": "double"}},
+        {"name": "i", "type": "int"}, {"name": "s", "type": "string"},
+    ]  # fmt: skip
+    payloads = [
+        b'{"f": "NaN", "l": [1, "-Infinity"], "i": 3, "s": "NaN"}',  # Jackson
+        b'{"f": NaN, "l": [Infinity], "i": 4}',  # Python
+        b'{"f": "nan"}', b'{"f": 1.5, "i": "NaN"}', b'{"f": true}', b'{"i": NaN}', b'{"f": NaN',
+    ]  # fmt: skip
+    found = decode(decoder({"type": "record", "name": "R", "fields": fields}, "JSON"), list(payloads))
+    rows = found.batch.to_pylist()
+    assert [str(row["f"]) for row in rows[:3]] == ["nan", "nan", "None"]
+    assert [row["l"] for row in rows[:2]] == [[1.0, float("-inf")], [float("inf")]]
+    assert [(row["i"], row["s"]) for row in rows[:2]] == [(3, "NaN"), (4, None)]
+    assert set(found.wrong) == {2, 3, 4, 5, 6}
+
+
 def proto_schema() -> tuple[TopicSchemas, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     file.dependency.append("google/protobuf/timestamp.proto")
