@@ -5,7 +5,8 @@ A message id is Pulsar's `MessageIdData`, in protobuf:
     08 ledger-id  10 entry-id  [18 partition]  [20 batch-index]        varints; partition from the ledger's name
 
 Rules: everything is built for many rows at once. In an Arrow entry the batch index is the row number; a message that
-was not batched has none, which `__position` states as -1.
+was not batched has none, which `__position` states as -1. A time is signed, as in Java; one that a timestamp cannot
+state is null, like none.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ledger.columns import cast_column
 from ledger.entry import ARROW_PROPERTY
 from ledger.position import Position
 from ledger.pulsar_columns import MessageColumns
+from ledger.wire_numbers import signed
 
 if TYPE_CHECKING:
     from ledger.proto.pulsar_messages_pb2 import MessageMetadata
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 Columns = dict[str, Callable[[], pa.Array]]
 _TIMESTAMP, _PROPERTIES = METADATA.field("__publishTime").type, METADATA.field("__messageProperties").type
+MILLISECONDS_MAX = 2**63 // 1000 - 1  # what a timestamp in microseconds can state
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,8 @@ def columns_of_entry(
         "__key": lambda: pa.repeat(pa.scalar(key, pa.string()), rows),
         "__topic": lambda: pa.repeat(pa.scalar(topic.text, pa.string()), rows),
         "__messageId": lambda: message_ids(topic.partition, [position], np.zeros(rows, dtype=np.int64), numbers),
-        "__publishTime": lambda: _times(np.full(rows, metadata.publish_time, dtype=np.int64)),
-        "__eventTime": lambda: _times(np.full(rows, metadata.event_time, dtype=np.int64)),
+        "__publishTime": lambda: _times(np.full(rows, signed(metadata.publish_time), dtype=np.int64)),
+        "__eventTime": lambda: _times(np.full(rows, signed(metadata.event_time), dtype=np.int64)),
         "__messageProperties": lambda: pa.repeat(pa.scalar(said, _PROPERTIES), rows),
         "__position": lambda: _positions(ledgers, entries, numbers),
         **(more or {}),
@@ -94,8 +97,8 @@ def message_columns(owner: Integers, messages: Sequence[Message]) -> MessageColu
         np.fromiter((message.batch_index for message in messages), np.int64, count),
         pa.array([message.value for message in messages], pa.binary()),
         pa.array([message.key for message in messages], pa.string()),
-        np.fromiter((message.event_time for message in messages), np.int64, count),
-        np.fromiter((message.publish_time for message in messages), np.int64, count),
+        np.fromiter((message.event_time for message in messages), np.uint64, count).astype(np.int64),
+        np.fromiter((message.publish_time for message in messages), np.uint64, count).astype(np.int64),
         pa.array([list(message.properties.items()) for message in messages], _PROPERTIES),
         np.fromiter((message.sequence_id for message in messages), np.uint64, count).astype(np.int64),
         pa.array([message.ordering_key for message in messages], pa.binary()),
@@ -185,7 +188,8 @@ def _varint(value: int) -> bytes:
 
 def _times(milliseconds: Integers) -> pa.Array:
     """Timestamps; 0 is what Pulsar writes for none."""
-    return pa.array(milliseconds * 1000, pa.int64(), mask=milliseconds == 0).cast(_TIMESTAMP)
+    null = (milliseconds == 0) | (milliseconds > MILLISECONDS_MAX) | (milliseconds < -MILLISECONDS_MAX)
+    return pa.array(np.where(null, 0, milliseconds) * 1000, pa.int64(), mask=null).cast(_TIMESTAMP)
 
 
 def _positions(ledgers: Integers, entries: Integers, index: Integers) -> pa.Array:

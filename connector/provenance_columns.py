@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connector.metadata_columns import Columns
+from connector.metadata_columns import MILLISECONDS_MAX, Columns
 from ledger.entry import arrow_rows
+from ledger.wire_numbers import signed
 
 if TYPE_CHECKING:
     from ledger.entry import ParsedEntry
@@ -66,7 +67,7 @@ def provenance_of_entry(entry: ParsedEntry, first_row: int, rows: int) -> Column
 
     return {
         "__producer": lambda: same(metadata.producer_name, pa.string()),
-        "__sequenceId": lambda: same(_signed(metadata.sequence_id), pa.int64()),
+        "__sequenceId": lambda: same(signed(metadata.sequence_id), pa.int64()),
         "__orderingKey": lambda: same(
             metadata.ordering_key if metadata.HasField("ordering_key") else None, pa.binary()
         ),
@@ -85,12 +86,13 @@ def _version(entry: ParsedEntry) -> bytes | None:
 
 
 def _stored(entry: ParsedEntry) -> int | None:
-    """Microseconds since 1970."""
-    return entry.stamp.timestamp_ms * 1000 if entry.stamp and entry.stamp.timestamp_ms else None
+    """Microseconds since 1970. A stamp is outside of the checksum: any number may stand there."""
+    stated = entry.stamp.timestamp_ms if entry.stamp else 0
+    return stated * 1000 if 0 < stated <= MILLISECONDS_MAX else None
 
 
 def _row_end(entry: ParsedEntry) -> int:
-    return entry.stamp.row_end if entry.stamp else 0
+    return min(entry.stamp.row_end, 2**63 - 1) if entry.stamp else 0
 
 
 def _messages(entry: ParsedEntry) -> int:
@@ -100,7 +102,3 @@ def _messages(entry: ParsedEntry) -> int:
     if stated is not None:
         return stated
     return metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
-
-
-def _signed(number: int) -> int:
-    return number - 2**64 if number >= 2**63 else number

@@ -29,7 +29,7 @@ _GROUP_BYTES = 16 * 1024 * 1024  # inflated and read together
 _GROUP_MESSAGES = 64 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 _BATCH_MESSAGES = 16 * 1024
-_TIME_MAX, _STRANGE_VERSION = 2**63 - 1, 2**63 - 1
+_STRANGE_VERSION = 2**63 - 1
 _RUNS_MAX = 8  # in a group where what is columns and what is not alternate more often, nothing is
 
 Entry = tuple[Position, ParsedEntry]
@@ -164,7 +164,7 @@ def _key_of(message: Message, row: int, lost: dict[int, tuple[str, bytes]]) -> b
 def _without_value(entry: ParsedEntry) -> Message:
     """What stands for an entry that could not be taken apart: a message that says what its metadata surely says."""
     metadata = entry.metadata
-    times = (min(metadata.event_time, _TIME_MAX), min(metadata.publish_time, _TIME_MAX))
+    times = metadata.event_time, metadata.publish_time
     return Message(-1, None, None, {}, *times, "", metadata.sequence_id, None, False, None, None, None)
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo, OffloadContext
+from ledger.wire_numbers import signed
 
 _HALF = 1 << 64
-_SIGN = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,9 @@ class Attempt:
 def halves(attempt: uuid.UUID) -> tuple[int, int]:
     """A UUID as two signed 64-bit numbers, most significant first."""
     most, least = divmod(attempt.int, _HALF)
-    return _signed(most), _signed(least)
+    return signed(most), signed(least)
 
 
 def of_halves(most: int, least: int) -> uuid.UUID:
     """The UUID of two signed 64-bit numbers."""
     return uuid.UUID(int=(most % _HALF) << 64 | least % _HALF)
-
-
-def _signed(half: int) -> int:
-    return half - _HALF if half & _SIGN else half

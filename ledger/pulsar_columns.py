@@ -21,7 +21,6 @@ from ledger.entry import ParsedEntry, is_arrow, is_marker
 from ledger.errors import LedgerError
 
 _PROPERTIES = pa.map_(pa.string(), pa.string())
-_TIME_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,6 @@ def may_be_columns(entry: ParsedEntry) -> bool:
         and not is_marker(metadata)
         and not is_arrow(metadata)
         and _is_text(metadata.producer_name)
-        and max(metadata.publish_time, metadata.event_time) <= _TIME_MAX
     )
 
 

@@ -32,7 +32,7 @@ class Message(msgspec.Struct, frozen=True):
     """What a reader gets. Times are milliseconds since the epoch, an event time of 0 is none.
 
     `batch_index` is -1 for a message that was not batched. `key` is the key as its text on the wire, which is
-    base64 when `key_is_base64`. `index` is that of the broker's stamp, None without one.
+    base64 when `key_is_base64`. `broker_time` and `index` are those of the broker's stamp, None where it has none.
     """
 
     batch_index: int
@@ -130,7 +130,7 @@ def _single(stamp: BrokerStamp | None, metadata: MessageMetadata, payload: memor
         metadata.ordering_key if metadata.HasField("ordering_key") else None,
         metadata.partition_key_b64_encoded,
         metadata.schema_version if metadata.HasField("schema_version") else None,
-        stamp.timestamp_ms if stamp else None,
+        (stamp.timestamp_ms or None) if stamp else None,
         stamp.row_end - 1 if stamp and stamp.row_end else None,
     )
 
@@ -141,7 +141,7 @@ def _batch(stamp: BrokerStamp | None, metadata: MessageMetadata, payload: memory
         raise Corrupt(f"{where} is a batch of {count} messages, expected at least 1")
     publish_time, producer = metadata.publish_time, _text(metadata.producer_name, where)
     schema_version = metadata.schema_version if metadata.HasField("schema_version") else None
-    broker_time = stamp.timestamp_ms if stamp else None
+    broker_time = (stamp.timestamp_ms or None) if stamp else None
     first = stamp.row_end - count if stamp and stamp.row_end >= count else None
     at = 0
     for number in range(count):

@@ -1,0 +1,84 @@
+"""Goal: a time that is no time spoils no row. Method: times that a timestamp cannot state, single and in batches.
+
+On the wire times are unsigned; Pulsar's Java reads them as signed. A producer that gives nanoseconds is common.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from connector.metadata_columns import MILLISECONDS_MAX, Topic
+from connector.provenance_columns import PROVENANCE
+from connector.pulsar_rows import PulsarRows
+from connector.row_shape import RowWishes, row_shape
+from ledger.entry import BrokerStamp, ParsedEntry, stamp_prefix
+from ledger.position import Position
+from ledger.proto.pulsar_messages_pb2 import BrokerEntryMetadata, MessageMetadata
+from ledger.pulsar_payload import decode_messages
+from tests.connector.test_bucket_read import rows
+from tests.connector.test_pulsar_rows import packed
+from tests.offload.bucket_rig import message, put_segment
+
+SHAPE = row_shape(None, None, RowWishes(include_metadata=True), "a", more=PROVENANCE)
+# As they stand on the wire, and what they are in microseconds.
+TIMES = [
+    (0, None),
+    (1, 1_000),
+    (1_700_000_000_123, 1_700_000_000_123_000),
+    (MILLISECONDS_MAX, MILLISECONDS_MAX * 1000),
+    (MILLISECONDS_MAX + 1, None),
+    (1_700_000_000 * 10**9, None),
+    (2**63 - 1, None),
+    (2**63, None),
+    (2**64 - 5, -5_000),
+    (2**64 - MILLISECONDS_MAX - 1, None),
+]
+
+
+def read(entries: list[ParsedEntry], name: str) -> list[int | None]:
+    placed = [(Position(3, number), entry) for number, entry in enumerate(entries)]
+    found = pa.Table.from_batches(PulsarRows(Topic.of("public/default/persistent/t"), SHAPE).batches(placed))
+    found.validate(full=True)
+    return list(found[name].cast(pa.int64()).to_pylist())
+
+
+def entry(payload: bytes = b"v", stamp: BrokerStamp | None = None, **fields: int) -> ParsedEntry:
+    said = MessageMetadata(producer_name="p", sequence_id=4, **{"publish_time": 1, **fields})
+    return ParsedEntry(stamp, said, memoryview(payload))
+
+
+@pytest.mark.parametrize("field", ["event_time", "publish_time"])
+def test_a_time_that_no_timestamp_states_is_null_and_others_are_exact(field: str) -> None:
+    name = "__eventTime" if field == "event_time" else "__publishTime"
+    wanted = [micros for _, micros in TIMES]
+    assert read([entry(**{field: time}) for time, _ in TIMES], name) == wanted
+    plain = packed({}, b"v", b"")
+    assert read([entry(plain, num_messages_in_batch=1, **{field: time}) for time, _ in TIMES], name) == wanted
+
+
+def test_times_of_the_messages_of_a_batch_are_their_own() -> None:
+    known = [(time, micros) for time, micros in TIMES if time < 2**63]
+    plain = b"".join(packed({"event_time": time}, b"v", b"") for time, _ in known)
+    assert read([entry(plain, num_messages_in_batch=len(known))], "__eventTime") == [micros for _, micros in known]
+
+
+@pytest.mark.parametrize("stamped", [None, BrokerStamp(0, 12), BrokerStamp(2**64 - 1, 0), BrokerStamp(5, 2**64)])
+def test_a_stamp_says_what_it_has(stamped: BrokerStamp | None) -> None:
+    (time,) = read([entry(stamp=stamped)], "__brokerPublishTime")
+    (index,) = read([entry(stamp=stamped)], "__index")
+    assert time == (5000 if stamped and stamped.timestamp_ms == 5 else None)
+    assert index == (min(stamped.row_end, 2**63 - 1) - 1 if stamped and stamped.row_end else None)
+    (told,) = decode_messages(entry(stamp=stamped), "here")
+    assert told.broker_time == (stamped.timestamp_ms or None if stamped else None)
+
+
+def test_stamps_with_an_index_and_no_time_are_read_from_a_bucket(tmp_path: Path) -> None:
+    body = BrokerEntryMetadata(index=7).SerializeToString()
+    indexed = b"\x0e\x02" + len(body).to_bytes(4, "big") + body + message(0)
+    put_segment(tmp_path, 3, [indexed, stamp_prefix(BrokerStamp(1_000, 9)) + message(1)])
+    found = rows(tmp_path, "t", includeMetadata="true")
+    assert [row["__index"] for row in found] == [7, 8]
+    assert [row["__brokerPublishTime"] is None for row in found] == [True, False]
