@@ -18,7 +18,8 @@ from connector.options import LedgerOptions
 from ledger.errors import Refused
 from ledger.position import PositionRange
 from offload.bucket_listing import read_catalogue
-from offload.catalogue import Attempt, spelled
+from offload.catalogue import Attempt
+from offload.topic_name import spelled
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

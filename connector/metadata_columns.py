@@ -11,7 +11,6 @@ state is null, like none.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,9 +22,11 @@ import pyarrow as pa
 from connector.schema import METADATA, SAID_BY_ROWS
 from ledger.columns import cast_column
 from ledger.entry import ARROW_PROPERTY
+from ledger.partitions import partition_of
 from ledger.position import Position
 from ledger.pulsar_columns import MessageColumns
 from ledger.wire_numbers import signed
+from offload.topic_name import topic_text
 
 if TYPE_CHECKING:
     from ledger.proto.pulsar_messages_pb2 import MessageMetadata
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 Columns = dict[str, Callable[[], pa.Array]]
 _TIMESTAMP, _PROPERTIES = METADATA.field("__publishTime").type, METADATA.field("__messageProperties").type
+_PARTITION_MAX = 2**31 - 1
 MILLISECONDS_MAX = 2**63 // 1000 - 1  # what a timestamp in microseconds can state
 
 
@@ -46,10 +48,9 @@ class Topic:
 
     @classmethod
     def of(cls, canonical: str) -> Topic:
-        """From a canonical ledger name, `tenant/namespace/persistent/topic`."""
-        tenant, namespace, domain, local = canonical.split("/", 3)
-        numbered = re.search(r"-partition-(\d{1,9})$", local)
-        return cls(f"{domain}://{tenant}/{namespace}/{local}", int(numbered[1]) if numbered else -1)
+        """From a managed ledger's name, `tenant/namespace/persistent/topic`."""
+        part = partition_of(canonical)
+        return cls(topic_text(canonical), part[1] if part and part[1] <= _PARTITION_MAX else -1)
 
 
 def columns_of_entry(

@@ -45,8 +45,7 @@ def require_consistent(values: Values) -> None:
 
 
 def require_sense(values: Values, use: str) -> None:
-    """Refuse what makes no sense in one use: an empty read, a place in a ledger that is not read."""
-    _require_addressed(values)
+    """Refuse what makes no sense in one use, such as an empty read."""
     starts, ends = _places(values, "starting_positions"), _places(values, "ending_positions")
     later = sorted(name for name, at in starts.items() if at == LATEST)
     if use == "batch read" and (later or values.get("starting_position") == LATEST):
@@ -80,7 +79,8 @@ def _require_order(values: Values, less: str, relation: str, more: str) -> None:
         raise Refused(f"option {option_name(less)!r} ({low}) {relation} {option_name(more)!r} ({high})")
 
 
-def _require_addressed(values: Values) -> None:
+def require_addressed(values: Values) -> None:
+    """Refuse a name that no ledger of a store has, and a place in a ledger that is not read."""
     ledger, ledgers, pattern = values.get("ledger"), values.get("ledgers"), values.get("ledgers_pattern")
     if not (ledger or ledgers or pattern):
         return

@@ -16,7 +16,7 @@ from connector.addressing import Addressing
 from connector.bucket_options import BUCKET_OPTIONS, BucketOptions, take_bucket_options
 from connector.history_options import HISTORY_OPTIONS, HistoryOptions, take_history_options
 from connector.ledger_positions import parse_positions, parse_timestamps
-from connector.option_checks import require_consistent, require_sense
+from connector.option_checks import require_addressed, require_consistent, require_sense
 from connector.option_kinds import DAY_MS, EVERYWHERE, MIB, READS, WRITES, Option, Use
 from connector.option_kinds import columns as _columns
 from connector.option_kinds import duration as _duration
@@ -468,6 +468,8 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
     options = _consistent(values)
     if use is not None:
         require_sense(values, use)
+        if options.bucket is None:  # whose topics have other people's names
+            require_addressed(values)
         if options.bucket is not None and use == "stream read":
             _require_endless(options)
     return options

@@ -6,27 +6,31 @@
 
 Rules
 - A topic is what the user metadata of an object says, else the custom metadata in its index. Objects of one topic are
-  kept apart by cluster and, where they state it, by the incarnation of the managed ledger.
+  kept apart by cluster and, where they state it, by the incarnation of the managed ledger. Older Pulsars state neither:
+  their objects belong to the one cluster that has the later ledgers.
 - An attempt counts when its index is there, can be read, and its data object is as long as the index says. Attempts of
   one ledger that count must agree in last entry id and length; the one that holds most entries is read.
 - What an attempt lacks is a gap only where the topic goes on behind it: what comes last may still be on its way.
-- Pulsar's own record, where it is given, says which ledgers there are and which attempt is the one.
+- Pulsar's own record, where it is given, says which ledgers there are and which attempt is the one. Objects that tell
+  no topic at all are found by it, and by nothing else.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
-from urllib.parse import unquote_plus
 
 from ledger.errors import Corrupt, NotFound, Refused
-from ledger.names import canonical_name, nearest
+from ledger.names import nearest, pulsar_path
 from ledger.partitions import partition_of
 from offload.block_index import BlockIndex
 from offload.object_key import ObjectKey
 from offload.pulsar_record import KnownLedger, PulsarRecord
+from offload.topic_name import spelled, spellings
+
+_UNSTATED = ("", "")  # no cluster, no incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,45 +119,88 @@ class Catalogue:
 
     def find(self, name: str, records: Sequence[PulsarRecord] = (), *, cluster: str = "") -> list[TopicLedgers]:
         """The topic of that name, in any spelling, or its partitions in order; raises NotFound or Refused."""
-        paths = self._paths(name)
+        nameless = [one for group in self._topics.get("", {}).values() for one in group] if records else []
+        try:
+            paths = self._paths(name)
+        except NotFound:
+            found = [_recorded(claimed, record) for claimed, record in _claimed(name, nameless, records)]
+            if not found:
+                raise
+            return found
         topics = [self._topic(path, cluster) for path in paths]
         if not records:
             return [_resolved(topic, _by_listing(topic)) for topic in topics]
-        return [_recorded(topic, _record_of(topic, records, alone=len(topics) == 1)) for topic in topics]
+        chosen = [_record_of(topic, records, alone=len(topics) == 1) for topic in topics]
+        return [_recorded(topic + _of(record, nameless), record) for topic, record in zip(topics, chosen, strict=True)]
 
     def _paths(self, name: str) -> list[str]:
-        wanted = {name, canonical_name(name)} if name not in self._topics else {name}
-        known = {path: spelled(path) for path in self._topics if path}
-        exact = [path for path, said in known.items() if path in wanted or said in wanted]
-        parts = [(partition_of(said), path) for path, said in known.items()]
-        partitions = [path for part, path in sorted((part, path) for part, path in parts if part and part[0] in wanted)]
-        if exact and partitions:
-            raise Refused(
-                f"{name!r} is a topic of its own and has {len(partitions)} partitions here, {partitions[0]} the first",
-                hint="Name the partition that is meant",
-            )
-        if not exact and not partitions:
-            near = nearest(canonical_name(name), known.values())
-            hint = f"Did you mean {near!r}?" if near else "Read without a name to see what there is"
-            raise NotFound(f"no object is of topic {name!r}; there are {len(known)} topics", hint=hint)
-        return exact or partitions
+        written = {path: spelled(path) for path in self._topics if path}
+        encoded = {path: path for path in written}
+        for wanted in spellings(name):
+            found = _paths_of(wanted, written) or _paths_of(wanted, encoded)
+            if found:
+                return found
+        near = nearest(spellings(name)[0], written.values())
+        hint = f"Did you mean {near!r}?" if near else "Read without a name to see what there is"
+        raise NotFound(f"no object is of topic {name!r}; there are {len(written)} topics", hint=hint)
 
     def _topic(self, path: str, cluster: str) -> list[Attempt]:
-        found = {group: attempts for group, attempts in self._topics[path].items() if cluster in ("", group[0])}
+        groups = _with_older(self._topics[path])
+        found = {group: attempts for group, attempts in groups.items() if cluster in ("", group[0])}
         if len(found) != 1:
-            groups = "; ".join(f"cluster {one!r} incarnation {other!r}" for one, other in sorted(self._topics[path]))
+            said = "; ".join(f"cluster {one!r} incarnation {other!r}" for one, other in sorted(groups))
             wanted = f"cluster {cluster!r}" if cluster else "one cluster"
             raise Refused(
-                f"topic {spelled(path)} is there {len(self._topics[path])} times: {groups}; {wanted} was expected",
+                f"topic {spelled(path)} is there {len(groups)} times: {said}; {wanted} was expected",
                 hint="Name the cluster, or give an address with one of them only",
             )
         return next(iter(found.values()))
 
 
-def spelled(path: str) -> str:
-    """A managed ledger's name as a user writes it: Pulsar encodes the last part as a URL."""
-    prefix, slash, local = path.rpartition("/")
-    return prefix + slash + unquote_plus(local)
+def _paths_of(wanted: str, said: Mapping[str, str]) -> list[str]:
+    """The paths of the topic of this name, or of its partitions in order; `said` is what each path is called."""
+    exact = [path for path, one in said.items() if one == wanted]
+    parts = [(partition_of(one), path) for path, one in said.items()]
+    partitions = [path for part, path in sorted((part, path) for part, path in parts if part and part[0] == wanted)]
+    if exact and partitions:
+        raise Refused(
+            f"{wanted!r} is a topic of its own and has {len(partitions)} partitions here, {partitions[0]} the first",
+            hint="Name the partition that is meant",
+        )
+    if len(exact) > 1:
+        raise Refused(f"{wanted!r} is called {' and '.join(map(repr, exact))} here", hint="Name it as it is called")
+    return exact or partitions
+
+
+def _with_older(groups: Mapping[tuple[str, str], list[Attempt]]) -> dict[tuple[str, str], list[Attempt]]:
+    """The groups; what states no cluster is of the only one that does, if no ledger of that came before it."""
+    named = {group: attempts for group, attempts in groups.items() if group != _UNSTATED}
+    older = groups.get(_UNSTATED, [])
+    if not older or len(named) != 1:
+        return dict(groups)
+    ((group, newer),) = named.items()
+    if max(one.key.ledger_id for one in older) > min(one.key.ledger_id for one in newer):
+        return dict(groups)
+    return {group: newer + older}
+
+
+def _claimed(
+    name: str, nameless: Sequence[Attempt], records: Sequence[PulsarRecord]
+) -> Iterator[tuple[list[Attempt], PulsarRecord]]:
+    """The attempts without a topic that records of this name, or of its partitions, have; with the record of each."""
+    wanted = spellings(name)[0]
+    for record in records:
+        called = spellings(record.topic)[0] if record.topic else wanted if len(records) == 1 else ""
+        part = partition_of(called) if called else None
+        attempts = _of(record, nameless)
+        if attempts and (called == wanted or (part and part[0] == wanted)):
+            yield [replace(one, topic=pulsar_path(called)) for one in attempts], record
+
+
+def _of(record: PulsarRecord, attempts: Iterable[Attempt]) -> list[Attempt]:
+    """Those of the attempts that are of a record's ledgers."""
+    known = {ledger.ledger_id for ledger in record.ledgers}
+    return [one for one in attempts if one.key.ledger_id in known]
 
 
 def _by_ledger(attempts: Iterable[Attempt]) -> dict[int, list[Attempt]]:
@@ -238,7 +285,7 @@ def _record_of(attempts: Sequence[Attempt], records: Sequence[PulsarRecord], *, 
     path, there = attempts[0].topic, {attempt.key.ledger_id for attempt in attempts}
     for record in records:
         if record.topic:
-            if canonical_name(record.topic) == spelled(path):
+            if spellings(record.topic)[0] == spelled(path):
                 return record
         elif there & {known.ledger_id for known in record.ledgers} or (alone and len(records) == 1):
             return record

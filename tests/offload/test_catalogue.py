@@ -124,6 +124,35 @@ def test_two_clusters_of_one_topic_are_refused_until_one_is_named(tmp_path: Path
     assert [segment.ledger_id for segment in topic.segments] == [5]
 
 
+def test_objects_that_state_no_cluster_are_of_the_one_that_has_the_later_ledgers(tmp_path: Path) -> None:
+    put_segment(tmp_path, 4, ENTRIES, sidecar=False)
+    put_segment(tmp_path, 9, ENTRIES, cluster="west")
+    for cluster in ("", "west"):
+        (topic,) = listed(tmp_path).find("t", cluster=cluster)
+        assert ([segment.ledger_id for segment in topic.segments], topic.cluster) == ([4, 9], "west")
+    put_segment(tmp_path, 12, ENTRIES, sidecar=False)
+    with pytest.raises(Refused, match="there 2 times: cluster '' incarnation ''; cluster 'west'"):
+        only(tmp_path)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_objects_that_tell_no_topic_are_found_by_pulsars_record(tmp_path: Path, named: bool) -> None:
+    for ledger_id in (4, 5, 9):
+        put_segment(tmp_path, ledger_id, ENTRIES, topic="", sidecar=False)
+    if named:
+        put_segment(tmp_path, 30, ENTRIES)
+    with pytest.raises(NotFound, match="no object is of topic 'u'"):
+        listed(tmp_path).find("u")
+    ledgers = tuple(KnownLedger(number, 5, offloaded=True, attempt=None) for number in (4, 9, *([30] if named else [])))
+    for topic in ("", "persistent://public/default/t"):
+        (found,) = listed(tmp_path).find("t", [PulsarRecord(topic, ledgers)])
+        assert [segment.ledger_id for segment in found.segments] == [4, 9, *([30] if named else [])]
+        assert (found.path, found.gaps) == (TOPIC, ())
+    partitions = [PulsarRecord(f"persistent://public/default/p-partition-{n}", ledgers[n : n + 1]) for n in (0, 1)]
+    found_parts = listed(tmp_path).find("p", partitions)
+    assert [topic.path for topic in found_parts] == [f"public/default/persistent/p-partition-{n}" for n in (0, 1)]
+
+
 def damage_size(directory: Path, name: str) -> None:
     path = directory / name
     path.write_bytes(path.read_bytes()[:-1])
