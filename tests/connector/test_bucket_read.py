@@ -95,6 +95,13 @@ def test_every_message_of_every_topic_is_a_row_as_pulsar_delivers_it(folder: str
     assert found == [{key: one[key] for key in found[0]} for one in wanted(folder, ledgers)]
 
 
+def test_an_address_may_be_a_directory_or_a_file_url(tmp_path: Path) -> None:
+    put_segment(tmp_path / "a bucket", 3, [message(0)])
+    there = (tmp_path / "a bucket").as_uri()
+    assert rows(there, "t") == rows(tmp_path / "a bucket", "t") == [{"value": b"value-0"}]
+    assert [row["__messageId"] for row in rows(there, "t", includeMetadata="true")]
+
+
 def test_partitions_are_read_together_or_alone(tmp_path: Path) -> None:
     whole = rows(ROOT / "09-partitioned", "public/fx/09-partitioned", includeMetadata="true")
     assert {row["__topic"][-1] for row in whole} == {"0", "1", "2"}

@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import pickle
 import threading
+import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ledger.errors import AlreadyExists, Corrupt, NotFound, Refused
+from ledger.ledger_offloader import Told
 from offload.object_store import METADATA_BYTES_MAX, PART_BYTES_MIN, ObjectStore, Upload, UploadedPart
 from offload.opened_store import open_object_store
+from offload.part_upload import FilePart, upload_file
 
 PART = PART_BYTES_MIN
 
@@ -243,6 +247,20 @@ def test_metadata_that_s3_would_not_keep_are_refused(store: ObjectStore) -> None
         with pytest.raises(Refused, match=message):
             store.put("a", b"", metadata)
     assert keys(store) == []
+
+
+def test_a_file_is_sent_in_parts_at_once_and_little_of_it_is_ever_held(store: ObjectStore, tmp_path: Path) -> None:
+    path, count = tmp_path / "segment", 8
+    with path.open("wb") as file:
+        file.truncate(count * PART)
+    parts, told = [FilePart(number + 1, number * PART, PART) for number in range(count)], []
+    tracemalloc.start()
+    upload_file(store, "large", {}, path, parts, threads=4, told=Told(told.append, lambda: False))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert store.head("large").size == told[-1] == count * PART
+    assert told == sorted(told)
+    assert peak < count * PART // 4
 
 
 def test_what_pickles_is_configuration(store: ObjectStore) -> None:
