@@ -21,8 +21,8 @@ from ledger import bit_words
 from ledger.acknowledged_rows import entry_sizes
 from ledger.clock import Clock
 from ledger.cursor import Cursor
-from ledger.cursor_log import CursorLog, CursorLogForm, recover_cursor_log
-from ledger.errors import Corrupt, LedgerError
+from ledger.cursor_log import CursorLog, CursorLogForm, RecoveredState, recover_cursor_log
+from ledger.errors import Corrupt, DataLoss, LedgerError
 from ledger.log_snapshot import LogSegment, LogSnapshot
 from ledger.position import Position
 from ledger.position_info import decode_cursor_info
@@ -30,6 +30,10 @@ from ledger.position_set import PositionSet, split_range
 from ledger.segment_writer import data_path, index_path
 
 _log = logging.getLogger(__name__)
+_DAMAGED = (
+    "Restore the file from a copy of the store, or give the cursor a new place with 'ledger cursor reset', which "
+    "forgets what it had acknowledged"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +72,7 @@ class Acknowledgements:
         crossing: tuple[tuple[Position, Position], ...] = ()
         positions = PositionSet()
         if info.cursorsLedgerId >= 0:
-            taken = not place.read_only
-            found = recover_cursor_log(place.directory, info.cursorsLedgerId, place.store_id, take=taken)
-            if found is None:
-                # The metadata names a ledger once its first state is durable.
-                raise Corrupt(
-                    f"{where}: its ledger {info.cursorsLedgerId} holds no whole state",
-                    hint="Restore the file from a copy, or reset the cursor: ledger cursor reset",
-                )
+            found = _recovered(place, info.cursorsLedgerId, where)
             positions, crossing = found.acknowledged, found.crossing
             next_position = max(next_position, found.mark_delete.next())
         else:
@@ -196,6 +193,17 @@ class Acknowledgements:
                 break
             stop = bit_words.next_clear(words, stop + 1)
         return min(stop, segment.entries)
+
+
+def _recovered(place: CursorPlace, ledger_id: int, where: str) -> RecoveredState:
+    """The state in a cursor's ledger, which the metadata names once its first one is durable."""
+    try:
+        found = recover_cursor_log(place.directory, ledger_id, place.store_id, take=not place.read_only)
+    except (Corrupt, DataLoss) as damage:
+        raise type(damage)(f"{where}: {damage.message}", hint=_DAMAGED) from damage
+    if found is None:
+        raise Corrupt(f"{where}: its ledger {ledger_id} holds no whole state", hint=_DAMAGED)
+    return found
 
 
 def files_of_cursor(directory: Path, ledger_id: int) -> list[Path]:

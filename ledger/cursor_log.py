@@ -202,8 +202,7 @@ def _newest(
             if base < acknowledged:
                 raise Corrupt(
                     f"{where}: the state that ends at entry {base} is not whole, {acknowledged} entries were "
-                    f"acknowledged: {error.message}",
-                    hint="Restore the file from a copy, or reset the cursor: ledger cursor reset",
+                    f"acknowledged: {error.message}"
                 ) from error
             _log.error(
                 "%s: the state that ends at entry %d is not whole, an older one is looked for: %s", where, base, error

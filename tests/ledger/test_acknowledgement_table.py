@@ -408,7 +408,7 @@ def test_a_damaged_cursor_is_an_error_and_can_be_reset(rig: CursorRig) -> None:
     data[200] ^= 1
     path.write_bytes(data)
     rig.crash()
-    with pytest.raises(Corrupt, match=name):
+    with pytest.raises(Corrupt, match=f"cursor 'c' of .*log': .*{name}.*ledger cursor reset"):
         rig.state()
     rig.store.cursors.reset(ResetCursor("log", "c", Position(1, 0)))
     assert rig.state().next_position == Position(1, 0)
@@ -441,7 +441,7 @@ def test_a_cursors_ledger_that_somebody_deleted(rig: CursorRig, gone: tuple[str,
     for suffix in gone:
         (rig.path / "ledgers" / name).with_suffix(suffix).unlink()
     if ".ledger" in gone:
-        with pytest.raises(DataLoss, match=name):
+        with pytest.raises(DataLoss, match=f"cursor 'c' of .*{name} is gone.*ledger cursor reset"):
             rig.state()
         rig.store.cursors.reset(ResetCursor("log", "c", Position(0, 0)))
         rig.ack((2, 0))
