@@ -36,7 +36,7 @@ Integers = npt.NDArray[np.int64]
 Columns = dict[str, Callable[[], pa.Array]]
 _TIMESTAMP, _PROPERTIES = METADATA.field("__publishTime").type, METADATA.field("__messageProperties").type
 _PARTITION_MAX = 2**31 - 1
-MILLISECONDS_MAX = 2**63 // 1000 - 1  # what a timestamp in microseconds can state
+MILLISECONDS_MAX = (2**63 - 1) // 1000  # what a timestamp in microseconds can state
 
 
 @dataclass(frozen=True, slots=True)

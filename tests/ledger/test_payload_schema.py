@@ -282,6 +282,34 @@ def test_numbers_that_json_cannot_spell_are_read_as_pulsars_clients_write_them()
     assert set(found.wrong) == {2, 3, 4, 5, 6}
 
 
+def test_times_of_java_and_enums_of_python_are_read_as_their_clients_write_them() -> None:
+    fields = [
+        {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+        {"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}]},
+        {
+            "name": "local",
+            "type": {"type": "array", "items": {"type": "long", "logicalType": "local-timestamp-millis"}},
+        },
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+    ]
+    payloads = [
+        (
+            b'{"at": 1700000000.123456789, "day": [2026, 2, 28], '
+            b'"local": [[2026, 2, 28, 1, 2], [1969, 12, 31, 23, 59, 59, 1000000]]}'
+        ),
+        b'{"at": 1700000000123456, "day": 20512, "local": [1772240520000, -999], "kind": "A"}',
+        b'{"at": -0.5, "kind": 2}',
+        b'{"day": [2026, 2, 30]}', b'{"day": [2026]}', b'{"at": "now"}', b'{"local": [["x"]]}', b'{"kind": true}',
+        b'{"at": 1e999999999}',
+    ]  # fmt: skip
+    found = decode(decoder({"type": "record", "name": "R", "fields": fields}, "JSON"), list(payloads))
+    assert set(found.wrong) == {3, 4, 5, 6, 7, 8}
+    first, second, third, *_ = found.batch.to_pylist()
+    assert first["kind"] is None
+    assert {**first, "kind": "A"} == second
+    assert (third["at"].microsecond, third["at"].year, third["kind"]) == (500_000, 1969, "2")
+
+
 def proto_schema() -> tuple[TopicSchemas, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     file.dependency.append("google/protobuf/timestamp.proto")
