@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from benchmarks.offloaded_backlog import LEDGER, OffloadedBacklog, offloaded_backlog
 from benchmarks.raw_disk import bench_dir
-from benchmarks.spark_queries import session
+from benchmarks.spark_queries import rows_read, session
 from ledger.cache_calls import CacheMetrics
 from ledger.protocol import ChangeSetting, Empty
 
@@ -66,21 +65,16 @@ def caught_up(spark: SparkSession, backlog: OffloadedBacklog, query: Query, chec
         .start()
     )
     try:
-        while read_rows(running) < rows:
+        while rows_read(running) < rows:
             error = running.exception()
             if error is not None:
                 raise error
             if time.monotonic() > began + _WAIT_SECONDS:
-                raise TimeoutError(f"{read_rows(running)} of {rows} rows after {_WAIT_SECONDS} s: {running.status}")
+                raise TimeoutError(f"{rows_read(running)} of {rows} rows after {_WAIT_SECONDS} s: {running.status}")
             time.sleep(0.1)
         return time.monotonic() - began
     finally:
         running.stop()
-
-
-def read_rows(query: StreamingQuery) -> int:
-    """Rows of all its batches so far."""
-    return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
 def run(spark: SparkSession, backlog: OffloadedBacklog, queries: Sequence[Query], *, paced: bool = True) -> Run:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 ROOT = Path(__file__).parent.parent
 _WAIT_SECONDS = 300.0
+_LOOK_SECONDS = 0.05  # asking for a query's progress costs milliseconds of both processes
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,24 @@ def took(query: StreamingQuery) -> Took:
 def batches_of(query: StreamingQuery) -> int:
     """How many batches with rows are done."""
     return sum(1 for progress in query.recentProgress if progress["numInputRows"])
+
+
+def rows_read(query: StreamingQuery) -> int:
+    """Rows of all its batches so far."""
+    return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def until_read(queries: Sequence[StreamingQuery], rows: int) -> None:
+    """Wait until each query has read so many rows since it began."""
+    until = time.monotonic() + _WAIT_SECONDS
+    for query in queries:
+        while rows_read(query) < rows:
+            error = query.exception()
+            if error is not None:
+                raise error
+            if time.monotonic() > until:
+                raise TimeoutError(f"{rows_read(query)} of {rows} rows after {_WAIT_SECONDS} s: {query.status}")
+            time.sleep(_LOOK_SECONDS)
 
 
 def step(query: StreamingQuery, release: Callable[[], None]) -> None:

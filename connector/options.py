@@ -288,7 +288,7 @@ OPTIONS: tuple[Option, ...] = (
         "pacing",
         "true",
         ("stream read",),
-        "While it catches up from object storage, the query may wait for others close behind it, a tenth of its time "
+        "While it catches up from object storage, the query may wait for others close behind it, a fifth of its time "
         "at most, so that what is read there serves all of them.",
         _flag,
     ),

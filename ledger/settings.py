@@ -53,7 +53,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     managedLedgerCacheEvictionTimeThresholdMillisMax: int = 5_000
     managedLedgerCacheEvictionTimeThresholdMillisOffloaded: int = 60_000
     managedLedgerCacheReadAheadPercent: int = 25
-    managedLedgerCachePacingPercent: int = 10
+    managedLedgerCachePacingPercent: int = 20
     managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes: int = 5
     managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed: int = 0
     managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis: int = 2_000

@@ -108,7 +108,7 @@ class ReadHints:
         with self._cache.still(), self._lock:
             places = {name: int(readers.number(readers.place(name)) * mean) for name in readers.names()}
             here, end = places.pop(reading.reader), int(readers.number(wanted.range.end) * mean)
-            mine = self._paces.setdefault(reading, Pace(now, here))
+            mine = self._paces.setdefault(reading, Pace(now))
             self._see(reading.ledger, now, {**places, reading.reader: here})
             if mine.asked_ms is None:
                 mine.begins_batch(now, here)

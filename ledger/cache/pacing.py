@@ -7,8 +7,9 @@ Rules
 - Only who would read from storage waits, and only for readers that are behind the end of what it is going to read by
   more than `span` bytes, which the cache holds, and can come near enough in the time that it may still wait.
 - A reader waits `part` of the time that its catching up takes, at most. That time is what has passed, less waiting, and
-  what is left at the fastest pace that it has shown: an estimate that is too small rather than too large.
-- One that stands still is not waited for: a pace is that of the last seconds.
+  what is left at its own pace: that of its last batches, without waiting. One batch says little: beside others the
+  next may take twice as long.
+- One that stands still is not waited for, by its pace over the last seconds, nor is one that is slower by itself.
 
 Pure: the clock and the places are arguments. Bytes are of entries, places are numbers of bytes before them.
 """
@@ -21,8 +22,8 @@ from dataclasses import dataclass, field
 
 _SEEN_MS = 4_000
 _ASK_LEAST_MS, _ASK_MOST_MS = 20, 400
-_BATCHES_LEAST = 2
-_NEARLY, _WORTH = 0.8, 4.0
+_BATCHES_LEAST, _BATCHES_MOST = 2, 6
+_NEARLY, _WORTH = 0.6, 4.0
 
 
 @dataclass(slots=True)
@@ -30,15 +31,12 @@ class Pace:
     """How one reader goes through one log: since when, how long it has waited, where it was in the last seconds."""
 
     began_ms: int
-    began_at: int
     waited_ms: int = 0
-    batches: int = 0
-    latest: float = 0.0
-    """Bytes a millisecond of the last batch, without waiting."""
     asked_ms: int | None = None
     """When it was last told to wait."""
     seen: deque[tuple[int, int]] = field(default_factory=deque)
-    _batch: tuple[int, int, int] | None = None
+    _batches: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_BATCHES_MOST + 1))
+    """When its last batches began, in milliseconds without waiting, and where."""
 
     def at(self, now_ms: int, place: int) -> None:
         """It is at `place` now."""
@@ -50,12 +48,10 @@ class Pace:
     def begins_batch(self, now_ms: int, place: int) -> None:
         """It asks for what comes next, and waits no more for what it asked for before."""
         self.waits(now_ms, 0)
-        before, self._batch = self._batch, (now_ms, place, self.waited_ms)
-        if before is None or place <= before[1]:
-            return
-        self.batches += 1
-        took = now_ms - before[0] - (self.waited_ms - before[2])
-        self.latest = (place - before[1]) / max(took, 1)
+        if self._batches and place < self._batches[-1][1]:
+            self._batches.clear()
+        if not self._batches or place > self._batches[-1][1]:
+            self._batches.append((now_ms - self.waited_ms, place))
 
     def waits(self, now_ms: int, wait_ms: int) -> None:
         """It was told to wait; what it waited since it was told so before counts."""
@@ -72,12 +68,11 @@ class Pace:
         return (self.seen[-1][1] - place) / passed if 0 < passed <= 2 * _SEEN_MS else 0.0
 
     def own_speed(self) -> float:
-        """Bytes a millisecond since it began, without waiting; 0 when it has only just begun."""
-        if self.batches < _BATCHES_LEAST or self._batch is None:
+        """Bytes a millisecond of its last batches, without waiting; 0 when it has only just begun."""
+        if len(self._batches) <= _BATCHES_LEAST:
             return 0.0
-        since, place, waited = self._batch
-        passed = since - self.began_ms - waited
-        return max((place - self.began_at) / max(passed, 1), self.latest)
+        (since, begin), (until, end) = self._batches[0], self._batches[-1]
+        return (end - begin) / max(until - since, 1)
 
     def may_wait_ms(self, now_ms: int, left: int, part: float) -> float:
         """How much longer it may wait, with `left` bytes to read."""

@@ -1,0 +1,124 @@
+"""Rows per second of processor time: eight queries that tail a ledger in one session, over one.
+
+Each round appends a few batches to a ledger whose queries are idle, one after the other; the next comes when every
+query has read the one before. What counts is the processor time of all processes (Spark, its Python workers, the
+broker, this one), from the first batch that is visible until all queries have read the last, over the rows that all of
+them read. The rows are written before, as parts that one call makes visible: making them costs one query as much as
+eight and is not what is measured. The queries' first batch, which starts Python processes, is not counted either.
+
+    CACHE_TAIL_MB=64        bytes of a batch
+    CACHE_TAIL_BATCHES=5    batches of a round
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from benchmarks.harness import Loop, compare
+from benchmarks.processor_time import processor_seconds
+from benchmarks.raw_disk import bench_dir
+from benchmarks.rows import ENTRY_BYTES, create, entry, entry_rows
+from benchmarks.spark_queries import rows_read, session, start, until_read
+from ledger.api import connect
+from ledger.broker.client import Client
+from ledger.broker.discovery import BrokerRecord
+from ledger.names import canonical_name
+from ledger.protocol import Empty
+from ledger.run_calls import CommitRun
+
+QUERIES = 8
+ROW_BYTES = 1024
+BATCH_ENTRIES = int(os.environ.get("CACHE_TAIL_MB", "64")) * 1024 * 1024 // ENTRY_BYTES
+BATCHES = int(os.environ.get("CACHE_TAIL_BATCHES", "5"))
+
+
+@dataclass
+class Bench:
+    """What the rounds share."""
+
+    spark: SparkSession
+    client: Client
+    store: Path
+    broker: int
+    serial: Iterator[int]
+
+    @property
+    def seconds(self) -> float:
+        """Processor time so far: ours, Spark's, the workers', the broker's."""
+        return processor_seconds(os.getpid(), self.broker)
+
+    def tailing(self, queries: int) -> Loop:
+        """A loop: so many queries over a new ledger; processor seconds for the rows that one query read."""
+        rows = BATCH_ENTRIES * entry_rows(ROW_BYTES)
+
+        def loop() -> float:
+            ledger = f"tail{next(self.serial)}"
+            name = canonical_name(ledger)
+            version = create(self.client, name)
+            with self._started(ledger, queries) as running:
+                first, *rest = [self._staged(name, number, version) for number in range(BATCHES + 1)]
+                self.client.commit(first, deadline_ms=120_000)
+                until_read(running, rows)
+                before = self.seconds
+                for number, batch in enumerate(rest, start=2):
+                    self.client.commit(batch, deadline_ms=120_000)
+                    until_read(running, number * rows)
+                took = self.seconds - before
+                read = sum(rows_read(query) for query in running)
+            self.client.delete(name)
+            if read != queries * rows * (BATCHES + 1):
+                raise RuntimeError(f"{queries} queries read {read} rows of {rows * (BATCHES + 1)} each")
+            return took / queries
+
+        return loop
+
+    @contextmanager
+    def _started(self, ledger: str, queries: int) -> Iterator[list[StreamingQuery]]:
+        with tempfile.TemporaryDirectory(dir=bench_dir()) as checkpoints:
+            running = []
+            try:
+                for number in range(queries):
+                    frame = self.spark.readStream.format("ledger").option("store", str(self.store))
+                    frame = frame.option("startingPosition", "earliest").load(ledger)
+                    running.append(start(frame, Path(checkpoints) / str(number), available_now=False))
+                yield running
+            finally:
+                for query in running:
+                    query.stop()
+
+    def _staged(self, ledger: str, number: int, version: int) -> CommitRun:
+        """A batch of rows on the disk, that one call makes visible."""
+        with self.client.stage_part(ledger, number) as part:
+            for at in range(number * BATCH_ENTRIES, (number + 1) * BATCH_ENTRIES):
+                part.write(entry(at, ROW_BYTES, version, txn=(1, number)), entry_rows(ROW_BYTES))
+            return CommitRun(ledger, ledger, number, 1, number, [part.close()])
+
+
+def main() -> None:
+    """Compare eight with one."""
+    with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
+        store = Path(text).resolve() / "store"
+        client = connect(store).client
+        spark = session()
+        try:
+            record = BrokerRecord.read(store)
+            if record is None:
+                raise RuntimeError(f"no broker has written down where it is in {store}")
+            bench = Bench(spark, client, store, record.pid, count())
+            compare("cache_tail", bench.tailing(QUERIES), bench.tailing(1))
+        finally:
+            spark.stop()
+            client.call("shutdown", Empty())
+
+
+if __name__ == "__main__":
+    main()
