@@ -17,7 +17,7 @@ from typing import Literal
 
 from ledger.position import PositionRange
 from ledger.protocol import SplitPart
-from ledger.survey_calls import Quota
+from ledger.survey_calls import Quota, SurveyedLog
 
 Reason = Literal["everything", "limits", "one entry", "waiting", "nothing"]
 """Why a batch has its size: all there was; what limits allow; one entry that exceeds them; waiting for more rows."""
@@ -66,6 +66,12 @@ class Backlog:
     head_rows: int
     head_bytes: int
     head_ms: int
+
+    @classmethod
+    def of(cls, log: SurveyedLog) -> Backlog:
+        """What a survey found."""
+        left = PositionRange(log.begin, log.stop)
+        return cls(log.name, left, log.entries, log.rows, log.size_bytes, log.head_rows, log.head_bytes, log.head_ms)
 
     def whole(self) -> SplitPart:
         """All of it."""

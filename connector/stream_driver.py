@@ -52,7 +52,7 @@ from connector.stream_report import (
 )
 from connector.subscribed_ledgers import SubscribedLedgers
 from ledger.cache_calls import CacheReads
-from ledger.delivery_calls import UNLIMITED
+from ledger.delivery_calls import UNLIMITED, Due
 from ledger.errors import DataLoss, Unsupported
 from ledger.position import LATEST, Position, PositionRange
 from ledger.protocol import Empty, SplitPart
@@ -125,7 +125,9 @@ class StreamDriver:
         self.held.hold({name: (log.incarnation, log.begin) for name, log in look.logs.items()})
         self.acknowledge(start)
         self._looked, self._taken, self._reached, self._reason = look, {}, {}, "waiting"
-        if limited and self.pinned is None and self.delay.holds(look.backlogs, look.survey.now_ms):
+        held = limited and self.pinned is None and self.delay.holds(look.backlogs, look.survey.now_ms)
+        # Rows that come back were waited for already.
+        if held and not (self._explicit and any(due.rows for due in self._due(start, look).values())):
             return None
         new: Limits | None = self.limits if limited else Limits()
         back = NO_LIMIT
@@ -262,7 +264,7 @@ class StreamDriver:
         gone = set(start.ledgers) - {log.name for log in survey.logs}
         for name in sorted(gone):
             self._note(Loss(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
-        return Look(survey, [_backlog(log) for log in logs.values()], logs, began, gone)
+        return Look(survey, [Backlog.of(log) for log in logs.values()], logs, began, gone)
 
     def _reading(self, name: str, at: LedgerOffset | None) -> Reading:
         end = self._edges.end(name)
@@ -278,16 +280,19 @@ class StreamDriver:
 
     def _shared(self, start: StreamOffset, look: Look, limits: Limits) -> tuple[Limits | None, Back]:
         """What of the limits is for new rows (None: nothing this time), and what for rows that come back."""
-        due = {
-            name: self._deliveries(name, log.incarnation).due(_delivered(start, look, name))
-            for name, log in look.logs.items()
-        }
-        shared = shared_limits(limits, look.backlogs, due, new_first=self._new_first)
+        shared = shared_limits(limits, look.backlogs, self._due(start, look), new_first=self._new_first)
         if shared.turns:
             self._new_first = not self._new_first
             self._reason = "limits"
         back = shared.back
         return shared.new, Back(0, 0, first=False) if back is None else Back(back.rows_most, back.bytes_most)
+
+    def _due(self, start: StreamOffset, look: Look) -> dict[str, Due]:
+        """What would come back of each ledger with the next batch."""
+        return {
+            name: self._deliveries(name, log.incarnation).due(_delivered(start, look, name))
+            for name, log in look.logs.items()
+        }
 
     def _decided(self, start: StreamOffset, look: Look, back: Back) -> dict[str, LedgerOffset]:
         """The same with a subscription: the broker knows what else is in the batch, or is not any more."""
@@ -377,19 +382,6 @@ def _delivered(start: StreamOffset, look: Look, name: str) -> int:
     """The record that a ledger's reading stands at; 0: none."""
     at = start.ledgers.get(name)
     return at.delivery if at is not None and name not in look.began else 0
-
-
-def _backlog(log: SurveyedLog) -> Backlog:
-    return Backlog(
-        log.name,
-        PositionRange(log.begin, log.stop),
-        log.entries,
-        log.rows,
-        log.size_bytes,
-        log.head_rows,
-        log.head_bytes,
-        log.head_ms,
-    )
 
 
 def _require_reached(log: SurveyedLog, planned: LedgerRange) -> None:

@@ -23,7 +23,7 @@ from connector.data_source import LedgerSource
 from connector.schema import METADATA, spark_schema
 from connector.stream_reader import LedgerStreamReader
 from ledger.api import connect
-from ledger.errors import LedgerError, Refused
+from ledger.errors import LedgerError, Refused, Unsupported
 from ledger.ledger import Ledger
 from ledger.protocol import Empty
 
@@ -151,6 +151,30 @@ def test_rows_that_are_given_back_come_at_once(orders: Ledger) -> None:
     again = text(stream.latestOffset(end, ALL))
     assert numbers(batch(stream, end, again)) == [3, 7]
     stream.stop()
+
+
+def test_rows_that_come_back_do_not_wait_for_new_ones(orders: Ledger) -> None:
+    """`minRowsPerTrigger` holds up rows that nobody has seen yet."""
+    given = {**EXPLICIT, "ackTimeout": "1h"}
+    stream = reader(orders, **given)
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    first = batch(stream, start, end)
+    stream.stop()
+    stream = reader(orders, **given, minRowsPerTrigger="100", maxTriggerDelay="1h")
+    limit = stream.getDefaultReadLimit()
+    orders.append(pa.table({"n": pa.array([12], pa.int64())}))
+    assert json.dumps(stream.latestOffset(end, limit)) == json.dumps(end)
+    say(orders, first.slice(3, 1), action="nack")
+    again = text(stream.latestOffset(end, limit))
+    assert sorted(numbers(batch(stream, end, again))) == [3, 12]
+    stream.stop()
+
+
+def test_a_spark_that_says_no_start_is_refused(orders: Ledger) -> None:
+    """Before 4.2 a source is not told which batch was committed."""
+    with pytest.raises(Unsupported, match=r"needs Spark 4\.2"):
+        reader(orders, **EXPLICIT).latestOffset()
 
 
 def test_a_query_without_its_checkpoint_goes_on_and_loses_nothing(orders: Ledger) -> None:

@@ -5,6 +5,7 @@ store, and random histories beside a plain set, with the broker killed between a
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -211,6 +212,50 @@ def test_a_cursors_ledger_rolls_over(tmp_path: Path) -> None:
     assert len(rig.cursor_files()) == 1
     rig.crash()
     assert rig.state().acknowledged_entries == 5
+    rig.store.close()
+
+
+def test_a_cursors_ledger_rolls_over_by_age(tmp_path: Path) -> None:
+    rig = CursorRig(tmp_path / "s", managedLedgerCursorRolloverTimeInSeconds=10)
+    first = rig.ack((3, 0)).cursor_ledger
+    rig.now += 9_999
+    assert rig.ack((3, 1)).cursor_ledger == first
+    rig.now += 1
+    assert rig.ack((3, 2)).cursor_ledger != first
+    assert len(rig.cursor_files()) == 1
+    rig.crash()
+    assert rig.state().acknowledged_entries == 3
+    rig.store.close()
+
+
+def test_a_timer_flushes_what_nobody_comes_back_to(tmp_path: Path) -> None:
+    rig = CursorRig(
+        tmp_path / "s", managedLedgerDefaultMarkDeleteRateLimit=1, managedLedgerCursorPositionFlushSeconds=1
+    )
+    rig.ack((1, 0))
+    rig.ack((2, 0))
+    rig.store.acknowledgements.start()
+    held = rig.store.acknowledgements._held["public/default/persistent/log", "c"]
+    until = time.monotonic() + 20
+    while held.is_dirty:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    rig.crash()
+    assert rig.state().acknowledged_entries == 2
+    rig.store.close()
+
+
+@pytest.mark.parametrize("compression", ["", "LZ4", "ZLIB", "ZSTD", "SNAPPY"])
+def test_a_state_is_compressed_as_the_setting_says(tmp_path: Path, compression: str) -> None:
+    settings = {"cursorInfoCompressionType": compression, "managedLedgerMaxUnackedRangesToPersistInMetadataStore": 0}
+    rig = CursorRig(tmp_path / "s", **settings)  # type: ignore[arg-type]  # one of them is text
+    rig.ack((3, 0), (2, 1), (1, 1, 1))
+    before = rig.state()
+    for again in (rig.crash, rig.reopen):
+        again()
+        assert (rig.state().acknowledged_entries, rig.state().backlog_rows) == (2, before.backlog_rows)
+    (name,) = rig.cursor_files()
+    assert (b"ledger.cursor.compression" in (rig.path / "ledgers" / name).read_bytes()) == bool(compression)
     rig.store.close()
 
 
