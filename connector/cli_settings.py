@@ -13,7 +13,7 @@ from rich.table import Table
 from connector.cli import Output, OutputOption, StoreOption, opened, reporting, show
 from ledger.errors import Refused
 from ledger.protocol import ChangeSetting, Empty, SettingStates
-from ledger.settings import TEXT_SETTINGS
+from ledger.settings import TEXT_SETTINGS, require_setting
 
 settings = typer.Typer(no_args_is_help=True, help="Settings of a running broker.")
 Setting = Annotated[str, typer.Argument(help="Its name, as in conf/broker.toml.")]
@@ -40,6 +40,7 @@ def set_setting(
     output: OutputOption = Output.text,
 ) -> None:
     """Change a setting now and for later brokers of the store."""
+    require_setting(name)
     text = name in TEXT_SETTINGS
     if not text and not value.removeprefix("-").isdecimal():
         raise Refused(f"setting {name!r} is {value!r}, expected a whole number")

@@ -6,6 +6,17 @@ from ledger.setting import Setting, TextSetting
 
 CACHE_POLICIES = ("cursor-distance", "expected-reads", "expected-reads-stash", "slowest-reader", "segmented", "lru")
 
+_NETTY = "Python has no buffers of Netty: nothing here is allocated by that"
+CACHE_ELSEWHERE: dict[str, str] = {
+    "cacheEvictionByExpectedReadCount": "Set 'cacheEvictionPolicy': 'expected-reads' is its true, 'slowest-reader' its "
+    "false",
+    "managedLedgerCacheEvictionFrequency": "Set 'managedLedgerCacheEvictionIntervalMs'",
+    "brokerAdaptiveRecvByteBufAllocatorMinimumSize": _NETTY,
+    "brokerAdaptiveRecvByteBufAllocatorInitialSize": _NETTY,
+    "brokerAdaptiveRecvByteBufAllocatorMaximumSize": _NETTY,
+}
+"""Names of Pulsar's that are no settings here, and what to do instead."""
+
 CACHE_SETTINGS: dict[str, Setting] = {
     "managedLedgerCacheSizeMB": Setting(
         "MiB",

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ledger.cache_setting import CACHE_SETTINGS, CACHE_TEXT_SETTINGS
+from ledger.cache_setting import CACHE_ELSEWHERE, CACHE_SETTINGS, CACHE_TEXT_SETTINGS
 from ledger.errors import NotFound, Refused
 from ledger.names import nearest
 from ledger.setting import Setting, TextSetting
@@ -126,12 +126,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of(cls, values: dict[str, Any]) -> Settings:
         """Settings from names and values; raises Refused for the first that is unknown or out of range."""
         for name, value in values.items():
-            if name not in SETTINGS and name not in TEXT_SETTINGS:
-                near = nearest(name, [*SETTINGS, *TEXT_SETTINGS])
-                raise Refused(
-                    f"there is no setting {name!r}",
-                    hint=f"Did you mean {near!r}?" if near else "See conf/broker.toml",
-                )
+            require_setting(name)
             if name in TEXT_SETTINGS:
                 _require_text(name, value)
             else:
@@ -476,11 +471,22 @@ def broker_toml() -> str:
     return "\n".join(lines)
 
 
+def require_setting(name: str) -> None:
+    """Refuse a name that is none, saying what was meant."""
+    if name in SETTINGS or name in TEXT_SETTINGS:
+        return
+    near = nearest(name, [*SETTINGS, *TEXT_SETTINGS])
+    meant = f"Did you mean {near!r}?" if near else "See conf/broker.toml"
+    raise Refused(f"there is no setting {name!r}", hint=CACHE_ELSEWHERE.get(name, meant))
+
+
 def _require_in_range(name: str, value: Any) -> None:
     setting = SETTINGS[name]
     if type(value) is not int or not setting.least <= value <= setting.most:
+        part = isinstance(value, float) and setting.unit == "percent" and 0 < value < 1
         raise Refused(
-            f"setting {name!r} is {value!r}, expected an integer from {setting.least} to {setting.most} {setting.unit}"
+            f"setting {name!r} is {value!r}, expected an integer from {setting.least} to {setting.most} {setting.unit}",
+            hint=f"Whole percents: {value * 100:.0f}" if part else "",
         )
 
 
@@ -490,6 +496,9 @@ def _require_text(name: str, value: Any) -> None:
         raise Refused(f"setting {name!r} is no text ({TEXT_SETTINGS[name].kind}) but {type(value).__name__}")
     choices = TEXT_SETTINGS[name].choices
     if value and choices and value not in choices:
-        raise Refused(f"setting {name!r} is none of {' and '.join(choices)}")
+        near = nearest(value, choices)
+        raise Refused(
+            f"setting {name!r} is none of {', '.join(choices)}", hint=f"Did you mean {near!r}?" if near else ""
+        )
     if TEXT_SETTINGS[name].kind == "reference" and value and not value.startswith(("file:", "env:")):
         raise Refused(f"setting {name!r} is no reference", hint="Give file:/path or env:NAME; what it is is not shown")

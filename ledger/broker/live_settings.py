@@ -21,9 +21,8 @@ import msgspec
 
 from ledger import disk
 from ledger.errors import Refused
-from ledger.names import nearest
 from ledger.protocol import ChangeSetting, SettingState, SettingStates
-from ledger.settings import SETTINGS, TEXT_SETTINGS, Settings
+from ledger.settings import SETTINGS, TEXT_SETTINGS, Settings, require_setting
 
 _FILE = "settings.json"
 
@@ -112,12 +111,10 @@ def _with(configured: Settings, changed: dict[str, int | str]) -> Settings:
 def _require_live(name: str) -> None:
     if (name in SETTINGS and SETTINGS[name].live) or (name in TEXT_SETTINGS and TEXT_SETTINGS[name].live):
         return
-    if name in SETTINGS or name in TEXT_SETTINGS:
-        raise Refused(
-            f"setting {name!r} cannot be changed while the broker runs", hint="Put it into the file and restart it"
-        )
-    near = nearest(name, [*SETTINGS, *TEXT_SETTINGS])
-    raise Refused(f"there is no setting {name!r}", hint=f"Did you mean {near!r}?" if near else "See conf/broker.toml")
+    require_setting(name)
+    raise Refused(
+        f"setting {name!r} cannot be changed while the broker runs", hint="Put it into the file and restart it"
+    )
 
 
 def _replace(path: Path, changed: dict[str, int | str]) -> None:

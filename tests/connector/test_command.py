@@ -42,6 +42,13 @@ def run_json(*arguments: str) -> Any:
     return json.loads(run(*arguments, "--output", "json"))
 
 
+def test_a_setting_that_is_none_is_said_so_whatever_its_value(store: Path) -> None:
+    run("create", "orders")
+    for value in ("true", "1"):
+        said = run("settings", "set", "cacheEvictionByExpectedReadCount", value, status=1)
+        assert "there is no setting 'cacheEvictionByExpectedReadCount'. Set 'cacheEvictionPolicy'" in said
+
+
 def test_what_the_cache_holds_is_shown(store: Path) -> None:
     run("create", "orders")
     run("append", "orders", "a", "b")

@@ -87,3 +87,19 @@ def test_the_printed_file_is_the_table() -> None:
     uncommented = "\n".join(line.removeprefix("# ") for line in lines if " = " in line)
     assert Settings.of(tomllib.loads(uncommented)) == Settings()
     assert len(tomllib.loads(uncommented)) == len(SETTINGS) + len(TEXT_SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("cacheEvictionByExpectedReadCount", True, "Set 'cacheEvictionPolicy': 'expected-reads' is its true"),
+        ("brokerAdaptiveRecvByteBufAllocatorMaximumSize", 65536, "no buffers of Netty"),
+        ("managedLedgerCacheEvictionFrequency", 100, "Set 'managedLedgerCacheEvictionIntervalMs'"),
+        ("managedLedgerCachesizeMB", 3, "Did you mean 'managedLedgerCacheSizeMB'"),
+        ("managedLedgerCacheEvictionWatermark", 0.9, "expected an integer from 1 to 100 percent. Whole percents: 90"),
+        ("cacheEvictionPolicy", "expected-read", "is none of cursor-distance, .*Did you mean 'expected-reads'"),
+    ],
+)
+def test_who_comes_from_pulsar_is_told_what_to_write_instead(name: str, value: object, said: str) -> None:
+    with pytest.raises(Refused, match=f"{name}.*{said}"):
+        Settings.of({name: value})
