@@ -10,6 +10,8 @@ import importlib
 import threading
 from collections.abc import Callable
 
+import msgspec
+
 from ledger.errors import Refused
 from ledger.ledger_offloader import LedgerOffloader, NoOffloader
 from ledger.settings import Settings
@@ -36,9 +38,10 @@ class OffloaderChoice:
     def change(self, settings: Settings) -> None:
         """Other settings hold from now on."""
         with self._lock:
-            if settings == self._settings:
-                return
-            self._settings, made, self._made = settings, self._made, None
+            before, self._settings = self._settings, settings
+            if _offloading(before) == _offloading(settings):
+                return  # whoever reads by it now is not disturbed
+            made, self._made = self._made, None
         if made is not None:
             made.close()
 
@@ -49,6 +52,11 @@ class OffloaderChoice:
     def prefers_remote(self) -> bool:
         """Whether a ledger that is here and there is read from there."""
         return self._settings.managedLedgerDataReadPriority == "tiered-storage-first"
+
+
+def _offloading(settings: Settings) -> dict[str, object]:
+    """What an offloader is made of; all of it is named so."""
+    return {name: value for name, value in msgspec.structs.asdict(settings).items() if "Offload" in name}
 
 
 def nothing_chosen() -> OffloaderChoice:

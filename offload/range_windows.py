@@ -12,8 +12,8 @@ what is in flight.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter, OrderedDict, deque
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -46,6 +46,7 @@ class RangeWindows:
         self._ahead = min(threads, self._most - 1)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
         self._kept: OrderedDict[tuple[str, str, int], Future[pa.Buffer]] = OrderedDict()
+        self._awaited: Counter[Future[pa.Buffer]] = Counter()
         self._lock = threading.Lock()
         self._closed = False
         self.requests = 0
@@ -67,10 +68,17 @@ class RangeWindows:
                 for number in range(last + 1, last + 1 + self._ahead if reads_on else 0):
                     if number * self._window < source.size:
                         self._wanted(source, number)
-            self._make_room(wanted or [])
+            self._awaited.update(wanted or [])
+            self._make_room()
         if wanted is None:
             return self._fetch(source, start, length)
-        return self._cut([future.result() for future in wanted], start - first * self._window, length)
+        try:
+            return self._cut([future.result() for future in wanted], start - first * self._window, length)
+        except CancelledError:
+            raise _closed(source) from None
+        finally:
+            with self._lock:
+                self._awaited -= Counter(wanted)
 
     def forget(self, source: WindowedObject) -> None:
         """Let go of what is kept of an object."""
@@ -90,7 +98,7 @@ class RangeWindows:
 
     def _wanted(self, source: WindowedObject, number: int) -> Future[pa.Buffer]:
         if self._closed:
-            raise Unavailable(f"{source.store.address}/{source.key}: its reader was closed", hint="Read again")
+            raise _closed(source)
         key = self._key(source, number)
         found = self._kept.get(key)
         if found is None or (found.done() and (found.cancelled() or found.exception() is not None)):
@@ -100,10 +108,10 @@ class RangeWindows:
         self._kept.move_to_end(key)
         return found
 
-    def _make_room(self, wanted: list[Future[pa.Buffer]]) -> None:
-        """Let the oldest windows go; those that are waited for stay with whoever waits."""
+    def _make_room(self) -> None:
+        """Let the oldest windows go; those that anybody waits for stay."""
         for key in list(self._kept)[: max(len(self._kept) - self._most, 0)]:
-            if self._kept[key] not in wanted:
+            if self._kept[key] not in self._awaited:
                 self._kept.pop(key).cancel()
 
     def _fetch(self, source: WindowedObject, start: int, length: int) -> pa.Buffer:
@@ -120,6 +128,10 @@ class RangeWindows:
 
     def _key(self, source: WindowedObject, number: int) -> tuple[str, str, int]:
         return source.store.address, source.key, number
+
+
+def _closed(source: WindowedObject) -> Unavailable:
+    return Unavailable(f"{source.store.address}/{source.key}: its reader was closed", hint="Read again")
 
 
 def _as_arrow(data: Buffer) -> pa.Buffer:
