@@ -131,6 +131,11 @@ class CachedReads:
             self.hints.ahead.passed(reading, Position(place.ledger_id, place.first_entry + place.entries))
         return places
 
+    @property
+    def group_bytes(self) -> int:
+        """How much one who is sent blocks may have of them at a time, beside what is cached."""
+        return self.cache.limits.size // 16
+
     def copied(self, block: SegmentBlock) -> BlockHome | None:
         """Where a block is read that is cached as bytes; None for one that is mapped from its file."""
         if block.home is not None and not block.home.mappable:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,11 +25,12 @@ from ledger.broker.block_source import FrameBlock, block_of
 from ledger.broker.cached_reads import CachedReads
 from ledger.broker.offloaded_reads import Reading
 from ledger.cache.shared_blocks import SharedBlocks
-from ledger.entry import parse_entry
+from ledger.entry import encode_entry, parse_entry
 from ledger.errors import NotFound
 from ledger.ledger import Ledger
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import BlockPlace, ChangeSetting, Empty, ReadRequest
+from ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from ledger.protocol import BlockPlace, ChangeSetting, CreateLedger, Empty, ReadRequest
 from ledger.segment_reader import iter_frames
 from ledger.settings import Settings
 
@@ -309,15 +311,30 @@ print(mapped)
 """
 
 
-def test_processes_hammer_a_small_cache_and_compare_every_byte(
-    store: LedgerStore, store_path: Path, tmp_path: Path
-) -> None:
-    import zlib
+STOPPING = """
+import os, signal, sys, zlib
+from ledger.api import connect
+from ledger.position import EARLIEST, LATEST, PositionRange
+from ledger.protocol import ReadRequest
+from ledger.segment_reader import iter_frames
+client = connect(sys.argv[1]).client
+kept = list(client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST), max_block_bytes=1_000_000)))
+os.kill(os.getpid(), signal.SIGSTOP)
+at = 0
+for block in kept:
+    for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
+        payload = bytes(frame)[-400_000:]
+        assert payload[:4] == at.to_bytes(4, "big")
+        assert payload[4:8] == zlib.crc32(payload[8:]).to_bytes(4, "big")
+        at += 1
+print(at, sum(block.frames.size for block in kept if block.mapped))
+"""
+_MB = 1024 * 1024
 
-    from ledger.entry import encode_entry
-    from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-    from ledger.protocol import CreateLedger
 
+@pytest.fixture
+def big(store: LedgerStore, store_path: Path, tmp_path: Path) -> LedgerStore:
+    """A ledger of 48 MB in object storage, over a cache of 16 MiB."""
     store.offload_to(tmp_path / "objects")
     client = store.client
     client.create(CreateLedger("big"))
@@ -334,14 +351,56 @@ def test_processes_hammer_a_small_cache_and_compare_every_byte(
     ledger.trim()
     assert not list((store_path / "ledgers").glob("*.ledger"))
     client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 16))
-    readers = [
+    return store
+
+
+def hammering(store_path: Path, count: int) -> list[subprocess.Popen[str]]:
+    return [
         subprocess.Popen([sys.executable, "-c", HAMMER, str(store_path), str(seed)], stdout=subprocess.PIPE, text=True)
-        for seed in range(3)
+        for seed in range(count)
     ]
+
+
+def test_processes_hammer_a_small_cache_and_compare_every_byte(big: LedgerStore, store_path: Path) -> None:
+    client = big.client
+    readers = hammering(store_path, 3)
     mapped = [reader.communicate(timeout=100)[0] for reader in readers]
     assert [reader.returncode for reader in readers] == [0, 0, 0]
     assert sum(map(int, mapped)) > 0
-    assert client.call("cache", Empty()).size_bytes <= 16 * 1024 * 1024
+    counted = client.call("cache", Empty())
+    assert counted.size_bytes - counted.lingering_bytes <= 16 * _MB
+    wait_for(lambda: client.call("cache", Empty()).lingering_bytes == 0)
     assert (
         sum(block.entries for block in client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST)))) == 120
     )
+
+
+def test_a_reader_that_is_stopped_with_all_it_read_keeps_its_bytes_and_leaves_others_the_rest(
+    big: LedgerStore, store_path: Path
+) -> None:
+    client = big.client
+    command = [sys.executable, "-c", STOPPING, str(store_path)]
+    stopped = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    _, status = os.waitpid(stopped.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    readers = hammering(store_path, 2)
+    largest = 0
+    while any(reader.poll() is None for reader in readers):
+        largest = max(largest, client.call("cache", Empty()).size_bytes)
+        time.sleep(0.05)
+    assert [reader.returncode for reader in readers] == [0, 0]
+    for reader in readers:
+        reader.communicate()
+    counted = client.call("cache", Empty())
+    assert counted.hits > 0
+    assert counted.lingering_bytes < 10 * _MB < counted.size_bytes
+    assert (
+        largest <= (16 + 2 * 2 * 4) * _MB
+    )  # the limit, and of each of the two a block that is read and one that is sent
+    stopped.send_signal(signal.SIGCONT)
+    entries, mapped = map(int, stopped.communicate(timeout=60)[0].split())
+    assert entries == 120
+    assert 4 * _MB < mapped <= 10 * _MB  # half of the limit, and the answer that passed it
+    wait_for(lambda: client.call("cache", Empty()).lingering_bytes == 0)
+    blocks = client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST)))
+    assert all([block.mapped for block in blocks])  # noqa: C419 — as they come, none is kept
