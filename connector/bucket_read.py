@@ -76,9 +76,10 @@ class BucketRead:
     def topics(self) -> list[TopicLedgers]:
         """The topic, or its partitions in order; raises NotFound."""
         if self._topics is None:
-            self._topics = read_catalogue(self.store).find(
-                self.name, self.bucket.records(), cluster=self.bucket.offload_cluster
-            )
+            catalogue = read_catalogue(self.store)
+            self._topics = catalogue.find(self.name, self.bucket.records(), cluster=self.bucket.offload_cluster)
+            for stray in catalogue.strays:
+                _log.warning("%s may lack what cannot be read and tells no topic: %s", self.name, stray)
         return self._topics
 
     @property

@@ -357,6 +357,9 @@ OPTIONS: tuple[Option, ...] = (
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 
+_PARTITION_BYTES_MIN = 8 * MIB
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
     """The options of one use, read. None: not given, and the default depends on something else."""
@@ -396,7 +399,7 @@ class LedgerOptions:
     max_rows_per_trigger: int | None = None
     min_rows_per_trigger: int | None = None
     max_trigger_delay: int = 15 * 60_000
-    min_partition_bytes: int = 8 * MIB
+    min_partition_bytes: int = _PARTITION_BYTES_MIN
     target_partition_bytes: int = 64 * MIB
     mapping: str = "auto"
     pacing: bool = True
@@ -519,6 +522,9 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
         del values["compression"]
     if values.get("ack_mode") == "explicit":
         values["include_metadata"] = True  # else nobody could say which rows are done with
+    if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # nobody asked for more
+        least = int(str(values["target_partition_bytes"]))
+        values["min_partition_bytes"] = min(least, _PARTITION_BYTES_MIN)
     options = LedgerOptions(bucket=bucket, history=history, **values)  # type: ignore[arg-type]  # each parser answers its field's type
     if options.min_partition_bytes > options.target_partition_bytes:
         raise Refused(

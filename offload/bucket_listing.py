@@ -13,9 +13,9 @@ import re
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ledger.errors import Corrupt, LedgerError, NotFound, Unsupported
+from ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unsupported
 from offload.block_index import BlockIndex, parse_index
 from offload.catalogue import Attempt, Catalogue, without_index
 from offload.object_key import ObjectKey
@@ -84,8 +84,13 @@ def _looked_at(store: ObjectStore, listed: _Listed) -> Attempt:
         data, head = store.get(name, _INDEX_BYTES_MAX)
     except NotFound:
         return without_index(attempt)
-    attempt = _named(attempt, head.metadata)
-    version = head.metadata.get(VERSION_NAME, VERSION)
+    except (Corrupt, Refused) as wrong:
+        return _faulty(_named(attempt, _metadata_of(store, attempt.data_name)), wrong.message, damaged=True)
+    return _indexed(store, _named(attempt, head.metadata), name, data, head.metadata.get(VERSION_NAME, VERSION))
+
+
+def _indexed(store: ObjectStore, attempt: Attempt, name: str, data: bytes, version: str) -> Attempt:
+    """What the bytes of an index object make of its attempt."""
     if version != VERSION:
         return _faulty(attempt, f"{name} is of format version {version!r}, expected {VERSION!r}")
     try:
@@ -93,6 +98,14 @@ def _looked_at(store: ObjectStore, listed: _Listed) -> Attempt:
     except LedgerError as wrong:
         return _faulty(attempt, wrong.message, damaged=isinstance(wrong, Corrupt))
     return _compared(_named(attempt, {}, index), index, f"{store.address}/{attempt.data_name}")
+
+
+def _metadata_of(store: ObjectStore, name: str) -> Mapping[str, str]:
+    """The user metadata of an object; none where they cannot be read either."""
+    try:
+        return store.head(name).metadata
+    except (Corrupt, NotFound):
+        return {}
 
 
 def _streamed(store: ObjectStore, key: str) -> list[Attempt]:
@@ -131,7 +144,7 @@ def _named(attempt: Attempt, metadata: Mapping[str, str], index: BlockIndex | No
 def _compared(attempt: Attempt, index: BlockIndex, where: str) -> Attempt:
     """Whether the data object is there and whole, by its size."""
     if attempt.data_bytes < 0:
-        return _faulty(attempt, f"{where} is not there, only its index is")
+        return replace(_faulty(attempt, f"{where} is not there, only its index is"), entries=index.entries)
     if attempt.data_bytes < index.data_bytes:
         said = f"{where} has {attempt.data_bytes} bytes, its index states {index.data_bytes}"
         return _faulty(attempt, said, damaged=True)

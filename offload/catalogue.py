@@ -10,7 +10,8 @@ Rules
   their objects belong to the one cluster that has the later ledgers.
 - An attempt counts when its index is there, can be read, and its data object is as long as the index says. Attempts of
   one ledger that count must agree in last entry id and length; the one that holds most entries is read.
-- What an attempt lacks is a gap only where the topic goes on behind it: what comes last may still be on its way.
+- What an attempt lacks is a gap only where the topic goes on behind it: what comes last may still be on its way. Not so
+  where an index has lost its data: the index is put last.
 - Pulsar's own record, where it is given, says which ledgers there are and which attempt is the one. Objects that tell
   no topic at all are found by it, and by nothing else.
 """
@@ -133,6 +134,12 @@ class Catalogue:
         chosen = [_record_of(topic, records, alone=len(topics) == 1) for topic in topics]
         return [_recorded(topic + _of(record, nameless), record) for topic, record in zip(topics, chosen, strict=True)]
 
+    @property
+    def strays(self) -> list[str]:
+        """Why ledgers cannot be read that tell no topic either: any of them may be of any topic."""
+        groups = self._topics.get("", {}).values()
+        return [f"ledger {one.key.ledger_id}: {one.fault}" for group in groups for one in group if one.damaged]
+
     def _paths(self, name: str) -> list[str]:
         written = {path: spelled(path) for path in self._topics if path}
         encoded = {path: path for path in written}
@@ -142,7 +149,8 @@ class Catalogue:
                 return found
         near = nearest(spellings(name)[0], written.values())
         hint = f"Did you mean {near!r}?" if near else "Read without a name to see what there is"
-        raise NotFound(f"no object is of topic {name!r}; there are {len(written)} topics", hint=hint)
+        more = f"; {len(self.strays)} that cannot be read tell none: {self.strays[0]}" if self.strays else ""
+        raise NotFound(f"no object is of topic {name!r}; there are {len(written)} topics{more}", hint=hint)
 
     def _topic(self, path: str, cluster: str) -> list[Attempt]:
         groups = _with_older(self._topics[path])

@@ -41,8 +41,9 @@ class ObjectAddress:
                 "an address of object storage holds a user or a password, which is not shown here",
                 hint="Name a profile, the environment or a credential provider instead",
             )
-        if parts.query or parts.fragment:
-            raise Refused(f"address {given!r} has a query or a fragment", hint=_HINT)
+        if parts.query or parts.fragment:  # of a signed address it is a password
+            shown = given.partition("?")[0].partition("#")[0]
+            raise Refused(f"address {shown!r} has a query or a fragment behind it, which is not shown here", hint=_HINT)
         if parts.scheme == "file":
             if parts.netloc not in ("", "localhost"):
                 raise Refused(f"address {given!r} names the host {parts.netloc!r}", hint=_HINT)

@@ -168,8 +168,10 @@ def test_options_that_contradict_each_other_are_refused() -> None:
             read_options(given)
     with pytest.raises(Refused, match=r"named twice.*'a'.*'b'"):
         read_options({"path": "a", "ledger": "b"})
-    with pytest.raises(Refused, match=r"minPartitionBytes.*\(8388608\).*targetPartitionBytes.*\(1024\)"):
-        read_options({"targetPartitionBytes": "1k"})
+    with pytest.raises(Refused, match=r"minPartitionBytes.*\(2048\).*targetPartitionBytes.*\(1024\)"):
+        read_options({"minPartitionBytes": "2k", "targetPartitionBytes": "1k"})
+    assert read_options({"targetPartitionBytes": "1k"}).min_partition_bytes == 1024  # which nobody had asked for
+    assert read_options({"targetPartitionBytes": "1g"}).min_partition_bytes == 8 * 1024**2
 
 
 def test_options_of_a_bucket_belong_to_one_and_exclude_what_a_broker_does() -> None:

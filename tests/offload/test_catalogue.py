@@ -102,8 +102,11 @@ def test_a_ledger_of_which_no_attempt_ended_is_a_gap_unless_it_comes_last(tmp_pa
 def test_an_index_without_its_data_is_a_gap(tmp_path: Path) -> None:
     for ledger_id in (4, 12):
         put_segment(tmp_path, ledger_id, ENTRIES)
-    (tmp_path / only(tmp_path).segments[0].data_name).unlink()
-    assert gaps(only(tmp_path)) == [(4, 0, -1)]
+    first, last = only(tmp_path).segments
+    (tmp_path / first.data_name).unlink()
+    assert gaps(only(tmp_path)) == [(4, 0, 5)]
+    (tmp_path / last.data_name).unlink()  # it was there before its index, so it is not on its way
+    assert gaps(only(tmp_path)) == [(4, 0, 5), (12, 0, 5)]
 
 
 def test_equal_attempts_are_one_and_different_ones_are_refused(tmp_path: Path) -> None:
@@ -172,6 +175,32 @@ def test_damage_is_an_error_that_names_the_object_and_both_values(tmp_path: Path
     damage(tmp_path, key.data_name)  # type: ignore[operator]
     with pytest.raises(Corrupt, match=message):
         only(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["sidecar", "size"])
+def test_an_index_that_cannot_be_read_is_the_fault_of_its_topic_and_of_no_other(tmp_path: Path, what: str) -> None:
+    put_segment(tmp_path, 9, ENTRIES, topic="public/default/persistent/other")
+    name = put_segment(tmp_path, 4, ENTRIES).index_name
+    if what == "sidecar":
+        (tmp_path / f"{name}.meta.json").write_text("[]")
+    else:
+        with (tmp_path / name).open("ab") as file:
+            file.truncate(2**40)
+    assert only(tmp_path, "other").segments
+    with pytest.raises(
+        Corrupt, match="ledger 4: .*meta.json: Expected" if what == "sidecar" else "ledger 4: .* at most 67108864"
+    ):
+        only(tmp_path)
+
+
+def test_what_cannot_be_read_and_tells_no_topic_is_said(tmp_path: Path) -> None:
+    key = put_segment(tmp_path, 4, ENTRIES, sidecar=False)
+    damage_index(tmp_path, key.data_name)
+    with pytest.raises(NotFound, match=r"0 topics; 1 that cannot be read tell none: ledger 4: .* expected 0xde47"):
+        only(tmp_path)
+    put_segment(tmp_path, 5, ENTRIES)
+    assert [segment.ledger_id for segment in only(tmp_path).segments] == [5]
+    assert len(listed(tmp_path).strays) == 1
 
 
 def test_a_later_format_is_not_guessed_at(tmp_path: Path) -> None:

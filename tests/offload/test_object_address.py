@@ -53,6 +53,15 @@ def test_a_wrong_address_is_refused_with_its_value(text: str, message: str) -> N
         ObjectAddress.parse(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["s3://bucket/p?X-Amz-Signature=hunter2", "file:///d#hunter2", "https://b?sig=hunter2"]
+)
+def test_what_stands_behind_an_address_is_not_shown(text: str) -> None:
+    with pytest.raises(Refused, match="has a query or a fragment behind it") as refused:
+        ObjectAddress.parse(text)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_a_secret_in_an_address_is_not_shown() -> None:
     with pytest.raises(Refused) as refused:
         ObjectAddress.parse("s3://key:hunter2@flights/a")
