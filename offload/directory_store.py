@@ -80,10 +80,10 @@ class DirectoryStore:
         path, found = self._path(key), require_metadata(metadata, key)
         with self._locked():
             self._require(path, key, only_new=only_new, if_match=if_match)
-            scratch = self._scratch()
-            _write_file(scratch, [data])
             etag = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            self._publish(scratch, path, ObjectSidecar(key, len(data), etag, found))
+            with self._scratch() as scratch:
+                _write_file(scratch, [data])
+                self._publish(scratch, path, ObjectSidecar(key, len(data), etag, found))
         return etag
 
     def get(self, key: str, most: int) -> FetchedObject:
@@ -148,16 +148,15 @@ class DirectoryStore:
         if not 1 <= number <= PARTS_MAX:
             raise Refused(f"part {number} of {upload.key!r} is outside 1 to {PARTS_MAX}")
         folder = self._upload(upload)
-        scratch = self._scratch()
         digest, written = hashlib.md5(usedforsecurity=False), 0
-        with scratch.open("xb") as file:
-            for piece in _pieces(data):
-                digest.update(piece)
-                written += file.write(piece)
-        if written != size:
-            scratch.unlink()
-            raise Refused(f"part {number} of {upload.key!r} has {written} bytes, {size} were announced")
-        scratch.rename(folder / f"{number:05}-{digest.hexdigest()}")
+        with self._scratch() as scratch:
+            with scratch.open("xb") as file:
+                for piece in _pieces(data):
+                    digest.update(piece)
+                    written += file.write(piece)
+            if written != size:
+                raise Refused(f"part {number} of {upload.key!r} has {written} bytes, {size} were announced")
+            scratch.rename(folder / f"{number:05}-{digest.hexdigest()}")
         return UploadedPart(number, digest.hexdigest(), size)
 
     def parts(self, upload: Upload) -> list[UploadedPart]:
@@ -178,15 +177,14 @@ class DirectoryStore:
             return  # completed before, the answer was lost
         folder = self._upload(upload)
         self._require_parts(upload, parts)
-        scratch = self._scratch()
-        _write_file(
-            scratch, (piece for part in parts for piece in _file_pieces(folder / f"{part.number:05}-{part.etag}"))
-        )
         stated = _STATED.decode((folder / "key.json").read_bytes())
         size, etags = sum(part.size for part in parts), "".join(part.etag for part in parts)
         etag = f"{hashlib.md5(bytes.fromhex(etags), usedforsecurity=False).hexdigest()}-{len(parts)}"
-        with self._locked():
-            self._publish(scratch, path, ObjectSidecar(upload.key, size, etag, stated.userMetadata))
+        files = [folder / f"{part.number:05}-{part.etag}" for part in parts]
+        with self._scratch() as scratch:
+            _write_file(scratch, (piece for file in files for piece in _file_pieces(file)))
+            with self._locked():
+                self._publish(scratch, path, ObjectSidecar(upload.key, size, etag, stated.userMetadata))
         shutil.rmtree(folder)
 
     def abort(self, upload: Upload) -> None:
@@ -215,9 +213,15 @@ class DirectoryStore:
             raise Refused(f"object key {key!r} cannot be kept in a directory: it is hidden or ends with {_SIDECAR!r}")
         return self._directory / key
 
-    def _scratch(self) -> Path:
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """A name for a file that is renamed when it is whole; what is there of one that is not goes."""
         disk.make_directory(self._uploads)
-        return self._uploads / f".{new_id()}"
+        scratch = self._uploads / f".{new_id()}"
+        try:
+            yield scratch
+        finally:
+            scratch.unlink(missing_ok=True)
 
     def _upload(self, upload: Upload) -> Path:
         folder = self._uploads / upload.upload_id
@@ -282,9 +286,9 @@ class DirectoryStore:
 
     def _publish(self, scratch: Path, path: Path, stated: ObjectSidecar) -> None:
         disk.make_directory(path.parent)
-        beside = self._scratch()
-        _write_file(beside, [msgspec.json.encode(stated)])
-        beside.rename(_sidecar_of(path))
+        with self._scratch() as beside:
+            _write_file(beside, [msgspec.json.encode(stated)])
+            beside.rename(_sidecar_of(path))
         scratch.rename(path)
         disk.sync_directory(path.parent)
 

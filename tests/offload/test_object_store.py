@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import resource
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -261,6 +262,28 @@ def test_a_file_is_sent_in_parts_at_once_and_little_of_it_is_ever_held(store: Ob
     assert store.head("large").size == told[-1] == count * PART
     assert told == sorted(told)
     assert peak < count * PART // 4
+
+
+def test_a_directory_without_room_keeps_nothing_of_what_did_not_fit(tmp_path: Path) -> None:
+    store = open_object_store(tmp_path)
+    upload = store.begin_upload("large")
+    parts = [store.put_part(upload, number, bytes(PART), PART) for number in (1, 2)]
+    before = sorted(tmp_path.rglob("*"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (PART, limits[1]))
+    try:
+        for write in (
+            lambda: store.put("whole", bytes(PART + 1)),
+            lambda: store.put_part(upload, 3, io.BytesIO(bytes(PART + 1)), PART + 1),
+            lambda: store.complete(upload, parts),
+        ):
+            with pytest.raises(OSError, match="File too large"):
+                write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path for path in sorted(tmp_path.rglob("*")) if path.name != ".lock"] == before
+    store.complete(upload, parts)
+    assert store.head("large").size == 2 * PART
 
 
 def test_what_pickles_is_configuration(store: ObjectStore) -> None:
