@@ -11,7 +11,7 @@ import difflib
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
-from urllib.parse import quote_plus
+from urllib.parse import quote, quote_plus
 
 from ledger.errors import Refused
 
@@ -82,10 +82,11 @@ def short_name(canonical: str) -> str:
 def pulsar_path(canonical: str) -> str:
     """The name as Pulsar's metadata and offloaded objects spell it: the last part is encoded as Java's URLEncoder does.
 
-    Java encodes the tilde and leaves the asterisk; Python never encodes the tilde.
+    Java encodes the tilde and leaves the asterisk; Python never encodes the tilde. A tenant or namespace that no Pulsar
+    would take is encoded, too: user metadata of an object are ASCII.
     """
     prefix, _, topic = canonical.rpartition("/")
-    return f"{prefix}/{quote_plus(topic, safe='*').replace('~', '%7E')}"
+    return f"{quote(prefix, safe='/=:')}/{quote_plus(topic, safe='*').replace('~', '%7E')}"
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:

@@ -10,7 +10,7 @@ bucket. A name as it is written goes before one as it is encoded, because `a+b` 
 
 from __future__ import annotations
 
-from urllib.parse import unquote_plus
+from urllib.parse import unquote, unquote_plus
 
 _DOMAIN = "persistent"
 _SCHEME = f"{_DOMAIN}://"
@@ -19,7 +19,7 @@ _SCHEME = f"{_DOMAIN}://"
 def spelled(path: str) -> str:
     """A managed ledger's name as a user writes it: Pulsar encodes the last part as a URL."""
     prefix, slash, local = path.rpartition("/")
-    return prefix + slash + unquote_plus(local)
+    return unquote(prefix) + slash + unquote_plus(local)  # in a prefix `+` is none of Pulsar's signs
 
 
 def spellings(name: str) -> list[str]:

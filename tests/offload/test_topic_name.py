@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ledger.errors import NotFound, Refused
+from ledger.names import pulsar_path
 from offload.bucket_listing import read_catalogue
 from offload.opened_store import open_object_store
 from offload.topic_name import spelled, spellings, topic_text
@@ -66,6 +67,17 @@ def test_a_name_means_one_topic_whose_rows_come_under_it(bucket: Path, name: str
     (row,) = rows(bucket, name, includeMetadata="true")
     assert row["value"] == path.encode()
     assert row["__topic"] == topic_text(spelled(path))
+
+
+@pytest.mark.parametrize(
+    "name", ["ten~ä nt/n+s%20/persistent/tö~* p+%", "a-b_c.d=e:f/ns/persistent/t", "a/b/persistent/~"]
+)
+def test_a_path_is_ascii_and_comes_back_as_the_name(name: str) -> None:
+    path = pulsar_path(name)
+    assert path.isascii()
+    assert " " not in path
+    assert spelled(path) == name
+    assert path == name or not name.startswith("a-b")  # what Pulsar takes stands as it is, but for the topic
 
 
 @pytest.mark.parametrize("name", ["non-persistent://public/default/t", "prop/use/ns", "", "/", "///", "persistent://"])
