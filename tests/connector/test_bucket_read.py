@@ -95,6 +95,16 @@ def test_every_message_of_every_topic_is_a_row_as_pulsar_delivers_it(folder: str
     assert found == [{key: one[key] for key in found[0]} for one in wanted(folder, ledgers)]
 
 
+def test_json_of_a_real_python_client_is_read_by_its_own_schema() -> None:
+    schemas = (ROOT / "52-py-json" / "schemas.json").read_text()
+    found = rows(ROOT / "52-py-json", "public/fx/52-py-json", payloadSchema=schemas)
+    assert [row["i"] for row in found] == list(range(20))
+    assert [row["k"] for row in found[:4]] == [None, "1", None, "1"]
+    assert [number for number, row in enumerate(found) if str(row["f"]) == "nan"] == [5]
+    assert found[6]["d"] == float("inf")
+    assert found[3]["inner"] == {"x": 3, "y": None}
+
+
 def test_an_address_may_be_a_directory_or_a_file_url(tmp_path: Path) -> None:
     put_segment(tmp_path / "a bucket", 3, [message(0)])
     there = (tmp_path / "a bucket").as_uri()

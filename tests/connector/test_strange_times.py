@@ -5,12 +5,17 @@ On the wire times are unsigned; Pulsar's Java reads them as signed. A producer t
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from connector.bucket_partition import fetch_part
+from connector.bucket_reader import BucketReader
 from connector.metadata_columns import MILLISECONDS_MAX, Topic
+from connector.options import read_options
 from connector.provenance_columns import PROVENANCE
 from connector.pulsar_rows import PulsarRows
 from connector.row_shape import RowWishes, row_shape
@@ -20,9 +25,11 @@ from ledger.proto.pulsar_messages_pb2 import BrokerEntryMetadata, MessageMetadat
 from ledger.pulsar_payload import decode_messages
 from tests.connector.test_bucket_read import rows
 from tests.connector.test_pulsar_rows import packed
+from tests.ledger.test_fixtures_pulsar import ROOT
 from tests.offload.bucket_rig import message, put_segment
 
 SHAPE = row_shape(None, None, RowWishes(include_metadata=True), "a", more=PROVENANCE)
+EVENTS = {"offload": str(ROOT / "31-times"), "path": "public/fx/31-times", "includeMetadata": "true"}
 # As they stand on the wire, and what they are in microseconds.
 TIMES = [
     (0, None),
@@ -73,6 +80,21 @@ def test_a_stamp_says_what_it_has(stamped: BrokerStamp | None) -> None:
     assert index == (min(stamped.row_end, 2**63 - 1) - 1 if stamped and stamped.row_end else None)
     (told,) = decode_messages(entry(stamp=stamped), "here")
     assert told.broker_time == (stamped.timestamp_ms or None if stamped else None)
+
+
+def test_event_times_that_a_real_pulsar_took_are_those_that_it_delivers() -> None:
+    with gzip.open(ROOT / "31-times" / "expected.jsonl.gz", "rt") as file:
+        wanted = [json.loads(line)["eventTime"] for line in file]
+    assert len(wanted) == 102
+    assert min(wanted) == -(2**63)
+    assert max(wanted) == 2**63 - 1
+    entries = pa.Table.from_batches(
+        batch
+        for part in BucketReader(read_options(EVENTS), None).partitions()
+        for batch in fetch_part(part.value)  # type: ignore[attr-defined]  # a BucketPartition
+    )
+    times = entries["__eventTime"].cast(pa.int64()).to_pylist()
+    assert times == [None if time == 0 or abs(time) > MILLISECONDS_MAX else time * 1000 for time in wanted]
 
 
 def test_stamps_with_an_index_and_no_time_are_read_from_a_bucket(tmp_path: Path) -> None:
