@@ -72,15 +72,7 @@ class Store:
         self.path = path
         self.store_id = metadata.store_record().store_id
         self.epoch = metadata.bump_epoch()
-        place = CursorPlace(
-            path / "ledgers",
-            self.store_id,
-            cursor_log_form(settings),
-            settings.managedLedgerCursorRolloverTimeInSeconds * 1000,
-            clock,
-            metadata.allocate_ledger_id,
-        )
-        chunks = ChunkTable()
+        chunks, place = ChunkTable(), _cursor_place(path / "ledgers", metadata, settings, clock)
         self.acknowledgements = AcknowledgementTable(metadata, place, settings, chunks)
         self.deliveries = DeliveryTable(metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements)
         self.cursors = CursorTable(
@@ -419,3 +411,10 @@ def _left_by_create(path: Path) -> bool:
         "metadata.sqlite.new",
         "metadata.sqlite.new-journal",
     }
+
+
+def _cursor_place(ledgers: Path, metadata: Metadata, settings: Settings, clock: Clock) -> CursorPlace:
+    """Where cursors keep their own ledgers, and how."""
+    rollover_ms = settings.managedLedgerCursorRolloverTimeInSeconds * 1000
+    store_id = metadata.store_record().store_id
+    return CursorPlace(ledgers, store_id, cursor_log_form(settings), rollover_ms, clock, metadata.allocate_ledger_id)
