@@ -27,14 +27,15 @@ from connector.options import LedgerOptions, require_ledger
 from connector.provenance_columns import PROVENANCE
 from connector.read_plan import part_bytes
 from connector.row_shape import RowShape, RowWishes, row_shape
-from ledger.errors import Corrupt, Refused
+from ledger.errors import Corrupt, NotFound, Refused
 from ledger.payload_schema.documents import TopicSchemas, parse_schemas
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from offload.bucket_listing import read_catalogue
+from offload.bucket_listing import BucketListing
 from offload.bucket_log import BucketLog, segment_spans
 from offload.bucket_pass import read_heads
-from offload.catalogue import TopicLedgers
+from offload.catalogue import Segment, TopicLedgers
 from offload.entry_heads import EntryHeads
+from offload.frame_stream import Span
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -62,6 +63,7 @@ class BucketRead:
         self.name = require_ledger(options)
         self._given = given
         self._heads: dict[tuple[str, int], EntryHeads] = {}
+        self._peeked: dict[str, list[pa.Schema | None]] = {}
         self._topics: list[TopicLedgers] | None = None
         if seen is not None:
             self._topics, self.columns = seen.topics, seen.columns
@@ -72,15 +74,32 @@ class BucketRead:
         """The objects."""
         return self.bucket.store()
 
+    @cached_property
+    def _listing(self) -> BucketListing:
+        return BucketListing(self.store)
+
     @property
     def topics(self) -> list[TopicLedgers]:
         """The topic, or its partitions in order; raises NotFound."""
         if self._topics is None:
-            catalogue = read_catalogue(self.store)
-            self._topics = catalogue.find(self.name, self.bucket.records(), cluster=self.bucket.offload_cluster)
-            for stray in catalogue.strays:
-                _log.warning("%s may lack what cannot be read and tells no topic: %s", self.name, stray)
+            self._topics = self._found()
         return self._topics
+
+    def _found(self) -> list[TopicLedgers]:
+        try:
+            catalogue = self._listing.catalogue()
+            found = catalogue.find(self.name, self.bucket.records(), cluster=self.bucket.offload_cluster)
+        except NotFound as nothing:
+            if self.options.history is None:
+                raise
+            raise NotFound(
+                f"{nothing.message}; what its rows are only objects say",
+                hint="Read the table alone, by format('delta'), where all that was offloaded is published and gone; "
+                f"else: {nothing.hint or 'name the topic as it is in the bucket'}",
+            ) from nothing
+        for stray in catalogue.strays:
+            _log.warning("%s may lack what cannot be read and tells no topic: %s", self.name, stray)
+        return found
 
     @property
     def logs(self) -> list[BucketLog]:
@@ -90,9 +109,17 @@ class BucketRead:
             self._logs = [BucketLog(topic, self._gather(topic) if scan else {}) for topic in self.topics]
         return self._logs
 
-    def look_again(self) -> None:
-        """Forget what was listed: new objects may be there. Heads are kept."""
+    def look_again(self, *, for_columns: bool = False) -> None:
+        """Forget what was listed, and which columns there are: new objects may be there. What objects say is kept."""
         self._topics = self._logs = None
+        if for_columns:
+            self.__dict__.pop("columns", None)
+
+    def wishing(self, options: LedgerOptions) -> BucketRead:
+        """The same read with other wishes: nothing that was looked at is looked at again."""
+        same = BucketRead(options, seen=self.seen())
+        same._heads, same._logs = self._heads, self.logs
+        return same
 
     @cached_property
     def columns(self) -> pa.Schema | None:
@@ -101,9 +128,10 @@ class BucketRead:
         with ThreadPoolExecutor(_PEEKS_AT_ONCE, thread_name_prefix="peek") as pool:
             for topic in self.topics:
                 for segment in topic.segments:
-                    spans = segment_spans(segment)
-                    ends = {spans[0].offset: spans[0], spans[-1].offset: spans[-1]}.values() if spans else ()
-                    for columns in pool.map(partial(columns_of_span, self.store), ends):
+                    if segment.data_name not in self._peeked:
+                        ends = pool.map(partial(columns_of_span, self.store), _ends(segment))
+                        self._peeked[segment.data_name] = list(ends)
+                    for columns in self._peeked[segment.data_name]:
                         if columns is None:
                             continue
                         if not len(columns) and not found:
@@ -122,7 +150,9 @@ class BucketRead:
             options.include_metadata, options.columns, options.rescued_data_column or "", options.payload_schema or ""
         )
         schemas = None if self.columns is not None or wishes.payload_schema else self._schemas()
-        shape = row_shape(self.columns, schemas, wishes, self.name, more=PROVENANCE)
+        # Who wrote a message is not published: a table behind which a bucket is read has none of it.
+        more = PROVENANCE if options.history is None else None
+        shape = row_shape(self.columns, schemas, wishes, self.name, more=more)
         return shape if self._given is None else shape.as_given(self._given, self.name)
 
     def _schemas(self) -> TopicSchemas | None:
@@ -171,12 +201,16 @@ class BucketRead:
         target = part_bytes(log.size_of(range_), self.options.min_partition_bytes, self.options.target_partition_bytes)
         return [BucketPart(source, log.topic.name, part) for part in log.parts(range_, target)]
 
-    def _placed(self, log: BucketLog, wanted: Position, option: str) -> Position:
+    def require_one_topic(self, wanted: Position, option: str) -> None:
+        """Refuse the position of an option where there are partitions."""
         if len(self.topics) > 1:
             raise Refused(
                 f"option {option!r} is {wanted}, and {self.name} has {len(self.topics)} partitions here",
                 hint="A position is of one partition: load that one, or give a timestamp",
             )
+
+    def _placed(self, log: BucketLog, wanted: Position, option: str) -> Position:
+        self.require_one_topic(wanted, option)
         return log.require_position(wanted, option)
 
     def _gather(self, topic: TopicLedgers) -> dict[int, EntryHeads]:
@@ -193,6 +227,12 @@ def require_bucket(options: LedgerOptions) -> BucketOptions:
     if options.bucket is None:
         raise Refused("no bucket is named", hint="Name it by option 'offload'")
     return options.bucket
+
+
+def _ends(segment: Segment) -> list[Span]:
+    """The first block and the last."""
+    spans = segment_spans(segment)
+    return list({span.offset: span for span in (*spans[:1], *spans[-1:])}.values())
 
 
 def _join(found: dict[str, pa.Field], columns: pa.Schema, topic: str) -> None:

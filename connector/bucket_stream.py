@@ -50,7 +50,7 @@ class BucketDriver:
         """Where the query begins without a checkpoint."""
         if self._initial is None:
             self._initial = StreamOffset(
-                {log.topic.path: LedgerOffset(self.read.starting(log), incarnation(log)) for log in self.read.logs},
+                {log.topic.path: LedgerOffset(self.read.starting(log), log.life) for log in self.read.logs},
                 initial=True,
             )
         return self._initial
@@ -67,7 +67,7 @@ class BucketDriver:
         if limited and self.limits:
             ends = self._admitted(left)
         moved = {
-            log.topic.path: LedgerOffset(ends.get(log.topic.path, self._at(start, log)), incarnation(log))
+            log.topic.path: LedgerOffset(ends.get(log.topic.path, self._at(start, log)), log.life)
             for log in self.read.logs
         }
         began = {name: offset.position for name, offset in start.ledgers.items()} if start.initial else {}
@@ -84,7 +84,7 @@ class BucketDriver:
             log = known.get(path)
             if log is None:
                 raise DataLoss(f"topic {path} of the checkpoint is not in {self.read.bucket.address} any more")
-            own = start if path in start.ledgers else StreamOffset({path: LedgerOffset(log.start, incarnation(log))})
+            own = start if path in start.ledgers else StreamOffset({path: LedgerOffset(log.start, log.life)})
             range_ = batch_range(path, own, end)
             if range_.end > log.end:
                 raise DataLoss(f"{path} ends at {log.end} in the bucket, the checkpoint is at {range_.end}")
@@ -99,9 +99,9 @@ class BucketDriver:
         known = start.ledgers.get(log.topic.path)
         if known is None:
             return log.start
-        if known.incarnation != incarnation(log):
+        if known.incarnation != log.life:
             raise Refused(
-                f"{log.topic.name} was written by {incarnation(log)!r}, the checkpoint is of {known.incarnation!r}",
+                f"{log.topic.name} was written by {log.life!r}, the checkpoint is of {known.incarnation!r}",
                 hint="Start with a new checkpoint",
             )
         return known.position
@@ -128,11 +128,6 @@ class BucketDriver:
             size = None if size is None else max(size - used_bytes, 0)
             ends[log.topic.path] = end
         return ends
-
-
-def incarnation(log: BucketLog) -> str:
-    """What tells a topic from another of its name."""
-    return log.topic.incarnation or log.topic.cluster
 
 
 class BucketStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]

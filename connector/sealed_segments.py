@@ -8,12 +8,14 @@ A log is what has segments in one order: a ledger, or one partition of it.
 Rules
 - Only sealed segments are listed: what they hold never changes. Of a bucket only those before the first transaction
   that has no outcome there: rows behind it are not known yet.
-- A segment is read as a range of positions, in as few parts as files are wanted.
+- A segment is read as a range of positions, in as few parts as files are wanted. Of a bucket nothing is looked at
+  twice: what a segment costs does not grow with what there is beside it.
 - Whether something was lost between what is published and what is there is asked before anything is written.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,9 +24,11 @@ from typing import TYPE_CHECKING, Protocol
 from connector.bucket_read import BucketRead
 from connector.data_loss import loss_of
 from connector.ledger_read import LedgerRead
-from connector.options import read_options
+from connector.options import LedgerOptions, read_options
+from connector.part_rows import part_rows
 from connector.publication import NOTHING
 from connector.schema import METADATA
+from ledger.clock import new_id
 from ledger.errors import Refused
 from ledger.names import canonical_name
 from ledger.position import LATEST, Position, PositionRange
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from connector.row_shape import RowShape
+    from offload.bucket_log import BucketLog
 
 RESCUED = "__rescued"
 """The column that holds what could not be decoded, while a segment is published with a dead-letter table."""
@@ -70,6 +75,11 @@ class SealedLog:
     start: Position
     segments: tuple[SealedSegment, ...]
     properties: Mapping[str, str]
+
+    def next_after(self, segment: int) -> SealedSegment | None:
+        """The first that is newer than a segment, or NOTHING."""
+        at = bisect_right(self.segments, segment, key=lambda one: one.ledger_id)
+        return self.segments[at] if at < len(self.segments) else None
 
     @property
     def topic(self) -> str:
@@ -143,43 +153,52 @@ class BucketSegments:
 
     def __init__(self, ledger: str, options: Mapping[str, str], file_bytes: int) -> None:
         self._ledger = ledger
-        self._options = _checked(options)
-        self._file_bytes = file_bytes
-        self._shapes: dict[bool, RowShape] = {}
+        sizes = dict.fromkeys(("minpartitionbytes", "targetpartitionbytes"), str(file_bytes))
+        self._options = sizes | {name.lower(): value for name, value in _checked(options).items()}
+        self._source = f"ledger_parts_{new_id().replace('-', '')}"
+        self._wished: dict[bool, BucketRead] = {}
 
     @cached_property
     def _read(self) -> BucketRead:
-        """What was looked through once is not looked through again."""
-        return self._reading(rescue=False)
+        """What was looked at once is not looked at again."""
+        return BucketRead(self._wishing(_wishes(self._ledger, rescue=False)))
 
     def logs(self) -> list[SealedLog]:
         """The topic, or its partitions, as the bucket holds them now."""
-        self._shapes.clear()  # what came since may have more columns
-        self._read.look_again()
+        self._wished.clear()  # what came since may have more columns
+        self._read.look_again(for_columns=True)
         found = []
         for log in self._read.logs:
             whole = [one for one in log.topic.segments if Position(one.ledger_id, one.held) <= log.end]
             segments = tuple(
                 SealedSegment(one.ledger_id, one.held, -1, one.index.data_bytes) for one in whole if one.held
             )
-            life = log.topic.incarnation or log.topic.cluster
-            found.append(SealedLog(canonical_name(log.topic.name), life, log.start, segments, {}))
+            found.append(SealedLog(canonical_name(log.topic.name), log.life, log.start, segments, {}))
         return found
 
     def require_whole(self, log: SealedLog, after: int) -> None:
         """Objects may be missing between those that are there."""
-        for one in self._read.logs:
-            if canonical_name(one.topic.name) == log.name and log.segments:
-                one.require_whole(PositionRange(Position(after + 1, 0), log.segments[-1].last.next()))
+        if log.segments:
+            whole = PositionRange(Position(after + 1, 0), log.segments[-1].last.next())
+            self._log(self._read, log).require_whole(whole)
 
     def rows(self, spark: SparkSession, log: SealedLog, segment: SealedSegment, *, rescue: bool) -> DataFrame:
-        """Read from the objects."""
-        if rescue not in self._shapes:
-            self._shapes[rescue] = self._reading(rescue=rescue).shape()
-        return _frame(spark, self._options, log, segment, self._shapes[rescue], self._file_bytes)
+        """Read from the objects, as planned here: a source would look through the whole bucket for each segment."""
+        if rescue not in self._wished:
+            wanted = _wishes(self._ledger, rescue=rescue)
+            names = self._read.wishing(self._wishing(wanted)).shape().rows.names
+            del wanted["includeMetadata"]
+            self._wished[rescue] = self._read.wishing(self._wishing(wanted | _columns(names)))
+        read = self._wished[rescue]
+        range_ = PositionRange(Position(segment.ledger_id, 0), segment.last.next())
+        return part_rows(spark, self._source, read.parts(self._log(read, log), range_), read.schema())
 
-    def _reading(self, *, rescue: bool) -> BucketRead:
-        return BucketRead(read_options({**self._options, **_wishes(self._ledger, rescue=rescue)}, "batch read"))
+    def _wishing(self, wanted: Mapping[str, str]) -> LedgerOptions:
+        return read_options(self._options | {name.lower(): value for name, value in wanted.items()}, "batch read")
+
+    @staticmethod
+    def _log(read: BucketRead, log: SealedLog) -> BucketLog:
+        return next(one for one in read.logs if canonical_name(one.topic.name) == log.name)
 
 
 def segment_source(ledger: str, options: Mapping[str, str], file_bytes: int) -> StoreSegments | BucketSegments:

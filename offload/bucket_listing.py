@@ -4,6 +4,8 @@ Rules
 - Whatever is not named as Pulsar names offloaded objects is passed over; the folder before a name means nothing.
 - Streaming offloads (version 2) are not read and not passed over: their ledgers are listed, and are missing by name.
 - An object of a later format is not guessed at: its attempt does not count, and says why.
+- Objects do not change: of a bucket that is looked at again only the indexes of what is new are read, and of attempts
+  that did not count.
 - An index is read whole and bounded. What cannot be read is a fault of its attempt, never of the bucket.
 """
 
@@ -19,7 +21,7 @@ from ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unsupported
 from offload.block_index import BlockIndex, parse_index
 from offload.catalogue import Attempt, Catalogue, without_index
 from offload.object_key import ObjectKey
-from offload.object_store import ObjectStore
+from offload.object_store import ListedObject, ObjectStore
 from offload.streaming_index import parse_streaming_index
 
 VERSION, VERSION_NAME = "1", "s3managedledgeroffloaderformatversion"
@@ -32,44 +34,73 @@ _STREAMED = re.compile(r"(?:.*/)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-ind
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The objects of one attempt; a size of -1: not there."""
+    """The objects of one attempt; a size of -1: not there. `changed_ms`: when each was written."""
 
     key: ObjectKey
     folder: str
     data_bytes: int
     index_bytes: int
+    changed_ms: tuple[int, int]
+
+
+class BucketListing:
+    """Everything below a store's address, looked at as often as somebody asks."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self._known: dict[_Listed, Attempt] = {}
+
+    def catalogue(self) -> Catalogue:
+        """What is there now; raises NotFound when there is nothing to read."""
+        store = self.store
+        listed, strange = _listed(store)
+        if not listed and not strange:
+            raise NotFound(
+                f"{store.address} holds no offloaded ledger: no object is named <uuid>-ledger-<id>",
+                hint="Give the bucket and prefix that Pulsar or `ledger offload` wrote to",
+            )
+        if not listed:
+            raise Unsupported(f"{store.address} holds only streaming offloads (version 2), such as {strange[0]}")
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="catalogue") as pool:
+            found = list(pool.map(self._attempt, listed))
+            self._known = {one: attempt for one, attempt in zip(listed, found, strict=True) if not attempt.fault}
+            for streamed in pool.map(lambda key: _streamed(store, key), strange):
+                found += streamed
+        return Catalogue(found)
+
+    def _attempt(self, listed: _Listed) -> Attempt:
+        return self._known.get(listed) or _looked_at(self.store, listed)
 
 
 def read_catalogue(store: ObjectStore) -> Catalogue:
     """The catalogue of everything below the store's address; raises NotFound when there is nothing to read."""
-    listed, strange = _listed(store)
-    if not listed and not strange:
-        raise NotFound(
-            f"{store.address} holds no offloaded ledger: no object is named <uuid>-ledger-<id>",
-            hint="Give the bucket and prefix that Pulsar or `ledger offload` wrote to",
-        )
-    if not listed:
-        raise Unsupported(f"{store.address} holds only streaming offloads (version 2), such as {strange[0]}")
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="catalogue") as pool:
-        found = list(pool.map(lambda one: _looked_at(store, one), listed))
-        for streamed in pool.map(lambda key: _streamed(store, key), strange):
-            found += streamed
-        return Catalogue(found)
+    return BucketListing(store).catalogue()
 
 
 def _listed(store: ObjectStore) -> tuple[list[_Listed], list[str]]:
-    sizes: dict[tuple[str, ObjectKey], dict[bool, int]] = {}
+    found: dict[tuple[str, ObjectKey], dict[bool, ListedObject]] = {}
     strange = []
-    for found in store.objects():
-        folder, slash, name = found.key.rpartition("/")
+    for one in store.objects():
+        folder, slash, name = one.key.rpartition("/")
         parsed = ObjectKey.parse(name)
         if parsed is None:
-            if _STREAMED.fullmatch(found.key):
-                strange.append(found.key)
+            if _STREAMED.fullmatch(one.key):
+                strange.append(one.key)
             continue
         key, is_index = parsed
-        sizes.setdefault((folder + slash, key), {})[is_index] = found.size
-    return [_Listed(key, folder, of.get(False, -1), of.get(True, -1)) for (folder, key), of in sizes.items()], strange
+        found.setdefault((folder + slash, key), {})[is_index] = one
+    return [_attempted(folder, key, of) for (folder, key), of in found.items()], strange
+
+
+def _attempted(folder: str, key: ObjectKey, of: Mapping[bool, ListedObject]) -> _Listed:
+    data, index = of.get(False), of.get(True)
+    return _Listed(
+        key,
+        folder,
+        -1 if data is None else data.size,
+        -1 if index is None else index.size,
+        (0 if data is None else data.modified_ms, 0 if index is None else index.modified_ms),
+    )
 
 
 def _looked_at(store: ObjectStore, listed: _Listed) -> Attempt:

@@ -61,6 +61,11 @@ class BucketLog:
         return all(segment.ledger_id in self.heads for segment in self.topic.segments)
 
     @property
+    def life(self) -> str:
+        """What tells it from another topic of its name: the log's incarnation, or the cluster that wrote it."""
+        return self.topic.incarnation or self.topic.cluster
+
+    @property
     def start(self) -> Position:
         """The first entry."""
         return Position(self.topic.segments[0].ledger_id, 0) if self.topic.segments else Position(-1, 0)
@@ -183,10 +188,11 @@ class BucketLog:
     def _slices(self, range_: PositionRange) -> Iterator[tuple[Segment, int, int]]:
         """The entries `[first, end)` of each segment in a range."""
         stop = min(range_.end, self.end)
-        for segment in self.topic.segments:
-            here = segment.ledger_id
-            if here < range_.start.ledger_id or here > stop.ledger_id:
-                continue
+        segments = self.topic.segments
+        for at in range(bisect_left(segments, range_.start.ledger_id, key=_ledger_id), len(segments)):
+            segment, here = segments[at], segments[at].ledger_id
+            if here > stop.ledger_id:
+                return
             first = range_.start.entry_id if here == range_.start.ledger_id else 0
             end = min(stop.entry_id, segment.held) if here == stop.ledger_id else segment.held
             if first < end:
@@ -207,6 +213,10 @@ class BucketLog:
                 else:
                     yield from _cut(span, heads, begin, stop, target_bytes)
                 number += 1
+
+
+def _ledger_id(segment: Segment) -> int:
+    return segment.ledger_id
 
 
 def block_span(segment: Segment, number: int) -> Span:

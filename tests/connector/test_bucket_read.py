@@ -259,7 +259,7 @@ def test_what_was_there_at_load_is_read_and_nobody_asks_again(tmp_path: Path, mo
     assert max(fetched) == 256 * 1024, "the first bytes of a block tell its columns"
     put_segment(tmp_path, 5, [columns_entry(1, pa.record_batch({"id": [2], "body": [b""]}))])
     with monkeypatch.context() as nobody:
-        nobody.setattr("connector.bucket_read.read_catalogue", None)
+        nobody.setattr("connector.bucket_read.BucketListing", None)
         reader = pickle.loads(pickle.dumps(source)).batch_reader(schema)  # noqa: S301 — as Spark does
         batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert [batch.column("id").to_pylist() for batch in batches] == [[1]]

@@ -6,12 +6,14 @@ Method: stories with a real Delta table each; what a table holds is compared wit
 from __future__ import annotations
 
 import json
+import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from connector.delta_table import DeltaTable
@@ -21,6 +23,8 @@ from connector.publishing import Publishing
 from ledger.api import connect
 from ledger.errors import Refused
 from ledger.ledger import Ledger
+from ledger.protocol import CreateLedger
+from offload.directory_store import DirectoryStore
 from pyspark_ledger import publish
 from tests.ledger.test_fixtures_pulsar import ROOT, expected
 
@@ -32,19 +36,70 @@ CLICK = {
 }
 
 
-def test_a_topic_of_a_real_pulsar_is_published_from_its_bucket(spark_session: SparkSession, tmp_path: Path) -> None:
-    folder, name = "11-transactions", "persistent://public/fx/11-transactions"
-    options, table = {"offload": str(ROOT / folder / "objects")}, str(tmp_path / "table")
+@pytest.mark.parametrize("folder", ["04-zlib", "11-transactions"])
+def test_a_topic_of_a_real_pulsar_is_published_from_its_bucket(
+    spark_session: SparkSession, tmp_path: Path, folder: str
+) -> None:
+    name, objects = f"persistent://public/fx/{folder}", tmp_path / "objects"
+    shutil.copytree(ROOT / folder / "objects", objects)
+    options, table = {"offload": str(objects)}, str(tmp_path / "table")
     done = publish(spark_session, name, table, options=options)
-    assert done
-    rows = DeltaTable(spark_session, table).frame()
-    found = rows.select("__position.*", f.length("value").alias("size"), "__key").collect()
-    wanted = expected(folder, [one.segment for one in done])
-    assert sorted((row.ledgerId, row.entryId, row.batchIndex, row.size, row["__key"] or "") for row in found) == sorted(
+    assert len(done) == len(list(objects.glob("*-ledger-*[0-9]")))
+    wanted = sorted(
         (one["id"]["ledger"], one["id"]["entry"], one["id"]["batchIndex"], one["size"], one["key"] or "")
-        for one in wanted
+        for one in expected(folder, [one.segment for one in done])
     )
+
+    def found(rows: DataFrame) -> list[tuple[object, ...]]:
+        sizes = rows.select("__position.*", f.length("value").alias("size"), "__key").collect()
+        return sorted((row.ledgerId, row.entryId, row.batchIndex, row.size, row["__key"] or "") for row in sizes)
+
+    assert found(DeltaTable(spark_session, table).frame()) == wanted
     assert publish(spark_session, name, table, options=options) == []
+    joined = spark_session.read.format("ledger").options(**options, history=table, includeMetadata="true")
+    for path in list(objects.glob(f"*-ledger-{done[0].segment}*"))[: 9 * (len(done) - 1)]:
+        path.unlink()  # only the table has it
+    assert found(joined.load(name)) == wanted
+
+
+def test_of_a_bucket_everything_is_looked_at_once(
+    spark_session: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, bucket, table = connect(store), tmp_path / "bucket", str(tmp_path / "table")
+    opened.offload_to(str(bucket))
+    opened.client.call("create", CreateLedger("orders", max_entries_per_ledger=1))
+    orders = opened.ledger("orders")
+    assert isinstance(orders, Ledger)
+    asked: Counter[str] = Counter()
+    for kind in ("get", "get_range"):
+        own = getattr(DirectoryStore, kind)
+
+        def counted(self: DirectoryStore, key: str, *given: int, own: Callable[..., Any] = own) -> Any:
+            asked[key] += 1
+            return own(self, key, *given)
+
+        monkeypatch.setattr(DirectoryStore, kind, counted)
+
+    def append(*rows: dict[str, object]) -> None:
+        for row in rows:
+            orders.append([row])
+        orders.offload(seal=True)
+        asked.clear()
+
+    publisher = Publisher(spark_session, "orders", table, {"offload": str(bucket)})
+    append(*({"id": number} for number in range(3)))
+    assert len(publisher.publish()) == 3
+    assert len(asked) == 6
+    assert max(asked.values()) <= 2, "each index, and the beginning of each data object"
+    assert publisher.publish() == []
+    writer = spark_session.createDataFrame([(3, "fr")], "id bigint, country string").write.format("ledger")
+    writer.options(store=str(store), mergeSchema="true").mode("append").save("orders")
+    append()
+    assert [one.segment for one in publisher.publish()] == [one.ledger_id for one in orders.describe().segments][3:4]
+    assert len(asked) == 2, "nothing but what is new"
+    rows = DeltaTable(spark_session, table).frame().select("id", "country").collect()
+    assert sorted((row.id, row.country) for row in rows) == [(0, None), (1, None), (2, None), (3, "fr")]
+    assert publish(spark_session, "orders", table, options={"store": str(store)}) == [], "the same segments"
 
 
 def registered(store: Path) -> Ledger:
@@ -184,8 +239,13 @@ def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tm
     append(2)
     assert len(publish(spark_session, "orders", table, options=options, seal_after_ms=0, optimize_after=1)) == 1
     assert ids() == [1, 2]
-    operations = [one.operation for one in DeltaTable(spark_session, table).history()]
-    assert operations[0] == "OPTIMIZE"
+    versions = DeltaTable(spark_session, table).history()
+    assert versions[0].operation == "OPTIMIZE"
+    # Time travel goes to each segment, and behind what retention took.
+    at = {said.segment: one.version for one in versions if (said := one.publication) and said.kind == "segment"}
+    for version, wanted in zip(sorted(at.values()), ([0], [0, 1], [1, 2]), strict=True):
+        then = spark_session.read.format("delta").option("versionAsOf", version).load(table)
+        assert sorted(row.id for row in then.select("id").collect()) == wanted
     # Nor is what VACUUM leaves in the history taken for a change of rows.
     checked = "spark.databricks.delta.retentionDurationCheck.enabled"
     spark_session.conf.set(checked, "false")
@@ -194,6 +254,9 @@ def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tm
     append(3)
     assert len(publish(spark_session, "orders", table, options=options, seal_after_ms=0)) == 1
     assert ids() == [1, 2, 3]
+    append(4)
+    joined = spark_session.read.format("ledger").options(store=str(store), history=table, columns="id").load("orders")
+    assert sorted(row.id for row in joined.collect()) == [1, 2, 3, 4]
 
 
 def test_partitions_are_logs_of_their_own(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
