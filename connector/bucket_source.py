@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from connector.option_kinds import Use
 from connector.options import LedgerOptions, read_options
 from connector.schema import spark_schema
-from ledger.errors import Refused
+from ledger.errors import Refused, Unsupported
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -50,6 +50,10 @@ class BucketSource:
         from connector.bucket_reader import BucketReader, ListingReader
 
         options = self._options("batch read")
+        if options.history is not None:
+            from connector.bucket_history import BucketHistoryReader
+
+            return BucketHistoryReader(options, schema, self._seen)
         return BucketReader(options, schema, self._seen) if options.ledger else ListingReader(options)
 
     def stream_reader(self, schema: StructType) -> BucketStreamReader:
@@ -59,6 +63,12 @@ class BucketSource:
         options = self._options("stream read")
         if not options.ledger:
             raise Refused("no ledger is named, and a stream reads one", hint="Name it in load()")
+        if options.history is not None:
+            raise Unsupported(
+                "a stream of option 'history' goes on in the log, and option 'offload' asks no broker for it",
+                hint="Stream through the ledger's store, without 'offload'; or read table and bucket in a batch, and "
+                "stream the bucket alone from a startingPosition behind that",
+            )
         return BucketStreamReader(options, schema)
 
     def batch_writer(self, schema: StructType, *, overwrite: bool) -> object:  # noqa: ARG002 — one face for all sources

@@ -23,8 +23,8 @@ HISTORY_OPTIONS: tuple[Option, ...] = (
         "",
         READS,
         "A Delta table to which the ledger is published, a path or `s3://` address: what is published is read from the "
-        "table, what came after it from the log, without gap or double. The options for how a bucket is reached count "
-        "for it, too. Such a stream begins at `earliest`.",
+        "table, what came after it from the log, without gap or double; a batch with `offload` reads it from the "
+        "bucket. The options for how a bucket is reached count for it, too. Such a stream begins at `earliest`.",
         text,
     ),
 )
@@ -58,12 +58,15 @@ class HistoryOptions:
 
 def take_history_options(values: dict[str, object], names: Mapping[str, str]) -> HistoryOptions | None:
     """Take the options of a table out of `values`; None when there is none. `names` spells fields for errors."""
-    if "history" not in values or "offload" in values:
+    if "history" not in values:
         return None
     strange = sorted(set(values) & _STRANGE.keys())
     if strange or values.get("ack_mode") == "explicit":
         why, hint = _STRANGE[strange[0] if strange else "subscription"]
         name = names[strange[0]] if strange else "ackMode"
         raise Refused(f"option {name!r} has no meaning with 'history': {why}", hint=hint)
-    reached = {name: values.pop(name) for name in list(values) if name in _OF_A_BUCKET}
+    if "offload" in values and "ledger" not in values:
+        raise Refused("option 'history' has no meaning for what a bucket lists", hint="Name the ledger in load()")
+    taken = values.get if "offload" in values else values.pop
+    reached = {name: taken(name) for name in list(values) if name in _OF_A_BUCKET}
     return HistoryOptions(str(values.pop("history")), BucketOptions(**reached))  # type: ignore[arg-type]  # see options

@@ -13,13 +13,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from pyspark.sql.types import NullType, StructType
 
 from connector.history_partition import HistoryPart
-from connector.ledger_read import LedgerRead
 from connector.metadata_columns import Topic
 from connector.offsets import HistoryPin
+from connector.options import LedgerOptions
 from connector.publication import app_id
 from connector.read_plan import part_bytes
 from connector.row_shape import RowShape
@@ -35,6 +36,38 @@ from offload.table_snapshot import TableSnapshot, open_table, require_same_table
 BEGINNING = Position(-1, 0)
 """Before every entry of a log. Of a log that was trimmed it says that something was there."""
 WHOLE = Reading(position=BEGINNING, count=False)
+
+
+class LogLife(Protocol):
+    """One life of one log."""
+
+    @property
+    def name(self) -> str:
+        """Its canonical name."""
+        ...
+
+    @property
+    def incarnation(self) -> str:
+        """Which life it is."""
+        ...
+
+
+class RowsRead(Protocol):
+    """What is read beside a table, of a log or of a bucket."""
+
+    @property
+    def options(self) -> LedgerOptions:
+        """What the user said."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The ledger's name."""
+        ...
+
+    def shape(self) -> RowShape:
+        """What rows are."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -99,7 +132,7 @@ class HistoryTable:
 class HistoryRead:
     """The table of a read, opened on the driver. Columns are compared once for each version."""
 
-    def __init__(self, log: LedgerRead) -> None:
+    def __init__(self, log: RowsRead) -> None:
         history = log.options.history
         if history is None:
             raise Refused("no table is named", hint="Name it by option 'history'")
@@ -108,7 +141,7 @@ class HistoryRead:
         self.table_id = ""
         """The table of this read, once it is known: what the checkpoint names, else the first that was opened."""
 
-    def newest(self, logs: Sequence[SurveyedLog]) -> HistoryTable:
+    def newest(self, logs: Sequence[LogLife]) -> HistoryTable:
         """The newest version, and how far these logs are in it."""
         snapshot = self._opened(None)
         newest = {

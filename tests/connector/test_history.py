@@ -232,7 +232,7 @@ def test_what_cannot_be_read_says_what_to_do(
         read_rows(store, history=str(table))
     for options, said in (
         ({"table": "segments"}, "option 'table' has no meaning with 'history'"),
-        ({"offload": "/tmp"}, "option 'history' has no meaning with 'offload'"),  # noqa: S108 — never opened
+        ({"offload": "/tmp"}, "option 'store' has no meaning with 'offload'"),  # noqa: S108 — never opened
     ):
         with pytest.raises(Refused, match=said):
             read_rows(store, history=str(table), **options)
