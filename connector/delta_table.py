@@ -3,8 +3,9 @@
 Only DataFrames and SQL are used, so that a platform brings its own Delta. A target with a slash is a path of any file
 system that Spark reaches, any other is a name, `[catalog.][schema.]table`.
 
-Rules: an append is one commit, passed over by Delta when its version is not above the newest of its application. What
-lost a race against another commit is `Raced`: whoever asked looks again.
+Rules: an append is one commit, passed over by Delta when its version is not above the newest of its application. A
+commit to a table on this host's disk waits for that of another process. What lost a race against another commit is
+`Raced`: whoever asked looks again.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from connector.publication import NOTHING, TableChange
+from connector.table_turn import directory_of, table_turn
 from ledger.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_NAME = re.compile(r"[^\s`/;]+(\.[^\s`/;]+){0,2}")
+_NAME = re.compile(r"[^\s`/;.]+(\.[^\s`/;.]+){0,2}")
 # How Delta says that another commit was faster, as a class or as an error's name.
 _RACES = re.compile(
     r"Concurrent(Transaction|Append|DeleteRead|DeleteDelete|Write|Modification)Exception|MetadataChangedException|"
@@ -50,6 +52,7 @@ class DeltaTable:
                 hint="Give a path, such as ./tables/orders or s3a://bucket/orders, or [catalog.][schema.]table",
             )
         self.target = located(target) if self.is_path else target
+        self._directory = directory_of(self.target) if self.is_path else None
 
     def __str__(self) -> str:
         return self.target
@@ -60,6 +63,12 @@ class DeltaTable:
         if self.is_path:
             return f"delta.`{self.target.replace('`', '``')}`"
         return ".".join(f"`{part}`" for part in self.target.split("."))
+
+    def within(self, session: SparkSession) -> DeltaTable:
+        """The same table of another session."""
+        same = DeltaTable(session, self.target)
+        same._directory = self._directory
+        return same
 
     def identity(self) -> str:
         """The id that Delta gave the table when it was made; empty when there is none."""
@@ -75,6 +84,8 @@ class DeltaTable:
         found = self._asked(f"DESCRIBE DETAIL {self.sql}")
         if found is not None and found[0]["format"] != "delta":
             raise Refused(f"{self} is a table of {found[0]['format']}, and segments are published to Delta's")
+        if found is not None and not self.is_path:
+            self._directory = directory_of(str(found[0]["location"] or ""))
         return None if found is None else found[0]
 
     def frame(self) -> DataFrame:
@@ -125,17 +136,19 @@ class DeltaTable:
     def run(self, statement: str) -> list[Any]:
         """A statement of SQL; raises Raced."""
         try:
-            return list(self.spark.sql(statement).collect())
+            with table_turn(self._directory):
+                return list(self.spark.sql(statement).collect())
         except Exception as error:
             raise_raced(error, self)
             raise
 
     def _save(self, write: Any) -> None:
         try:
-            if self.is_path:
-                write.save(self.target)
-            else:
-                write.saveAsTable(self.target)
+            with table_turn(self._directory):
+                if self.is_path:
+                    write.save(self.target)
+                else:
+                    write.saveAsTable(self.target)
         except Exception as error:
             raise_raced(error, self)
             raise
@@ -171,7 +184,10 @@ def raise_raced(error: Exception, table: DeltaTable) -> None:
     """Raise Raced if an error of Spark's says that another commit was faster."""
     found = _RACES.search(_said(error))
     if found is not None:
-        raise Raced(f"another commit to {table} was faster: {found[0]}") from error
+        raise Raced(
+            f"another commit to {table} was faster: {found[0]}",
+            hint="Nothing of this one is there. Publish again when fewer others write to the table",
+        ) from error
 
 
 def located(path: str) -> str:

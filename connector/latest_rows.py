@@ -46,13 +46,13 @@ class LatestRows:
             return
         said = Publication("view", log.name, log.incarnation, up_to).text()
         apart = tagged_session(self.view.spark, said, (app_id(log.name, log.incarnation), up_to))
-        rows = self._rows(DeltaTable(apart, self.table.target).frame(), log, has, up_to)
+        rows = self._rows(self.table.within(apart).frame(), log, has, up_to)
         columns = [name for name in rows.columns if name not in (_DELETES, _RANK)]
         self._make_ready(self.table.frame().select(*columns))
         source = f"ledger_latest_{new_id().replace('-', '')}"
         rows.createTempView(source)
         try:
-            DeltaTable(apart, self.view.target).run(_merge(self.view.sql, source, self.key, columns))
+            self.view.within(apart).run(_merge(self.view.sql, source, self.key, columns))
         finally:
             apart.catalog.dropTempView(source)
 

@@ -1,7 +1,7 @@
 """What a commit of a published table says of itself, and what follows from the commits of a table. Values, and pure.
 
     {"publication":1,"kind":"segment","ledger":"public/default/persistent/orders","incarnation":"…",
-     "segment":7,"last":"7:1233","rows":1000}
+     "segment":7,"last":"7:1233","rows":1000,"after":12}
 
 stands as `userMetadata` in every commit that is ours. Delta keeps beside it, for good, the newest `segment` of each
 `app_id`: it passes over a commit whose segment is not above that.
@@ -10,6 +10,8 @@ Rules
 - Segments of a log are committed in order, each by itself, so the newest one that is committed says that all before it
   are there.
 - A commit that changes rows and is not ours is somebody else's change. What only rewrites or describes them is not.
+- A segment says up to which version its publisher had looked for such changes: others may commit between its looking
+  and its writing, and what stands there is looked at by the next one.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ _SAME_ROWS = frozenset(
 
 
 class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One commit of ours. `last` is the position of the segment's last entry; `rows` -1: nobody counted them."""
+    """One commit of ours. `last` is the position of the segment's last entry; `rows` -1: nobody counted them.
+
+    `after`: the version up to which others' changes are known; -1 before a table's first, None of an earlier release.
+    """
 
     kind: Kind
     ledger: str = ""
@@ -46,6 +51,7 @@ class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
     segment: int = NOTHING
     last: str = ""
     rows: int = -1
+    after: int | None = None
 
     def text(self) -> str:
         """What the commit carries."""
@@ -108,10 +114,27 @@ def newest_segment(changes: Iterable[TableChange], ledger: str, kind: Kind = "se
 
 
 def foreign_change(changes: Sequence[TableChange]) -> TableChange | None:
-    """The newest change of rows by somebody else behind our newest commit; None when there is none."""
+    """The newest change of rows by somebody else that no segment's publisher has looked at; None when there is none."""
+    looked = _looked_up_to(changes)
     for change in sorted(changes, key=lambda one: -one.version):
-        if change.publication is not None:
+        if change.version <= looked:
             return None
-        if change.operation.upper() not in _SAME_ROWS:
+        if change.publication is None and change.operation.upper() not in _SAME_ROWS:
             return change
     return None
+
+
+def tells_changes(changes: Sequence[TableChange]) -> bool:
+    """Whether these newest commits go back to the last one that nobody has looked at."""
+    looked = _looked_up_to(changes)
+    return any(one.version <= max(looked + 1, 0) for one in changes)
+
+
+def _looked_up_to(changes: Sequence[TableChange]) -> int:
+    """The version up to which a publisher has looked; a segment of an earlier release says it of all before it."""
+    looked = NOTHING
+    for change in changes:
+        said = change.publication
+        if said is not None and said.kind == "segment":
+            looked = max(looked, change.version if said.after is None else said.after)
+    return looked

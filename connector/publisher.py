@@ -11,7 +11,8 @@ Invariants
 - No segment is written before the commit of the one before it is visible: of a log, the newest segment says all.
 - Dead letters of a segment are committed before its rows: whoever finds the rows finds them, too.
 - A table that was made anew, a ledger that was, rows that somebody else changed, and segments that went before they
-  were published are noticed before anything is written, and refused unless the user says what is meant.
+  were published are noticed before anything is written, and refused unless the user says what is meant. What somebody
+  else changes while a pass runs, the pass or the next one notices: a commit says how far its publisher had looked.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from connector.publication import (
     app_id,
     foreign_change,
     newest_segment,
+    tells_changes,
 )
 from connector.published_rows import BY_DATE, dead_letters, table_rows
 from connector.publishing import Publishing
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _RACES_MAX = 20
+_LOOKS_AFTER = 10
 _SKIP_INDEX = "delta.dataSkippingNumIndexedCols"
 _INDEXED = "40"  # Delta's default is 32; metadata columns take 8 of them
 
@@ -79,11 +82,14 @@ class Publisher:
         self.dead_letters = DeltaTable(spark, wanted) if wanted else None
         self.latest = self._latest(self.publishing) if self.publishing.latest else None
         self._identity = ""
+        self._looked = NOTHING
         self._starts: dict[str, Position] = {}
         self._known: dict[tuple[str, str], int] = {}
 
-    def publish(self) -> list[PublishedSegment]:
+    def publish(self, tell: Callable[[PublishedSegment], object] | None = None) -> list[PublishedSegment]:
         """Everything that is sealed and not in the table; answers what it found to do, oldest first.
+
+        Each segment is told as soon as it is there.
 
         Where nothing was sealed since the last pass, neither Spark nor the table is asked anything.
         """
@@ -93,7 +99,7 @@ class Publisher:
         for log in self.source.logs():
             known = self._known.get((log.name, log.incarnation), NOTHING)
             if log.segments and log.segments[-1].ledger_id > known:
-                done += self._publish_log(log)
+                done += self._publish_log(log, tell or _quietly)
             if self.publishing.follow_retention:
                 self._follow_retention(log)
         if done:
@@ -107,8 +113,7 @@ class Publisher:
         """
         while not stop.is_set():
             try:
-                for one in self.publish():
-                    tell(one)
+                self.publish(tell)
             except Unavailable as error:
                 if every_ms is None:
                     raise
@@ -117,26 +122,31 @@ class Publisher:
                 return
             stop.wait(every_ms / 1000)
 
-    def _publish_log(self, log: SealedLog) -> list[PublishedSegment]:
+    def _publish_log(self, log: SealedLog, tell: Callable[[PublishedSegment], object]) -> list[PublishedSegment]:
         done: list[PublishedSegment] = []
         up_to, raced = self._published(log), 0
-        while (segment := next((one for one in log.segments if one.ledger_id > up_to), None)) is not None:
+        while (segment := log.next_after(up_to)) is not None:
             try:
                 self.source.require_whole(log, up_to)
                 self._publish_segment(log, segment)
             except Raced as lost:
-                raced += 1
+                _log.info("%s", lost)
+                found = self._published(log)
+                # Who loses to another publisher gets on all the same; only races for nothing are counted.
+                up_to, raced = found, 0 if found > up_to else raced + 1
                 if raced > _RACES_MAX:
                     raise
-                _log.info("%s", lost)
-                up_to = self._published(log)
                 continue
             up_to, raced = segment.ledger_id, 0
             _log.info("%s: segment %d is in %s", log.name, segment.ledger_id, self.table)
             done.append(PublishedSegment(log.name, segment.ledger_id, segment.rows, segment.size_bytes))
+            tell(done[-1])
+            if len(done) % _LOOKS_AFTER == 0:
+                up_to = self._published(log)
         self._known[log.name, log.incarnation] = up_to
-        if self.latest is not None and self._identity:
-            self.latest.refresh(log, up_to)
+        latest = self.latest
+        if latest is not None and self._identity:
+            _until_it_wins(lambda: latest.refresh(log, up_to))
         self._note(log, up_to)
         return done
 
@@ -145,7 +155,7 @@ class Publisher:
         app = app_id(log.name, log.incarnation)
         rows = table_rows(frame, self.publishing.partitions, log.incarnation)
         said = Publication(
-            "segment", log.name, log.incarnation, segment.ledger_id, str(segment.last), segment.rows
+            "segment", log.name, log.incarnation, segment.ledger_id, str(segment.last), segment.rows, self._looked
         ).text()
         if self.dead_letters is not None:
             letters = dead_letters(frame, log.incarnation)
@@ -162,9 +172,11 @@ class Publisher:
     def _published(self, log: SealedLog) -> int:
         """The newest segment of a log that is in the table, after everything that can be wrong was looked for."""
         self._require_same_table(log)
+        self._looked = NOTHING
         if not self._identity:
             return NOTHING
         changes = self._changes(log)
+        self._looked = max((one.version for one in changes), default=NOTHING)
         changed = foreign_change(changes)
         if changed is not None and not self.publishing.accept_changes:
             raise Refused(
@@ -175,11 +187,10 @@ class Publisher:
         return self._up_to(log, changes)
 
     def _changes(self, log: SealedLog) -> list[TableChange]:
-        """As much of the history as tells of this log."""
+        """As much of the history as tells of this log, and of all that nobody has looked at."""
         recent = self.table.recent()
-        if newest_segment(recent, log.name) is not None or any(one.version == 0 for one in recent):
-            return recent
-        return self.table.history()
+        told = newest_segment(recent, log.name) is not None and tells_changes(recent)
+        return recent if told or any(one.version == 0 for one in recent) else self.table.history()
 
     def _up_to(self, log: SealedLog, changes: Sequence[TableChange]) -> int:
         newest = newest_segment(changes, log.name)
@@ -228,7 +239,7 @@ class Publisher:
         if self._starts.get(log.name) == log.start or not self.table.identity():
             return
         require_kept(self.source)
-        delete_trimmed(self.table, log)
+        _until_it_wins(lambda: delete_trimmed(self.table, log))
         self._starts[log.name] = log.start
 
     def _latest(self, wanted: Publishing) -> LatestRows:
@@ -244,7 +255,24 @@ class Publisher:
             said = change.publication
             since += said is not None and said.kind == "segment"
         if since >= self.publishing.optimize_after:
-            self.table.run(f"OPTIMIZE {self.table.sql}")
+            _until_it_wins(lambda: self.table.run(f"OPTIMIZE {self.table.sql}"))
+
+
+def _quietly(_: PublishedSegment) -> None:
+    """Nobody wants to be told."""
+
+
+def _until_it_wins(commit: Callable[[], object]) -> None:
+    """A commit that may be made again when another was faster."""
+    for left in reversed(range(_RACES_MAX)):
+        try:
+            commit()
+        except Raced as lost:
+            if not left:
+                raise
+            _log.info("%s", lost)
+        else:
+            return
 
 
 def published_up_to(spark: SparkSession, table: str, ledger: str) -> int:

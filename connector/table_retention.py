@@ -31,5 +31,5 @@ def delete_trimmed(table: DeltaTable, log: SealedLog) -> None:
         f"`__topic` = '{topic}' AND `__incarnation` = '{incarnation}' "
         f"AND `__position`.`ledgerId` < {log.start.ledger_id}"
     )
-    apart = DeltaTable(tagged_session(table.spark, said), table.target)
+    apart = table.within(tagged_session(table.spark, said))
     apart.run(f"DELETE FROM {table.sql} WHERE {gone}")  # noqa: S608  # a quoted name and numbers

@@ -5,6 +5,8 @@
 Rules
 - The commits of one version are looked at from the newest back, and no further than somebody has to know. They are
   read from their files: what `deltalake` lists as the history is of the newest version, whichever was opened.
+- A segment's commit says up to which version its publisher had looked for changes by others. What came in between is
+  looked at here; a commit of an earlier release does not say it, and ends the search.
 - A commit whose file was cleaned away, or lies a thousand commits back, is not known, and nothing is concluded.
 """
 
@@ -30,15 +32,18 @@ class TableCommits:
         self._version = version
 
     def undone_since(self, incarnation: str) -> str:
-        """What took rows away wholesale after the newest commit that published a log; nothing when nothing did."""
-        undone, number = "", 0
+        """What took rows of a log away wholesale and no publisher of it has looked at; nothing when nothing did."""
+        number, looked = 0, -1
         while number < _COMMITS_MOST and self._look(number):
             version, said = self._known[number]
-            if _publishes(said, incarnation):
+            if version <= looked:
                 break
-            undone = undone or _undoing(version, said)
+            looked = max(looked, _looked_up_to(version, said, incarnation))
+            undone = "" if version <= looked else _undoing(version, said)
+            if undone:
+                return undone
             number += 1
-        return undone
+        return ""
 
     def _look(self, number: int) -> bool:
         """Whether that commit is known, counted back from the newest."""
@@ -61,12 +66,15 @@ def _commit_info(data: bytes) -> dict[str, Any]:
     return {}
 
 
-def _publishes(said: dict[str, Any], incarnation: str) -> bool:
+def _looked_up_to(version: int, said: dict[str, Any], incarnation: str) -> int:
+    """Up to which version whoever published a segment of this log had looked; -1 where the commit is no such."""
     try:
         told = json.loads(said.get("userMetadata") or "null")
-        return bool(told["incarnation"] == incarnation and told["segment"] >= 0)
+        if told["incarnation"] == incarnation and told["segment"] >= 0:
+            return int(told.get("after", version))
     except (ValueError, TypeError, KeyError):
-        return False
+        pass
+    return -1
 
 
 def _undoing(version: int, said: dict[str, Any]) -> str:

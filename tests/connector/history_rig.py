@@ -37,7 +37,9 @@ def published_up_to(table: Path, name: str, incarnation: str) -> int:
     return -1 if known is None else known
 
 
-def publish_sealed(store: Path, table: Path, name: str = "orders", most: int = 1000) -> list[int]:
+def publish_sealed(
+    store: Path, table: Path, name: str = "orders", most: int = 1000, after: int | None = None
+) -> list[int]:
     """Publish what is sealed of a log and not published, oldest first; the ledger ids."""
     ledger: Ledger = connect(store).ledger(name)
     told = ledger.describe()
@@ -45,7 +47,7 @@ def publish_sealed(store: Path, table: Path, name: str = "orders", most: int = 1
     done = []
     for segment in [one for one in told.segments if one.close_ms and one.ledger_id > newest][:most]:
         rows = _segment_rows(store, name, segment.ledger_id, segment.entries)
-        publish(table, rows, segment.ledger_id, name=told.name, incarnation=told.incarnation)
+        publish(table, rows, segment.ledger_id, name=told.name, incarnation=told.incarnation, after=after)
         done.append(segment.ledger_id)
     return done
 

@@ -219,6 +219,19 @@ def test_a_table_that_was_changed_by_others_is_refused(store: Path, api: LedgerS
         read_rows(store, history=str(other))
 
 
+def test_a_change_while_a_publisher_worked_is_refused_until_one_has_looked(
+    store: Path, api: LedgerStore, table: Path
+) -> None:
+    append(sealing(api), 0, 9)
+    publish_sealed(store, table, most=2, after=-1)
+    DeltaTable(str(table)).restore(0)  # version 2, and the publisher knows nothing of it
+    publish_sealed(store, table, most=1, after=-1)
+    with pytest.raises(Refused, match=r"changed by RESTORE in version 2 after ledger \d+ was published"):
+        read_rows(store, history=str(table))
+    publish_sealed(store, table, most=1, after=3)  # who was told to accept it
+    assert numbers(store, history=str(table)) == [n for n in range(18) if n not in range(4, 8)]
+
+
 def test_what_cannot_be_read_says_what_to_do(
     store: Path, api: LedgerStore, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from connector.publication import (
     foreign_change,
     newest_segment,
     parse_publication,
+    tells_changes,
 )
 from connector.published_rows import BY_DATE, PartitionColumn
 from connector.publishing import Publishing
@@ -20,8 +21,8 @@ from ledger.errors import Refused, Unsupported
 ORDERS = "public/default/persistent/orders"
 
 
-def segment(number: int, ledger: str = ORDERS, incarnation: str = "a") -> str:
-    return Publication("segment", ledger, incarnation, number, f"{number}:9", 10).text()
+def segment(number: int, ledger: str = ORDERS, incarnation: str = "a", after: int | None = None) -> str:
+    return Publication("segment", ledger, incarnation, number, f"{number}:9", 10, after).text()
 
 
 def changes(*said: tuple[str, str | None]) -> list[TableChange]:
@@ -36,6 +37,7 @@ def test_a_commit_says_what_it_is() -> None:
         "rows": 10,
     }  # fmt: skip
     assert parse_publication(segment(7)) == Publication("segment", ORDERS, "a", 7, "7:9", 10)
+    assert msgspec.json.decode(segment(7, after=-1))["after"] == -1, "also of a table's first"
     assert app_id(ORDERS, "a") != app_id(ORDERS, "b")
 
 
@@ -79,6 +81,27 @@ def test_only_changes_of_rows_are_somebody_elses(operation: str, *, foreign: boo
     found = foreign_change(changes(("WRITE", segment(1)), (operation, None), ("OPTIMIZE", None)))
     assert (found is not None and found.operation == operation) is foreign
     assert foreign_change(changes((operation, None), ("WRITE", segment(1)))) is None, "before our newest commit"
+
+
+def test_a_change_while_a_publisher_worked_is_noticed_by_the_next() -> None:
+    told = changes(
+        ("WRITE", Publication("create").text()),
+        ("WRITE", segment(1, after=-1)),
+        ("DELETE", None),
+        ("OPTIMIZE", None),
+        ("DELETE", Publication("retention", ORDERS, "a").text()),
+        ("WRITE", segment(2, after=-1)),
+        ("WRITE", segment(3, after=-1)),
+    )
+    found = foreign_change(told)
+    assert found is not None
+    assert found.version == 2
+    assert tells_changes(told)
+    assert not tells_changes(told[:6]), "version 0 is not among them, and nobody has looked at it"
+    accepted = [TableChange(7, "WRITE", segment(4, after=6)), *told]
+    assert foreign_change(accepted) is None
+    assert tells_changes(accepted[:2])
+    assert not tells_changes([TableChange(9, "WRITE", segment(5, after=6)), TableChange(8, "DELETE")])
 
 
 def test_partition_columns_are_read_and_refused() -> None:

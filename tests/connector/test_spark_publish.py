@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
-from connector.delta_table import DeltaTable
+from connector.delta_table import DeltaTable, Raced
 from connector.publisher import PublishedSegment, Publisher, published_up_to
 from connector.publishing import Publishing
 from ledger.api import connect
@@ -168,7 +169,74 @@ def test_publishers_that_race_leave_each_segment_once(orders: Published) -> None
     assert orders.ids() == list(range(len(orders.sealed())))
 
 
-def test_what_is_odd_is_noticed_before_anything_is_written(orders: Published, tmp_path: Path) -> None:
+def test_who_loses_every_race_gets_on_with_the_winner(orders: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders.append(*range(3))
+    monkeypatch.setattr("connector.publisher._RACES_MAX", 0)
+    loser, winner, lost = orders.publisher(), orders.publisher(), []
+    log = winner.source.logs()[0]
+
+    def append(*_given: Any) -> None:
+        lost.append(True)
+        winner._publish_segment(log, log.segments[len(lost) - 1])
+        raise Raced("the other one")
+
+    monkeypatch.setattr(loser.table, "append", append)
+    assert loser.publish() == []
+    assert len(lost) == len(log.segments)
+    assert orders.ids() == list(range(len(log.segments)))
+    orders.append(3, 4)
+    monkeypatch.setattr(loser.table, "append", lambda *_given: raise_it(Raced("a third one, that publishes nothing")))
+    with pytest.raises(Raced):
+        loser.publish()
+
+
+def raise_it(error: Exception) -> None:
+    raise error
+
+
+def test_rows_are_written_while_no_other_process_of_the_host_commits(orders: Published) -> None:
+    orders.append(0)
+    orders.append(1)
+    orders.publish()
+    place = str(Path(orders.target) / "_delta_log")
+
+    def tried(_: int) -> str:
+        import fcntl
+        import os
+
+        fd = os.open(place, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return "taken"
+        else:
+            return "free"
+        finally:
+            os.close(fd)
+
+    rows = orders.spark.range(1).select(
+        f.udf(tried, "string")("id").alias("note"), f.current_date().alias("__publishDate")
+    )
+    orders.table().append(rows, "test", 1, "")
+    assert [row.note for row in orders.table().frame().where("id IS NULL").collect()] == ["taken"]
+
+
+def with_a_deletion(orders: Published, append: Callable[..., None]) -> Callable[..., None]:
+    """An append, and after the first one somebody else deletes rows."""
+    done: list[bool] = []
+
+    def run(*given: Any) -> None:
+        append(*given)
+        if not done:
+            orders.spark.sql(f"DELETE FROM {orders.table().sql} WHERE id = 2")  # noqa: S608  # its own table
+        done.append(True)
+
+    return run
+
+
+def test_what_is_odd_is_noticed_before_anything_is_written(
+    orders: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orders.append(0, 1, 2)
     orders.publish()
     versions = len(orders.table().history())
@@ -180,12 +248,24 @@ def test_what_is_odd_is_noticed_before_anything_is_written(orders: Published, tm
     orders.publish()
     assert orders.ids() == list(range(1, len(orders.sealed())))
 
+    # Somebody who comes in between two commits of one pass.
+    orders.append(10, 11, 12)
+    publisher = orders.publisher()
+    monkeypatch.setattr(publisher.table, "append", with_a_deletion(orders, publisher.table.append))
+    assert len(publisher.publish()) == 3
+    orders.append(13)
+    with pytest.raises(Refused, match=r"rows of .* were changed by somebody else: version \d+, DELETE"):
+        orders.publish()
+    orders.publish(accept_changes=True)
+    orders.publish()
+    assert orders.ids() == [1, 3, 10, 11, 12, 13][: len(orders.sealed()) - 2]
+
     (tmp_path / "table").rename(tmp_path / "away")
-    orders.append(4)
+    orders.append(14)
     with pytest.raises(Refused, match=r"is not the table it was: .* was deleted; segments up to \d+ of"):
         orders.publish()
     orders.publish(restart=True)
-    assert orders.ids() == list(range(len(orders.sealed())))
+    assert orders.ids() == [0, 1, 2, 3, 10, 11, 12, 13, 14][: len(orders.sealed())]
 
     orders.api.delete("orders")
     orders.make()
@@ -209,15 +289,26 @@ def test_segments_that_went_unpublished_are_a_loss(orders: Published) -> None:
 
 
 def test_names_and_other_partitions(spark_session: SparkSession, store: Path) -> None:
-    orders = Published(spark_session, store, "published_orders")
-    spark_session.sql("DROP TABLE IF EXISTS published_orders")
+    name = "spark_catalog.published.orders"
+    orders = Published(spark_session, store, name)
+    spark_session.sql("DROP SCHEMA IF EXISTS published CASCADE")
+    spark_session.sql("CREATE SCHEMA published")
     orders.append(0, 1, 2)
     try:
         orders.publish(partition_by=["parity=id % 2"])
-        detail = spark_session.sql("DESCRIBE DETAIL published_orders").first()
+        detail = spark_session.sql(f"DESCRIBE DETAIL {name}").first()
         assert detail is not None
         assert detail.partitionColumns == ["parity"]
         assert detail.properties["delta.dataSkippingNumIndexedCols"] == "40"
+        orders.append(3)
+        assert len(orders.publish()) == 1
         assert orders.ids() == list(range(len(orders.sealed())))
+        orders.target = "a.b.c.d"
+        with pytest.raises(Refused, match=r"'a\.b\.c\.d' is no table"):
+            orders.publish()
+        spark_session.sql("CREATE TABLE published.other (id bigint) USING parquet")
+        orders.target = "published.other"
+        with pytest.raises(Refused, match=r"published\.other is a table of parquet"):
+            orders.publish()
     finally:
-        spark_session.sql("DROP TABLE IF EXISTS published_orders")
+        spark_session.sql("DROP SCHEMA IF EXISTS published CASCADE")

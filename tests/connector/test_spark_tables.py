@@ -42,8 +42,8 @@ def test_a_topic_of_a_real_pulsar_is_published_from_its_bucket(
 ) -> None:
     name, objects = f"persistent://public/fx/{folder}", tmp_path / "objects"
     shutil.copytree(ROOT / folder / "objects", objects)
-    options, table = {"offload": str(objects)}, str(tmp_path / "table")
-    done = publish(spark_session, name, table, options=options)
+    options, table, letters = {"offload": str(objects)}, str(tmp_path / "table"), str(tmp_path / "letters")
+    done = publish(spark_session, name, table, options=options, dead_letters=letters)
     assert len(done) == len(list(objects.glob("*-ledger-*[0-9]")))
     wanted = sorted(
         (one["id"]["ledger"], one["id"]["entry"], one["id"]["batchIndex"], one["size"], one["key"] or "")
@@ -55,6 +55,7 @@ def test_a_topic_of_a_real_pulsar_is_published_from_its_bucket(
         return sorted((row.ledgerId, row.entryId, row.batchIndex, row.size, row["__key"] or "") for row in sizes)
 
     assert found(DeltaTable(spark_session, table).frame()) == wanted
+    assert DeltaTable(spark_session, letters).frame().count() == 0
     assert publish(spark_session, name, table, options=options) == []
     joined = spark_session.read.format("ledger").options(**options, history=table, includeMetadata="true")
     for path in list(objects.glob(f"*-ledger-{done[0].segment}*"))[: 9 * (len(done) - 1)]:

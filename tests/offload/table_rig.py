@@ -58,11 +58,12 @@ def publish(
     name: str = NAME,
     incarnation: str = INCARNATION,
     storage: dict[str, str] | None = None,
+    after: int | None = None,
 ) -> None:
-    """One commit: a whole ledger, with its transaction and its record."""
+    """One commit: a whole ledger, with its transaction and its record; `after` as its publisher had looked."""
     said = {
         "publication": 1, "kind": "segment", "ledger": name, "incarnation": incarnation, "segment": segment,
-        "rows": rows.num_rows,
+        "rows": rows.num_rows, **({} if after is None else {"after": after}),
     }  # fmt: skip
     write_deltalake(
         str(table),
