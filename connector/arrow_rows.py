@@ -27,9 +27,10 @@ from ledger.errors import Corrupt, LedgerError, Refused
 from ledger.position import Position
 from ledger.row_selection import RowSelection
 
-# Spark pays some hundred microseconds for each batch: smaller ones are joined up to this size.
+# Spark pays some hundred microseconds for each batch, so small ones are joined up to the second size; and a batch is
+# copied from process to process and cut into rows there, so it goes in pieces of about that size, which caches hold.
 _JOIN_BELOW_BYTES = 256 * 1024
-_JOINED_BYTES = 1024 * 1024
+_BATCH_BYTES = 1024 * 1024
 
 
 class ArrowRows:
@@ -127,7 +128,7 @@ class ArrowRows:
 
 
 def joined(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows with runs of small batches made into larger ones."""
+    """The same rows with runs of small batches made into larger ones, and large ones cut; nothing else is copied."""
     small: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -135,15 +136,21 @@ def joined(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.
         if nbytes < _JOIN_BELOW_BYTES:
             small.append(batch)
             size += nbytes
-            if size < _JOINED_BYTES:
+            if size < _BATCH_BYTES:
                 continue
         if small:
             yield _one(small, schema)
             small, size = [], 0
         if nbytes >= _JOIN_BELOW_BYTES:
-            yield batch
+            yield from _pieces(batch, nbytes)
     if small:
         yield _one(small, schema)
+
+
+def _pieces(batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
+    rows = -(-batch.num_rows // max(round(nbytes / _BATCH_BYTES), 1))
+    for row in range(0, batch.num_rows, rows):
+        yield batch.slice(row, rows)
 
 
 def _one(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
