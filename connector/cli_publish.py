@@ -69,6 +69,10 @@ def publish(
         accept_changes=accept_changes,
     )
     pause_ms = _duration("--every", every)
+    if pause_ms == 0:
+        raise Refused(
+            f"--every is {every!r}, and would never rest", hint="Say how often to look, or leave it out for once"
+        )
     said = _pairs("--conf", conf)
     if any(target.startswith("s3a://") for target in (table, dead_letters, latest)) and PACKAGES not in said:
         said |= s3a_settings()

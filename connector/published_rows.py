@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING
 
 from connector.provenance_columns import PROVENANCE
 from connector.schema import METADATA
-from connector.sealed_segments import PUBLISHED_METADATA, RESCUED
+from connector.sealed_segments import INCARNATION, PUBLISHED_METADATA, RESCUED
 from ledger.errors import Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
-PUBLISH_DATE, INCARNATION = "__publishDate", "__incarnation"
+PUBLISH_DATE = "__publishDate"
 _DATE = "date_from_unix_date(cast(unix_micros(__publishTime) div 86400000000 as int))"
 _NOT_OF_DELTA = frozenset({"DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "TimeType"})
+_NOT_WITHIN = frozenset({"NullType"})  # a column of its own becomes text
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,18 @@ class PartitionColumn:
 BY_DATE = (PartitionColumn.parse(PUBLISH_DATE),)
 
 
+def made_columns(
+    wanted: Sequence[PartitionColumn], partitioned_by: Sequence[str], columns: Sequence[str]
+) -> tuple[PartitionColumn, ...]:
+    """What is to be made of rows for a table that is there: what it is partitioned by, and what it has of the rest.
+
+    A partition column that nobody says an expression for has to be one of the rows.
+    """
+    known = {one.name: one for one in (*BY_DATE, *wanted) if one.expression}
+    beside = [one for one in known.values() if one.name in columns and one.name not in partitioned_by]
+    return (*(known.get(name, PartitionColumn(name)) for name in partitioned_by), *beside)
+
+
 def table_rows(frame: DataFrame, partitions: Sequence[PartitionColumn], incarnation: str) -> DataFrame:
     """What goes into the table: rows that could be decoded, with all columns in the table's order."""
     from pyspark.sql import functions as f
@@ -58,7 +71,7 @@ def table_rows(frame: DataFrame, partitions: Sequence[PartitionColumn], incarnat
     rows = [name for name in frame.columns if not is_beside(name)]
     made = [one for one in partitions if one.expression]
     _require_partitions(partitions, [*rows, *PUBLISHED_METADATA, INCARNATION])
-    _require_types(frame.schema, rows)
+    require_types(frame.schema, rows)
     columns = [
         *_beside(incarnation),
         *(f.expr(one.expression).alias(one.name) for one in made),
@@ -115,7 +128,8 @@ def _require_partitions(partitions: Sequence[PartitionColumn], known: Sequence[s
         if not one.expression and one.name not in known:
             raise Refused(
                 f"partition column {one.name!r} is none of {', '.join(known)}",
-                hint=f"Give one of them, {PUBLISH_DATE}, or NAME=EXPRESSION",
+                hint=f"Give one of them, {PUBLISH_DATE}, or NAME=EXPRESSION: of a table that is there, as when it was "
+                "made",
             )
         if one.expression and one.name in known:
             raise Refused(
@@ -124,11 +138,26 @@ def _require_partitions(partitions: Sequence[PartitionColumn], known: Sequence[s
             )
 
 
-def _require_types(schema: StructType, rows: Sequence[str]) -> None:
+def require_types(schema: StructType, rows: Sequence[str]) -> None:
+    """Refuse the first of these columns that Delta cannot hold."""
     for name in rows:
         kind = schema[name].dataType
-        if type(kind).__name__ in _NOT_OF_DELTA:
+        if _found_within(kind, _NOT_OF_DELTA) or (kind.typeName() != "void" and _found_within(kind, _NOT_WITHIN)):
             raise Refused(
                 f"column {name!r} is {kind.simpleString()}, which no Delta table can hold",
                 hint="Name the columns to publish by option 'columns', without it",
             )
+
+
+def _found_within(kind: DataType, names: frozenset[str]) -> bool:
+    """Whether a type is one of these, or has one of them anywhere in it."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    inner: list[DataType] = []
+    if isinstance(kind, ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, MapType):
+        inner = [kind.keyType, kind.valueType]
+    elif isinstance(kind, StructType):
+        inner = [field.dataType for field in kind.fields]
+    return type(kind).__name__ in names or any(_found_within(one, names) for one in inner)

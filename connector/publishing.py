@@ -42,10 +42,12 @@ class Publishing:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, value in (("file_bytes", self.file_bytes), ("optimize_after", self.optimize_after)):
+            _require_whole(name, value)
+        if self.seal_after_ms is not None:
+            _require_whole("seal_after_ms", self.seal_after_ms)
         if not _MIB <= self.file_bytes <= 16 * 1024 * _MIB:
             raise Refused(f"file_bytes is {self.file_bytes}, expected {_MIB} to {16 * 1024 * _MIB}")
-        if self.optimize_after < 0:
-            raise Refused(f"optimize_after is {self.optimize_after}, expected 0 or a number of segments")
         if not self.latest and (self.deleted_when or self.key != _KEY):
             said = "deleted_when" if self.deleted_when else "key"
             raise Refused(
@@ -59,6 +61,13 @@ class Publishing:
     @classmethod
     def of(cls, partition_by: Sequence[str] | None = None, **wishes: object) -> Publishing:
         """From what a user writes: `partition_by` None is the publish date, empty is none."""
+        if isinstance(partition_by, str):
+            raise Refused(f"partition_by is the text {partition_by!r}", hint=f"Give a list: [{partition_by!r}]")
         if partition_by is None:
             return cls(**wishes)  # type: ignore[arg-type]  # each is named
         return cls(tuple(map(PartitionColumn.parse, partition_by)), **wishes)  # type: ignore[arg-type]
+
+
+def _require_whole(name: str, value: object) -> None:
+    if not isinstance(value, int) or value < 0:
+        raise Refused(f"{name} is {value!r}, expected a whole number from 0")

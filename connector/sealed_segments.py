@@ -26,6 +26,7 @@ from connector.data_loss import loss_of
 from connector.ledger_read import LedgerRead
 from connector.options import LedgerOptions, read_options
 from connector.part_rows import part_rows
+from connector.provenance_columns import PROVENANCE
 from connector.publication import NOTHING
 from connector.schema import METADATA
 from ledger.clock import new_id
@@ -42,10 +43,16 @@ if TYPE_CHECKING:
     from connector.row_shape import RowShape
     from offload.bucket_log import BucketLog
 
+INCARNATION = "__incarnation"
 RESCUED = "__rescued"
 """The column that holds what could not be decoded, while a segment is published with a dead-letter table."""
 PUBLISHED_METADATA = ("__position", "__publishTime", "__eventTime", "__key", "__topic", "__messageProperties")
-_OURS = ("path", "ledger", "startingPosition", "endingPosition", "includeMetadata", "rescuedDataColumn")
+# What says which rows of which ledger are read: a segment that is published in part would count as published.
+_OURS = (
+    "path", "ledger", "ledgers", "ledgersPattern", "table", "history", "includeMetadata", "rescuedDataColumn",
+    "startingPosition", "startingPositions", "startingTimestamp", "startingTimestamps",
+    "endingPosition", "endingPositions", "endingTimestamp", "endingTimestamps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,9 @@ class SegmentSource(Protocol):
     def require_whole(self, log: SealedLog, after: int) -> None:
         """Raise DataLoss when entries behind segment `after`, or NOTHING, are gone."""
 
+    def columns(self, log: SealedLog) -> Sequence[str]:
+        """The columns of its rows, without metadata."""
+
     def rows(self, spark: SparkSession, log: SealedLog, segment: SealedSegment, *, rescue: bool) -> DataFrame:
         """A segment's rows with the metadata columns, and RESCUED where wanted."""
 
@@ -138,6 +148,10 @@ class StoreSegments:
             loss = loss_of(found, log.incarnation, rest)
             if loss is not None:
                 raise loss.error()
+
+    def columns(self, log: SealedLog) -> Sequence[str]:
+        """As the newest rows have them."""
+        return [str(name) for name in self._read(log.name).shape().rows.names]
 
     def rows(self, spark: SparkSession, log: SealedLog, segment: SealedSegment, *, rescue: bool) -> DataFrame:
         """Read through the broker."""
@@ -182,13 +196,17 @@ class BucketSegments:
             whole = PositionRange(Position(after + 1, 0), log.segments[-1].last.next())
             self._log(self._read, log).require_whole(whole)
 
+    def columns(self, log: SealedLog) -> Sequence[str]:  # noqa: ARG002  # partitions have the same
+        """As the newest rows have them."""
+        return [str(name) for name in self._read.shape().rows.names]
+
     def rows(self, spark: SparkSession, log: SealedLog, segment: SealedSegment, *, rescue: bool) -> DataFrame:
         """Read from the objects, as planned here: a source would look through the whole bucket for each segment."""
         if rescue not in self._wished:
             wanted = _wishes(self._ledger, rescue=rescue)
             names = self._read.wishing(self._wishing(wanted)).shape().rows.names
             del wanted["includeMetadata"]
-            self._wished[rescue] = self._read.wishing(self._wishing(wanted | _columns(names)))
+            self._wished[rescue] = self._read.wishing(self._wishing(wanted | _columns(_free(log, names))))
         read = self._wished[rescue]
         range_ = PositionRange(Position(segment.ledger_id, 0), segment.last.next())
         return part_rows(spark, self._source, read.parts(self._log(read, log), range_), read.schema())
@@ -238,6 +256,17 @@ def _sealed(found: LedgerDescription) -> SealedLog:
     return SealedLog(found.name, found.incarnation, found.start, segments, found.properties)
 
 
+def _free(log: SealedLog, names: Sequence[str]) -> Sequence[str]:
+    """The names of a log's own columns; Refused when the publisher makes a column of such a name."""
+    taken = {RESCUED, INCARNATION, *PROVENANCE.names}.intersection(names)
+    if taken:
+        raise Refused(
+            f"column {min(taken)!r} of ledger {log.name} has the name of one that the publisher makes",
+            hint="Name the columns to publish by option 'columns', without it",
+        )
+    return names
+
+
 def _frame(
     spark: SparkSession,
     options: Mapping[str, str],
@@ -247,7 +276,7 @@ def _frame(
     file_bytes: int,
 ) -> DataFrame:
     """A segment as a DataFrame whose columns are the shape's, in parts of about `file_bytes`."""
-    wanted = _columns(shape.rows.names)
+    wanted = _columns(_free(log, shape.rows.names))
     named = {name.lower() for name in options}
     reader = spark.read.format("ledger").options(**options).options(**wanted)
     if RESCUED in shape.schema.names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from pyspark.sql import types
 
 from connector.publication import (
     Publication,
@@ -14,7 +15,7 @@ from connector.publication import (
     parse_publication,
     tells_changes,
 )
-from connector.published_rows import BY_DATE, PartitionColumn
+from connector.published_rows import BY_DATE, PartitionColumn, require_types
 from connector.publishing import Publishing
 from ledger.errors import Refused, Unsupported
 
@@ -118,6 +119,15 @@ def test_partition_columns_are_read_and_refused() -> None:
         Publishing.of(["a", "a"])
     with pytest.raises(Refused, match="file_bytes is 7"):
         Publishing.of(file_bytes=7)
+    with pytest.raises(Refused, match="partition_by is the text 'country'"):
+        Publishing.of("country")
+
+
+@pytest.mark.parametrize("wish", [{"file_bytes": "1m"}, {"seal_after_ms": -5}, {"optimize_after": 0.5}])
+def test_numbers_of_a_wish_are_whole_and_not_negative(wish: dict[str, object]) -> None:
+    name, value = next(iter(wish.items()))
+    with pytest.raises(Refused, match=f"{name} is {value!r}, expected a whole number"):
+        Publishing.of(**wish)
 
 
 @pytest.mark.parametrize("wish", [{"key": "user"}, {"deleted_when": "page IS NULL"}])
@@ -125,3 +135,19 @@ def test_what_is_said_of_a_view_that_is_not_wanted_is_refused(wish: dict[str, st
     with pytest.raises(Refused, match=f"{next(iter(wish))} is '{next(iter(wish.values()))}', and there is no view"):
         Publishing.of(**wish)
     assert Publishing.of(latest="./view", **wish).latest == "./view"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        types.DayTimeIntervalType(),
+        types.ArrayType(types.StructType().add("took", types.DayTimeIntervalType())),
+        types.MapType(types.StringType(), types.YearMonthIntervalType()),
+        types.ArrayType(types.NullType()),
+    ],
+)
+def test_a_type_that_delta_has_not_is_refused_wherever_it_is(kind: types.DataType) -> None:
+    schema = types.StructType().add("id", types.LongType()).add("x", kind)
+    with pytest.raises(Refused, match=r"column 'x' is .*, which no Delta table can hold"):
+        require_types(schema, schema.names)
+    require_types(types.StructType().add("x", types.NullType()), ["x"])

@@ -47,5 +47,27 @@ def test_what_is_gone_and_what_is_wrong(store: Path) -> None:
     source.require_whole(log, NOTHING)
     with pytest.raises(DataLoss, match="retention trimmed"):
         source.require_whole(log, first)
-    with pytest.raises(Refused, match="'startingPosition' is the publisher's own"):
-        segment_source("orders", {"store": str(store), "startingPosition": "0:0"}, 2**27)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("startingPosition", "0:0"), ("startingPositions", '{"orders": "0:0"}'), ("startingTimestamps", "{}"),
+        ("ENDINGPOSITIONS", '{"orders": "0:0"}'), ("endingTimestamps", "{}"), ("history", "./tables/orders"),
+        ("table", "cursors"),
+    ],
+)  # fmt: skip
+def test_no_option_makes_a_published_segment_shorter(store: Path, option: str, value: str) -> None:
+    with pytest.raises(Refused, match=f"{option!r} is the publisher's own"):
+        segment_source("orders", {"store": str(store), option: value}, 2**27)
+
+
+@pytest.mark.parametrize("name", ["__incarnation", "__rescued", "__index"])
+def test_a_column_of_a_name_that_tables_have_is_not_dropped_in_silence(store: Path, name: str) -> None:
+    orders = connect(store).ledger("orders")
+    orders.append([{"id": 1, name: "mine"}])
+    orders.seal()
+    source = segment_source("orders", {"store": str(store)}, 2**27)
+    (log,) = source.logs()
+    with pytest.raises(Refused, match=f"column '{name}' of ledger .* has the name of one that the publisher makes"):
+        source.rows(None, log, log.segments[0], rescue=False)  # type: ignore[arg-type]  # refused before it is asked
