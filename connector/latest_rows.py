@@ -13,12 +13,12 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from connector.delta_table import DeltaTable, tagged_session
 from connector.publication import NOTHING, Publication, app_id, newest_segment
-from connector.published_rows import is_beside
 from connector.sealed_segments import SealedLog
 from ledger.clock import new_id
 from ledger.errors import Refused
@@ -38,15 +38,15 @@ class LatestRows:
     key: str = "__key"
     deleted_when: str = ""
 
-    def refresh(self, log: SealedLog, up_to: int) -> None:
-        """Bring the view up to this segment of the published table."""
+    def refresh(self, log: SealedLog, up_to: int, own: Sequence[str]) -> None:
+        """Bring the view up to this segment of the published table. `own`: the columns of the log's own rows."""
         newest = newest_segment(self.view.history(), log.name, "view")
         has = newest.segment if newest is not None and newest.incarnation == log.incarnation else NOTHING
         if up_to <= has:
             return
         said = Publication("view", log.name, log.incarnation, up_to).text()
         apart = tagged_session(self.view.spark, said, (app_id(log.name, log.incarnation), up_to))
-        rows = self._rows(self.table.within(apart).frame(), log, has, up_to)
+        rows = self._rows(self.table.within(apart).frame(), log, (has, up_to), own)
         columns = [name for name in rows.columns if name not in (_DELETES, _RANK)]
         self._make_ready(self.table.frame().select(*columns))
         source = f"ledger_latest_{new_id().replace('-', '')}"
@@ -56,8 +56,8 @@ class LatestRows:
         finally:
             apart.catalog.dropTempView(source)
 
-    def _rows(self, rows: DataFrame, log: SealedLog, after: int, up_to: int) -> DataFrame:
-        """The newest row of each key of the segments `(after, up_to]`, and whether it deletes."""
+    def _rows(self, rows: DataFrame, log: SealedLog, segments: tuple[int, int], own: Sequence[str]) -> DataFrame:
+        """The newest row of each key of the segments `(after, up to]`, and whether it deletes."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
@@ -67,17 +67,16 @@ class LatestRows:
                 hint=f"It has {', '.join(rows.columns)}",
             )
         segment, key = f.col("__position.ledgerId"), f.col(_quoted(self.key))
-        own = rows.where((f.col("__topic") == log.topic) & (f.col("__incarnation") == log.incarnation))
-        own = own.where((segment > after) & (segment <= up_to) & key.isNotNull())
+        found = rows.where((f.col("__topic") == log.topic) & (f.col("__incarnation") == log.incarnation))
+        found = found.where((segment > segments[0]) & (segment <= segments[1]) & key.isNotNull())
         newest = f.row_number().over(Window.partitionBy(key).orderBy(f.col("__position").desc()))
-        found = own.withColumn(_RANK, newest).where(f.col(_RANK) == 1)
-        return found.withColumn(_DELETES, f.expr(self._deletes(rows)))
+        found = found.withColumn(_RANK, newest).where(f.col(_RANK) == 1)
+        return found.withColumn(_DELETES, f.expr(self._deletes([name for name in rows.columns if name in own])))
 
-    def _deletes(self, rows: DataFrame) -> str:
+    def _deletes(self, own: Sequence[str]) -> str:
         if self.deleted_when:
             return f"coalesce({self.deleted_when}, false)"
-        made = set(self.table.partition_columns())
-        values = [name for name in rows.columns if name != self.key and name not in made and not is_beside(name)]
+        values = [name for name in own if name != self.key]
         return " AND ".join(f"{_quoted(name)} IS NULL" for name in values) or "false"
 
     def _make_ready(self, rows: DataFrame) -> None:

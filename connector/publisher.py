@@ -34,7 +34,7 @@ from connector.publication import (
     newest_segment,
     tells_changes,
 )
-from connector.published_rows import BY_DATE, dead_letters, table_rows
+from connector.published_rows import BY_DATE, dead_letters, made_columns, table_rows
 from connector.publishing import Publishing
 from connector.sealed_segments import BucketSegments, SealedLog, SealedSegment, StoreSegments, segment_source
 from connector.table_retention import delete_trimmed, require_kept
@@ -44,7 +44,7 @@ from ledger.position import Position
 from ledger.published_note import PublishedNote
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
 _RACES_MAX = 20
@@ -81,7 +81,9 @@ class Publisher:
         wanted = self.publishing.dead_letters
         self.dead_letters = DeltaTable(spark, wanted) if wanted else None
         self.latest = self._latest(self.publishing) if self.publishing.latest else None
+        _require_apart(self.table, self.dead_letters, self.latest.view if self.latest is not None else None)
         self._identity = ""
+        self._partitions = self.publishing.partitions
         self._looked = NOTHING
         self._starts: dict[str, Position] = {}
         self._known: dict[tuple[str, str], int] = {}
@@ -143,17 +145,18 @@ class Publisher:
             tell(done[-1])
             if len(done) % _LOOKS_AFTER == 0:
                 up_to = self._published(log)
-        self._known[log.name, log.incarnation] = up_to
         latest = self.latest
         if latest is not None and self._identity:
-            _until_it_wins(lambda: latest.refresh(log, up_to))
+            own = self.source.columns(log)
+            _until_it_wins(lambda: latest.refresh(log, up_to, own))
         self._note(log, up_to)
+        self._known[log.name, log.incarnation] = up_to
         return done
 
     def _publish_segment(self, log: SealedLog, segment: SealedSegment) -> None:
         frame = self.source.rows(self.spark, log, segment, rescue=self.dead_letters is not None)
         app = app_id(log.name, log.incarnation)
-        rows = table_rows(frame, self.publishing.partitions, log.incarnation)
+        rows = table_rows(frame, self._partitions, log.incarnation)
         said = Publication(
             "segment", log.name, log.incarnation, segment.ledger_id, str(segment.last), segment.rows, self._looked
         ).text()
@@ -163,11 +166,24 @@ class Publisher:
                 self.dead_letters.create(letters, [one.name for one in BY_DATE], {}, Publication("create").text())
             self.dead_letters.append(letters, app, segment.ledger_id, said)
         if not self._identity:
-            names = [one.name for one in self.publishing.partitions]
-            properties = {_SKIP_INDEX: _INDEXED, **self.publishing.properties}
-            self.table.create(rows, names, properties, Publication("create").text())
-            self._identity = self.table.identity()
+            self._create(rows)
+            rows = table_rows(frame, self._partitions, log.incarnation)  # of the table that is there, whoever made it
         self.table.append(rows, app, segment.ledger_id, said)
+
+    def _create(self, rows: DataFrame) -> None:
+        names = [one.name for one in self._partitions]
+        properties = {_SKIP_INDEX: _INDEXED, **self.publishing.properties}
+        self.table.create(rows, names, properties, Publication("create").text())
+        self._know(self.table.identity())
+
+    def _know(self, identity: str) -> None:
+        """The table is this one: partitions count when one is made."""
+        if identity and identity != self._identity:
+            told = self.publishing.partitions
+            self._partitions = made_columns(told, self.table.partition_columns(), self.table.frame().columns)
+        elif not identity:
+            self._partitions = self.publishing.partitions
+        self._identity = identity
 
     def _published(self, log: SealedLog) -> int:
         """The newest segment of a log that is in the table, after everything that can be wrong was looked for."""
@@ -218,7 +234,7 @@ class Publisher:
                 f"{self.table} is not the table it was: {known} was {now}{up_to}",
                 hint="Publish with restart to begin with the segments that are still there",
             )
-        self._identity = found
+        self._know(found)
 
     def _note(self, log: SealedLog, up_to: int) -> None:
         """Tell the broker how far this log is published, after it is."""
@@ -273,6 +289,16 @@ def _until_it_wins(commit: Callable[[], object]) -> None:
             _log.info("%s", lost)
         else:
             return
+
+
+def _require_apart(*tables: DeltaTable | None) -> None:
+    """Refuse one table for two things: dead letters and rows of a segment are one transaction to Delta, passed over."""
+    targets = [one.target for one in tables if one is not None]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise Refused(
+                f"{target} is named for two of: the table, dead_letters, latest", hint="Give each a table of its own"
+            )
 
 
 def published_up_to(spark: SparkSession, table: str, ledger: str) -> int:

@@ -276,6 +276,23 @@ def test_what_is_odd_is_noticed_before_anything_is_written(
     assert 100 in orders.ids()
 
 
+def test_a_table_is_partitioned_as_it_was_made_whoever_publishes(orders: Published, tmp_path: Path) -> None:
+    parity = {"partition_by": ["parity=id % 2"]}
+    orders.append(0, 1)
+    orders.publish(**parity)
+    by_parity, orders.target = orders.target, str(tmp_path / "by_date")
+    orders.publish()
+    orders.append(2)
+    orders.publish(**parity)
+    assert "parity" not in orders.table().frame().columns
+    assert orders.table().frame().where("__publishDate IS NULL").count() == 0
+    orders.target = by_parity
+    with pytest.raises(Refused, match="partition column 'parity' is none of"):
+        orders.publish()
+    orders.publish(**parity)
+    assert orders.table().frame().where("parity = id % 2").count() == len(orders.sealed())
+
+
 def test_segments_that_went_unpublished_are_a_loss(orders: Published) -> None:
     orders.append(0, 1)
     orders.publish()

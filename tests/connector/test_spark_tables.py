@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from connector.delta_table import DeltaTable
+from connector.delta_table import DeltaTable, Raced
 from connector.latest_rows import LatestRows
 from connector.publisher import Publisher
 from connector.publishing import Publishing
@@ -130,6 +130,9 @@ def test_what_cannot_be_decoded_and_the_newest_of_each_key(
 
     table, letters, view = (str(tmp_path / name) for name in ("table", "letters", "view"))
     options = {"store": str(store)}
+    for wish in ({"dead_letters": table + "/"}, {"latest": table}, {"latest": view, "dead_letters": view}):
+        with pytest.raises(Refused, match="is named for two of"):
+            publish(spark_session, "clicks", table, options=options, **wish)
     messages(clicks, click("a", "home"), click("b", "home"), ("c", b"no json"), click("a", "basket"))
     with pytest.raises(Exception, match="cannot be decoded"):
         publish(spark_session, "clicks", table, options=options)
@@ -157,7 +160,7 @@ def test_what_cannot_be_decoded_and_the_newest_of_each_key(
     publisher = Publisher(spark_session, "clicks", table, options, Publishing.of(dead_letters=letters, latest=view))
     before, log = latest(), publisher.source.logs()[0]
     assert publisher.latest is not None
-    publisher.latest.refresh(log, log.segments[0].ledger_id)
+    publisher.latest.refresh(log, log.segments[0].ledger_id, ["user", "page"])
     assert latest() == before
 
 
@@ -204,6 +207,31 @@ def test_who_dies_between_any_two_steps_leaves_letters_rows_and_view_once(
         assert sorted(row["__key"] for row in rows) == [f"no {user}" for user in users]
         noted = [value for name, value in clicks.change_properties({}).items() if name.startswith("published:")]
         assert len(noted) == 1
+
+
+def test_a_view_keeps_what_is_of_a_partition_column_and_goes_on_after_a_lost_race(
+    spark_session: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, run = connect(store).ledger("orders"), DeltaTable.run
+    assert isinstance(orders, Ledger)
+    failures: list[Exception] = [Raced("another commit was faster"), RuntimeError("the session is gone")]
+
+    def failing(self: DeltaTable, statement: str) -> list[Any]:
+        if failures:
+            raise failures.pop(0)
+        return run(self, statement)
+
+    monkeypatch.setattr(DeltaTable, "run", failing)
+    wishes = Publishing.of(["country"], latest=str(tmp_path / "view"), key="item")
+    publisher = Publisher(spark_session, "orders", str(tmp_path / "table"), {"store": str(store)}, wishes)
+    orders.append([{"item": "tea", "country": "de", "price": 1}, {"item": "salt", "country": None, "price": None}])
+    orders.append([{"item": "tea", "country": "fr", "price": None}])
+    orders.seal()
+    with pytest.raises(RuntimeError, match="the session is gone"):
+        publisher.publish()
+    assert publisher.publish() == [], "the segment is published, only the view was left"
+    rows = DeltaTable(spark_session, str(tmp_path / "view")).frame().select("item", "country", "price").collect()
+    assert list(map(tuple, rows)) == [("tea", "fr", None)]
 
 
 def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
