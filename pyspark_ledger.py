@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
     from connector.bucket_source import BucketSource
@@ -41,6 +42,7 @@ __all__ = [
     "history_of",
     "positions_json",
     "publish",
+    "publish_stream",
     "register",
     "serve",
     "session",
@@ -218,6 +220,21 @@ def publish(
     from connector.publishing import Publishing
 
     return list(Publisher(spark, ledger, table, options, Publishing.of(**wishes)).publish())
+
+
+def publish_stream(
+    spark: SparkSession, ledger: str, table: str, *, options: Mapping[str, str] | None = None, **wishes: Any
+) -> DataStreamWriter:
+    """`publish` as a streaming query that is not started yet: each trigger publishes what was sealed since.
+
+    Say `.option("checkpointLocation", …).trigger(…).start()`. The checkpoint counts triggers; how far the table is, the
+    table says.
+    """
+    _require_own_packages()
+    from connector.publishing import Publishing
+    from connector.publishing_query import publishing_query
+
+    return publishing_query(spark, ledger, table, options or {}, Publishing.of(**wishes))
 
 
 def history_of(spark: SparkSession, table: str) -> str:
