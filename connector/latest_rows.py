@@ -40,6 +40,11 @@ class LatestRows:
 
     def refresh(self, log: SealedLog, up_to: int, own: Sequence[str]) -> None:
         """Bring the view up to this segment of the published table. `own`: the columns of the log's own rows."""
+        if taken := {_DELETES, _RANK} & set(own):
+            raise Refused(
+                f"column {', '.join(sorted(taken))} of {log.name} has a name that view {self.view} needs for itself",
+                hint="Publish without the view, or rename it in the ledger",
+            )
         newest = newest_segment(self.view.history(), log.name, "view")
         has = newest.segment if newest is not None and newest.incarnation == log.incarnation else NOTHING
         if up_to <= has:
@@ -48,7 +53,7 @@ class LatestRows:
         apart = tagged_session(self.view.spark, said, (app_id(log.name, log.incarnation), up_to))
         rows = self._rows(self.table.within(apart).frame(), log, (has, up_to), own)
         columns = [name for name in rows.columns if name not in (_DELETES, _RANK)]
-        self._make_ready(self.table.frame().select(*columns))
+        self._make_ready(self.table.frame().select(*map(_quoted, columns)))
         source = f"ledger_latest_{new_id().replace('-', '')}"
         rows.createTempView(source)
         try:

@@ -52,7 +52,8 @@ def test_a_query_publishes_what_is_sealed(spark_session: SparkSession, store: Pa
     assert ids(spark_session, table) == [0, 1, 2, 3]
 
     writer = publish_stream(spark_session, "orders", str(table), options=options, seal_after_ms=0)
-    query = writer.option("checkpointLocation", str(tmp_path / "one")).trigger(processingTime="100 milliseconds").start()
+    writer = writer.option("checkpointLocation", str(tmp_path / "one"))
+    query = writer.trigger(processingTime="100 milliseconds").start()
     try:
         append(store, 4, 5)
         until = time.monotonic() + _SECONDS

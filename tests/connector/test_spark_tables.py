@@ -212,7 +212,7 @@ def test_who_dies_between_any_two_steps_leaves_letters_rows_and_view_once(
 def test_a_view_keeps_what_is_of_a_partition_column_and_goes_on_after_a_lost_race(
     spark_session: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders, run = connect(store).ledger("orders"), DeltaTable.run
+    orders, run, odd = connect(store).ledger("orders"), DeltaTable.run, "price`s.net"
     assert isinstance(orders, Ledger)
     failures: list[Exception] = [Raced("another commit was faster"), RuntimeError("the session is gone")]
 
@@ -224,14 +224,20 @@ def test_a_view_keeps_what_is_of_a_partition_column_and_goes_on_after_a_lost_rac
     monkeypatch.setattr(DeltaTable, "run", failing)
     wishes = Publishing.of(["country"], latest=str(tmp_path / "view"), key="item")
     publisher = Publisher(spark_session, "orders", str(tmp_path / "table"), {"store": str(store)}, wishes)
-    orders.append([{"item": "tea", "country": "de", "price": 1}, {"item": "salt", "country": None, "price": None}])
-    orders.append([{"item": "tea", "country": "fr", "price": None}])
+    orders.append([{"item": "tea", "country": "de", odd: 1}, {"item": "salt", "country": None, odd: None}])
+    orders.append([{"item": "tea", "country": "fr", odd: None}])
     orders.seal()
     with pytest.raises(RuntimeError, match="the session is gone"):
         publisher.publish()
     assert publisher.publish() == [], "the segment is published, only the view was left"
-    rows = DeltaTable(spark_session, str(tmp_path / "view")).frame().select("item", "country", "price").collect()
+    rows = (
+        DeltaTable(spark_session, str(tmp_path / "view")).frame().select("item", "country", "`price``s.net`").collect()
+    )
     assert list(map(tuple, rows)) == [("tea", "fr", None)]
+    (log,) = publisher.source.logs()
+    assert publisher.latest is not None
+    with pytest.raises(Refused, match=r"column __rank of .* has a name that view .* needs for itself"):
+        publisher.latest.refresh(log, log.segments[-1].ledger_id, ["item", "__rank"])
 
 
 def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
