@@ -13,8 +13,9 @@ import os
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -55,6 +56,29 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
     for name, value in delta_settings().items():
         SparkConfigBuilder.get().set(name, value)
+
+
+@pytest.fixture(autouse=True)
+def dead_stores() -> Iterator[None]:
+    """Let go of stores that a test left behind as a crash does: their files would stay open to the end of the run.
+
+    With more than 1,024 of them Spark's listeners are never called: the socket of py4j waits for them with `select`.
+    """
+    from ledger.errors import LedgerError
+    from ledger.store import Store
+
+    opened, own = list[Store](), Store.open.__func__
+
+    def recorded(cls: type[Store], *args: Any, **named: Any) -> Store:
+        opened.append(own(cls, *args, **named))
+        return opened[-1]
+
+    Store.open = classmethod(recorded)
+    yield
+    Store.open = classmethod(own)
+    for store in opened:
+        with suppress(LedgerError, OSError):  # one that was fenced may write nothing more, and need not
+            store.close()
 
 
 @pytest.fixture
