@@ -1,7 +1,7 @@
-"""`ledger cursor describe`, `ledger dump positioninfo`: what a cursor has acknowledged, and what stands in its bytes.
+"""`ledger cursor describe` and `export`, `ledger dump positioninfo`: what a cursor has acknowledged, and its bytes.
 
-Rules: files are only read. A state may come as one file, as the files of its chunks and their footer in order, the way
-PIP-381 and the DataStax fork write it, or as a cursor's ledger of a store of ours.
+Rules: files are only read, and an export writes new ones only. A state may come as one file, as the files of its chunks
+and their footer in order, the way PIP-381 and the DataStax fork write it, or as a cursor's ledger of a store of ours.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ledger.cursor_calls import AskHoles, CursorState, Holes, NameCursor
 from ledger.cursor_log import recover_cursor_log
 from ledger.errors import Corrupt, NotFound, Refused
 from ledger.names import canonical_name
-from ledger.position import LATEST, PositionRange
-from ledger.position_chunks import compression_number, decode_state, state_ending_at
-from ledger.position_info import DecodedInfo, decode_info
+from ledger.position import LATEST, Position, PositionRange
+from ledger.position_chunks import ENTRY_BYTES_MAX, compression_number, decode_state, encode_state, state_ending_at
+from ledger.position_info import DecodedInfo, decode_info, encode_info
 from ledger.position_set import PositionSet
 
 _SHOWN_RANGES = 20
@@ -45,6 +45,35 @@ def describe_cursor(name: Name, cursor: str, store: StoreOption = None, output: 
         **_of_positions(PositionSet() if said is None else said.acknowledged, "" if said is None else said.encoding),
     }
     _show(output, shown)
+
+
+@reporting
+def export_cursor(
+    name: Name,
+    cursor: str,
+    directory: Annotated[Path, typer.Argument(help="A new or empty directory: a file for each entry of the state.")],
+    entry_bytes: Annotated[int, typer.Option(help="Longer states are cut into entries of so many bytes.")] = (
+        ENTRY_BYTES_MAX
+    ),
+    compression: Annotated[str, typer.Option(help="NONE, LZ4, ZLIB, ZSTD or SNAPPY.")] = "NONE",
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """A cursor's whole state as files: one PositionInfo, or PIP-381's chunks and their footer, in order."""
+    codec = compression_number(compression)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise Refused(f"{directory} is there and is not an empty directory", hint="Name a new one")
+    client, ledger = opened(store).client, canonical_name(name)
+    state: CursorState = client.call("cursor.describe", NameCursor(ledger, cursor))
+    at = state.next_position
+    found: Holes = client.call("cursor.holes", AskHoles(ledger, cursor, PositionRange(at, LATEST)))
+    said = decode_info(found.info, f"the holes of cursor {cursor!r}").acknowledged if found.info else PositionSet()
+    info = encode_info(Position(at.ledger_id, at.entry_id - 1), said)
+    entries = encode_state(info, compression=codec, entry_bytes=entry_bytes)
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, entry in enumerate(entries):
+        (directory / f"{number:06}.entry").write_bytes(entry)
+    _show(output, {"entries": len(entries), "bytes": len(info), "directory": str(directory)})
 
 
 @reporting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connector.cli import app, cursors
 from connector.cli_bytes import dump, verify
-from connector.cli_cursors import describe_cursor, position_info
+from connector.cli_cursors import describe_cursor, export_cursor, position_info
 from connector.cli_doctor import doctor
 from connector.cli_life import policy, properties, terminate, trim
 from connector.cli_offload import offload
@@ -12,6 +12,7 @@ from connector.cli_publish import publish
 from connector.cli_settings import settings
 
 cursors.command("describe")(describe_cursor)
+cursors.command("export")(export_cursor)
 dump.command("positioninfo")(position_info)
 app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")

@@ -53,6 +53,36 @@ def test_a_cursor_is_described_and_its_ledger_dumped(store: Path, monkeypatch: p
     assert "acknowledgedEntries: 1" in run("cursor", "describe", "orders", "c")
 
 
+def test_a_cursors_state_is_exported_whole(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_STORE", str(store))
+    orders, made = connect(store).ledger("orders"), tmp_path / "made"
+    orders.append(pa.table({"n": range(20_000)}))
+    start = orders.describe().start
+    cursor = orders.cursor("c", start)
+    run("cursor", "export", "orders", "c", str(made))
+    assert [file.name for file in made.iterdir()] == ["000000.entry"]
+    cursor.acknowledge_rows([(start.ledger_id, 0, row) for row in range(0, 20_000, 3)])
+    shown = run_json("cursor", "describe", "orders", "c")
+    assert shown["partialEntries"] == 1
+    for compression, size, parts in (("NONE", "1048576", 1), ("NONE", "1024", 3), ("ZSTD", "1048576", 1)):
+        folder = tmp_path / f"{compression}-{size}"
+        written = run_json(
+            "cursor", "export", "orders", "c", str(folder), "--compression", compression, "--entry-bytes", size
+        )
+        files = sorted(map(str, folder.iterdir()))
+        dumped = run_json("dump", "positioninfo", *files, "--compression", compression)
+        assert dumped["parts"] >= parts
+        assert len(files) == written["entries"] == dumped["parts"] + (parts > 1)
+        for one in ("markDelete", "acknowledgedRanges", "acknowledgedEntries", "partialEntries", "firstRanges"):
+            assert dumped[one] == shown[one], one
+    assert "is not an empty directory" in run("cursor", "export", "orders", "c", str(made), status=1)
+    new = tmp_path / "new"
+    run("cursor", "export", "orders", "c", str(new), "--compression", "BROTLI", status=1)
+    run("cursor", "export", "orders", "c", str(new), "--entry-bytes", "10", status=1)
+    run("cursor", "export", "orders", "gone", str(new), status=1)
+    assert not new.exists()
+
+
 def test_pulsars_states_are_dumped() -> None:
     (file,) = (FIXTURES / "cur-holes-none").glob("many.cursor-ledger-*.live/*.bin")
     said = run_json("dump", "positioninfo", str(file))
