@@ -318,8 +318,11 @@ def test_names_and_other_partitions(spark_session: SparkSession, store: Path) ->
         assert detail.partitionColumns == ["parity"]
         assert detail.properties["delta.dataSkippingNumIndexedCols"] == "40"
         orders.append(3)
-        assert len(orders.publish()) == 1
+        with pytest.raises(Refused, match=r"partition column 'parity' is none of .* as when it was made"):
+            orders.publish()
+        assert len(orders.publish(partition_by=["parity=id % 2"])) == 1
         assert orders.ids() == list(range(len(orders.sealed())))
+        assert orders.table().frame().where("parity = id % 2").count() == len(orders.sealed())
         orders.target = "a.b.c.d"
         with pytest.raises(Refused, match=r"'a\.b\.c\.d' is no table"):
             orders.publish()
