@@ -17,9 +17,9 @@ from ledger.cursor_calls import AskHoles, CursorState, Holes, NameCursor
 from ledger.cursor_log import recover_cursor_log
 from ledger.errors import Corrupt, NotFound, Refused
 from ledger.names import canonical_name
-from ledger.position import LATEST, Position, PositionRange
+from ledger.position import EARLIEST, LATEST, PositionRange
 from ledger.position_chunks import ENTRY_BYTES_MAX, compression_number, decode_state, encode_state, state_ending_at
-from ledger.position_info import DecodedInfo, decode_info, encode_info
+from ledger.position_info import DecodedInfo, decode_info
 from ledger.position_set import PositionSet
 
 _SHOWN_RANGES = 20
@@ -64,16 +64,13 @@ def export_cursor(
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Refused(f"{directory} is there and is not an empty directory", hint="Name a new one")
     client, ledger = opened(store).client, canonical_name(name)
-    state: CursorState = client.call("cursor.describe", NameCursor(ledger, cursor))
-    at = state.next_position
-    found: Holes = client.call("cursor.holes", AskHoles(ledger, cursor, PositionRange(at, LATEST)))
-    said = decode_info(found.info, f"the holes of cursor {cursor!r}").acknowledged if found.info else PositionSet()
-    info = encode_info(Position(at.ledger_id, at.entry_id - 1), said)
-    entries = encode_state(info, compression=codec, entry_bytes=entry_bytes)
+    # One question: between two the cursor may move, and the state of before and after would be in no log.
+    found: Holes = client.call("cursor.holes", AskHoles(ledger, cursor, PositionRange(EARLIEST, LATEST), whole=True))
+    entries = encode_state(found.info, compression=codec, entry_bytes=entry_bytes)
     directory.mkdir(parents=True, exist_ok=True)
     for number, entry in enumerate(entries):
         (directory / f"{number:06}.entry").write_bytes(entry)
-    _show(output, {"entries": len(entries), "bytes": len(info), "directory": str(directory)})
+    _show(output, {"entries": len(entries), "bytes": len(found.info), "directory": str(directory)})
 
 
 @reporting

@@ -154,12 +154,13 @@ class AcknowledgementTable:
                 entries -= len(wanted)
         return snapshot.end if entries else at
 
-    def holes(self, cursor: Cursor, range_: PositionRange, snapshot: LogSnapshot) -> bytes:
-        """A PositionInfo of what of a range is acknowledged beyond mark-delete; empty when nothing is."""
+    def holes(self, cursor: Cursor, range_: PositionRange, snapshot: LogSnapshot) -> tuple[Cursor, PositionSet]:
+        """The cursor as it is now, and what of a range is acknowledged beyond its mark-delete at that moment."""
         with self._holding(cursor, snapshot) as held:
-            found = held.positions.within(range_)
-        at = cursor.next_position
-        return encode_info(Position(at.ledger_id, at.entry_id - 1), found) if found else b""
+            # What joined mark-delete since the caller saw the cursor is in the set no more.
+            found = self._found(cursor)
+            start = max(range_.start, found.next_position)
+            return found, held.positions.within(PositionRange(start, max(start, range_.end)))
 
     @contextmanager
     def cleared(self, cursor: Cursor, snapshot: LogSnapshot, *, deleted: bool = False) -> Iterator[None]:

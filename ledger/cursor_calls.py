@@ -98,15 +98,19 @@ class CursorProperties(msgspec.Struct, frozen=True):
 
 
 class AskHoles(msgspec.Struct, frozen=True):
-    """What of a range is acknowledged by a cursor, beyond its mark-delete."""
+    """What of a range is acknowledged by a cursor, beyond its mark-delete. `whole`: its mark-delete in any case."""
 
     ledger: str
     cursor: str
     range: PositionRange
+    whole: bool = False
 
 
 class Holes(msgspec.Struct, frozen=True):
-    """A PositionInfo: mark-delete, and what of the range is acknowledged beyond it. Empty: nothing is."""
+    """A PositionInfo of one moment: mark-delete, and what of the range is acknowledged beyond it.
+
+    Empty when nothing is, unless the `whole` was asked for.
+    """
 
     info: bytes = b""
 

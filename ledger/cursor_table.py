@@ -37,6 +37,7 @@ from ledger.log_snapshot import LogSnapshot
 from ledger.metadata import CursorRecord, Metadata
 from ledger.names import nearest, require_cursor_name
 from ledger.position import Position, PositionRange
+from ledger.position_info import encode_info
 from ledger.position_set import PositionSet
 
 Change = Callable[[Cursor], Cursor]
@@ -149,9 +150,12 @@ class CursorTable:
         """What of a range is acknowledged beyond mark-delete."""
         snapshot = self._snapshot_of(request.ledger)
         cursor = self._get(snapshot.name, request.cursor).cursor
-        if self.beyond is None or not self.beyond.holds(cursor):
-            return Holes()
-        return Holes(self.beyond.holes(cursor, request.range, snapshot))
+        if self.beyond is not None and self.beyond.holds(cursor):
+            cursor, found = self.beyond.holes(cursor, request.range, snapshot)
+        else:
+            found = PositionSet()
+        at = cursor.next_position
+        return Holes(encode_info(Position(at.ledger_id, at.entry_id - 1), found) if found or request.whole else b"")
 
     def reset(self, request: ResetCursor) -> CursorState:
         """Move a cursor anywhere within the log."""

@@ -14,12 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 from connector.command import app
+from ledger.acknowledged_rows import acknowledge_batch
 from ledger.api import connect
+from ledger.broker.acknowledge_stream import acknowledge
+from ledger.broker.client import Client
 from ledger.compression import ZSTD
 from ledger.position import Position
 from ledger.position_chunks import encode_state
 from ledger.position_info import encode_info
 from ledger.position_set import PositionSet
+from ledger.protocol import AcknowledgeCommand
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "pulsar"
 
@@ -81,6 +85,33 @@ def test_a_cursors_state_is_exported_whole(store: Path, tmp_path: Path, monkeypa
     run("cursor", "export", "orders", "c", str(new), "--entry-bytes", "10", status=1)
     run("cursor", "export", "orders", "gone", str(new), status=1)
     assert not new.exists()
+
+
+def test_an_export_is_of_one_moment(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever moves the cursor between two calls: what was acknowledged before the first is in no export missing."""
+    monkeypatch.setenv("LEDGER_STORE", str(store))
+    orders = connect(store).ledger("orders")
+    for _ in range(4):
+        orders.append(pa.table({"n": [1]}))
+    start = orders.describe().start
+    cursor = orders.cursor("c", start)
+    cursor.acknowledge_rows([(start.ledger_id, 1), (start.ledger_id, 2)])
+    call = Client.call
+
+    def moving(self: Client, action: str, *given: Any, **named: Any) -> Any:
+        answer = call(self, action, *given, **named)
+        if action in {"cursor.describe", "cursor.holes"}:
+            command = AcknowledgeCommand(orders.name, "c")
+            acknowledge(orders.client, command, [acknowledge_batch(*np.array([[start.ledger_id], [0], [-1]]))])
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "call", moving)
+        run("cursor", "export", "orders", "c", str(tmp_path / "before"))
+    run("cursor", "export", "orders", "c", str(tmp_path / "after"))
+    told = [run_json("dump", "positioninfo", str(tmp_path / name / "000000.entry")) for name in ("before", "after")]
+    said = [(one["markDelete"], one["acknowledgedEntries"]) for one in told]
+    assert said == [(f"{start.ledger_id}:-1", 2), (f"{start.ledger_id}:2", 0)]
 
 
 def test_pulsars_states_are_dumped() -> None:

@@ -19,7 +19,7 @@ from ledger.acknowledgements import Acknowledgements
 from ledger.cursor_calls import AskHoles, CursorProperties, CursorState, NameCursor, ResetCursor, SkipEntries
 from ledger.cursor_log import CursorLog, CursorLogForm
 from ledger.errors import Corrupt, DataLoss, Refused, Unavailable
-from ledger.position import Position, PositionRange
+from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.position_info import decode_info
 from ledger.segment_writer import data_path, index_path
 from tests.ledger.log_rig import NOW, LogRig, entry
@@ -332,6 +332,25 @@ def test_holes_of_a_range_are_a_position_info(rig: CursorRig) -> None:
     found = decode_info(rig.store.cursors.holes(asked).info, "it").acknowledged
     assert (found.entry_count(), found.batch_count()) == (2, 1)
     assert found.contains_row(Position(1, 3), 2)
+
+
+def test_mark_delete_and_holes_are_of_one_moment(rig: CursorRig) -> None:
+    """Whoever asks has seen the cursor before; by the time that its set is looked at the cursor may have moved."""
+    rig.ack((0, 1), (0, 2), (2, 1))
+    table, snapshot = rig.store.acknowledgements, rig.store.ledger("log").snapshot
+    before = rig.store.deliveries._cursor(snapshot.name, "c")
+    rig.ack((0, 0))
+    cursor, found = table.holes(before, PositionRange(EARLIEST, LATEST), snapshot)
+    assert (before.next_position, cursor.next_position, found.entry_count()) == (Position(0, 0), Position(0, 3), 1)
+
+
+def test_the_whole_of_a_cursor_has_its_mark_delete_without_holes_too(rig: CursorRig) -> None:
+    asked = AskHoles("log", "c", PositionRange(EARLIEST, LATEST), whole=True)
+    for moved in ((), ((0, 0), (0, 1)), ((0, 3),)):
+        rig.ack(*moved)
+        said, state = decode_info(rig.store.cursors.holes(asked).info, "it"), rig.state()
+        assert said.mark_delete.next() == state.next_position
+        assert said.acknowledged.entry_count() == state.acknowledged_entries
 
 
 def test_a_limit_refuses_and_drops_nothing(tmp_path: Path) -> None:
