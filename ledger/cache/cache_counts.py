@@ -25,6 +25,19 @@ class CacheCounts:
     ahead_bytes: int = 0
     waited_ms: int = 0
 
+    def add(self, other: CacheCounts) -> None:
+        """Count what another counted, too."""
+        self.hits += other.hits
+        self.misses += other.misses
+        self.hit_bytes += other.hit_bytes
+        self.miss_bytes += other.miss_bytes
+        self.inserted += other.inserted
+        self.evicted += other.evicted
+        self.mapped += other.mapped
+        self.mapped_bytes += other.mapped_bytes
+        self.ahead_bytes += other.ahead_bytes
+        self.waited_ms += other.waited_ms
+
 
 @dataclass(slots=True)
 class EvictionCounts:

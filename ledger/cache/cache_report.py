@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import msgspec
+
+from ledger.cache.cache_counts import CacheCounts
 from ledger.cache.entry_cache import EntryCache
 from ledger.cache.ledger_cache import LedgerCache
 from ledger.cache_calls import CacheMetrics, CacheReads, LedgerCacheMetrics, ReaderPlace
@@ -14,35 +19,18 @@ def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
     """All of it at one moment."""
     with cache.still():
         cache.lingering.look()
-        ledgers = [_ledger_report(ledger) for ledger in cache.ledgers()]
-        permits, evictions = cache.permits, cache.evictions
-        counts = [ledger.counts for ledger in cache.ledgers()]
+        counted, ledgers = _counted(cache), [_ledger_report(ledger) for ledger in cache.ledgers()]
+        expected = _added((part.expected_reads, part.non_evictable_bytes) for part in ledgers)
         return CacheMetrics(
-            hits=sum(part.hits for part in ledgers),
-            misses=sum(part.misses for part in ledgers),
-            hit_bytes=sum(part.hit_bytes for part in ledgers),
-            miss_bytes=sum(part.miss_bytes for part in ledgers),
-            size_bytes=cache.size,
-            lingering_bytes=cache.lingering.size,
-            mapped_entries=sum(part.mapped for part in counts),
-            mapped_bytes=sum(part.mapped_bytes for part in counts),
-            limit_bytes=cache.limits.size,
+            **msgspec.structs.asdict(_sums(cache, counted, expected)),
             policy=policy,
             entries=sum(part.entries for part in ledgers),
-            inserted=sum(part.inserted for part in ledgers),
-            evicted=sum(part.evicted for part in ledgers),
-            evictions=evictions.passes,
-            eviction_nanos=evictions.nanoseconds,
-            requeues=cache.policy.requeues,
-            not_kept=evictions.not_kept,
-            inflight_read_bytes=permits.used,
-            inflight_read_limit=permits.limit,
-            reads_waiting=permits.waiting,
-            expected_reads=sum(part.expected_reads for part in ledgers),
-            non_evictable_bytes=sum(part.non_evictable_bytes for part in ledgers),
+            not_kept=cache.evictions.not_kept,
+            inflight_read_limit=cache.permits.limit,
+            reads_waiting=cache.permits.waiting,
             ledgers=ledgers,
-            ahead_bytes=sum(part.ahead_bytes for part in ledgers),
-            waited_ms=sum(part.waited_ms for part in ledgers),
+            ahead_bytes=counted.ahead_bytes,
+            waited_ms=counted.waited_ms,
         )
 
 
@@ -62,29 +50,47 @@ class CacheSums:
             now = self._clock()
             if self._looked_ms is None or now - self._looked_ms >= _LOOK_MS:
                 cache.lingering.look()
-                found = [_expected(ledger) for ledger in cache.ledgers()]
-                self._expected = sum(reads for reads, _ in found), sum(size for _, size in found)
+                self._expected = _added(_expected(ledger) for ledger in cache.ledgers())
                 self._looked_ms = now
-            counts = [ledger.counts for ledger in cache.ledgers()]
-            return CacheReads(
-                hits=sum(part.hits for part in counts),
-                misses=sum(part.misses for part in counts),
-                hit_bytes=sum(part.hit_bytes for part in counts),
-                miss_bytes=sum(part.miss_bytes for part in counts),
-                mapped_entries=sum(part.mapped for part in counts),
-                mapped_bytes=sum(part.mapped_bytes for part in counts),
-                inserted=sum(part.inserted for part in counts),
-                evicted=sum(part.evicted for part in counts),
-                evictions=cache.evictions.passes,
-                eviction_nanos=cache.evictions.nanoseconds,
-                requeues=cache.policy.requeues,
-                size_bytes=cache.size,
-                lingering_bytes=cache.lingering.size,
-                limit_bytes=cache.limits.size,
-                inflight_read_bytes=cache.permits.used,
-                expected_reads=self._expected[0],
-                non_evictable_bytes=self._expected[1],
-            )
+            return _sums(cache, _counted(cache), self._expected)
+
+
+def _counted(cache: EntryCache) -> CacheCounts:
+    """What all ledgers counted, each looked at once."""
+    counted = CacheCounts()
+    for ledger in cache.ledgers():
+        counted.add(ledger.counts)
+    return counted
+
+
+def _sums(cache: EntryCache, counted: CacheCounts, expected: tuple[int, int]) -> CacheReads:
+    """What report and progress both tell. `expected`: reads, and the bytes for which there are any."""
+    return CacheReads(
+        hits=counted.hits,
+        misses=counted.misses,
+        hit_bytes=counted.hit_bytes,
+        miss_bytes=counted.miss_bytes,
+        mapped_entries=counted.mapped,
+        mapped_bytes=counted.mapped_bytes,
+        inserted=counted.inserted,
+        evicted=counted.evicted,
+        evictions=cache.evictions.passes,
+        eviction_nanos=cache.evictions.nanoseconds,
+        requeues=cache.policy.requeues,
+        size_bytes=cache.size,
+        lingering_bytes=cache.lingering.size,
+        limit_bytes=cache.limits.size,
+        inflight_read_bytes=cache.permits.used,
+        expected_reads=expected[0],
+        non_evictable_bytes=expected[1],
+    )
+
+
+def _added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    reads = size = 0
+    for more_reads, more_size in pairs:
+        reads, size = reads + more_reads, size + more_size
+    return reads, size
 
 
 def _expected(ledger: LedgerCache) -> tuple[int, int]:
