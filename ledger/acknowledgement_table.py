@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -84,7 +85,7 @@ class AcknowledgementTable:
 
     def given(self, batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) -> PositionSet:
         """The positions that somebody names, all of them the log's; Refused when any is not."""
-        return positions_given(batches, snapshot, lambda: self.trimmed_off(snapshot.name))
+        return positions_given(batches, snapshot, cache(lambda: self.trimmed_off(snapshot.name)))
 
     def trimmed_off(self, log: str) -> list[LedgerSegment]:
         """The ledgers that a log had and that were trimmed: all of them is acknowledged."""

@@ -8,13 +8,15 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from ledger.bit_words import Integers
 from ledger.cursor_calls import CursorState, NameCursor
+from ledger.log_snapshot import LogSnapshot
 from ledger.names import canonical_name
 from ledger.position import EARLIEST
 from ledger.protocol import AcknowledgeCommand
@@ -28,11 +30,12 @@ def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordB
     logs = store.logs(command.ledger)
     if logs in ([], [canonical_name(command.ledger)]):
         return [(command, batches)]
-    snapshots = [store.ledger(log).snapshot for log in logs]
-    ids = [{segment.ledger_id for segment in snapshot.segments} for snapshot in snapshots]
+    snapshots = {log: store.ledger(log).snapshot for log in logs}
+    owners = _owners(batches, snapshots, store)
     parts: list[Part] = []
-    for number, (log, snapshot) in enumerate(zip(logs, snapshots, strict=True)):
-        mine = [some for batch in batches if (some := _of_log(batch, number, ids, store, logs)).num_rows]
+    for log, snapshot in snapshots.items():
+        own = np.array([ledger_id for ledger_id, owner in owners.items() if owner == log], dtype=np.int64)
+        mine = [some for batch in batches if len(own) and (some := _of_ledgers(batch, own)).num_rows]
         if mine:
             store.cursors.describe(NameCursor(log, command.cursor, precise=False))
             store.acknowledgements.given(mine, snapshot)
@@ -61,21 +64,17 @@ def whole_state(store: Store, command: AcknowledgeCommand, states: Sequence[Curs
     )
 
 
-def _of_log(
-    batch: pa.RecordBatch, number: int, ids: Sequence[Collection[int]], store: Store, logs: Sequence[str]
-) -> pa.RecordBatch:
-    """The lines of a batch that are of one log."""
-    column = np.asarray(batch.column(0))
-    mine = [found for found in np.unique(column).tolist() if _owner(found, ids, store, logs) == number]
-    return batch.filter(pa.array(np.isin(column, mine)))
+def _of_ledgers(batch: pa.RecordBatch, own: Integers) -> pa.RecordBatch:
+    """The lines of a batch that are of these ledgers."""
+    return batch.filter(pa.array(np.isin(np.asarray(batch.column(0)), own)))
 
 
-def _owner(ledger_id: int, ids: Sequence[Collection[int]], store: Store, logs: Sequence[str]) -> int:
-    """Which log a ledger is of, or was before it was trimmed; of none: the first, which says so."""
-    for number, known in enumerate(ids):
-        if ledger_id in known:
-            return number
-    for number, log in enumerate(logs):
-        if any(ledger_id == gone.ledger_id for gone in store.acknowledgements.trimmed_off(log)):
-            return number
-    return 0
+def _owners(batches: Sequence[pa.RecordBatch], snapshots: Mapping[str, LogSnapshot], store: Store) -> dict[int, str]:
+    """Which log each ledger of a call is of, or was before it was trimmed; of none: the first, which says so."""
+    asked = {found for batch in batches for found in np.unique(np.asarray(batch.column(0))).tolist()}
+    known = {part.ledger_id: log for log, snapshot in snapshots.items() for part in snapshot.segments}
+    if not asked <= known.keys():
+        trimmed = store.acknowledgements.trimmed_off
+        known = {gone.ledger_id: log for log in snapshots for gone in trimmed(log)} | known
+    first = next(iter(snapshots))
+    return {ledger_id: known.get(ledger_id, first) for ledger_id in asked}
