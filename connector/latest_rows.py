@@ -38,13 +38,17 @@ class LatestRows:
     key: str = "__key"
     deleted_when: str = ""
 
-    def refresh(self, log: SealedLog, up_to: int, own: Sequence[str]) -> None:
-        """Bring the view up to this segment of the published table. `own`: the columns of the log's own rows."""
+    def require_free(self, log: SealedLog, own: Sequence[str]) -> None:
+        """Refuse columns of the view's own names. Asked before a segment is published, which is not taken back."""
         if taken := {_DELETES, _RANK} & set(own):
             raise Refused(
                 f"column {', '.join(sorted(taken))} of {log.name} has a name that view {self.view} needs for itself",
                 hint="Publish without the view, or rename it in the ledger",
             )
+
+    def refresh(self, log: SealedLog, up_to: int, own: Sequence[str]) -> None:
+        """Bring the view up to this segment of the published table. `own`: the columns of the log's own rows."""
+        self.require_free(log, own)  # it may have got one since
         newest = newest_segment(self.view.history(), log.name, "view")
         has = newest.segment if newest is not None and newest.incarnation == log.incarnation else NOTHING
         if up_to <= has:

@@ -98,9 +98,13 @@ class Publisher:
         done: list[PublishedSegment] = []
         if self.publishing.seal_after_ms is not None and isinstance(self.source, StoreSegments):
             self.source.seal(self.publishing.seal_after_ms)
-        for log in self.source.logs():
-            known = self._known.get((log.name, log.incarnation), NOTHING)
-            if log.segments and log.segments[-1].ledger_id > known:
+        logs = self.source.logs()
+        due = [log for log in logs if self._has_more(log)]
+        if self.latest is not None:
+            for log in due:
+                self.latest.require_free(log, self.source.columns(log))
+        for log in logs:
+            if log in due:
                 done += self._publish_log(log, tell or _quietly)
             if self.publishing.follow_retention:
                 self._follow_retention(log)
@@ -123,6 +127,11 @@ class Publisher:
             if every_ms is None:
                 return
             stop.wait(every_ms / 1000)
+
+    def _has_more(self, log: SealedLog) -> bool:
+        """Whether anything was sealed since this publisher has looked."""
+        known = self._known.get((log.name, log.incarnation), NOTHING)
+        return bool(log.segments) and log.segments[-1].ledger_id > known
 
     def _publish_log(self, log: SealedLog, tell: Callable[[PublishedSegment], object]) -> list[PublishedSegment]:
         done: list[PublishedSegment] = []

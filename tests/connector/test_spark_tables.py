@@ -23,6 +23,7 @@ from connector.publishing import Publishing
 from ledger.api import connect
 from ledger.errors import Refused
 from ledger.ledger import Ledger
+from ledger.partitioned_ledger import PartitionedLedger
 from ledger.protocol import CreateLedger
 from offload.directory_store import DirectoryStore
 from pyspark_ledger import publish
@@ -238,6 +239,24 @@ def test_a_view_keeps_what_is_of_a_partition_column_and_goes_on_after_a_lost_rac
     assert publisher.latest is not None
     with pytest.raises(Refused, match=r"column __rank of .* has a name that view .* needs for itself"):
         publisher.latest.refresh(log, log.segments[-1].ledger_id, ["item", "__rank"])
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_column_that_the_view_needs_is_refused_before_anything_is_made(
+    spark_session: SparkSession, store: Path, tmp_path: Path, partitions: int
+) -> None:
+    connect(store).client.call("create", CreateLedger("orders", partitions=partitions))
+    rows = spark_session.createDataFrame([("tea", 1), ("salt", 2)], "item string, __rank int")
+    rows.write.format("ledger").mode("append").option("store", str(store)).save("orders")
+    orders = connect(store).ledger("orders")
+    for part in orders.partitions() if isinstance(orders, PartitionedLedger) else [orders]:
+        part.seal()
+    table, letters, view = (str(tmp_path / name) for name in ("table", "letters", "view"))
+    wishes = {"options": {"store": str(store)}, "dead_letters": letters}
+    with pytest.raises(Refused, match=r"column __rank of .* has a name that view .* needs for itself"):
+        publish(spark_session, "orders", table, latest=view, key="item", **wishes)
+    assert [Path(one).exists() for one in (table, letters, view)] == [False] * 3
+    assert publish(spark_session, "orders", table, **wishes), "without the view"
 
 
 def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
