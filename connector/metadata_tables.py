@@ -54,6 +54,10 @@ class MetadataPartition(InputPartition):
         super().__init__(None)
         self.table = table
 
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Its rows."""
+        return iter(pa.ipc.open_stream(self.table))
+
 
 class HolesPartition(InputPartition):
     """The holes of one cursor, a PositionInfo."""
@@ -61,6 +65,23 @@ class HolesPartition(InputPartition):
     def __init__(self, ledger: str, cursor: str, info: bytes) -> None:
         super().__init__(None)
         self.ledger, self.cursor, self.info = ledger, cursor, info
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """First the runs of whole entries, then the entries of which rows are left; ledger by ledger."""
+        positions = decode_info(self.info, f"the holes of cursor {self.cursor!r}").acknowledged
+        for runs in positions.runs():
+            yield from self._cut(runs.ledger_id, runs.starts, runs.ends, np.zeros(len(runs.starts), np.int64))
+        for ledger_id in positions.ledgers():
+            rows = positions.rows(ledger_id)
+            yield from self._cut(ledger_id, rows.entries, rows.entries + 1, rows.left_counts())
+
+    def _cut(self, ledger_id: int, *columns: Integers) -> Iterator[pa.RecordBatch]:
+        """Firsts, ends and rows left of one ledger's holes, so many at once."""
+        for at in range(0, len(columns[0]), _HOLES_AT_ONCE):
+            cut = [pa.array(values[at : at + _HOLES_AT_ONCE], pa.int64()) for values in columns]
+            same = (self.ledger, self.cursor, pa.scalar(ledger_id, pa.int64()))
+            arrays = [*(pa.repeat(value, len(cut[0])) for value in same), *cut]
+            yield pa.RecordBatch.from_arrays(arrays, schema=_TABLES["holes"].schema)
 
 
 class MetadataReader(DataSourceReader):
@@ -80,18 +101,12 @@ class MetadataReader(DataSourceReader):
 
         if found.rows is None:
             return list(_holes(ask, options))
-        rows = list(found.rows(ask, options))
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, found.schema) as stream:
-            stream.write_table(pa.Table.from_pylist(rows, schema=found.schema))
-        return [MetadataPartition(sink.getvalue().to_pybytes())]
+        return [_listed(found.schema, found.rows(ask, options))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows."""
-        if isinstance(partition, HolesPartition):
-            return _hole_rows(partition)
-        assert isinstance(partition, MetadataPartition)  # noqa: S101 — told to the type checker
-        return iter(pa.ipc.open_stream(partition.table))
+        assert isinstance(partition, MetadataPartition | HolesPartition)  # noqa: S101 — told to the type checker
+        return partition.batches()
 
 
 def table_schema(name: str) -> StructType:
@@ -105,6 +120,14 @@ Ask = Callable[[str, msgspec.Struct], Any]
 class _Table(NamedTuple):
     schema: pa.Schema
     rows: Callable[[Ask, LedgerOptions], Iterator[Row]] | None
+
+
+def _listed(schema: pa.Schema, rows: Iterator[Row]) -> MetadataPartition:
+    """A table of few rows, as it crosses to its task."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_table(pa.Table.from_pylist(list(rows), schema=schema))
+    return MetadataPartition(sink.getvalue().to_pybytes())
 
 
 def _described(ask: Ask, options: LedgerOptions) -> list[LedgerDescription]:
@@ -157,27 +180,6 @@ def _holes(ask: Ask, options: LedgerOptions) -> Iterator[HolesPartition]:
         found: Holes = ask("cursor.holes", AskHoles(one.ledger, one.cursor, everything))
         if found.info:
             yield HolesPartition(one.ledger, one.cursor, found.info)
-
-
-def _hole_rows(part: HolesPartition) -> Iterator[pa.RecordBatch]:
-    """First the runs of whole entries, then the entries of which rows are left; ledger by ledger."""
-    positions = decode_info(part.info, f"the holes of cursor {part.cursor!r}").acknowledged
-    for runs in positions.runs():
-        yield from _hole_batches(part, runs.ledger_id, runs.starts, runs.ends, np.zeros(len(runs.starts), np.int64))
-    for ledger_id in positions.ledgers():
-        rows = positions.rows(ledger_id)
-        yield from _hole_batches(part, ledger_id, rows.entries, rows.entries + 1, rows.left_counts())
-
-
-def _hole_batches(
-    part: HolesPartition, ledger_id: int, starts: Integers, ends: Integers, left: Integers
-) -> Iterator[pa.RecordBatch]:
-    for at in range(0, len(starts), _HOLES_AT_ONCE):
-        columns = [pa.array(values[at : at + _HOLES_AT_ONCE], pa.int64()) for values in (starts, ends, left)]
-        same = [
-            pa.repeat(value, len(columns[0])) for value in (part.ledger, part.cursor, pa.scalar(ledger_id, pa.int64()))
-        ]
-        yield pa.RecordBatch.from_arrays([*same, *columns], schema=_TABLES["holes"].schema)
 
 
 def _cache(ask: Ask, _: LedgerOptions) -> Iterator[Row]:
