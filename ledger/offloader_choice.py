@@ -17,6 +17,7 @@ from ledger.ledger_offloader import LedgerOffloader, NoOffloader
 from ledger.settings import Settings
 
 Make = Callable[[Settings], LedgerOffloader]
+_NAMED = "managedledgeroffload"
 
 
 class OffloaderChoice:
@@ -55,8 +56,8 @@ class OffloaderChoice:
 
 
 def _offloading(settings: Settings) -> dict[str, object]:
-    """What an offloader is made of; all of it is named so."""
-    return {name: value for name, value in msgspec.structs.asdict(settings).items() if "Offload" in name}
+    """What an offloader is made of; all of it, and nothing of cache or retention, is named so."""
+    return {name: value for name, value in msgspec.structs.asdict(settings).items() if _NAMED in name.lower()}
 
 
 def nothing_chosen() -> OffloaderChoice:

@@ -24,7 +24,14 @@ class KnownOffloader(NoOffloader):
 def test_a_setting_of_something_else_leaves_the_offloader_alone() -> None:
     choice = OffloaderChoice(KnownOffloader, Settings())
     made = choice()
-    for other in ({"managedLedgerCacheSizeMB": 1}, {"cacheEvictionPolicy": "lru"}, {"brokerIdleTimeoutSeconds": 7}):
+    others = (
+        {"managedLedgerCacheSizeMB": 1},
+        {"cacheEvictionPolicy": "lru"},
+        {"brokerIdleTimeoutSeconds": 7},
+        {"managedLedgerCacheEvictionTimeThresholdMillisOffloaded": 7},
+        {"retentionWaitsForOffload": 1},
+    )
+    for other in others:
         choice.change(Settings.of(other))  # type: ignore[arg-type]
     assert choice() is made
     assert isinstance(made, KnownOffloader)
