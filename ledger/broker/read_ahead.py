@@ -9,6 +9,8 @@ Rules
   never pushes out more than that of what others need.
 - A block in a local file is not fetched: the system is told to read it.
 - A failure is nobody's: who asks reads for itself, and is told.
+- A plan costs what it holds, however many readers have one: who reads a thousand ledgers makes as many. What is coming
+  and what is ahead are counted as plans change, and who has nothing coming waits for no turn.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import count
+
+from sortedcontainers import SortedDict
 
 from ledger.broker.offloaded_reads import OffloadedReads, Reading
 from ledger.disk import opened
@@ -31,10 +36,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Plan:
-    """One reader's: blocks that nobody has begun with, and those that were and that it has not read."""
+    """One reader's: blocks that nobody has begun with, and those that were and that it has not read.
+
+    `turn` rises whenever one of its blocks was begun with: the least has waited longest.
+    """
 
     coming: deque[SegmentBlock]
-    begun: list[SegmentBlock] = field(default_factory=list)
+    begun: list[SegmentBlock]
+    turn: int
+
+    @property
+    def ahead_bytes(self) -> int:
+        return sum(block.length for block in self.begun)
 
     def passed(self, at: Position) -> None:
         while self.coming and _end(self.coming[0]) <= at:
@@ -50,18 +63,23 @@ class ReadAhead:
         self._room = room
         self._most = threads
         self._plans: dict[Reading, _Plan] = {}
+        self._turns: SortedDict = SortedDict()
+        """By turn, the readers that have blocks coming."""
+        self._numbers = count()
+        self._coming = self._ahead_bytes = 0
         self._threads = 0
         self._lock = threading.Lock()
 
     def plan(self, reading: Reading, blocks: Sequence[SegmentBlock]) -> None:
         """Blocks that a reader reads next."""
         with self._lock:
-            before = self._plans.get(reading)
-            wanted = deque(blocks)
+            before = self._taken(reading)
+            wanted = dict.fromkeys(blocks)
             begun = [block for block in before.begun if block in wanted] if before else []
             for block in begun:
-                wanted.remove(block)
-            self._plans[reading] = _Plan(wanted, begun)
+                del wanted[block]
+            turn = before.turn if before else next(self._numbers)
+            self._put(reading, _Plan(deque(wanted), begun, turn))
         self._start()
 
     def covers(self, reading: Reading, blocks: Sequence[SegmentBlock]) -> bool:
@@ -74,12 +92,12 @@ class ReadAhead:
     def passed(self, reading: Reading, at: Position) -> None:
         """A reader has read everything before `at`."""
         with self._lock:
-            plan = self._plans.get(reading)
+            plan = self._taken(reading)
             if plan is None:
                 return
             plan.passed(at)
-            if not plan.coming and not plan.begun:
-                del self._plans[reading]
+            if plan.coming or plan.begun:
+                self._put(reading, plan)
         self._start()
 
     def readings(self) -> list[Reading]:
@@ -90,19 +108,33 @@ class ReadAhead:
     def forget(self, reading: Reading) -> None:
         """A reader reads no more, or goes on somewhere else."""
         with self._lock:
-            self._plans.pop(reading, None)
+            self._taken(reading)
+
+    def _put(self, reading: Reading, plan: _Plan) -> None:
+        self._plans[reading] = plan
+        self._coming += len(plan.coming)
+        self._ahead_bytes += plan.ahead_bytes
+        if plan.coming:
+            self._turns[plan.turn] = reading
+
+    def _taken(self, reading: Reading) -> _Plan | None:
+        plan = self._plans.pop(reading, None)
+        if plan is not None:
+            self._coming -= len(plan.coming)
+            self._ahead_bytes -= plan.ahead_bytes
+            self._turns.pop(plan.turn, None)
+        return plan
 
     def _start(self) -> None:
         """As many threads as there is to do, up to what is allowed; each ends when there is nothing more."""
         with self._lock:
-            coming = sum(len(plan.coming) for plan in self._plans.values())
-            new = min(self._most(), coming) - self._threads if self._has_room() else 0
+            new = min(self._most(), self._coming) - self._threads if self._has_room() else 0
             self._threads += max(new, 0)
         for _ in range(new):
             threading.Thread(target=self._work, name="ahead", daemon=True).start()
 
     def _has_room(self) -> bool:
-        return sum(block.length for plan in self._plans.values() for block in plan.begun) < self._room()
+        return self._ahead_bytes < self._room()
 
     def _work(self) -> None:
         while True:
@@ -119,17 +151,28 @@ class ReadAhead:
 
     def _next(self) -> tuple[Reading, SegmentBlock] | None:
         """The next block of the reader whose turn it is: the one that has waited longest."""
-        if not self._has_room():
-            return None
-        for reading, plan in list(self._plans.items()):
-            while plan.coming:
-                block = plan.coming.popleft()
-                self._plans[reading] = self._plans.pop(reading)
-                if block.home is None or block.home.mappable:
-                    return reading, block
-                if self._reads.is_missing(block, reading.ledger):
-                    plan.begun.append(block)
-                    return reading, block
+        while self._turns and self._has_room():
+            _, reading = self._turns.popitem(0)
+            plan = self._plans[reading]
+            plan.turn = next(self._numbers)
+            block = self._begun(reading, plan)
+            if plan.coming:
+                self._turns[plan.turn] = reading
+            if block is not None:
+                return reading, block
+        return None
+
+    def _begun(self, reading: Reading, plan: _Plan) -> SegmentBlock | None:
+        """The first block of a plan that is to be read; what is cached is passed over."""
+        while plan.coming:
+            block = plan.coming.popleft()
+            self._coming -= 1
+            if block.home is None or block.home.mappable:
+                return block
+            if self._reads.is_missing(block, reading.ledger):
+                plan.begun.append(block)
+                self._ahead_bytes += block.length
+                return block
         return None
 
     def _fetch(self, reading: Reading, block: SegmentBlock) -> None:
