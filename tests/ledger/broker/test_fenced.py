@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -121,6 +122,15 @@ class Served:
         writer.write([make_entry(b"staged", txnid_most_bits=1, txnid_least_bits=2)], 1)
         self.part = writer.close()
         self.open_part = self.client.stage_part("q", 1)
+        # The stream is open at once; its file is made by a thread of the server's, whenever that comes to it.
+        until = time.monotonic() + 30
+        while sum(path.suffix == ".part" for path in self.staged()) < 2:
+            assert time.monotonic() < until, "the part that stays open was never begun"
+            time.sleep(0.01)
+
+    def staged(self) -> list[Path]:
+        """What there is of parts."""
+        return sorted((self.path / "staging").rglob("*"))
 
     def close(self) -> None:
         for close in (self.producer.close, self.open_part.close):  # Flight's shutdown waits for streams
@@ -152,10 +162,10 @@ def test_no_action_is_acknowledged_that_could_change_something(served: Served, a
         return
     successor = Store.open(served.path, settings=Settings(), clock=system_clock_ms, take_over=True)
     try:
-        files = sorted((served.path / "staging").rglob("*"))
+        files = served.staged()
         with pytest.raises(Fenced, match="has epoch 2, this broker has 1"):
             served.client.call(action, request)
-        assert sorted((served.path / "staging").rglob("*")) == files
+        assert served.staged() == files
         assert successor.names() == [ORDERS, "public/default/persistent/wide"]
     finally:
         successor.close()
