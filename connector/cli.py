@@ -22,8 +22,9 @@ from rich.table import Table
 
 from connector.cli_cache import show_cache
 from ledger.api import LedgerStore, connect
-from ledger.cursor_calls import CursorState, NameCursor, OpenCursor, ResetCursor
-from ledger.errors import LedgerError
+from ledger.broker.client import Client
+from ledger.cursor_calls import CursorState, NameCursor
+from ledger.errors import Corrupt, DataLoss, LedgerError, Unsupported
 from ledger.names import canonical_name, short_name
 from ledger.position import EARLIEST, LATEST, Position
 from ledger.protocol import CreateLedger, Empty, LedgerDescription, SeekTime
@@ -36,8 +37,6 @@ app = typer.Typer(
     help=__doc__.split("\n", 1)[0],
     pretty_exceptions_show_locals=False,
 )
-cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
-app.add_typer(cursors, name="cursor")
 
 P = ParamSpec("P")
 
@@ -69,10 +68,17 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except LedgerError as error:
-            Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False)
-            raise typer.Exit(1) from None
+            fail(error)
 
     return run
+
+
+def fail(*said: object) -> None:
+    """A line for each on standard error, and status 1; nothing for nothing."""
+    for one in said:
+        Console(stderr=True, soft_wrap=True).print(str(one), style="red", markup=False)
+    if said:
+        raise typer.Exit(1)
 
 
 def show(output: Output, value: Any, text: Callable[[Console], None]) -> None:
@@ -184,8 +190,9 @@ def describe(
     if output is Output.json:
         show(output, described, lambda _: None)
         return
-    states = [client.call("cursor.describe", NameCursor(described.name, cursor)) for cursor in described.cursors]
+    states, damage = cursor_states(client, described)
     show(output, described, lambda console: _describe(console, described, states))
+    fail(*damage)
 
 
 @app.command()
@@ -239,7 +246,7 @@ def tail(
 ) -> None:
     """Print rows as they come."""
     ledger = opened(store).ledger(name)
-    begin = ledger.end().end if start == "latest" else _position(start)
+    begin = ledger.end().end if start == "latest" else position_at(start)
     for table in ledger.tail(begin, wait_ms):
         for row in table.to_pylist():
             if output is Output.json:
@@ -285,70 +292,19 @@ def serve(
     raise typer.Exit(main(arguments))
 
 
-@cursors.command("list")
-@reporting
-def list_cursors(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
-    """The cursors of a ledger, and what each has left."""
-    client = opened(store).client
-    described = client.describe(canonical_name(name))
-    states = [client.call("cursor.describe", NameCursor(described.name, cursor)) for cursor in described.cursors]
-    table = Table("cursor", "next position", "backlog rows", "backlog bytes", "held by")
-    for state in states:
-        row = (state.cursor, str(state.next_position), f"{state.backlog_rows:,}", f"{state.backlog_bytes:,}")
-        table.add_row(*row, state.lease_holder)
-    show(output, states, lambda console: console.print(table))
+def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[CursorState], list[str]]:
+    """The cursors of a ledger as they stand, and a line for each that is damaged: it does not hide the others."""
+    states, damage = list[CursorState](), list[str]()
+    for cursor in described.cursors:
+        try:
+            states.append(client.call("cursor.describe", NameCursor(described.name, cursor)))
+        except (Corrupt, DataLoss, Unsupported) as error:
+            damage.append(f"{cursor}: {error}")
+    return states, damage
 
 
-@cursors.command("create")
-@reporting
-def create_cursor(
-    name: Name,
-    cursor: str,
-    start: Annotated[str, typer.Option(help="earliest, latest or LEDGER:ENTRY.")] = "earliest",
-    store: StoreOption = None,
-    output: OutputOption = Output.text,
-) -> None:
-    """Create a cursor; one that exists stays where it is."""
-    state = opened(store).client.open_cursor(OpenCursor(canonical_name(name), cursor, _position(start)))
-    show(output, state, lambda console: console.print(f"{state.cursor} is at {state.next_position}"))
-
-
-@cursors.command("reset")
-@reporting
-def reset_cursor(
-    name: Name,
-    cursor: str,
-    position: Annotated[str, typer.Argument(help="earliest, latest or LEDGER:ENTRY.")] = "",
-    at_time: Annotated[
-        int | None, typer.Option(help="To the first entry of this time, ms by the broker's clock.")
-    ] = None,
-    store: StoreOption = None,
-    output: OutputOption = Output.text,
-) -> None:
-    """Move a cursor anywhere, backwards too. Stop the query that reads in its name first."""
-    if bool(position) == (at_time is not None):
-        raise typer.BadParameter("give a position or --at-time, one of them")
-    client = opened(store).client
-    log = client.end(canonical_name(name))
-    if at_time is not None:
-        position = str(client.call("seek", SeekTime(log.name, at_time)).position)
-    wanted = (
-        min(max(_position(position), log.start), log.end) if position in ("earliest", "latest") else _position(position)
-    )
-    state = client.call("cursor.reset", ResetCursor(canonical_name(name), cursor, wanted))
-    show(output, state, lambda console: console.print(f"{state.cursor} is at {state.next_position}"))
-
-
-@cursors.command("delete")
-@reporting
-def delete_cursor(name: Name, cursor: str, store: StoreOption = None, output: OutputOption = Output.text) -> None:
-    """Forget a cursor: it holds nothing back any more."""
-    request = NameCursor(canonical_name(name), cursor)
-    opened(store).client.call("cursor.delete", request)
-    show(output, {"deleted": cursor}, lambda console: console.print(f"deleted {cursor} of {request.ledger}"))
-
-
-def _position(text: str) -> Position:
+def position_at(text: str) -> Position:
+    """The position that an argument names."""
     named = {"earliest": EARLIEST, "latest": LATEST}
     if text in named:
         return named[text]

@@ -1,7 +1,8 @@
-"""`ledger cursor describe` and `export`, `ledger dump positioninfo`: what a cursor has acknowledged, and its bytes.
+"""`ledger cursor`, `ledger dump positioninfo`: where cursors are, what they have acknowledged, and its bytes.
 
-Rules: files are only read, and an export writes new ones only. A state may come as one file, as the files of its chunks
-and their footer in order, the way PIP-381 and the DataStax fork write it, or as a cursor's ledger of a store of ours.
+Rules: files are only read, and an export writes new ones only. A cursor that is damaged does not hide the others. A
+state may come as one file, as the files of its chunks and their footer in order, the way PIP-381 and the DataStax fork
+write it, or as a cursor's ledger of a store of ours.
 """
 
 from __future__ import annotations
@@ -11,9 +12,21 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
-from connector.cli import Name, Output, OutputOption, StoreOption, opened, reporting, show
-from ledger.cursor_calls import AskHoles, CursorState, Holes, NameCursor
+from connector.cli import (
+    Name,
+    Output,
+    OutputOption,
+    StoreOption,
+    cursor_states,
+    fail,
+    opened,
+    position_at,
+    reporting,
+    show,
+)
+from ledger.cursor_calls import AskHoles, CursorState, Holes, NameCursor, OpenCursor, ResetCursor
 from ledger.cursor_log import recover_cursor_log
 from ledger.errors import Corrupt, NotFound, Refused
 from ledger.names import canonical_name
@@ -21,10 +34,79 @@ from ledger.position import EARLIEST, LATEST, PositionRange
 from ledger.position_chunks import ENTRY_BYTES_MAX, compression_number, decode_state, encode_state, state_ending_at
 from ledger.position_info import DecodedInfo, decode_info
 from ledger.position_set import PositionSet
+from ledger.protocol import SeekTime
 
+cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
 _SHOWN_RANGES = 20
 
 
+@cursors.command("list")
+@reporting
+def list_cursors(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """The cursors of a ledger, and what each has left."""
+    client = opened(store).client
+    described = client.describe(canonical_name(name))
+    states, damage = cursor_states(client, described)
+    table = Table("cursor", "next position", "backlog rows", "backlog bytes", "held by")
+    for state in states:
+        row = (state.cursor, str(state.next_position), f"{state.backlog_rows:,}", f"{state.backlog_bytes:,}")
+        table.add_row(*row, state.lease_holder)
+    show(output, states, lambda console: console.print(table))
+    fail(*damage)
+
+
+@cursors.command("create")
+@reporting
+def create_cursor(
+    name: Name,
+    cursor: str,
+    start: Annotated[str, typer.Option(help="earliest, latest or LEDGER:ENTRY.")] = "earliest",
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Create a cursor; one that exists stays where it is."""
+    state = opened(store).client.open_cursor(OpenCursor(canonical_name(name), cursor, position_at(start)))
+    show(output, state, lambda console: console.print(f"{state.cursor} is at {state.next_position}"))
+
+
+@cursors.command("reset")
+@reporting
+def reset_cursor(
+    name: Name,
+    cursor: str,
+    position: Annotated[str, typer.Argument(help="earliest, latest or LEDGER:ENTRY.")] = "",
+    at_time: Annotated[
+        int | None, typer.Option(help="To the first entry of this time, ms by the broker's clock.")
+    ] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Move a cursor anywhere, backwards too. Stop the query that reads in its name first."""
+    if bool(position) == (at_time is not None):
+        raise typer.BadParameter("give a position or --at-time, one of them")
+    client = opened(store).client
+    log = client.end(canonical_name(name))
+    if at_time is not None:
+        position = str(client.call("seek", SeekTime(log.name, at_time)).position)
+    wanted = (
+        min(max(position_at(position), log.start), log.end)
+        if position in ("earliest", "latest")
+        else position_at(position)
+    )
+    state = client.call("cursor.reset", ResetCursor(canonical_name(name), cursor, wanted))
+    show(output, state, lambda console: console.print(f"{state.cursor} is at {state.next_position}"))
+
+
+@cursors.command("delete")
+@reporting
+def delete_cursor(name: Name, cursor: str, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """Forget a cursor: it holds nothing back any more."""
+    request = NameCursor(canonical_name(name), cursor)
+    opened(store).client.call("cursor.delete", request)
+    show(output, {"deleted": cursor}, lambda console: console.print(f"deleted {cursor} of {request.ledger}"))
+
+
+@cursors.command("describe")
 @reporting
 def describe_cursor(name: Name, cursor: str, store: StoreOption = None, output: OutputOption = Output.text) -> None:
     """A cursor: its mark-delete, what is acknowledged beyond it, what it has left, how large its state is."""
@@ -47,6 +129,7 @@ def describe_cursor(name: Name, cursor: str, store: StoreOption = None, output: 
     _show(output, shown)
 
 
+@cursors.command("export")
 @reporting
 def export_cursor(
     name: Name,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from connector.cli import app, cursors
+from connector.cli import app
 from connector.cli_bytes import dump, verify
-from connector.cli_cursors import describe_cursor, export_cursor, position_info
+from connector.cli_cursors import cursors, position_info
 from connector.cli_doctor import doctor
 from connector.cli_life import policy, properties, terminate, trim
 from connector.cli_offload import offload
 from connector.cli_publish import publish
 from connector.cli_settings import settings
 
-cursors.command("describe")(describe_cursor)
-cursors.command("export")(export_cursor)
+app.add_typer(cursors, name="cursor")
 dump.command("positioninfo")(position_info)
 app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")

@@ -4,6 +4,7 @@ Pulsar wrote.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ from ledger.position_chunks import encode_state
 from ledger.position_info import encode_info
 from ledger.position_set import PositionSet
 from ledger.protocol import AcknowledgeCommand
+
+spec = importlib.util.spec_from_file_location("connector_fixtures", Path(__file__).parent / "conftest.py")
+fixtures = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(fixtures)
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "pulsar"
 
@@ -112,6 +117,32 @@ def test_an_export_is_of_one_moment(store: Path, tmp_path: Path, monkeypatch: py
     told = [run_json("dump", "positioninfo", str(tmp_path / name / "000000.entry")) for name in ("before", "after")]
     said = [(one["markDelete"], one["acknowledgedEntries"]) for one in told]
     assert said == [(f"{start.ledger_id}:-1", 2), (f"{start.ledger_id}:2", 0)]
+
+
+def test_a_cursor_that_is_damaged_does_not_hide_the_others(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_STORE", str(store))
+    orders = connect(store).ledger("orders")
+    orders.append(pa.table({"n": [1]}))
+    first = orders.describe().start
+    orders.append(pa.table({"n": [2]}))
+    kept = {name: orders.cursor(name, first) for name in ("audit", "billing", "crm")}
+    state = kept["billing"].acknowledge_rows([(first.ledger_id, 1)])
+    file = store / "ledgers" / f"{state.cursor_ledger}.ledger"
+    data = bytearray(file.read_bytes())
+    data[160] ^= 1
+    file.write_bytes(data)
+    fixtures.kill_broker(store)
+    for command in (("cursor", "list", "orders"), ("describe", "orders")):
+        told = run(*command, status=1).splitlines()
+        (line,) = [one for one in told if one.startswith("billing: ")]
+        assert f"{state.cursor_ledger}.ledger" in line
+        assert all(any(name in one for one in told) for name in ("audit", "crm"))
+    whole = CliRunner().invoke(app, ["cursor", "list", "orders", "--output", "json"])
+    assert (whole.exit_code, whole.stderr.count("billing: ")) == (1, 1)
+    assert [one["cursor"] for one in json.loads(whole.stdout)] == ["audit", "crm"]
+    kept["billing"].reset(first)
+    run("describe", "orders")
+    assert len(run_json("cursor", "list", "orders")) == 3
 
 
 def test_pulsars_states_are_dumped() -> None:
