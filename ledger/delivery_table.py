@@ -9,6 +9,7 @@ Invariants
   would leave rows that neither are acknowledged nor come back.
 - A clock that is set back holds nothing up: ages go on from where they were.
 - Rows that were given back and not delivered again before the broker died come back at their timeout.
+- Who never delivered with `explicit` has nothing that could come back, and is told so: else it would wait for ever.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ledger.cursor import Cursor
 from ledger.delivery import Allowance, Outcome, Patience, decide, delivers, outside, share_of, skipped_of
 from ledger.delivery_calls import AskDelivery, AskDue, BuryDead, DecidedDelivery, Delivery, Due, NextDelivery, Share
 from ledger.delivery_records import DEAD, DeliveryRecord
-from ledger.errors import DataLoss, NotFound
+from ledger.errors import DataLoss, NotFound, Refused
 from ledger.left_entries import head_left
 from ledger.log_snapshot import LogSnapshot
 from ledger.metadata import Metadata
@@ -52,6 +53,8 @@ class DeliveryTable:
         self._lock = threading.Lock()
         self._given_back: dict[tuple[str, str], PositionSet] = {}
         self._came_back: dict[tuple[str, str], tuple[int, PositionSet]] = {}
+        self._asked: set[tuple[str, str]] = set()
+        """Cursors that a reader has asked for an `explicit` batch of; one that was reset since has no record."""
 
     def next(self, request: NextDelivery) -> DecidedDelivery:
         """Decide on the batch after a record."""
@@ -63,7 +66,9 @@ class DeliveryTable:
             acknowledged = self._beyond.durable_positions(cursor, snapshot)
             new = PositionRange(max(start, snapshot.start), max(start, request.end))
             if not request.explicit:
+                self._asked.discard((cursor.ledger, cursor.name))
                 return self._plain(request, cursor, new, acknowledged, snapshot)
+            self._asked.add((cursor.ledger, cursor.name))
             return self._explicit(request, cursor, new, known, acknowledged, snapshot)
 
     def due(self, request: AskDue) -> Due:
@@ -99,13 +104,30 @@ class DeliveryTable:
         return Delivery(found.record, found.position, found.shares)
 
     def give_back(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> PositionSet:
-        """Rows that come back with the next batch, answered as a set; what is not outstanding is ignored."""
+        """Rows that come back with the next batch, answered as a set; what is not outstanding is ignored.
+
+        Refused where nothing can come back.
+        """
         snapshot = self._snapshot_of(ledger)
+        self.require_explicit(snapshot.name, name)
         given = self._beyond.given(batches, snapshot)
         with self._lock:
             cursor = self._cursor(snapshot.name, name)
             self._given_back.setdefault((cursor.ledger, cursor.name), PositionSet()).update(given)
         return given
+
+    def require_explicit(self, ledger: str, name: str) -> None:
+        """Refuse a cursor of which no batch was ever delivered with `explicit`."""
+        if (ledger, name) in self._asked:
+            return
+        newest = self._records.newest(ledger, self._cursor(ledger, name).name)
+        # Only what is outstanding has a time. A batch without holes has no record unless it is explicit.
+        if newest is None or not any(share.at_ms for share in (*newest.shares, *newest.waiting)):
+            raise Refused(
+                f"no row of {ledger!r} was delivered to subscription {name!r} with ackMode 'explicit': none can be "
+                "given back",
+                hint="Read with option ackMode 'explicit'; what any other query has not acknowledged, it reads again",
+            )
 
     @contextmanager
     def forgetting(self, ledger: str, cursor: str) -> Iterator[None]:

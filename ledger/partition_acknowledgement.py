@@ -38,6 +38,8 @@ def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordB
         mine = [some for batch in batches if len(own) and (some := _of_ledgers(batch, own)).num_rows]
         if mine:
             store.cursors.describe(NameCursor(log, command.cursor, precise=False))
+            if command.action == "nack":
+                store.deliveries.require_explicit(log, command.cursor)
             store.acknowledgements.given(mine, snapshot)
             parts.append((msgspec.structs.replace(command, ledger=log), mine))
     return parts

@@ -153,6 +153,20 @@ def test_rows_that_are_given_back_come_at_once(orders: Ledger) -> None:
     stream.stop()
 
 
+def test_a_query_that_is_not_explicit_gives_nothing_back(orders: Ledger) -> None:
+    stream = reader(orders, subscription="s", startingPosition="earliest", includeMetadata="true")
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    first = batch(stream, start, end)
+    before = orders.cursor("s").state()
+    with pytest.raises(Refused, match=r"was delivered to subscription 's' with ackMode 'explicit': none can be given"):
+        say(orders, first, action="nack")
+    assert orders.cursor("s").state() == before
+    say(orders, first)
+    assert orders.cursor("s").state().backlog_rows == 0
+    stream.stop()
+
+
 def test_rows_that_come_back_do_not_wait_for_new_ones(orders: Ledger) -> None:
     """`minRowsPerTrigger` holds up rows that nobody has seen yet."""
     given = {**EXPLICIT, "ackTimeout": "1h"}

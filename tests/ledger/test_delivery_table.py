@@ -19,7 +19,7 @@ from ledger.acknowledged_rows import acknowledge_batch
 from ledger.cursor_calls import NameCursor, OpenCursor, ResetCursor
 from ledger.delivery import outside, skipped_of
 from ledger.delivery_calls import AskDelivery, AskDue, BuryDead, DecidedDelivery, Due, NextDelivery
-from ledger.errors import DataLoss, Refused
+from ledger.errors import DataLoss, NotFound, Refused
 from ledger.left_entries import measure_left
 from ledger.position import EARLIEST, Position
 from tests.ledger.log_rig import LogRig, entry
@@ -197,6 +197,33 @@ def test_what_is_not_outstanding_is_not_given_back(rig: DeliveryRig) -> None:
     rig.ack((0, 0, 0))
     rig.nack((0, 0, 0), (3, 0, 0))
     assert rig.take(Position(1, 0)) == Counter()
+
+
+def test_a_cursor_that_is_not_read_explicitly_gives_nothing_back(rig: DeliveryRig) -> None:
+    """Nothing would come of it: neither before a first batch, nor of batches that leave out what is acknowledged."""
+    for ledger in range(2):
+        rig.ack((ledger, 2, 2))
+        before = rig.backlog()
+        with pytest.raises(
+            Refused, match=r"no row of .*log' was delivered to subscription 'c' with ackMode 'explicit'"
+        ):
+            rig.nack((0, 1, 1))
+        assert (rig.backlog(), rig.store.deliveries._given_back) == (before, {})
+        assert rig.take(Position(ledger + 1, 0), explicit=False), "a batch with a record, because of its hole"
+        rig.crash()
+    with pytest.raises(NotFound, match="has no cursor 'd'"):
+        rig.store.deliveries.give_back("log", "d", rig.batches(((0, 1, 1),)))
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_who_reads_explicitly_may_give_back_whatever_becomes_of_broker_and_cursor(rig: DeliveryRig, dies: bool) -> None:
+    rig.take(Position(1, 0))
+    if dies:
+        rig.crash()
+    else:
+        rig.store.cursors.reset(ResetCursor("log", "c", Position(0, 0)))
+    rig.nack((0, 1, 1))
+    assert (((0, 1, 1), 1) in rig.take(Position(1, 0))) is dies, "after a reset nothing is outstanding"
 
 
 def test_a_record_delivers_the_same_whatever_is_acknowledged_since(rig: DeliveryRig) -> None:

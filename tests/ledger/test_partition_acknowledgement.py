@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from ledger.acknowledged_rows import acknowledge_batch
+from ledger.delivery_calls import NextDelivery
 from ledger.errors import Refused
 from ledger.partition_acknowledgement import parts_of
 from ledger.position import EARLIEST, Position
@@ -74,6 +75,18 @@ def test_each_partition_gets_its_own_and_is_asked_for_them_once(rig: LogRig, mon
     asked.clear()
     assert split(rig, lines(left[logs[2]])) == {logs[2]: [left[logs[2]]]}
     assert not asked
+
+
+def test_what_one_partition_cannot_give_back_is_not_given_back_by_the_others(rig: LogRig) -> None:
+    logs = rig.store.logs("wide")
+    ends = {log: rig.store.ledger(log).snapshot.end for log in logs}
+    for log in logs[:2]:
+        rig.store.deliveries.next(NextDelivery(log, "c", 0, EARLIEST, ends[log], explicit=True))
+    back, left = AcknowledgeCommand("wide", "c", action="nack"), [lines(rig.ids(log)[-1]) for log in logs]
+    assert len(parts_of(rig.store, back, left[:2])) == 2
+    with pytest.raises(Refused, match=f"no row of '{logs[2]}' was delivered"):
+        parts_of(rig.store, back, left)
+    assert not rig.store.deliveries._given_back
 
 
 def test_what_is_of_no_partition_is_refused(rig: LogRig) -> None:

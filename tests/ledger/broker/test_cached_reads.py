@@ -24,6 +24,7 @@ from ledger.cache.policies import POLICIES
 from ledger.cache_calls import CacheMetrics, LedgerCacheMetrics
 from ledger.cache_setting import CACHE_POLICIES
 from ledger.cursor_calls import AcquireLease, MarkDelete, NameCursor, OpenCursor, ReleaseLease, ResetCursor
+from ledger.delivery_calls import NextDelivery
 from ledger.errors import LedgerError
 from ledger.host import process_identity
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
@@ -186,6 +187,8 @@ def test_what_a_query_gives_back_is_expected_again(queries: Queries) -> None:
     queries.read("a", 0, 50)
     queries.read("b", 0, 50)
     assert queries.of_ledger().expected_reads == 0
+    end = Position(queries.ledger, 50)
+    queries.client.call("delivery.next", NextDelivery(queries.name, "a", 0, EARLIEST, end, explicit=True))
     lines = np.array([[queries.ledger, 7, -1], [queries.ledger, 9, -1]], dtype=np.int64)
     command = AcknowledgeCommand(queries.name, "a", action="nack")
     acknowledge(queries.client, command, [acknowledge_batch(*lines.T)])
