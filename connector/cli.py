@@ -293,14 +293,23 @@ def serve(
 
 
 def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[CursorState], list[str]]:
-    """The cursors of a ledger as they stand, and a line for each that is damaged: it does not hide the others."""
+    """The cursors of a ledger as they stand, those of each of its partitions where it has some.
+
+    And a line for each that is damaged: it does not hide the others.
+    """
     states, damage = list[CursorState](), list[str]()
-    for cursor in described.cursors:
-        try:
-            states.append(client.call("cursor.describe", NameCursor(described.name, cursor)))
-        except (Corrupt, DataLoss, Unsupported) as error:
-            damage.append(f"{cursor}: {error}")
+    for log in described.partitions or [described]:
+        for cursor in log.cursors:
+            try:
+                states.append(client.call("cursor.describe", NameCursor(log.name, cursor)))
+            except (Corrupt, DataLoss, Unsupported) as error:
+                damage.append(f"{cursor}: {error}")
     return states, damage
+
+
+def cursor_label(state: CursorState, described: LedgerDescription) -> str:
+    """How a cursor is named beside the others of a ledger."""
+    return f"{state.cursor} of {short_name(state.ledger)}" if described.partitions else state.cursor
 
 
 def position_at(text: str) -> Position:
@@ -333,8 +342,8 @@ def _describe(console: Console, described: LedgerDescription, cursors: list[Curs
         # It was read by Spark, nobody reads it now, and something is left: most likely the last batch of its last run.
         if held.replay_floor is not None and held.backlog_rows and not held.lease_holder:
             console.print(
-                f"  {held.cursor}: {held.backlog_rows:,} rows not acknowledged. A query's last batch stays until it "
-                "starts again, unless its session comes from session() or configure()"
+                f"  {cursor_label(held, described)}: {held.backlog_rows:,} rows not acknowledged. A query's last batch "
+                "stays until it starts again, unless its session comes from session() or configure()"
             )
     if described.terminated is not None:
         console.print(f"  terminated: its last entry is {described.terminated}")

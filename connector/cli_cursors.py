@@ -19,6 +19,7 @@ from connector.cli import (
     Output,
     OutputOption,
     StoreOption,
+    cursor_label,
     cursor_states,
     fail,
     opened,
@@ -49,8 +50,8 @@ def list_cursors(name: Name, store: StoreOption = None, output: OutputOption = O
     states, damage = cursor_states(client, described)
     table = Table("cursor", "next position", "backlog rows", "backlog bytes", "held by")
     for state in states:
-        row = (state.cursor, str(state.next_position), f"{state.backlog_rows:,}", f"{state.backlog_bytes:,}")
-        table.add_row(*row, state.lease_holder)
+        numbers = (str(state.next_position), f"{state.backlog_rows:,}", f"{state.backlog_bytes:,}")
+        table.add_row(cursor_label(state, described), *numbers, state.lease_holder)
     show(output, states, lambda console: console.print(table))
     fail(*damage)
 

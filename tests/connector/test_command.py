@@ -102,6 +102,18 @@ def test_describe_says_why_a_last_batch_may_be_left(store: Path) -> None:
     assert "not acknowledged" not in run("describe", "orders")
 
 
+def test_cursors_of_partitions_are_shown_with_the_whole(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    run("create", "wide", "--partitions", "2")
+    for part in range(2):
+        run("append", f"wide-partition-{part}", "a")
+        run("cursor", "create", f"wide-partition-{part}", "billing")
+    shown = run("cursor", "list", "wide")
+    assert all(f"billing of wide-partition-{part}" in shown for part in range(2))
+    assert [state["backlog_rows"] for state in run_json("cursor", "list", "wide")] == [1, 1]
+    assert "2 rows in 2 entries" in run("describe", "wide")
+
+
 def test_a_cursor_is_moved_to_a_time(store: Path) -> None:
     run("append", "orders", "a", "b")
     described = run_json("describe", "orders")
