@@ -108,9 +108,9 @@ def record(
     if cursor is None:
         _show(output, MessageToDict(found.info))
         return
-    kept = records.cursor(canonical, cursor)
+    kept = records.cursors.get(canonical, cursor)
     if kept is None:
-        near = nearest(cursor, records.cursor_names(canonical))
+        near = nearest(cursor, records.cursors.names(canonical))
         raise NotFound(f"ledger {canonical!r} has no cursor {cursor!r}", hint=f"Did you mean {near!r}?" if near else "")
     floor, lease = kept.cursor.replay_floor, kept.cursor.lease
     shown = {"record": MessageToDict(cursor_info(kept.cursor)), "replayFloor": None if floor is None else str(floor)}

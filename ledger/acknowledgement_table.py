@@ -65,7 +65,7 @@ class AcknowledgementTable:
         with self._lock:
             held = self._held.get(key)
             if held is None:
-                found = self._metadata.cursor(*key)
+                found = self._metadata.cursors.get(*key)
                 cursor = cursor if found is None else found.cursor
                 held, next_position = Acknowledgements.open(cursor, self._place, snapshot)
                 if next_position != cursor.next_position:
@@ -210,7 +210,7 @@ class AcknowledgementTable:
         with self._lock:
             for key in [key for key in self._held if key[0] == ledger]:
                 self._held.pop(key).leave_ledger()
-        ids = [cursor.kept_info().cursorsLedgerId for cursor in self._metadata.cursors(ledger)]
+        ids = [cursor.kept_info().cursorsLedgerId for cursor in self._metadata.cursors.of(ledger)]
         return [path for ledger_id in ids for path in files_of_cursor(self._place.directory, ledger_id)]
 
     def start(self) -> None:
@@ -225,7 +225,7 @@ class AcknowledgementTable:
             dirty = [(key, held) for key, held in self._held.items() if held.is_dirty]
         for key, held in dirty:
             with held.lock:
-                found = self._metadata.cursor(*key)
+                found = self._metadata.cursors.get(*key)
                 if found is not None and held.is_dirty and self._held.get(key) is held:
                     self._flush(found.cursor, held, found.cursor.next_position)
 
@@ -246,7 +246,7 @@ class AcknowledgementTable:
                 _log.warning("cursor %s of %s is closed as it was last flushed: %s", key[1], key[0], error)
 
     def _close(self, key: tuple[str, str], held: Acknowledgements) -> None:
-        found = self._metadata.cursor(*key)
+        found = self._metadata.cursors.get(*key)
         if found is None:
             return
         cursor, ranges = found.cursor, held.positions.range_count() + held.positions.batch_count()
@@ -282,11 +282,11 @@ class AcknowledgementTable:
 
     def _change(self, key: tuple[str, str], change: Callable[[Cursor], Cursor]) -> Cursor:
         while True:
-            found = self._metadata.cursor(*key)
+            found = self._metadata.cursors.get(*key)
             if found is None:
                 raise NotFound(f"ledger {key[0]!r} has no cursor {key[1]!r}")
             changed = change(found.cursor)
-            if changed == found.cursor or self._metadata.put_cursor(changed, found.version) is not None:
+            if changed == found.cursor or self._metadata.cursors.put(changed, found.version) is not None:
                 return changed
 
     def _is_due(self, held: Acknowledgements) -> bool:

@@ -30,11 +30,12 @@ from ledger.cursor_calls import (
     ResetCursor,
     SkipEntries,
 )
+from ledger.cursor_records import CursorRecord
 from ledger.errors import NotFound, Refused
 from ledger.host import is_gone
 from ledger.ledger_policy import require_properties
 from ledger.log_snapshot import LogSnapshot
-from ledger.metadata import CursorRecord, Metadata
+from ledger.metadata import Metadata
 from ledger.names import nearest, require_cursor_name
 from ledger.position import Position, PositionRange
 from ledger.position_info import encode_info
@@ -66,20 +67,20 @@ class CursorTable:
 
     def names(self, ledger: str) -> list[str]:
         """The cursors of a managed ledger, sorted."""
-        return self._metadata.cursor_names(ledger)
+        return self._metadata.cursors.names(ledger)
 
     def open(self, request: OpenCursor) -> CursorState:
         """The cursor as it stands; made at `start` when there is none and `create` says so."""
         snapshot = self._snapshot_of(request.ledger)
         require_cursor_name(request.cursor, request.ledger)
-        found = self._metadata.cursor(snapshot.name, request.cursor)
+        found = self._metadata.cursors.get(snapshot.name, request.cursor)
         if found is not None:
             return self._state(found.cursor, snapshot, created=False)
         if not request.create:
             raise self._missing(snapshot.name, request.cursor)
         start = min(max(request.start, Position(-1, 0)), snapshot.end)
         snapshot.require_left(start)
-        made = self._metadata.put_cursor(Cursor(snapshot.name, request.cursor, start), None)
+        made = self._metadata.cursors.put(Cursor(snapshot.name, request.cursor, start), None)
         if made is None:
             return self.open(request)
         return self._state(made.cursor, snapshot, created=True)
@@ -118,7 +119,7 @@ class CursorTable:
     def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None:
         """What a cursor has acknowledged from `start` on, also before its mark-delete; None: nothing, or no cursor."""
         snapshot = self._snapshot_of(ledger)
-        found = self._metadata.cursor(snapshot.name, name)
+        found = self._metadata.cursors.get(snapshot.name, name)
         if found is None:
             return None
         cursor, known = found.cursor, PositionSet()
@@ -172,7 +173,7 @@ class CursorTable:
         snapshot = self._snapshot_of(request.ledger)
         found = self._get(snapshot.name, request.cursor).cursor
         with self._forgetting(snapshot.name, request.cursor), self._cleared(found, snapshot, deleted=True):
-            if not self._metadata.delete_cursor(snapshot.name, request.cursor):
+            if not self._metadata.cursors.delete(snapshot.name, request.cursor):
                 raise self._missing(snapshot.name, request.cursor)
 
     def next_position(self, ledger: str, name: str) -> Position:
@@ -181,12 +182,12 @@ class CursorTable:
 
     def is_leased(self, ledger: str, name: str) -> bool:
         """Whether somebody reads in a cursor's name."""
-        found = self._metadata.cursor(ledger, name)
+        found = self._metadata.cursors.get(ledger, name)
         return found is not None and found.cursor.lease.until_ms > self._clock()
 
     def leased(self, ledger: str) -> list[tuple[str, Position, int]]:
         """The cursors that somebody reads in the name of: name, first position not acknowledged, ms that are left."""
-        found = [self._metadata.cursor(ledger, name) for name in self._metadata.cursor_names(ledger)]
+        found = [self._metadata.cursors.get(ledger, name) for name in self._metadata.cursors.names(ledger)]
         now = self._clock()
         live = [record.cursor for record in found if record is not None and record.cursor.lease.until_ms > now]
         return [(cursor.name, cursor.next_position, cursor.lease.until_ms - now) for cursor in live]
@@ -199,7 +200,7 @@ class CursorTable:
         while True:
             found = self._get(ledger, request.cursor)
             changed, granted = found.cursor.with_lease(request.holder, request.ttl_ms, self._clock(), is_gone)
-            if not granted or self._metadata.put_cursor(changed, found.version) is not None:
+            if not granted or self._metadata.cursors.put(changed, found.version) is not None:
                 return LeaseReply(granted, changed.lease.holder, changed.lease.until_ms)
 
     def release_lease(self, request: ReleaseLease) -> None:
@@ -208,14 +209,14 @@ class CursorTable:
         while True:
             found = self._get(ledger, request.cursor)
             changed = found.cursor.without_lease(request.holder)
-            if changed == found.cursor or self._metadata.put_cursor(changed, found.version) is not None:
+            if changed == found.cursor or self._metadata.cursors.put(changed, found.version) is not None:
                 return
 
     def _change(self, snapshot: LogSnapshot, name: str, change: Change) -> CursorState:
         while True:
             found = self._get(snapshot.name, name)
             changed = change(found.cursor)
-            if changed == found.cursor or self._metadata.put_cursor(changed, found.version) is not None:
+            if changed == found.cursor or self._metadata.cursors.put(changed, found.version) is not None:
                 return self._state(changed, snapshot)
 
     def _cleared(self, cursor: Cursor, snapshot: LogSnapshot, *, deleted: bool = False) -> AbstractContextManager[None]:
@@ -229,13 +230,13 @@ class CursorTable:
         return self.beyond
 
     def _get(self, ledger: str, name: str) -> CursorRecord:
-        found = self._metadata.cursor(ledger, name)
+        found = self._metadata.cursors.get(ledger, name)
         if found is None:
             raise self._missing(ledger, name)
         return found
 
     def _missing(self, ledger: str, name: str) -> NotFound:
-        near = nearest(name, self._metadata.cursor_names(ledger))
+        near = nearest(name, self._metadata.cursors.names(ledger))
         return NotFound(f"ledger {ledger!r} has no cursor {name!r}", hint=f"Did you mean {near!r}?" if near else "")
 
     def _state(

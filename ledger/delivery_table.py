@@ -269,7 +269,7 @@ class DeliveryTable:
         return cursor.next_position if request.after and request.explicit else request.start
 
     def _cursor(self, ledger: str, name: str) -> Cursor:
-        found = self._metadata.cursor(ledger, name)
+        found = self._metadata.cursors.get(ledger, name)
         if found is None:
             raise NotFound(f"ledger {ledger!r} has no cursor {name!r}")
         return found.cursor

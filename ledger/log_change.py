@@ -53,7 +53,7 @@ def trim(writer: LogWriter, context: LogContext) -> tuple[TrimmedLedgers, list[P
     snapshot = writer.list.snapshot(writer.opened)
     held = [_held(part) for part in snapshot.segments]
     # No message is left without its first chunk: not one that a cursor stands in, nor one that is still to be finished.
-    needed = context.metadata.slowest(snapshot.name)
+    needed = context.metadata.cursors.slowest(snapshot.name)
     unread = context.chunks.floor(snapshot, snapshot.end if needed is None else needed, context.clock())
     slowest = unread if needed is not None or unread < snapshot.end else None
     gone = expendable(held, slowest, writer.list.policy, context.clock())

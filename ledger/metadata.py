@@ -7,7 +7,7 @@
     manifest      batches over several ledgers, from their commit point until they are rolled forward
     sequence      the highest sequence id of each producer in sealed ledgers, where de-duplication is on
     schema        Arrow schemas of a ledger, versions from 0
-    cursor        ManagedCursorInfo, replay floor, lease
+    cursor        ManagedCursorInfo, replay floor, lease (ledger.cursor_records)
     delivery      what batches of a cursor deliver that are more than a range (ledger.delivery_records)
     policy        what a ledger or a namespace states, by its name (ledger.policy_records)
     unwanted      objects in object storage that no record refers to any more (ledger.unwanted_objects)
@@ -28,16 +28,16 @@ from typing import Self
 import msgspec
 
 from ledger.clock import Clock
-from ledger.cursor import Cursor, Lease, cursor_info, next_position_of
+from ledger.cursor_records import CURSOR_TABLE, CursorRecords, slowest_of
 from ledger.deduplication import KnownSequence
 from ledger.delivery_records import DELIVERY_TABLE, DeliveryRecords
 from ledger.errors import NotFound, Refused
 from ledger.manifest_records import ManifestRecords, require_none_pending
 from ledger.metadata_file import MetadataFile
-from ledger.partition_record import extend_partitioned, insert_ledger, insert_partitioned
+from ledger.partition_record import extend_partitioned, insert_ledger, insert_partitioned, require_ledger
 from ledger.policy_records import POLICY_TABLE, PolicyRecords
 from ledger.position import Position
-from ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from ledger.run import CommittedBatch
 from ledger.trimmed_records import TRIMMED_TABLE, TrimmedRecords, remember_trimmed
 from ledger.unwanted_objects import UNWANTED_TABLE, UnwantedRecords, put_all_unwanted, put_unwanted
@@ -57,9 +57,6 @@ CREATE TABLE manifest (query TEXT NOT NULL, batch INTEGER NOT NULL, body BLOB NO
   PRIMARY KEY (query, batch)) WITHOUT ROWID;
 CREATE TABLE schema (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, version INTEGER NOT NULL,
   body BLOB NOT NULL, PRIMARY KEY (ledger, version)) WITHOUT ROWID;
-CREATE TABLE cursor (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, name TEXT NOT NULL,
-  version INTEGER NOT NULL, info BLOB NOT NULL, floor_ledger INTEGER, floor_entry INTEGER,
-  holder TEXT NOT NULL, lease_until_ms INTEGER NOT NULL, PRIMARY KEY (ledger, name)) WITHOUT ROWID;
 """
 _SEQUENCE_TABLE = """
 CREATE TABLE IF NOT EXISTS sequence (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, producer TEXT NOT NULL,
@@ -72,7 +69,7 @@ _LATER = {
     "delivery": DELIVERY_TABLE,
     "trimmed": TRIMMED_TABLE,
 }
-_SCHEMA += "".join(table + ";\n" for table in _LATER.values())
+_SCHEMA += CURSOR_TABLE + "".join(table + ";\n" for table in _LATER.values())
 _COMMITTED = msgspec.json.Decoder(CommittedBatch)
 
 
@@ -107,20 +104,13 @@ class SegmentRecord:
     created_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class CursorRecord:
-    """A cursor and the version that a change of it must name."""
-
-    cursor: Cursor
-    version: int
-
-
 class Metadata:
     """All records of a store. Any thread may call any method."""
 
     def __init__(self, file: MetadataFile, clock: Clock) -> None:
         self._file = file
         self._clock = clock
+        self.cursors = CursorRecords(file)
         self.policies = PolicyRecords(file)
         self.manifests = ManifestRecords(file)
         self.unwanted = UnwantedRecords(file)
@@ -176,9 +166,7 @@ class Metadata:
     def ledger_ids(self) -> set[int]:
         """The ids of all ledgers that any record lists, cursors' own among them."""
         listed = {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
-        infos = self._file.read(lambda c: c.execute("SELECT info FROM cursor").fetchall())
-        own = {ManagedCursorInfo.FromString(row[0]).cursorsLedgerId for row in infos}
-        return listed | (own - {-1})
+        return listed | self.cursors.ledger_ids()
 
     def next_ledger_id(self) -> int:
         """The id that the next ledger gets: all that were ever given are below."""
@@ -258,7 +246,7 @@ class Metadata:
             put_unwanted(c, name, record.info, info)
             if info.HasField("terminatedPosition") and not record.info.HasField("terminatedPosition"):
                 require_none_pending(c, name)
-            slowest = None if trimmed_to is None else _slowest(c, name)
+            slowest = None if trimmed_to is None else slowest_of(c, name)
             if slowest is not None and trimmed_to is not None and slowest < trimmed_to:
                 raise Refused(f"{name!r} was to be trimmed to {trimmed_to}, a cursor was just put back to {slowest}")
             if trimmed_to is not None:
@@ -338,7 +326,7 @@ class Metadata:
         """Register a schema as the version that follows `after`; the newest, as it is, when that is another one."""
 
         def register(c: sqlite3.Connection) -> tuple[int, bytes]:
-            _require_ledger(c, name)
+            require_ledger(c, name)
             newest = c.execute(
                 "SELECT version, body FROM schema WHERE ledger = ? ORDER BY version DESC LIMIT 1", (name,)
             ).fetchone()
@@ -352,110 +340,9 @@ class Metadata:
 
         return self._file.change(register)
 
-    def cursor_names(self, ledger: str) -> list[str]:
-        """The durable cursors of a managed ledger, sorted."""
-        rows = self._file.read(
-            lambda c: c.execute("SELECT name FROM cursor WHERE ledger = ? ORDER BY name", (ledger,)).fetchall()
-        )
-        return [row[0] for row in rows]
-
-    def cursor(self, ledger: str, name: str) -> CursorRecord | None:
-        """A cursor's record, or None."""
-        row = self._file.read(
-            lambda c: c.execute(
-                "SELECT version, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor "
-                "WHERE ledger = ? AND name = ?",
-                (ledger, name),
-            ).fetchone()
-        )
-        if row is None:
-            return None
-        return CursorRecord(_cursor(ledger, name, *row[1:]), row[0])
-
-    def cursors(self, ledger: str) -> list[Cursor]:
-        """All durable cursors of a managed ledger."""
-        rows = self._file.read(
-            lambda c: c.execute(
-                "SELECT name, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor WHERE ledger = ?",
-                (ledger,),
-            ).fetchall()
-        )
-        return [_cursor(ledger, *row) for row in rows]
-
-    def put_cursor(self, cursor: Cursor, expected: int | None) -> CursorRecord | None:
-        """Write a cursor over the version `expected` (None: there is none yet). None when somebody was faster."""
-        floor = cursor.replay_floor
-        values = (
-            cursor_info(cursor).SerializeToString(),
-            None if floor is None else floor.ledger_id,
-            None if floor is None else floor.entry_id,
-            cursor.lease.holder,
-            cursor.lease.until_ms,
-            cursor.ledger,
-            cursor.name,
-        )
-
-        def put(c: sqlite3.Connection) -> int:
-            if expected is None:
-                _require_ledger(c, cursor.ledger)
-                _require_own_case(c, cursor)
-                return c.execute(
-                    "INSERT OR IGNORE INTO cursor (info, floor_ledger, floor_entry, holder, lease_until_ms, ledger, "
-                    "name, version) VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
-                    values,
-                ).rowcount
-            return c.execute(
-                "UPDATE cursor SET info = ?, floor_ledger = ?, floor_entry = ?, holder = ?, lease_until_ms = ?, "
-                "version = version + 1 WHERE ledger = ? AND name = ? AND version = ?",
-                (*values, expected),
-            ).rowcount
-
-        done = self._file.change(put)
-        return CursorRecord(cursor, 0 if expected is None else expected + 1) if done == 1 else None
-
-    def slowest(self, ledger: str) -> Position | None:
-        """The first position that any durable cursor of a managed ledger still needs; None without cursors."""
-        return self._file.read(lambda c: _slowest(c, ledger))
-
-    def delete_cursor(self, ledger: str, name: str) -> bool:
-        """Delete a cursor; False when there was none."""
-        done = self._file.change(
-            lambda c: c.execute("DELETE FROM cursor WHERE ledger = ? AND name = ?", (ledger, name)).rowcount
-        )
-        return done == 1
-
-
-def _cursor(
-    ledger: str, name: str, info: bytes, floor_ledger: int | None, floor_entry: int, holder: str, until_ms: int
-) -> Cursor:
-    said = ManagedCursorInfo.FromString(info)
-    floor = None if floor_ledger is None else Position(floor_ledger, floor_entry)
-    return Cursor(ledger, name, next_position_of(said), floor, Lease(holder, until_ms)).keeping(said)
-
 
 def _columns(segment: SegmentRecord) -> tuple[int, int, int, int, int]:
     return segment.block_bytes, segment.first_row, segment.rows, segment.file_bytes, segment.created_ms
-
-
-def _slowest(c: sqlite3.Connection, ledger: str) -> Position | None:
-    rows = c.execute("SELECT info, floor_ledger, floor_entry FROM cursor WHERE ledger = ?", (ledger,)).fetchall()
-    needed = [next_position_of(ManagedCursorInfo.FromString(row[0])) for row in rows]
-    needed += [Position(row[1], row[2]) for row in rows if row[1] is not None]
-    return min(needed, default=None)
-
-
-def _require_ledger(c: sqlite3.Connection, name: str) -> None:
-    if c.execute("SELECT 1 FROM ledger WHERE name = ?", (name,)).fetchone() is None:
-        raise NotFound(f"there is no ledger {name!r}")
-
-
-def _require_own_case(c: sqlite3.Connection, cursor: Cursor) -> None:
-    for (name,) in c.execute("SELECT name FROM cursor WHERE ledger = ?", (cursor.ledger,)):
-        if name != cursor.name and name.casefold() == cursor.name.casefold():
-            raise Refused(
-                f"cursor {cursor.name!r} of {cursor.ledger!r} differs from {name!r} only in case",
-                hint="Use that one or another name",
-            )
 
 
 def _lost(c: sqlite3.Connection, record: LedgerRecord) -> Refused:

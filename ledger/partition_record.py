@@ -36,6 +36,12 @@ def insert_ledger(
     return False
 
 
+def require_ledger(c: sqlite3.Connection, name: str) -> None:
+    """Raise NotFound unless there is a record of that name."""
+    if c.execute("SELECT 1 FROM ledger WHERE name = ?", (name,)).fetchone() is None:
+        raise NotFound(f"there is no ledger {name!r}")
+
+
 def insert_partitioned(
     c: sqlite3.Connection,
     name: str,

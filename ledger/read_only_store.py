@@ -168,7 +168,7 @@ class ReadOnlyStore:
         listed, snapshot = self._list(request.name)
         return msgspec.structs.replace(
             log_description(snapshot, listed.incarnation, listed.properties, listed.terminated),
-            cursors=self._metadata.cursor_names(listed.name),
+            cursors=self._metadata.cursors.names(listed.name),
             schema_version=self._metadata.schema(listed.name, -1)[0],
         )
 

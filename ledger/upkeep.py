@@ -109,7 +109,7 @@ class Upkeep:
             for part in info.ledgerInfo
         ]
         now = self._clock()
-        if expendable(held, self._metadata.slowest(name), policy, now) or local_expendable(held, policy, now):
+        if expendable(held, self._metadata.cursors.slowest(name), policy, now) or local_expendable(held, policy, now):
             self._ledger(name).trim()
 
     def _run(self) -> None:

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ledger.cursor import Cursor, Lease
+from ledger.cursor import Cursor
 from ledger.errors import AlreadyExists, Fenced, NotFound, Refused
 from ledger.metadata import LedgerRecord, Metadata, SegmentRecord
 from ledger.position import Position
@@ -119,15 +119,15 @@ def test_deleting_a_ledger_deletes_all_that_is_its_own_and_nothing_else(metadata
         record = metadata.ledger(name)
         metadata.update_ledger(record, listing(number), segment=segment(number), committed=[batch("q", 1)])
         metadata.register_schema(name, b"schema", -1)
-        metadata.put_cursor(Cursor(name, "c", Position(0, 0)), None)
+        metadata.cursors.put(Cursor(name, "c", Position(0, 0)), None)
     metadata.delete_ledger("orders")
     with pytest.raises(NotFound, match="orders"):
         metadata.ledger("orders")
     assert not metadata.exists("orders")
     assert metadata.ledger_ids() == {1}
-    assert (metadata.committed_batches("orders"), metadata.cursor_names("orders")) == ([], [])
+    assert (metadata.committed_batches("orders"), metadata.cursors.names("orders")) == ([], [])
     assert metadata.schema("orders", -1) == (-1, b"")
-    assert (metadata.cursor_names("bills"), metadata.schema("bills", -1)) == (["c"], (0, b"schema"))
+    assert (metadata.cursors.names("bills"), metadata.schema("bills", -1)) == (["c"], (0, b"schema"))
     assert metadata.committed_batches("bills") == [batch("q", 1)]
 
 
@@ -155,42 +155,6 @@ def test_versions_of_a_schema_count_from_zero(metadata: Metadata) -> None:
         metadata.register_schema("none", b"a", -1)
 
 
-def test_a_cursor_comes_back_as_it_was_put(metadata: Metadata) -> None:
-    assert metadata.cursor("orders", "c") is None
-    plain = Cursor("orders", "c", Position(-1, 0))
-    full = Cursor("orders", "d", Position(3, 0), Position(2, 5), Lease("h/1/2", NOW + 30_000))
-    for cursor in (plain, full):
-        put = metadata.put_cursor(cursor, None)
-        assert put is not None
-        assert metadata.cursor("orders", cursor.name) == put
-        assert put.cursor == cursor
-    assert metadata.cursor_names("orders") == ["c", "d"]
-    assert metadata.delete_cursor("orders", "c")
-    assert not metadata.delete_cursor("orders", "c")
-    with pytest.raises(NotFound, match="'none'"):
-        metadata.put_cursor(Cursor("none", "c", Position(0, 0)), None)
-
-
-def test_two_changes_of_a_cursor_never_both_win(metadata: Metadata) -> None:
-    metadata.put_cursor(Cursor("orders", "c", Position(0, 0)), None)
-
-    def count_up(_: int) -> None:
-        while True:
-            found = metadata.cursor("orders", "c")
-            assert found is not None
-            at = found.cursor.next_position
-            if metadata.put_cursor(Cursor("orders", "c", at.next()), found.version) is not None:
-                return
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(count_up, range(40)))
-    found = metadata.cursor("orders", "c")
-    assert found is not None
-    assert (found.cursor.next_position, found.version) == (Position(0, 40), 40)
-    assert metadata.put_cursor(found.cursor, None) is None
-    assert metadata.put_cursor(found.cursor, 39) is None
-
-
 def test_a_store_that_was_taken_over_changes_nothing_any_more(metadata: Metadata, path: Path) -> None:
     mine = metadata.bump_epoch()
     metadata.require_epoch(mine)
@@ -201,7 +165,7 @@ def test_a_store_that_was_taken_over_changes_nothing_any_more(metadata: Metadata
         metadata.allocate_ledger_id,
         lambda: metadata.update_ledger(record, listing(1), segment=segment(1), committed=[]),
         lambda: metadata.delete_ledger("orders"),
-        lambda: metadata.put_cursor(Cursor("orders", "c", Position(0, 0)), None),
+        lambda: metadata.cursors.put(Cursor("orders", "c", Position(0, 0)), None),
         lambda: metadata.register_schema("orders", b"a", -1),
     ):
         with pytest.raises(Fenced, match=f"epoch {mine + 1}, this broker has {mine}"):
@@ -209,7 +173,7 @@ def test_a_store_that_was_taken_over_changes_nothing_any_more(metadata: Metadata
     with pytest.raises(Fenced):
         metadata.require_epoch(mine)
     assert (taker.ledger("orders"), taker.next_ledger_id(), taker.ledger_ids()) == (record, 0, set())
-    assert (taker.cursor_names("orders"), taker.schema("orders", -1)) == ([], (-1, b""))
+    assert (taker.cursors.names("orders"), taker.schema("orders", -1)) == ([], (-1, b""))
     taker.close()
 
 

@@ -1,0 +1,142 @@
+"""Who has read how far: a row of the metadata for each durable cursor.
+
+    cursor        ledger, name, version, ManagedCursorInfo, replay floor, lease
+
+Rules: a change compares the version that it was made from, and is durable when it returns. Names that differ only in
+case are refused. The rows of a managed ledger go with it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from ledger.cursor import Cursor, Lease, cursor_info, next_position_of
+from ledger.errors import Refused
+from ledger.metadata_file import MetadataFile
+from ledger.partition_record import require_ledger
+from ledger.position import Position
+from ledger.proto.managed_ledger_pb2 import ManagedCursorInfo
+
+CURSOR_TABLE = """
+CREATE TABLE cursor (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, name TEXT NOT NULL,
+  version INTEGER NOT NULL, info BLOB NOT NULL, floor_ledger INTEGER, floor_entry INTEGER,
+  holder TEXT NOT NULL, lease_until_ms INTEGER NOT NULL, PRIMARY KEY (ledger, name)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRecord:
+    """A cursor and the version that a change of it must name."""
+
+    cursor: Cursor
+    version: int
+
+
+class CursorRecords:
+    """All durable cursors of a store. Any thread may call any method."""
+
+    def __init__(self, file: MetadataFile) -> None:
+        self._file = file
+
+    def names(self, ledger: str) -> list[str]:
+        """The durable cursors of a managed ledger, sorted."""
+        rows = self._file.read(
+            lambda c: c.execute("SELECT name FROM cursor WHERE ledger = ? ORDER BY name", (ledger,)).fetchall()
+        )
+        return [row[0] for row in rows]
+
+    def get(self, ledger: str, name: str) -> CursorRecord | None:
+        """A cursor's record, or None."""
+        row = self._file.read(
+            lambda c: c.execute(
+                "SELECT version, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor "
+                "WHERE ledger = ? AND name = ?",
+                (ledger, name),
+            ).fetchone()
+        )
+        if row is None:
+            return None
+        return CursorRecord(_cursor(ledger, name, *row[1:]), row[0])
+
+    def of(self, ledger: str) -> list[Cursor]:
+        """All durable cursors of a managed ledger."""
+        rows = self._file.read(
+            lambda c: c.execute(
+                "SELECT name, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor WHERE ledger = ?",
+                (ledger,),
+            ).fetchall()
+        )
+        return [_cursor(ledger, *row) for row in rows]
+
+    def put(self, cursor: Cursor, expected: int | None) -> CursorRecord | None:
+        """Write a cursor over the version `expected` (None: there is none yet). None when somebody was faster."""
+        floor = cursor.replay_floor
+        values = (
+            cursor_info(cursor).SerializeToString(),
+            None if floor is None else floor.ledger_id,
+            None if floor is None else floor.entry_id,
+            cursor.lease.holder,
+            cursor.lease.until_ms,
+            cursor.ledger,
+            cursor.name,
+        )
+
+        def put(c: sqlite3.Connection) -> int:
+            if expected is None:
+                require_ledger(c, cursor.ledger)
+                _require_own_case(c, cursor)
+                return c.execute(
+                    "INSERT OR IGNORE INTO cursor (info, floor_ledger, floor_entry, holder, lease_until_ms, ledger, "
+                    "name, version) VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+                    values,
+                ).rowcount
+            return c.execute(
+                "UPDATE cursor SET info = ?, floor_ledger = ?, floor_entry = ?, holder = ?, lease_until_ms = ?, "
+                "version = version + 1 WHERE ledger = ? AND name = ? AND version = ?",
+                (*values, expected),
+            ).rowcount
+
+        done = self._file.change(put)
+        return CursorRecord(cursor, 0 if expected is None else expected + 1) if done == 1 else None
+
+    def delete(self, ledger: str, name: str) -> bool:
+        """Delete a cursor; False when there was none."""
+        done = self._file.change(
+            lambda c: c.execute("DELETE FROM cursor WHERE ledger = ? AND name = ?", (ledger, name)).rowcount
+        )
+        return done == 1
+
+    def slowest(self, ledger: str) -> Position | None:
+        """The first position that any durable cursor of a managed ledger still needs; None without cursors."""
+        return self._file.read(lambda c: slowest_of(c, ledger))
+
+    def ledger_ids(self) -> set[int]:
+        """The ids of the cursors' own ledgers."""
+        infos = self._file.read(lambda c: c.execute("SELECT info FROM cursor").fetchall())
+        return {ManagedCursorInfo.FromString(row[0]).cursorsLedgerId for row in infos} - {-1}
+
+
+def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
+    """The same as `CursorRecords.slowest`, within a change."""
+    rows = c.execute("SELECT info, floor_ledger, floor_entry FROM cursor WHERE ledger = ?", (ledger,)).fetchall()
+    needed = [next_position_of(ManagedCursorInfo.FromString(row[0])) for row in rows]
+    needed += [Position(row[1], row[2]) for row in rows if row[1] is not None]
+    return min(needed, default=None)
+
+
+def _cursor(
+    ledger: str, name: str, info: bytes, floor_ledger: int | None, floor_entry: int, holder: str, until_ms: int
+) -> Cursor:
+    said = ManagedCursorInfo.FromString(info)
+    floor = None if floor_ledger is None else Position(floor_ledger, floor_entry)
+    return Cursor(ledger, name, next_position_of(said), floor, Lease(holder, until_ms)).keeping(said)
+
+
+def _require_own_case(c: sqlite3.Connection, cursor: Cursor) -> None:
+    for (name,) in c.execute("SELECT name FROM cursor WHERE ledger = ?", (cursor.ledger,)):
+        if name != cursor.name and name.casefold() == cursor.name.casefold():
+            raise Refused(
+                f"cursor {cursor.name!r} of {cursor.ledger!r} differs from {name!r} only in case",
+                hint="Use that one or another name",
+            )
