@@ -43,6 +43,14 @@ class StagingTask:
     run: RunId
     task: int
 
+    @property
+    def turn(self) -> int:
+        """Whose turn it is among partitions when the task begins; the same in every attempt.
+
+        It moves on with the batch and begins elsewhere for each query: a small batch is one task with a few rows.
+        """
+        return self.run.most + self.batch + self.task
+
 
 def staged_parts(
     client: Client, target: SinkTarget, task: StagingTask, batches: Iterable[pa.RecordBatch]
@@ -52,7 +60,7 @@ def staged_parts(
     streams: dict[str, _LedgerStream] = {}
     held = 0
     for number, batch in enumerate(batches):
-        for ledger, rows in _routed(target, targets, batch, task.task + number):
+        for ledger, rows in _routed(target, targets, batch, task.turn + number):
             if ledger.name not in streams:
                 streams[ledger.name] = _LedgerStream(client, target, ledger, task)
             streams[ledger.name].add(rows)

@@ -140,6 +140,20 @@ def test_keys_choose_partitions_and_are_read_with_their_rows(api: LedgerStore, s
     assert len({part.rows for part in described}) > 1
 
 
+def test_small_writes_of_rows_without_a_key_fill_all_partitions(api: LedgerStore, store: Path) -> None:
+    whole = api.create_partitioned("clicks", 3)
+    sink, row = target(store, StructType().add("n", LongType()), "clicks"), pa.record_batch({"n": pa.array([1])})
+    for batch in range(6):
+        message = stage(sink, "q", batch, row)
+        again = stage(sink, "q", batch, row)
+        assert [part.ledger for part in again.staged] == [part.ledger for part in message.staged]
+        commit_parts(sink, "1", [message], batch)
+    assert [part.rows for part in whole.describe().partitions] == [2, 2, 2]
+    # Batch writes are a query each.
+    writes = {stage(sink, f"batch-{number}", 0, row).staged[0].ledger for number in range(40)}
+    assert len(writes) == 3
+
+
 def test_a_version_of_an_application_is_written_once_in_each_ledger(api: LedgerStore, store: Path) -> None:
     schema = StructType().add("n", LongType())
     sinks = {name: target(store, schema, name) for name in ("one", "two")}
