@@ -149,7 +149,12 @@ class StreamOffset:
         ledgers = {name: at for name, at in {**self.ledgers, **moved}.items() if name not in gone}
         first = {name: at.position for name, at in self.ledgers.items()} if self.initial else {}
         told = {name: at for name, at in {**first, **(began or {})}.items() if name in ledgers}
-        before = {name: at.delivery for name, at in self.ledgers.items() if name in told and at.delivery}
+        before = {
+            name: at.delivery
+            for name, at in self.ledgers.items()
+            # Records of a ledger that was made again are counted anew.
+            if name in told and at.delivery and at.incarnation == ledgers[name].incarnation
+        }
         return StreamOffset(ledgers, False, told, before)
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.admission import Backlog, Delay, Limits, Reason, admitted
 from connector.batch_reader import LedgerPartition
-from connector.data_loss import Loss, loss_of
+from connector.data_loss import Loss, loss_in, loss_of
 from connector.dead_letters import prepare_dead_letters
 from connector.deliveries import NO_LIMIT, Back, Deliveries
 from connector.ledger_read import LedgerRead, sized
@@ -175,8 +175,7 @@ class StreamDriver:
         known = [self._planned[one] for one in ranges if one in self._planned]
         measured = known if len(known) == len(ranges) else self._measured(ranges)
         parts = self.read.tasks(measured)
-        for name, at in delivered(start, end).items():
-            self._require_same(name, at)
+        for name, at in self._still_there(delivered(start, end)).items():
             self.held.hold({name: (at.incarnation, at.position)})
             parts += self._deliveries(name, at.incarnation).partitions(at.delivery)
         return [LedgerPartition(part) for part in parts]
@@ -326,12 +325,18 @@ class StreamDriver:
         self._reached = {name: at.position for name, at in moved.items()}
         return start.advanced(moved, began, look.gone)
 
-    def _require_same(self, name: str, at: LedgerOffset) -> None:
-        now = self.read.found.incarnations.get(name)
-        if now != at.incarnation:
-            range_ = PositionRange(at.position, LATEST)
-            detail = f"its incarnation is now {now}, the reader began with {at.incarnation}"
-            raise Loss(name, "made again" if now else "deleted", range_, detail=detail if now else "").error()
+    def _still_there(self, offsets: dict[str, LedgerOffset]) -> dict[str, LedgerOffset]:
+        """Those of ledgers that are what they were, also where they came while the query ran; the others are lost."""
+        if not offsets:
+            return {}
+        survey, there = self.read.survey({}, of=list(offsets)), {}
+        for name, at in offsets.items():
+            loss = loss_in(name, at.incarnation, PositionRange(at.position, LATEST), survey)
+            if loss is None:
+                there[name] = at
+            else:
+                self._note(loss)
+        return there
 
     def _measured(self, ranges: list[LedgerRange]) -> list[SizedRange]:
         """The ranges of a batch that was planned by another process, as far as they are left."""
@@ -379,9 +384,9 @@ class StreamDriver:
 
 
 def _delivered(start: StreamOffset, look: Look, name: str) -> int:
-    """The record that a ledger's reading stands at; 0: none."""
+    """The record that a ledger's reading stands at; 0: none, also of a ledger that was made again."""
     at = start.ledgers.get(name)
-    return at.delivery if at is not None and name not in look.began else 0
+    return at.delivery if at is not None and at.incarnation == look.logs[name].incarnation else 0
 
 
 def _require_reached(log: SurveyedLog, planned: LedgerRange) -> None:

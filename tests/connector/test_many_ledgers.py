@@ -383,6 +383,25 @@ def test_a_ledger_deleted_or_made_again_is_noticed(store: Path, api: LedgerStore
     lossy.killed()
 
 
+def test_a_ledger_that_comes_later_is_delivered_row_by_row_too(store: Path, api: LedgerStore) -> None:
+    append(api.ledger("a-1"), 1)
+    options = {"ledgersPattern": "a-.*", "startingPosition": "earliest", "subscription": "s", "ackMode": "explicit"}
+    stream = Stream(store, **options)
+    assert stream.batch() == [1]
+    append(api.ledger("a-2"), 2)
+    at = stream.at
+    assert stream.batch() == [2]
+    api.delete("a-2")
+    append(api.ledger("a-2"), 3)
+    with pytest.raises(DataLoss, match=r"'a-2' has lost .*deleted and made again"):
+        stream.rows(at, stream.at)
+    stream.reader.stop()
+    lossy = Stream(store, **options, failOnDataLoss="false")
+    assert lossy.rows(at, stream.at) == []
+    assert lossy.resumed(stream.at).batch() == [3]
+    lossy.reader.stop()
+
+
 def test_a_file_that_is_missing_is_told_by_the_task(
     store: Path, api: LedgerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
