@@ -103,10 +103,9 @@ class MetadataReader(DataSourceReader):
             return list(_holes(ask, options))
         return [_listed(found.schema, found.rows(ask, options))]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows."""
-        assert isinstance(partition, MetadataPartition | HolesPartition)  # noqa: S101 — told to the type checker
-        return partition.batches()
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows. Where nothing has holes Spark sends `InputPartition(None)`, 4.0 None alone."""
+        return partition.batches() if isinstance(partition, MetadataPartition | HolesPartition) else iter(())
 
 
 def table_schema(name: str) -> StructType:
