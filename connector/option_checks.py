@@ -14,11 +14,24 @@ from ledger.position import EARLIEST, LATEST
 
 Values = Mapping[str, object]
 _EDGES = ("starting", "ending")
+# What a table of what the store knows of itself goes by; what it says to a bucket or a history is said there.
+_OF_A_TABLE = frozenset(
+    {
+        "table", "ledger", "store", "tls_trust_certs_file_path", "tls_certificate_file_path", "tls_key_file_path",
+        "auth_params",
+    }
+)  # fmt: skip
 
 
 def require_consistent(values: Values) -> None:
     """Refuse what contradicts itself in any use."""
     _require_one_of(values, "ledger", "ledgers", "ledgers_pattern")
+    strange = sorted(set(values) - _OF_A_TABLE)
+    if "table" in values and strange and values.keys().isdisjoint({"history", "offload"}):
+        raise Refused(
+            f"option {option_name(strange[0])!r} has no meaning with 'table': no row of a ledger is read",
+            hint="Leave it out, and select of what comes",
+        )
     for edge in _EDGES:
         _require_one_of(values, f"{edge}_position", f"{edge}_timestamp")
         both = sorted(_places(values, f"{edge}_positions").keys() & _places(values, f"{edge}_timestamps").keys())

@@ -163,6 +163,8 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         ({"startingTimestamp": "6", "endingTimestamp": "5"}, r"'startingTimestamp' \(6\) is after .* \(5\)"),
         ({"minRowsPerTrigger": "6", "maxRowsPerTrigger": "5"}, r"'minRowsPerTrigger' \(6\) exceeds .* \(5\)"),
         ({"maxTriggerDelay": "1s"}, "'maxTriggerDelay' is given without 'minRowsPerTrigger'"),
+        ({"table": "cursors", "ledgersPattern": "a.*"}, "'ledgersPattern' has no meaning with 'table'"),
+        ({"table": "cursors", "columns": "cursor"}, "'columns' has no meaning with 'table'"),
     ):
         with pytest.raises(Refused, match=words):
             read_options(given)
