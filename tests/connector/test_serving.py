@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connector.cluster import Served, _free_port, _start
+from connector.cluster import Served, _free_port, _start, warn_of_short_life
 from connector.data_source import LedgerSource
 from connector.disk_life import dies_with_its_machine
 from connector.throwaway_tls import ThrowawayTls
@@ -44,6 +44,14 @@ def test_the_root_of_a_container_is_its_layer() -> None:
     assert dies_with_its_machine(Path("/store"), "overlay / overlay rw 0 0\n") == "the layer of a container"
     assert dies_with_its_machine(Path("/data/x"), "overlay / overlay rw 0 0\n/dev/b /data xfs rw 0 0\n") == ""
     assert dies_with_its_machine(Path("/store"), "") == ""
+
+
+def test_a_disk_that_goes_with_the_cluster_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        warn_of_short_life(Path("/local_disk0/said-once"))
+    said = capfd.readouterr().err
+    assert said.count("the store /local_disk0/said-once is on a disk of this Databricks cluster") == 1
+    assert "docs/clusters.md" in said
 
 
 def test_served_in_the_place_of_a_private_broker(store: Path, tmp_path: Path) -> None:

@@ -198,6 +198,26 @@ def test_what_is_planned_is_read_ahead_before_a_task_asks(
     stream.stop()
 
 
+def test_an_object_that_is_missing_is_told_by_the_task(store: Path, orders: Ledger, tmp_path: Path) -> None:
+    objects = tmp_path / "objects"
+    connect(store).offload_to(objects)
+    orders.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
+    orders.offload(seal=True)
+    orders.trim()
+    append(orders, 10, 12)
+    stream = reader(store, startingPosition="earliest")
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, ALL))
+    (gone,) = [path for path in objects.rglob("*-ledger-*") if path.name[-1].isdigit()]
+    gone.unlink()
+    with pytest.raises(DataLoss, match=rf"'orders' has lost \[0:0, .*their file is missing \(.*{gone.name}"):
+        rows(stream, start, end)
+    stream.stop()
+    lossy = reader(store, failOnDataLoss="false")
+    assert rows(lossy, start, end) == [10, 11]
+    stopped(lossy)
+
+
 def test_a_ledger_made_again_is_not_the_one_that_was_read(store: Path, orders: Ledger) -> None:
     stream = reader(store, startingPosition="earliest")
     start = text(stream.initialOffset())
