@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pyarrow as pa
 
 from ledger.clock import new_id
+from ledger.columns import ColumnFit
 from ledger.errors import Refused
 from ledger.given_rows import rows_table
 from ledger.ledger import Ledger
@@ -99,11 +100,14 @@ class PartitionedLedger(Ledger):
         return PartitionedProducer(name, producers, batching, hashing_scheme)
 
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
-        """All rows, partition after partition."""
+        """All rows, partition after partition. A partition gets new columns with its first rows that have them."""
         if start != EARLIEST or end is not None:
             self._refuse("a range of positions")
+        columns = self.schema()
+        fit = None if columns is None else ColumnFit(columns)
         for part in self.partitions():
-            yield from part.batches()
+            for batch in part.batches():
+                yield batch if fit is None else fit.fit(batch, part.name)
 
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
         """Refused: partitions are followed one by one."""

@@ -154,6 +154,18 @@ def test_small_writes_of_rows_without_a_key_fill_all_partitions(api: LedgerStore
     assert len(writes) == 3
 
 
+def test_partitions_that_know_different_columns_are_one_table(api: LedgerStore, store: Path) -> None:
+    whole, one = api.create_partitioned("clicks", 2), StructType().add("n", LongType())
+    keys = {partition_for_key(f"k{n}", 2, "murmur3_32"): f"k{n}" for n in range(20)}
+    for number, schema in enumerate((one, StructType().add("n", LongType()).add("name", StringType()))):
+        sink = target(store, schema.add("__key", StringType()), "clicks", mergeSchema="true")
+        said = {"n": pa.array([number]), "name": pa.array(["x"]), "__key": pa.array([keys[number]])}
+        rows = pa.record_batch({name: said[name] for name in schema.names})
+        commit_parts(sink, "1", [stage(sink, "q", number, rows)], number)
+    assert [part.schema().names for part in whole.partitions()] == [["n"], ["n", "name"]]
+    assert whole.read().to_pylist() == [{"n": 0, "name": None}, {"n": 1, "name": "x"}]
+
+
 def test_a_version_of_an_application_is_written_once_in_each_ledger(api: LedgerStore, store: Path) -> None:
     schema = StructType().add("n", LongType())
     sinks = {name: target(store, schema, name) for name in ("one", "two")}
