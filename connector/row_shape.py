@@ -138,13 +138,13 @@ def row_shape(
         beside += [name for name in metadata if wishes.include_metadata and name not in beside]
     fields = [rows.field(name) for name in picked]
     rescue = [pa.field(wishes.rescue, pa.string())] if wishes.rescue else []
-    _require_apart([*picked, *([wishes.rescue] if wishes.rescue else []), *beside], ledger)
+    _require_apart(picked, [*([wishes.rescue] if wishes.rescue else []), *beside], ledger)
     target = pa.schema([*fields, *rescue, *(known.field(name) for name in beside)])
     exact = arrow_schema(spark_schema(target, ledger))
     text = schemas.to_json() if schemas is not None and registered is None else ""
     counted = wishes.redelivery_count
     if counted:
-        _require_apart([*exact.names, REDELIVERY_COUNT.name], ledger)
+        _require_apart(exact.names, [REDELIVERY_COUNT.name], ledger)
     return RowShape(
         schema_bytes(exact), len(fields), bool(rescue), registered is None, text, tuple(rows.names), counted
     )
@@ -189,10 +189,14 @@ def _require_known(wanted: Sequence[str], known: Sequence[str], ledger: str) -> 
             )
 
 
-def _require_apart(names: Sequence[str], ledger: str) -> None:
-    for name in names:
-        if list(names).count(name) > 1:
+def _require_apart(rows: Sequence[str], beside: Sequence[str], ledger: str) -> None:
+    """Refuse a column that has the name, to Spark, of one that stands beside the rows."""
+    spelled = {name.lower(): name for name in rows}
+    for name in beside:
+        if name.lower() in spelled:
             raise Refused(
-                f"column {name!r} of ledger {ledger!r} has the name of a metadata column or of the rescue column",
+                f"column {spelled[name.lower()]!r} of ledger {ledger!r} has the name of a metadata column or of the "
+                f"rescue column, {name!r}",
                 hint="Read without option 'includeMetadata', or give 'rescuedDataColumn' another name",
             )
+        spelled[name.lower()] = name

@@ -47,6 +47,8 @@ METADATA = pa.schema(
 REDELIVERY_COUNT = pa.field("__redeliveryCount", pa.int32())
 # What a row is written with beside its columns; the rest of METADATA follows from where it is.
 SAID_BY_ROWS = ("__key", "__eventTime", "__messageProperties")
+# What no column of a ledger may be called, in any case.
+_BESIDE_ROWS = {name.lower(): name for name in (*METADATA.names, "__ledger")}
 # Arrow could carry some of these; a reader other than this Spark could not tell what they are.
 _NOT_CARRIED = frozenset(
     {"VariantType", "CalendarIntervalType", "YearMonthIntervalType", "GeometryType", "GeographyType"}
@@ -109,10 +111,11 @@ def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
         raise Refused(f"rows without columns cannot be written to ledger {ledger!r}", hint="Select at least one column")
     seen: dict[str, str] = {}
     for field in schema:
-        if field.name in METADATA.names:
+        named = _BESIDE_ROWS.get(field.name.lower())
+        if named is not None:
             raise Refused(
                 f"column {field.name!r} of what is written to ledger {ledger!r} has the name of a metadata column",
-                hint=f"Rename it or drop it: no reader could tell it from the {field.name} of 'includeMetadata'",
+                hint=f"Rename it or drop it: Spark ignores case, and {named!r} is not a column of rows",
             )
         if seen.setdefault(field.name.lower(), field.name) != field.name or schema.names.count(field.name) > 1:
             raise Refused(

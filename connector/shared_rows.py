@@ -46,10 +46,18 @@ def shared_columns(
 def _united(columns: Sequence[SchemaOfMany]) -> pa.Schema:
     fields: dict[str, pa.Field] = {}
     first: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     for one in sorted(columns, key=lambda one: min(one.names)):
         for field in schema_from_bytes(one.arrow_schema):
             known = fields.setdefault(field.name, field)
             owner = first.setdefault(field.name, one.names[0])
+            other = spelled.setdefault(field.name.lower(), field.name)
+            if other != field.name and first[other] != owner:
+                raise Refused(
+                    f"column {other!r} of {first[other]} is {field.name!r} in {owner}: they cannot be one read, for "
+                    "Spark ignores case",
+                    hint=_APART,
+                )
             if known.type != field.type:
                 raise Refused(
                     f"column {field.name!r} is {known.type} in {owner} and {field.type} in {one.names[0]}: they cannot "

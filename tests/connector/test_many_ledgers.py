@@ -174,6 +174,9 @@ def test_columns_are_those_of_all_and_kinds_do_not_mix(store: Path, api: LedgerS
     assert read(store, ledgers="a,b,empty") == [1, 2]
     with pytest.raises(Refused, match=r"column 'n' is int64 in .*/a and string in .*/c"):
         LedgerSource({"store": str(store), "ledgers": "a,c"}, "0").schema()
+    api.ledger("e").append([{"N": 1}])
+    with pytest.raises(Refused, match=r"column 'n' of .*/a is 'N' in .*/e.*Spark ignores case"):
+        LedgerSource({"store": str(store), "ledgers": "a,e"}, "0").schema()
     with pytest.raises(Refused, match=r"/d holds messages, .*/a has columns"):
         LedgerSource({"store": str(store), "ledgers": "a,d"}, "0").schema()
 

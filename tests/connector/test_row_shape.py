@@ -65,6 +65,10 @@ def test_names_that_cannot_be_told_apart_are_refused() -> None:
         row_shape(columns, None, RowWishes(include_metadata=True), "x")
     with pytest.raises(Refused, match=r"'id' of ledger 'orders'.*rescue column"):
         row_shape(COLUMNS, None, RowWishes(rescue="id"), "orders")
+    with pytest.raises(Refused, match=r"'id' of ledger 'orders'.*rescue column, 'ID'"):
+        row_shape(COLUMNS, None, RowWishes(rescue="ID"), "orders")
+    with pytest.raises(Refused, match=r"'__Key'.*metadata column.*'__key'"):
+        row_shape(pa.schema([("__Key", pa.string())]), None, RowWishes(include_metadata=True), "x")
 
 
 def test_a_query_keeps_the_columns_that_it_was_planned_with() -> None:

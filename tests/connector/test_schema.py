@@ -170,6 +170,9 @@ def test_columns_are_added_behind_and_never_changed() -> None:
 def test_names_of_metadata_columns_are_refused_when_they_are_written() -> None:
     with pytest.raises(Refused, match=r"column '__key'.*Rename it"):
         columns_to_write(StructType().add("id", LongType()).add("__key", LongType()), "orders")
+    for name, known in (("__Key", "__key"), ("__LEDGER", "__ledger"), ("__eventtime", "__eventTime")):
+        with pytest.raises(Refused, match=f"column '{name}'.*Spark ignores case, and '{known}' is not"):
+            columns_to_write(StructType().add("id", LongType()).add(name, StringType()), "orders")
 
 
 def test_an_interval_that_would_come_back_as_another_type_is_refused_against_itself() -> None:
