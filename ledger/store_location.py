@@ -20,6 +20,11 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
         raise Refused(f"the store is {given!r}, expected a directory or a broker's address")
     text = os.fspath(given) if given else os.environ.get("LEDGER_STORE") or "ledger-store"
     text = text.removeprefix("file://")
+    if "://" in text and "@" in urlsplit(text).netloc:
+        raise Refused(
+            "the store's address holds a user or a password, which is not shown here",
+            hint="Write grpc+tls://HOST:PORT, and name the token by reference",
+        )
     if is_address(text):
         _require_address(text)
         return text

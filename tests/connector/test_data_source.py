@@ -36,6 +36,10 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert store_location("elsewhere") == str(tmp_path / "elsewhere")
     with pytest.raises(Refused, match="'s3://bucket' is neither a directory"):
         store_location("s3://bucket")
+    for address in ("grpc+tls://me:S3CRET@broker:6650", "s3://S3CRET@bucket"):
+        with pytest.raises(Refused, match="holds a user or a password") as refused:
+            store_location(address)
+        assert "S3CRET" not in str(refused.value)
 
 
 def test_a_source_without_ledger_or_with_a_bad_name_is_refused_at_once(store: Path) -> None:
