@@ -2,7 +2,7 @@
 
 Rules: names are those of Pulsar's broker.conf where the meaning is the same. An unknown name is refused with the
 nearest one, a value out of range with both values. `conf/broker.toml` is printed from this table, so the two cannot
-differ.
+differ. Those of cache, cursors and offloading stand in tables of their own (`ledger.cache_setting` and its like).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 
 from ledger.cache_setting import CACHE_ELSEWHERE, CACHE_SETTINGS, CACHE_TEXT_SETTINGS
+from ledger.cursor_setting import CURSOR_SETTINGS, CURSOR_TEXT_SETTINGS
 from ledger.errors import NotFound, Refused
 from ledger.names import nearest
+from ledger.offload_setting import OFFLOAD_SETTINGS, OFFLOAD_TEXT_SETTINGS
 from ledger.setting import Setting, TextSetting
 
 _MB = 1024 * 1024
@@ -193,49 +195,7 @@ SETTINGS: dict[str, Setting] = {
         "1: a ledger that every cursor has read is deleted once it is in all tables that its managed ledger is "
         "published to, here and in object storage.",
     ),
-    "managedLedgerOffloadThresholdInSeconds": Setting(
-        "seconds",
-        -1,
-        _MINUTES_MAX,
-        "A ledger is offloaded so long after it was sealed; -1: not by its age. Must be below the time of retention.",
-    ),
-    "managedLedgerOffloadAutoTriggerSizeThresholdBytes": Setting(
-        "bytes",
-        -1,
-        2**62,
-        "A ledger is offloaded when it and all sealed after it have more bytes than this; 0: as soon as it is sealed; "
-        "-1: not by size. Must be below the size of retention.",
-    ),
-    "managedLedgerOffloadDeletionLagMs": Setting(
-        "milliseconds",
-        -1,
-        10 * 365 * 24 * 3_600_000,
-        "So long after it was offloaded the local copy of a ledger is deleted; -1: never.",
-    ),
-    "managedLedgerOffloadMaxThreads": Setting(
-        "threads", 1, 64, "Blocks that are uploaded at once; ledgers go one after another."
-    ),
-    "managedLedgerOffloadReadThreads": Setting(
-        "threads", 1, 256, "Ranges that are fetched from object storage at once, of all readers."
-    ),
-    "managedLedgerOffloadReadBufferSizeInBytes": Setting(
-        "bytes",
-        64 * 1024,
-        256 * _MB,
-        "One range that is fetched. Pulsar's 1 MiB makes sixteen times as many requests; S3 is fastest at 8 to 16 MiB.",
-    ),
-    "managedLedgerOffloadReadCacheSizeMB": Setting(
-        "MiB",
-        1,
-        1024 * 1024,
-        "Ranges that are kept, read ahead and those that readers are at, of all offloaded ledgers together.",
-    ),
-    "managedLedgerOffloadFineIndex": Setting(
-        "switch",
-        0,
-        1,
-        "1: the place of every entry is uploaded as one more object, so that nobody has to scan a block for an entry.",
-    ),
+    **OFFLOAD_SETTINGS,
     **CACHE_SETTINGS,
     "maxInFlightAppendBytes": Setting(
         "bytes",
@@ -295,55 +255,7 @@ SETTINGS: dict[str, Setting] = {
         "Connections at once. Each is a descriptor; Pulsar's default, 0, has no limit but that of the system.",
         live=True,
     ),
-    "managedLedgerMaxUnackedRangesToPersist": Setting(
-        "ranges",
-        0,
-        2**31 - 1,
-        "Ranges that a cursor may have acknowledged beyond its mark-delete; one that would have more is refused. "
-        "0: no limit. Pulsar keeps 10,000 and loses the rest in a crash without a word.",
-    ),
-    "managedLedgerMaxUnackedRangesToPersistInMetadataStore": Setting(
-        "ranges",
-        0,
-        200_000,
-        "A cursor with no more of them is kept in its metadata record when the broker closes, and its ledger goes.",
-    ),
-    "persistentUnackedRangesWithMultipleEntriesEnabled": Setting(
-        "0 or 1",
-        0,
-        1,
-        "1: the state of a cursor that is larger than the next setting is cut into chunks with a footer (PIP-381). "
-        "0: one that is larger is refused.",
-    ),
-    "persistentUnackedRangesMaxEntrySize": Setting(
-        "bytes", 1024, 4 * _MB, "The largest entry of a cursor's ledger; PIP-381's default."
-    ),
-    "managedLedgerCursorMaxEntriesPerLedger": Setting(
-        "entries", 1, 2**31 - 1, "A cursor's ledger with so many entries is replaced by a new one."
-    ),
-    "managedLedgerCursorRolloverTimeInSeconds": Setting(
-        "seconds", 0, _MINUTES_MAX, "A cursor's ledger of this age is replaced at its next flush; 0: age never does."
-    ),
-    "managedLedgerDefaultMarkDeleteRateLimit": Setting(
-        "flushes per second",
-        0,
-        1000,
-        "How often what a cursor acknowledges out of order is flushed at most. 0: before each is answered, and nothing "
-        "is lost in a crash. Otherwise a crash gives back what was acknowledged since the last flush.",
-    ),
-    "managedLedgerCursorPositionFlushSeconds": Setting(
-        "seconds",
-        1,
-        24 * 3600,
-        "With a rate, whatever is not flushed yet is flushed after this time: the longest that a crash can give back.",
-    ),
-    "cursorDeltasPerState": Setting(
-        "deltas",
-        0,
-        100_000,
-        "Flushes of a cursor that write only what was added, until a whole state is written again; 0: every flush "
-        "writes a whole state, PIP-381 to the letter.",
-    ),
+    **CURSOR_SETTINGS,
     "stagingRetentionSeconds": Setting(
         "seconds",
         60,
@@ -380,10 +292,7 @@ SETTINGS: dict[str, Setting] = {
 }
 
 TEXT_SETTINGS: dict[str, TextSetting] = {
-    "cursorInfoCompressionType": TextSetting(
-        "name",
-        "How the state of a cursor is compressed: NONE, LZ4, ZLIB, ZSTD or SNAPPY. PIP-381's default is NONE.",
-    ),
+    **CURSOR_TEXT_SETTINGS,
     **CACHE_TEXT_SETTINGS,
     "bindAddress": TextSetting(
         "address",
@@ -400,55 +309,7 @@ TEXT_SETTINGS: dict[str, TextSetting] = {
         "Where the bearer tokens are that clients may show: file:/path, one token a line, mode 600, or env:NAME. "
         "Several, so that a token can be replaced while clients run. Never the token itself.",
     ),
-    "managedLedgerOffloadBucket": TextSetting(
-        "address",
-        "Where sealed ledgers are offloaded to: s3://bucket[/prefix], file:///path or a directory. Without it none is.",
-        live=True,
-    ),
-    "managedLedgerOffloadServiceEndpoint": TextSetting(
-        "url", "The endpoint of an S3 that is not Amazon's, http:// or https://.", live=True
-    ),
-    "managedLedgerOffloadRegion": TextSetting("region", "The region of the bucket.", live=True),
-    "managedLedgerOffloadPathStyle": TextSetting(
-        "true or false",
-        "Whether the bucket stands in the path of a request and not in its host. Unless said, where an endpoint is "
-        "named.",
-        live=True,
-        choices=("true", "false"),
-    ),
-    "managedLedgerOffloadProfile": TextSetting(
-        "name", "A profile of the AWS files. Without it boto3 looks for credentials as it does everywhere.", live=True
-    ),
-    "managedLedgerOffloadCredentialProvider": TextSetting(
-        "module:function",
-        "A function that answers a session or credentials for an address, called in the broker; before all others.",
-        live=True,
-    ),
-    "s3ManagedLedgerOffloadRole": TextSetting("ARN", "A role to assume with the credentials found.", live=True),
-    "s3ManagedLedgerOffloadRoleSessionName": TextSetting("name", "What such a session is called.", live=True),
-    "managedLedgerOffloadEncryption": TextSetting(
-        "AES256 or aws:kms",
-        "How the server is to encrypt objects, where the bucket does not say so.",
-        live=True,
-        choices=("AES256", "aws:kms"),
-    ),
-    "managedLedgerOffloadKmsKey": TextSetting("ARN", "The key for aws:kms, if not the bucket's own.", live=True),
-    "managedLedgerOffloadBucketOwner": TextSetting(
-        "account", "Twelve digits: every request fails if the bucket is not theirs.", live=True
-    ),
-    "managedLedgerOffloadTransform": TextSetting(
-        "module:function",
-        "A function of the bytes of an entry to those that are offloaded, called in the broker for each. It must give "
-        "an entry for an entry.",
-        live=True,
-    ),
-    "managedLedgerDataReadPriority": TextSetting(
-        "bookkeeper-first or tiered-storage-first",
-        "Where a ledger is read from that is here and in object storage. Unless said, here: a local disk costs nothing "
-        "to read. Pulsar's default is the other.",
-        live=True,
-        choices=("bookkeeper-first", "tiered-storage-first"),
-    ),
+    **OFFLOAD_TEXT_SETTINGS,
 }
 
 
