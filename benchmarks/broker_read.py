@@ -25,7 +25,8 @@ from benchmarks.raw_disk import bench_dir
 from ledger.api import connect
 from ledger.broker.client import Client
 from ledger.position import EARLIEST, PositionRange
-from ledger.protocol import BLOCK_SCHEMA, ChangeSetting, CreateLedger, Empty, ReadRequest
+from ledger.protocol import BLOCK_SCHEMA, ChangeSetting, CreateLedger, Empty
+from ledger.read_calls import ReadRequest
 
 TOTAL_BYTES = 256 * 1024 * 1024
 SIZES = {"1KiB": 1024, "1MiB": 1024 * 1024}

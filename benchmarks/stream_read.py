@@ -38,7 +38,8 @@ from ledger.api import connect
 from ledger.broker.client import Client
 from ledger.names import canonical_name
 from ledger.position import Position, PositionRange
-from ledger.protocol import Empty, SplitRanges
+from ledger.protocol import Empty
+from ledger.read_calls import SplitRanges
 from ledger.run_calls import CommitRun
 
 MIB = 1024 * 1024

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ledger.position import PositionRange
-from ledger.protocol import SplitPart
+from ledger.read_calls import SplitPart
 from ledger.survey_calls import Quota, SurveyedLog
 
 Reason = Literal["everything", "limits", "one entry", "waiting", "nothing"]

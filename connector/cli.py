@@ -27,7 +27,8 @@ from ledger.cursor_calls import CursorState, NameCursor
 from ledger.errors import Corrupt, DataLoss, LedgerError, Unsupported
 from ledger.names import canonical_name, short_name
 from ledger.position import EARLIEST, LATEST, Position
-from ledger.protocol import CreateLedger, Empty, LedgerDescription, SeekTime
+from ledger.protocol import CreateLedger, Empty, LedgerDescription
+from ledger.read_calls import SeekTime
 from ledger.store_location import store_location
 
 # Locals in a traceback could show a token.

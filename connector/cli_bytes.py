@@ -26,7 +26,8 @@ from ledger.metadata_value import parse_cursor_info, parse_ledger_info
 from ledger.metadata_view import MetadataView
 from ledger.names import canonical_name, nearest
 from ledger.position import Position, PositionRange
-from ledger.protocol import LedgerDescription, ReadRequest
+from ledger.protocol import LedgerDescription
+from ledger.read_calls import ReadRequest
 from ledger.sealed_index import entry_traits
 from ledger.segment_index import EntryIndex, load_index
 from ledger.segment_reader import iter_frames, walk_segment

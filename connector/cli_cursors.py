@@ -35,7 +35,7 @@ from ledger.position import EARLIEST, LATEST, PositionRange
 from ledger.position_chunks import ENTRY_BYTES_MAX, compression_number, decode_state, encode_state, state_ending_at
 from ledger.position_info import DecodedInfo, decode_info
 from ledger.position_set import PositionSet
-from ledger.protocol import SeekTime
+from ledger.read_calls import SeekTime
 
 cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
 _SHOWN_RANGES = 20

@@ -27,16 +27,8 @@ from ledger.errors import NotFound
 from ledger.partitions import partition_of
 from ledger.payload_registry import registered_rows
 from ledger.payload_schema.documents import TopicSchemas
-from ledger.protocol import (
-    AskSchemas,
-    Empty,
-    GetSchema,
-    LedgerSchemas,
-    SchemaOfMany,
-    SplitPart,
-    SplitRanges,
-    SplitRequest,
-)
+from ledger.protocol import AskSchemas, Empty, GetSchema, LedgerSchemas, SchemaOfMany
+from ledger.read_calls import SplitPart, SplitRanges, SplitRequest
 from ledger.store_location import store_location
 from ledger.survey_calls import AskQuotas, AskSurvey, Quota, Reading, Survey
 

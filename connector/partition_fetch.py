@@ -34,7 +34,7 @@ from ledger.clock import system_clock_ms
 from ledger.entry import ParsedEntry, parse_entry
 from ledger.errors import DataLoss, NotFound
 from ledger.position import Position, PositionRange
-from ledger.protocol import ReadRequest
+from ledger.read_calls import ReadRequest
 from ledger.row_selection import RowSelection
 from ledger.segment_reader import iter_frames
 from ledger.survey_calls import AskSurvey, Reading

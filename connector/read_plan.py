@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from connector.offsets import LedgerRange
-from ledger.protocol import SplitPart, SplitRequest
+from ledger.read_calls import SplitPart, SplitRequest
 
 # A range in between is cut into this many parts.
 _PARTS_OF_A_MIDDLING_RANGE = 4

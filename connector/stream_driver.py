@@ -55,7 +55,8 @@ from ledger.cache_calls import CacheReads
 from ledger.delivery_calls import UNLIMITED, Due
 from ledger.errors import DataLoss, Unsupported
 from ledger.position import LATEST, Position, PositionRange
-from ledger.protocol import Empty, SplitPart
+from ledger.protocol import Empty
+from ledger.read_calls import SplitPart
 from ledger.survey_calls import Reading, Survey, SurveyedLog
 
 if TYPE_CHECKING:

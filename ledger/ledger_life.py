@@ -19,7 +19,8 @@ from ledger.errors import Unavailable
 from ledger.life_calls import ChangePolicy, ChangeProperties
 from ledger.offload_calls import OffloadPrefix, OffloadStatus
 from ledger.position import Position
-from ledger.protocol import NameLedger, SeekTime
+from ledger.protocol import NameLedger
+from ledger.read_calls import SeekTime
 from ledger.seal_calls import SealedLedger, SealLedger
 
 if TYPE_CHECKING:

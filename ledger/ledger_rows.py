@@ -18,8 +18,9 @@ from ledger.entry import ParsedEntry, is_arrow, is_marker, parse_entry
 from ledger.errors import Refused
 from ledger.payload_registry import registered_rows
 from ledger.position import Position, PositionRange
-from ledger.protocol import AskEnd, ReadRequest
+from ledger.protocol import AskEnd
 from ledger.pulsar_payload import decode_messages
+from ledger.read_calls import ReadRequest
 from ledger.row_selection import RowSelection
 from ledger.segment_reader import iter_frames
 

@@ -20,7 +20,7 @@ from ledger.bit_words import Integers
 from ledger.log_snapshot import LogSnapshot, Slice
 from ledger.position import Position, PositionRange
 from ledger.position_set import PositionSet
-from ledger.protocol import SplitPart
+from ledger.read_calls import SplitPart
 from ledger.segment_format import FRAME_BYTES
 
 _LEAST_SHARE = 8

@@ -16,7 +16,8 @@ from ledger.left_entries import head_left, measure_left
 from ledger.log_snapshot import LogSnapshot, Slice, bytes_between
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.position_set import PositionSet
-from ledger.protocol import LedgerSegment, SplitPart
+from ledger.protocol import LedgerSegment
+from ledger.read_calls import SplitPart
 from ledger.survey_calls import Reading, SurveyedLog, TrimmedEntries
 
 Gone = Callable[[], Sequence[LedgerSegment]]

@@ -21,7 +21,7 @@ import numpy as np
 from ledger.errors import DataLoss
 from ledger.offloaded_segment import OffloadedSegment
 from ledger.position import LATEST, Position, PositionRange
-from ledger.protocol import SplitPart
+from ledger.read_calls import SplitPart
 from ledger.segment_index import EntryIndex, Integers
 from ledger.segment_reader import SegmentBlock, blocks
 from ledger.trim_mark import NOTHING_TRIMMED, TrimMark

@@ -40,7 +40,8 @@ from ledger.offload_context import Attempt
 from ledger.position import Position, PositionRange
 from ledger.position_set import PositionSet
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import LedgerDescription, LedgerEnd, LedgerSegment, SplitPart
+from ledger.protocol import LedgerDescription, LedgerEnd, LedgerSegment
+from ledger.read_calls import SplitPart
 from ledger.run import CommittedBatch, RunId, run_id
 from ledger.run_calls import CommitRun, CommittedRun
 from ledger.segment_reader import SegmentBlock

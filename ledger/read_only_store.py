@@ -34,20 +34,8 @@ from ledger.names import canonical_name, nearest, short_name
 from ledger.partitions import partition_count, without_partitions
 from ledger.position import Position
 from ledger.producer_messages import PartitionCount
-from ledger.protocol import (
-    AskEnd,
-    Empty,
-    GetSchema,
-    LedgerDescription,
-    LedgerNames,
-    NameLedger,
-    PositionReply,
-    ReadRequest,
-    SchemaVersion,
-    SeekTime,
-    SplitParts,
-    SplitRequest,
-)
+from ledger.protocol import AskEnd, Empty, GetSchema, LedgerDescription, LedgerNames, NameLedger, SchemaVersion
+from ledger.read_calls import PositionReply, ReadRequest, SeekTime, SplitParts, SplitRequest
 from ledger.sealed_index import entry_traits
 from ledger.segment_index import EntryIndex
 from ledger.segment_recovery import recover_segment

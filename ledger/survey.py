@@ -16,16 +16,13 @@ from ledger.managed_ledger import ManagedLedger
 from ledger.names import canonical_name
 from ledger.position import EARLIEST, Position
 from ledger.position_set import PositionSet
-from ledger.protocol import (
-    AskSchemas,
-    GetSchema,
-    LedgerSchemas,
+from ledger.protocol import AskSchemas, GetSchema, LedgerSchemas, SchemaOfMany
+from ledger.read_calls import (
     LocateRanges,
     Places,
     RangeParts,
     RangePlaces,
     ReadRequest,
-    SchemaOfMany,
     SplitPart,
     SplitParts,
     SplitRanges,

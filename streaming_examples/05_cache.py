@@ -16,7 +16,8 @@ from ledger.cache_calls import CacheMetrics, FollowLedger
 from ledger.cache_setting import CACHE_POLICIES
 from ledger.names import canonical_name
 from ledger.position import Position, PositionRange
-from ledger.protocol import ChangeSetting, Empty, ReadRequest
+from ledger.protocol import ChangeSetting, Empty
+from ledger.read_calls import ReadRequest
 from pyspark_ledger import connect, session
 from streaming_examples.flights import flights
 

@@ -34,22 +34,8 @@ from ledger.life_calls import ChangeProperties, Properties
 from ledger.managed_ledger import ManagedLedger
 from ledger.names import canonical_name
 from ledger.producer_messages import AskSequence, LastSequence, PartitionCount
-from ledger.protocol import (
-    AskEnd,
-    BlockPlace,
-    CreateLedger,
-    Empty,
-    LedgerDescription,
-    LedgerEnd,
-    LedgerNames,
-    NameLedger,
-    Places,
-    PositionReply,
-    ReadRequest,
-    SeekTime,
-    SplitParts,
-    SplitRequest,
-)
+from ledger.protocol import AskEnd, CreateLedger, Empty, LedgerDescription, LedgerEnd, LedgerNames, NameLedger
+from ledger.read_calls import BlockPlace, Places, PositionReply, ReadRequest, SeekTime, SplitParts, SplitRequest
 from ledger.run_calls import OpenStaging, StagingPlace
 from ledger.seal_calls import SealedLedger
 from ledger.segment_reader import SegmentBlock

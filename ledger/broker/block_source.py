@@ -25,7 +25,7 @@ from ledger.cache.shared_blocks import SharedPlace, map_shared
 from ledger.clock import monotonic_ms, pause
 from ledger.errors import Corrupt, NotFound, Unavailable
 from ledger.position import Position, PositionRange
-from ledger.protocol import BlockPlace, Places, ReadRequest
+from ledger.read_calls import BlockPlace, Places, ReadRequest
 from ledger.segment_format import FRAME
 from ledger.segment_reader import SegmentBlock
 

@@ -42,7 +42,7 @@ from ledger.log_snapshot import LogSnapshot
 from ledger.names import canonical_name
 from ledger.position import Position, PositionRange
 from ledger.position_set import PositionSet
-from ledger.protocol import BlockPlace
+from ledger.read_calls import BlockPlace
 from ledger.segment_format import FRAME_BYTES
 from ledger.segment_index import EntryIndex, Integers
 from ledger.segment_reader import BlockHome, SegmentBlock

@@ -42,15 +42,11 @@ from ledger.protocol import (
     LedgerEnd,
     LedgerNames,
     NameLedger,
-    Places,
-    ReadRequest,
     RegisterSchema,
     SchemaVersion,
-    SplitPart,
-    SplitParts,
-    SplitRequest,
     Welcome,
 )
+from ledger.read_calls import Places, ReadRequest, SplitPart, SplitParts, SplitRequest
 from ledger.run_calls import CommitRun, CommittedRun
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ledger.broker.client import Client
 from ledger.disk import opened
 from ledger.errors import Corrupt, DataLoss, NotFound, Refused, Unavailable
 from ledger.position import PositionRange
-from ledger.protocol import BlockPlace, LocateRanges, RangePlaces, ReadRequest
+from ledger.read_calls import BlockPlace, LocateRanges, RangePlaces, ReadRequest
 from ledger.segment_format import FRAME
 
 # Ranges whose places are asked for at once: enough that a call costs little, few enough that the first rows come soon.

@@ -51,10 +51,10 @@ from ledger.protocol import (
     Empty,
     Hello,
     PutCommand,
-    ReadRequest,
     StageCommand,
     Welcome,
 )
+from ledger.read_calls import ReadRequest
 from ledger.run_calls import StagedPart
 from ledger.segment_reader import SegmentBlock
 from ledger.staging import PartFile

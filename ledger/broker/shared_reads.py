@@ -19,7 +19,7 @@ from ledger.broker.offloaded_reads import OffloadedReads, Reading
 from ledger.cache.shared_blocks import SharedBlocks, SharedHeld
 from ledger.clock import Clock
 from ledger.position import Position
-from ledger.protocol import BlockPlace
+from ledger.read_calls import BlockPlace
 from ledger.segment_reader import BlockHome, SegmentBlock
 
 _WINDOW_BYTES = 8 * 1024 * 1024

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from connector.admission import Backlog, Delay, Limits, admitted, fair_shares
 from ledger.position import Position, PositionRange
-from ledger.protocol import SplitPart
+from ledger.read_calls import SplitPart
 from ledger.survey_calls import Quota
 
 Entry = tuple[int, int, int]  # rows, bytes, ms

@@ -20,7 +20,7 @@ from ledger.arrow_payload import schema_version_of
 from ledger.entry import parse_entry
 from ledger.errors import Corrupt, Refused
 from ledger.position import PositionRange
-from ledger.protocol import ReadRequest
+from ledger.read_calls import ReadRequest
 from ledger.segment_reader import iter_frames
 from streaming_examples.broker_control import stop_broker_of
 

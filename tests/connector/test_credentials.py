@@ -32,7 +32,8 @@ from ledger.broker.client import client_for
 from ledger.broker.discovery import BrokerRecord
 from ledger.broker.task_token import TaskClaims, task_token
 from ledger.errors import NotFound, Refused, Unauthenticated
-from ledger.protocol import NameLedger, ReadRequest
+from ledger.protocol import NameLedger
+from ledger.read_calls import ReadRequest
 from ledger.run_calls import OpenStaging
 
 ROOT = Path(__file__).resolve().parents[2]

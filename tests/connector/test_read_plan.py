@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from connector.offsets import LedgerRange
 from connector.read_plan import SizedRange, part_bytes, plan_tasks
 from ledger.position import Position, PositionRange
-from ledger.protocol import SplitPart, SplitRequest
+from ledger.read_calls import SplitPart, SplitRequest
 
 MIB = 1024 * 1024
 

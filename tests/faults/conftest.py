@@ -19,7 +19,7 @@ from ledger.broker.embedded import connect_store
 from ledger.entry import encode_entry, is_marker, parse_entry
 from ledger.position import EARLIEST, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import ReadRequest
+from ledger.read_calls import ReadRequest
 from ledger.segment_reader import iter_frames
 
 

@@ -17,8 +17,8 @@ from ledger.broker.client import Client
 from ledger.entry import parse_entry
 from ledger.errors import LedgerError
 from ledger.position import EARLIEST, PositionRange
-from ledger.protocol import ReadRequest
 from ledger.pulsar_payload import decode_messages
+from ledger.read_calls import ReadRequest
 from ledger.segment_reader import iter_frames
 
 pytestmark = pytest.mark.fault

@@ -18,8 +18,9 @@ from ledger.errors import LedgerError, Refused, Unavailable
 from ledger.ledger import Ledger
 from ledger.message_id import MessageId
 from ledger.position import PositionRange
-from ledger.protocol import CreateLedger, Empty, ReadRequest
+from ledger.protocol import CreateLedger, Empty
 from ledger.pulsar_payload import Message, decode_messages
+from ledger.read_calls import ReadRequest
 from ledger.segment_reader import iter_frames
 
 HOUR_MS = 3_600_000

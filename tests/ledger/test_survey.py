@@ -11,16 +11,8 @@ import pytest
 
 from ledger.errors import NotFound
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import (
-    AskSchemas,
-    CreateLedger,
-    LocateRanges,
-    Places,
-    ReadRequest,
-    RegisterSchema,
-    SplitRanges,
-    SplitRequest,
-)
+from ledger.protocol import AskSchemas, CreateLedger, RegisterSchema
+from ledger.read_calls import LocateRanges, Places, ReadRequest, SplitRanges, SplitRequest
 from ledger.survey import Surveyor
 from ledger.survey_calls import AskQuotas, AskSurvey, Quota, Reading
 from tests.ledger.log_rig import LogRig, entry

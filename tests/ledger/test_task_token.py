@@ -7,7 +7,8 @@ import pytest
 from ledger.broker.task_token import TaskClaims, read_task_token, task_token
 from ledger.errors import Unauthenticated
 from ledger.position import EARLIEST, LATEST, PositionRange
-from ledger.protocol import AppendCommand, LocateRanges, NameLedger, ReadRequest
+from ledger.protocol import AppendCommand, NameLedger
+from ledger.read_calls import LocateRanges, ReadRequest
 from ledger.survey_calls import AskSurvey
 
 EVERYTHING = PositionRange(EARLIEST, LATEST)

@@ -55,7 +55,7 @@ import sys, zlib
 from ledger.api import connect
 from ledger.cursor_calls import AcquireLease, OpenCursor
 from ledger.position import EARLIEST, LATEST, PositionRange
-from ledger.protocol import ReadRequest
+from ledger.read_calls import ReadRequest
 from ledger.segment_reader import iter_frames
 
 client, name, mapped = connect(sys.argv[1]).client, "r" + sys.argv[2], 0

@@ -30,7 +30,8 @@ from ledger.errors import NotFound
 from ledger.ledger import Ledger
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import BlockPlace, ChangeSetting, CreateLedger, Empty, ReadRequest
+from ledger.protocol import ChangeSetting, CreateLedger, Empty
+from ledger.read_calls import BlockPlace, ReadRequest
 from ledger.segment_reader import iter_frames
 from ledger.settings import Settings
 
@@ -288,7 +289,7 @@ HAMMER = """
 import random, sys, zlib
 from ledger.api import connect
 from ledger.position import Position, PositionRange
-from ledger.protocol import ReadRequest
+from ledger.read_calls import ReadRequest
 from ledger.segment_reader import iter_frames
 client, dice = connect(sys.argv[1]).client, random.Random(int(sys.argv[2]))
 segment = client.describe("big").segments[0]
@@ -315,7 +316,7 @@ STOPPING = """
 import os, signal, sys, zlib
 from ledger.api import connect
 from ledger.position import EARLIEST, LATEST, PositionRange
-from ledger.protocol import ReadRequest
+from ledger.read_calls import ReadRequest
 from ledger.segment_reader import iter_frames
 client = connect(sys.argv[1]).client
 kept = list(client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST), max_block_bytes=1_000_000)))

@@ -20,7 +20,7 @@ from ledger.broker.discovery import BrokerRecord
 from ledger.entry import encode_entry, parse_entry
 from ledger.position import EARLIEST, LATEST, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import ReadRequest
+from ledger.read_calls import ReadRequest
 from ledger.segment_reader import iter_frames
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -18,7 +18,8 @@ from ledger.broker.embedded import connect_store
 from ledger.errors import Corrupt, DataLoss, NotFound
 from ledger.life_calls import ChangePolicy
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import CreateLedger, Empty, NameLedger, ReadRequest
+from ledger.protocol import CreateLedger, Empty, NameLedger
+from ledger.read_calls import ReadRequest
 
 Rig = Any
 EVERYTHING = ReadRequest("orders", PositionRange(EARLIEST, LATEST), max_block_bytes=3000)

@@ -28,7 +28,8 @@ from ledger.delivery_calls import NextDelivery
 from ledger.errors import LedgerError
 from ledger.host import process_identity
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import AcknowledgeCommand, ChangeSetting, CreateLedger, Empty, ReadRequest
+from ledger.protocol import AcknowledgeCommand, ChangeSetting, CreateLedger, Empty
+from ledger.read_calls import ReadRequest
 
 Rig = Any
 EVERYTHING = ReadRequest("", PositionRange(EARLIEST, LATEST), max_block_bytes=3000)

@@ -26,7 +26,7 @@ from ledger.cursor_calls import AcquireLease, MarkDelete, OpenCursor, ResetCurso
 from ledger.entry import parse_entry
 from ledger.host import process_identity
 from ledger.position import EARLIEST, Position, PositionRange
-from ledger.protocol import ReadRequest
+from ledger.read_calls import ReadRequest
 from ledger.segment_reader import iter_frames
 from pathlib import Path
 

@@ -19,7 +19,8 @@ from ledger.broker.client import Client
 from ledger.cursor_calls import OpenCursor
 from ledger.errors import Refused, Unavailable
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import ACTIONS, AskEnd, ChangeSetting, CreateLedger, Empty, ReadRequest, SettingState, SplitRequest
+from ledger.protocol import ACTIONS, AskEnd, ChangeSetting, CreateLedger, Empty, SettingState
+from ledger.read_calls import ReadRequest, SplitRequest
 from ledger.settings import Settings
 
 Rig = Any

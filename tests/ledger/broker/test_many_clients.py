@@ -20,7 +20,8 @@ from pyarrow import flight
 from ledger.broker.client import Client
 from ledger.entry import parse_entry
 from ledger.position import EARLIEST, LATEST, PositionRange
-from ledger.protocol import ChangeSetting, CreateLedger, Empty, ReadRequest
+from ledger.protocol import ChangeSetting, CreateLedger, Empty
+from ledger.read_calls import ReadRequest
 from ledger.segment_reader import iter_frames
 
 Rig = Any

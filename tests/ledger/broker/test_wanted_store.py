@@ -15,7 +15,8 @@ from ledger.broker.client import Client, client_for
 from ledger.broker.entry_batches import entry_batch
 from ledger.errors import Refused
 from ledger.position import EARLIEST, LATEST, PositionRange
-from ledger.protocol import ENTRY_SCHEMA, AppendCommand, CreateLedger, ReadRequest
+from ledger.protocol import ENTRY_SCHEMA, AppendCommand, CreateLedger
+from ledger.read_calls import ReadRequest
 
 Rig = Any
 
