@@ -8,7 +8,8 @@ import pytest
 
 from connector.bucket_options import BUCKET_OPTIONS
 from connector.option_kinds import Option
-from connector.options import OPTIONS, options_reference, read_options
+from connector.option_table import OPTIONS, options_reference
+from connector.options import read_options
 from ledger.errors import Refused
 from ledger.position import EARLIEST, Position
 
@@ -242,4 +243,4 @@ def test_values_of_several_ledgers_and_times() -> None:
 
 def test_the_reference_is_current() -> None:
     written = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert written == options_reference(), "run python -m connector.options > docs/options.md"
+    assert written == options_reference(), "run python -m connector.option_table > docs/options.md"
