@@ -191,9 +191,16 @@ def _require_carried(column: str, kind: DataType, ledger: str) -> None:
 
 
 def nullable_type(kind: Any) -> Any:
-    """The same type with null allowed everywhere inside: what a log keeps is not bound by one query's plan."""
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+    """The same type with null allowed everywhere inside: what a log keeps is not bound by one query's plan.
 
+    Nor does it keep a collation, or that a type is a user's own: else what was written once could not be written again.
+    """
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType, UserDefinedType
+
+    if isinstance(kind, UserDefinedType):
+        return nullable_type(kind.sqlType())
+    if type(kind) is StringType:
+        return StringType()
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, nullable_type(field.dataType), nullable=True) for field in kind])
     if isinstance(kind, ArrayType):

@@ -26,12 +26,14 @@ from pyspark.sql.types import (
     VariantType,
     YearMonthIntervalType,
 )
+from pyspark.testing.objects import ExamplePointUDT
 
 from connector.schema import (
     METADATA,
     arrow_schema,
     columns_to_write,
     grown_columns,
+    nullable_type,
     require_same_schema,
     require_writable,
     spark_schema,
@@ -102,6 +104,14 @@ def test_a_type_that_cannot_be_kept_is_refused_by_column_however_deep(kind: Data
 def test_a_type_that_can_be_kept_is(kind: DataType) -> None:
     columns = columns_to_write(StructType().add("c", kind), "orders")
     assert spark_schema(columns, "orders")["c"].dataType == kind
+
+
+@pytest.mark.parametrize("kind", [StringType("UNICODE_CI"), ExamplePointUDT(), ArrayType(ExamplePointUDT())])
+def test_what_a_log_does_not_keep_of_a_type_is_written_again(kind: DataType) -> None:
+    given = StructType().add("c", kind)
+    columns = columns_to_write(given, "orders")
+    require_writable(given, columns, "orders")
+    assert spark_schema(columns, "orders")["c"].dataType == nullable_type(kind) != kind
 
 
 def test_columns_that_spark_cannot_tell_apart_are_refused() -> None:
