@@ -9,10 +9,13 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ledger.api import LedgerStore, connect
+from ledger.protocol import CreateLedger
 
 ROWS, LEDGERS, ENTRIES = 2_000_000, 5, 4
 Sums = tuple[int, int, int]
@@ -40,15 +43,16 @@ class Story:
             raise ValueError(message)
         self.batches[batch] = sums(frame)
 
-    def run(self, *, fails: bool = False) -> None:
+    def run(self, *, fails: bool = False, **trigger: bool) -> None:
         reader = self.spark.readStream.format("ledger").option("store", str(self.store)).options(**self.options)
-        write = reader.load().writeStream.foreachBatch(self.take).trigger(availableNow=True)
+        write = reader.load().writeStream.foreachBatch(self.take).trigger(**(trigger or {"availableNow": True}))
         query = write.option("checkpointLocation", str(self.checkpoint)).start()
         try:
             query.awaitTermination(120)
             assert not query.isActive
-        except Exception as error:  # noqa: BLE001 — Spark wraps what the sink raised
-            assert fails and "the sink fails" in str(error), error  # noqa: PT017, PT018
+        except Exception as error:
+            if not fails or "the sink fails" not in str(error):  # Spark wraps what the sink raised
+                raise
         finally:
             query.stop()
 
@@ -115,6 +119,37 @@ def test_a_lost_checkpoint_goes_on_at_the_cursors_of_all_ledgers(
     again = Story(spark_session, store, tmp_path, **options)
     again.run()
     assert again.total == sums(spark_session.range(2000 - left, 3000).withColumnRenamed("id", "n"))
+
+
+def test_a_trigger_that_takes_all_ignores_the_limits(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    fill(connect(store), 0, 1000)
+    limits = {"maxRowsPerTrigger": "10", "minRowsPerTrigger": "5", "maxTriggerDelay": "1h"}
+    story = Story(spark_session, store, tmp_path, ledgersPattern="in-.*", startingPosition="earliest", **limits)
+    story.run(once=True)
+    assert story.batches == {0: sums(spark_session.range(1000).withColumnRenamed("id", "n"))}
+
+
+def test_a_ledger_trimmed_below_the_checkpoint_or_made_again_ends_the_query_or_is_passed_over(
+    spark_session: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    api = connect(store)
+    api.client.create(CreateLedger("in-0", max_entries_per_ledger=1))
+    fill(api, 0, 1000)
+    story = Story(spark_session, store, tmp_path, ledgersPattern="in-.*", startingPosition="earliest")
+    story.run()
+    fill(api, 1000, 1000)
+    api.ledger("in-0").set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
+    assert api.ledger("in-0").trim().ledgers
+    api.delete("in-1")
+    fill(api, 2000, 1000)
+    for words in (r"LEDGER_DATA_LOSS.*'in-[01]' has lost", "To go on without them, set option 'failOnDataLoss'"):
+        with pytest.raises(StreamingQueryException, match=words):
+            story.run()
+    story.options["failOnDataLoss"] = "false"
+    story.run()
+    kept = {0: api.ledger("in-0").read()["n"].to_pylist(), 1: range(2000, 3000)}
+    left = [n for n in range(3000) if n < 1000 or n in kept.get(n // 50 % LEDGERS, (n,))]
+    assert story.total == sums(spark_session.createDataFrame([(n,) for n in left], "n bigint"))
 
 
 def test_a_pattern_read_twice_in_one_query_is_all_of_it_twice(

@@ -134,6 +134,14 @@ def test_what_cannot_be_done_is_said(spark_session: SparkSession, store: Path, t
         (lambda: spark.sql("CREATE TABLE t USING ledger"), "no table of Spark's catalog.*TEMPORARY VIEW"),
         (lambda: writer.mode("append").option("txnAppId", "x").save("in"), "'txnAppId' is given without 'txnVersion'"),
         (lambda: done(sink(stream, store, tmp_path / "a", txnAppId="x").start("in")), "'txnAppId' has no meaning"),
+        (  # Spark's own, as the next
+            lambda: done(sink(stream.groupBy("n").count(), store, tmp_path / "u").outputMode("update").start("counts")),
+            "ledger does not support Update mode",
+        ),
+        (
+            lambda: sink(stream, store, tmp_path / "c").trigger(continuous="1 second").start("in"),
+            "ledger does not support continuous processing",
+        ),
         (
             lambda: wide.write.format("ledger").option("store", str(store)).mode("append").save("in"),
             "column 'n' of ledger .*in' is bigint, what is written is string",

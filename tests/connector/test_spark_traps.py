@@ -5,6 +5,7 @@ source which does not know of it fails; and the stories of those that are nowher
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -67,6 +68,9 @@ TRAPS: dict[str, tuple[str, str]] = {
         SINK,
         "test_complete_mode_appends_the_whole_result_each_time",
     ),
+    "update mode and continuous processing are refused": (SINK, "test_what_cannot_be_done_is_said"),
+    "a thread of one's own finds no Python source to write with": (HERE, "test_a_thread_writes_once_it_has_a_session"),
+    "a call that hangs hangs the query": ("test_stream_reader.py", "test_a_broker_that_hangs_ends_the_query_in_time"),
     "every attempt's side effects are real": (
         "test_spark_attempts.py",
         "test_attempts_that_fail_and_attempts_that_are_overtaken",
@@ -108,6 +112,21 @@ def test_each_trap_is_met_where_it_says(trap: str) -> None:
 
 def test_filters_are_not_taken_over() -> None:
     assert LedgerBatchReader.pushFilters is DataSourceReader.pushFilters
+
+
+def test_a_thread_writes_once_it_has_a_session(spark_session: SparkSession, store: Path) -> None:
+    """Spark looks for Python sources in the session that is active in the thread, and in a new one none is."""
+    rows, writer = spark_session.range(3), ThreadPoolExecutor(1)
+
+    def write() -> None:
+        rows.write.format("ledger").mode("append").option("store", str(store)).save("rows")
+
+    with writer:
+        with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+            writer.submit(write).result()
+        writer.submit(spark_session.createDataFrame, [], "n int").result()
+        writer.submit(write).result()
+    assert connect(store).ledger("rows").describe().rows == 3
 
 
 def test_no_filter_leaks_and_no_plan_shows_options(spark_session: SparkSession, store: Path) -> None:

@@ -5,7 +5,9 @@ over a real embedded broker, in the order in which Spark makes them; offsets pas
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -18,8 +20,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from connector.data_source import LedgerSource
 from connector.stream_reader import LedgerStreamReader
 from ledger.api import connect
+from ledger.broker.client import Client
 from ledger.entry import encode_entry
-from ledger.errors import DataLoss, LedgerError, NotFound, Refused
+from ledger.errors import DataLoss, LedgerError, NotFound, Refused, Unavailable
 from ledger.ledger import Ledger
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import Empty
@@ -216,6 +219,27 @@ def test_an_object_that_is_missing_is_told_by_the_task(store: Path, orders: Ledg
     lossy = reader(store, failOnDataLoss="false")
     assert rows(lossy, start, end) == [10, 11]
     stopped(lossy)
+
+
+def test_a_broker_that_hangs_ends_the_query_in_time(
+    store: Path, orders: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = reader(store, startingPosition="earliest")
+    start = text(stream.initialOffset())
+    connection = stream._running.read.connection
+    # Else it is two minutes for the call, half of one until nobody looks for another broker, and half of one for both.
+    monkeypatch.setitem(Client.call.__kwdefaults__, "attempt_seconds", 0.3)
+    monkeypatch.setattr(connection.client, "revive", None)
+    monkeypatch.setattr(connection, "_deadline_ms", 300)
+    broker = json.loads((store / "broker.json").read_text())["pid"]
+    os.kill(broker, signal.SIGSTOP)
+    try:
+        with pytest.raises(Unavailable):
+            stream.latestOffset(start, ALL)
+    finally:
+        os.kill(broker, signal.SIGCONT)
+    assert rows(stream, start, text(stream.latestOffset(start, ALL))) == list(range(10))
+    stream.stop()
 
 
 def test_a_ledger_made_again_is_not_the_one_that_was_read(store: Path, orders: Ledger) -> None:
