@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from ledger.cache.mapped_block import read_block
 from ledger.cursor_calls import OpenCursor
 from ledger.entry import encode_entry, parse_entry
+from ledger.errors import LedgerError, Unavailable
+from ledger.ledger_offloader import UNTOLD, LocalLedger, Told
+from ledger.life_calls import ChangePolicy
 from ledger.managed_ledger import ManagedLedger
 from ledger.offload_calls import OffloadPrefix, OffloadStatus
-from ledger.offload_context import Attempt
+from ledger.offload_context import Attempt, Driver
 from ledger.offloader_choice import OffloaderChoice
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
@@ -74,6 +79,14 @@ class OffloadRig:
     def objects(self) -> ObjectStore:
         return self.copies.store
 
+    def policy(self, **values: int) -> dict[str, int]:
+        return self.store.policies.change(ChangePolicy("log", values=values)).effective
+
+    def upkeep(self) -> None:
+        """One round of what the broker does by itself."""
+        self.store.upkeep.round()
+        self.store.offloads.round()
+
     def crash(self) -> None:
         """Go on as another broker, after this one died."""
         self.store = self._open(take_over=True)
@@ -132,3 +145,37 @@ class OffloadRig:
     def close(self) -> None:
         self.store.close()
         self.copies.close()
+
+
+class Failing:
+    """An offloader that fails for some ledgers, and else is the real one."""
+
+    def __init__(self, rig: OffloadRig, *ledgers: int, error: type[LedgerError] = Unavailable) -> None:
+        self.real, self.ledgers, self.error = rig.copies, ledgers, error
+        self.before: Callable[[int], object] = lambda _: None
+        self.attempts: list[uuid.UUID] = []
+        self.deleted: list[uuid.UUID] = []
+        self.driver = rig.copies.driver
+        rig.offloader = self
+
+    def offload(
+        self, ledger: LocalLedger, attempt: uuid.UUID, extra_metadata: Mapping[str, str], told: Told = UNTOLD
+    ) -> None:
+        self.attempts.append(attempt)
+        self.before(ledger.ledger_id)
+        if ledger.ledger_id in self.ledgers:
+            raise self.error(f"ledger {ledger.ledger_id} cannot be copied today")
+        self.real.offload(ledger, attempt, extra_metadata, told)
+
+    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> object:
+        return self.real.read_offloaded(ledger_id, attempt, driver)
+
+    def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
+        self.deleted.append(attempt)
+        self.real.delete_offloaded(ledger_id, attempt, driver)
+
+    def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
+        return self.real.delete_orphans(store_id, kept)
+
+    def close(self) -> None:
+        pass

@@ -8,63 +8,17 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping
 
 import pytest
-from offload_rig import HOUR, OffloadRig
+from offload_rig import HOUR, Failing, OffloadRig
 
-from ledger.errors import LedgerError, NotFound, Refused, Unavailable
-from ledger.ledger_offloader import UNTOLD, LocalLedger, NoOffloader, Told
-from ledger.life_calls import ChangePolicy
+from ledger.errors import NotFound, Refused, Unavailable
+from ledger.ledger_offloader import NoOffloader
 from ledger.offload_calls import OffloadPrefix
 from ledger.offload_context import Attempt, Driver
 from ledger.offloaded_segment import OffloadedSegment
 from ledger.position import EARLIEST, LATEST, Position
 from offload.object_key import ObjectKey
-
-
-class Failing:
-    """An offloader that fails for some ledgers, and else is the real one."""
-
-    def __init__(self, rig: OffloadRig, *ledgers: int, error: type[LedgerError] = Unavailable) -> None:
-        self.real, self.ledgers, self.error = rig.copies, ledgers, error
-        self.before: Callable[[int], object] = lambda _: None
-        self.attempts: list[uuid.UUID] = []
-        self.deleted: list[uuid.UUID] = []
-        self.driver = rig.copies.driver
-        rig.offloader = self
-
-    def offload(
-        self, ledger: LocalLedger, attempt: uuid.UUID, extra_metadata: Mapping[str, str], told: Told = UNTOLD
-    ) -> None:
-        self.attempts.append(attempt)
-        self.before(ledger.ledger_id)
-        if ledger.ledger_id in self.ledgers:
-            raise self.error(f"ledger {ledger.ledger_id} cannot be copied today")
-        self.real.offload(ledger, attempt, extra_metadata, told)
-
-    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> object:
-        return self.real.read_offloaded(ledger_id, attempt, driver)
-
-    def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
-        self.deleted.append(attempt)
-        self.real.delete_offloaded(ledger_id, attempt, driver)
-
-    def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
-        return self.real.delete_orphans(store_id, kept)
-
-    def close(self) -> None:
-        pass
-
-
-def policy(rig: OffloadRig, **values: int) -> dict[str, int]:
-    return rig.store.policies.change(ChangePolicy("log", values=values)).effective
-
-
-def upkeep(rig: OffloadRig) -> None:
-    """One round of what the broker does by itself."""
-    rig.store.upkeep.round()
-    rig.store.offloads.round()
 
 
 # testNullOffloader
@@ -129,7 +83,7 @@ def test_a_trim_while_another_ledger_is_offloaded_changes_nothing_for_it(rig: Of
     failing = Failing(rig)
     first, second, third, last = rig.ids()
     rig.cursor_at(Position(second, 0))
-    policy(rig, retentionTimeInMinutes=0, retentionSizeInMB=0)
+    rig.policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
     failing.before = lambda ledger_id: rig.store.ledger("log").trim() if ledger_id == second else None
     assert rig.offload().state == "done"
     assert rig.ids() == [second, third, last]
@@ -143,7 +97,7 @@ def test_a_ledger_that_was_trimmed_before_its_turn_is_no_failure(rig: OffloadRig
     rig.fill(3)
     failing = Failing(rig)
     last = rig.ids()[-1]
-    policy(rig, retentionTimeInMinutes=0, retentionSizeInMB=0)
+    rig.policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
     failing.before = lambda _: rig.store.ledger("log").trim()
     status = rig.offload()
     assert (status.state, status.failure) == ("done", "")
@@ -237,7 +191,7 @@ def test_an_attempt_that_another_one_replaced_is_not_completed(rig: OffloadRig) 
 def test_retention_deletes_offloaded_objects_with_their_ledgers(rig: OffloadRig) -> None:
     rig.fill(2)
     rig.offload()
-    policy(rig, retentionTimeInMinutes=0, retentionSizeInMB=0)
+    rig.policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
     first, second, last = rig.ids()
     assert rig.store.ledger("log").trim().ledgers == [first, second]
     assert len(rig.store._metadata.unwanted.all()) == 2
@@ -264,7 +218,7 @@ def test_what_an_incomplete_attempt_left_goes_with_the_ledger(rig: OffloadRig) -
     rig.offload()
     left = ObjectKey(rig.attempts()[sealed].attempt, sealed)
     rig.objects.put(left.data_name, b"left by a crash")
-    policy(rig, retentionTimeInMinutes=0, retentionSizeInMB=0)
+    rig.policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
     rig.store.ledger("log").trim()
     rig.store.offloads.sweep()
     assert rig.stored() == []
@@ -277,38 +231,6 @@ def test_an_empty_ledger_is_never_offloaded(rig: OffloadRig) -> None:
     rig.crash()  # seals what was open; nothing is appended since
     assert rig.offload().state == "done"
     assert rig.complete() == rig.ids()
-
-
-# testAutoTriggerOffload
-def test_size_lets_the_oldest_ledgers_go_by_themselves(rig: OffloadRig) -> None:
-    rig.fill(4, size=100)
-    sizes = [part.size_bytes for part in rig.store.ledger("log").snapshot.segments]
-    policy(rig, managedLedgerOffloadThresholdInBytes=sizes[3] + sizes[2])
-    upkeep(rig)
-    assert rig.complete() == rig.ids()[:2]
-
-
-def test_age_lets_a_ledger_go_when_it_is_reached(rig: OffloadRig) -> None:
-    rig.fill(2)
-    policy(rig, offloadTimeInMinutes=10)
-    upkeep(rig)
-    assert rig.complete() == []
-    rig.now += 10 * 60_000 - 1
-    upkeep(rig)
-    assert rig.complete() == []
-    rig.now += 1
-    upkeep(rig)
-    assert rig.complete() == rig.ids()[:2]
-
-
-# offloadAsSoonAsClosed
-def test_a_threshold_of_nothing_offloads_at_the_seal(rig: OffloadRig) -> None:
-    rig.append(b"x")
-    policy(rig, managedLedgerOffloadThresholdInBytes=0)
-    rig.append(b"y", b"z", b"1")
-    rig.store.upkeep._look_after(rig.store.ledger("log").name)  # as the seal has it done
-    rig.store.offloads.round()
-    assert rig.complete() == rig.ids()[:1]
 
 
 # manualTriggerWhileAutoInProgress, autoTriggerWhileManualInProgress, multipleAutoTriggers
@@ -327,7 +249,7 @@ def test_one_run_at_a_time(rig: OffloadRig) -> None:
     assert inside.wait(30)
     with pytest.raises(Refused, match="is being offloaded already"):
         rig.store.offloads.offload(OffloadPrefix("log"))
-    policy(rig, managedLedgerOffloadThresholdInBytes=0)
+    rig.policy(managedLedgerOffloadThresholdInBytes=0)
     rig.store.offloads.consider(rig.store.ledger("log").name)
     rig.store.offloads.consider(rig.store.ledger("log").name)
     assert not rig.store.offloads._waiting
@@ -401,102 +323,6 @@ def test_each_ledger_is_opened_once_however_often_it_is_read(rig: OffloadRig) ->
     rig.copies.read_offloaded = counted  # type: ignore[method-assign, assignment]
     assert rig.contents() == rig.contents() == payloads
     assert opened == rig.ids()[:3]
-
-
-# testBookkeeperFirstOffloadRead
-def test_the_local_copy_is_read_until_it_is_deleted(rig: OffloadRig) -> None:
-    payloads = rig.fill(2)
-    rig.offload()
-    assert rig.contents() == payloads
-    assert rig.copies.windows.requests == 0
-    rig.now += 5 * HOUR
-    rig.store.ledger("log").trim()
-    assert rig.contents() == payloads
-    assert rig.copies.windows.requests > 0
-
-
-def test_tiered_first_reads_the_objects_and_falls_back_on_the_local_copy(make_rig: Callable[..., OffloadRig]) -> None:
-    rig = make_rig(managedLedgerDataReadPriority="tiered-storage-first")
-    payloads = rig.fill(2)
-    rig.offload()
-    assert rig.contents() == payloads
-    assert rig.copies.windows.requests > 0
-    rig.objects.delete(rig.stored())
-    rig.crash()
-    assert rig.contents() == payloads
-
-
-def test_the_local_copy_goes_after_the_lag_and_not_before(rig: OffloadRig) -> None:
-    rig.fill(2)
-    rig.offload()
-    rig.now += 4 * HOUR - 1
-    assert rig.store.ledger("log").trim().local == []
-    rig.now += 1
-    assert rig.store.ledger("log").trim().local == rig.ids()[:2]
-    assert rig.local() == {rig.ids()[2]}
-    assert rig.store.ledger("log").trim().local == []
-
-
-def test_a_lag_of_minus_one_keeps_the_local_copy(rig: OffloadRig) -> None:
-    rig.fill(1)
-    rig.offload()
-    policy(rig, managedLedgerOffloadDeletionLagInMillis=-1)
-    rig.now += 1000 * HOUR
-    assert rig.store.ledger("log").trim().local == []
-
-
-def test_what_is_not_offloaded_keeps_its_local_copy_whatever_its_age(rig: OffloadRig) -> None:
-    rig.fill(2)
-    first, second, last = rig.ids()
-    rig.offload(Position(second, 0))
-    rig.now += 1000 * HOUR
-    rig.store.ledger("log").trim()
-    assert rig.local() == {second, last}
-    assert first not in rig.local()
-
-
-def test_retention_waits_for_the_offload_where_the_policy_says_so(rig: OffloadRig) -> None:
-    rig.fill(2)
-    first, second, last = rig.ids()
-    Failing(rig, first)
-    policy(rig, retentionTimeInMinutes=60, offloadTimeInMinutes=10, retentionWaitsForOffload=1)
-    rig.now += 2 * HOUR
-    upkeep(rig)
-    assert rig.ids() == [first, second, last]
-    policy(rig, retentionWaitsForOffload=0)
-    upkeep(rig)
-    assert rig.ids() == [last]
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"retentionTimeInMinutes": 10, "offloadTimeInMinutes": 10}, "600, and deleted before"),
-        ({"retentionTimeInMinutes": 10, "managedLedgerOffloadThresholdInSeconds": 601}, "601, and deleted before"),
-        ({"retentionSizeInMB": 1, "offloadSizeInMB": 1}, "and deleted before at retentionSizeInMB 1"),
-        ({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0, "offloadSizeInMB": 0}, "and deleted before"),
-        ({"offloadTimeInMinutes": 1, "managedLedgerOffloadThresholdInSeconds": 61}, "twice"),
-        ({"offloadTimeInMinutes": -2}, "is -2, expected an integer from -1"),
-    ],
-)
-def test_what_would_be_deleted_before_it_is_offloaded_is_refused(
-    rig: OffloadRig, values: dict[str, int], message: str
-) -> None:
-    rig.fill(1)
-    with pytest.raises(Refused, match=message):
-        policy(rig, **values)
-    assert rig.store.policies.change(ChangePolicy("log")).stated == {}
-
-
-def test_the_seeds_names_are_kept_under_the_later_ones(rig: OffloadRig) -> None:
-    rig.fill(1)
-    found = rig.store.policies.change(ChangePolicy("log", values={"offloadTimeInMinutes": 2, "offloadSizeInMB": 3}))
-    assert found.stated == {
-        "managedLedgerOffloadThresholdInSeconds": 120,
-        "managedLedgerOffloadThresholdInBytes": 3 * 1024 * 1024,
-    }
-    left = rig.store.policies.change(ChangePolicy("log", forget=["offloadTimeInMinutes"])).stated
-    assert left == {"managedLedgerOffloadThresholdInBytes": 3 * 1024 * 1024}
 
 
 def test_a_handle_is_made_anew_when_the_offloader_is_another(rig: OffloadRig) -> None:
