@@ -19,7 +19,8 @@ from ledger.errors import Fenced, LedgerError, Unavailable
 from ledger.managed_ledger import ManagedLedger
 from ledger.position import Position
 from ledger.store import Store
-from tests.ledger.test_managed_ledger import commit, contents, create, entry, open_store
+from tests.ledger.log_rig import contents, entry
+from tests.ledger.store_rig import commit, create, open_store
 
 
 @pytest.fixture
