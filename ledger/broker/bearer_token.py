@@ -40,7 +40,9 @@ def require_reference(text: str, what: str) -> str:
     if kind not in ("file", "env") or not name:
         raise Refused(f"{what} is no reference to a token", hint=f"Give {_FORMS}; what was given is not shown")
     if kind == "file" and not _path(name).is_absolute():
-        raise Refused(f"{what} names the file {name!r}, expected an absolute path", hint=f"Give {_FORMS}")
+        raise Refused(f"{what} names a file, expected an absolute path", hint=f"Give {_FORMS}; it is not shown")
+    if kind == "env" and not name.isidentifier():
+        raise Refused(f"{what} names a variable, expected a name of one", hint=f"Give {_FORMS}; it is not shown")
     return text
 
 

@@ -208,13 +208,18 @@ def test_without_encryption_a_client_sends_no_token(guarded: Guarded) -> None:
         connect_store(guarded.address, credentials=replace(guarded.credentials, ca="/nowhere.pem"))
 
 
-@pytest.mark.parametrize("pasted", [TOKEN, f"token:{TOKEN}", f"file:{TOKEN}x", ""])
-def test_a_pasted_token_is_not_repeated(pasted: str) -> None:
-    if pasted.startswith("file:"):
-        with pytest.raises(Refused, match="expected an absolute path"):
-            require_reference(pasted, "it")
-        return
-    with pytest.raises(Refused) as refused:
+@pytest.mark.parametrize(
+    ("pasted", "said"),
+    [
+        (TOKEN, "no reference"),
+        (f"token:{TOKEN}", "no reference"),
+        (f"file:{TOKEN}x", "expected an absolute path"),
+        (f"env:{TOKEN}.{TOKEN}", "expected a name of one"),
+        ("", "no reference"),
+    ],
+)
+def test_a_pasted_token_is_not_repeated(pasted: str, said: str) -> None:
+    with pytest.raises(Refused, match=said) as refused:
         require_reference(pasted, "it")
     assert TOKEN not in str(refused.value)
 
