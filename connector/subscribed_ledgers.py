@@ -92,6 +92,8 @@ class SubscribedLedgers:
         for _, subscription in list(self._held.values()):
             try:
                 subscription.beat()
+            except NotFound:
+                continue  # as above: else every beat of a query that goes on without it would complain
             except LedgerError as error:
                 failed = error
         if failed is not None:

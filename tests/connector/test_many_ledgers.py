@@ -304,6 +304,25 @@ def test_a_subscription_has_a_cursor_in_each_ledger_also_in_those_found_later(st
     again.reader.stop()
 
 
+@pytest.mark.parametrize("name", [{}, {"subscription": "s"}])
+def test_a_query_that_goes_on_without_a_ledger_is_alive_in_the_others(
+    store: Path, api: LedgerStore, name: dict[str, str]
+) -> None:
+    append(api.ledger("a-1"), 1)
+    append(api.ledger("a-2"), 2)
+    stream = Stream(store, ledgersPattern="a-.*", startingPosition="earliest", failOnDataLoss="false", **name)
+    assert sorted(stream.batch()) == [1, 2]
+    api.delete("a-1")
+    append(api.ledger("a-2"), 3)
+    assert stream.batch() == [3]
+    beat = stream.reader._running.held._heartbeat._beat
+    beat()
+    append(api.ledger("a-1"), 4)
+    assert stream.batch() == [4]
+    beat()
+    stream.reader.stop()
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_trimmed_entries_are_an_error_with_their_number_or_skipped_and_counted(
     store: Path, api: LedgerStore, restarted: bool
