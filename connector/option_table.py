@@ -235,7 +235,7 @@ OPTIONS: tuple[Option, ...] = (
         "",
         ("stream read",),
         "Most rows in one micro-batch; at least one entry is always read. Ignored by `Trigger.Once`.",
-        number(1, 2**62),
+        number(1, 2**63 - 1),
     ),
     Option(
         "minRowsPerTrigger",
@@ -243,7 +243,7 @@ OPTIONS: tuple[Option, ...] = (
         ("stream read",),
         "Wait for so many rows before the next micro-batch, up to `maxTriggerDelay`. Ignored by `Trigger.AvailableNow` "
         "and `Trigger.Once`.",
-        number(1, 2**62),
+        number(1, 2**63 - 1),
     ),
     Option(
         "maxTriggerDelay",

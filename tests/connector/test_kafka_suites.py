@@ -50,7 +50,7 @@ TITLES: dict[str, tuple[str, str]] = {
         ADMISSION,
         "test_a_batch_keeps_its_limits_or_is_the_oldest_entry_and_all_is_read_in_the_end",
     ),
-    "rate limit set to Long.Max should not overflow": (ADMISSION, "test_all_that_is_there_is_no_question"),
+    "rate limit set to Long.Max should not overflow": (STREAM, "test_the_largest_limit_is_none"),
     "maxOffsetsPerTrigger with non-uniform partitions": (
         ADMISSION,
         "test_a_small_ledger_is_read_to_its_end_beside_large_ones",

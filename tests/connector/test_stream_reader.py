@@ -178,6 +178,32 @@ def test_limits_and_available_now(store: Path, orders: Ledger) -> None:
     stream.stop()
 
 
+def test_the_largest_limit_is_none(store: Path, orders: Ledger) -> None:
+    most = str(2**63 - 1)
+    stream = reader(store, startingPosition="earliest", maxRowsPerTrigger=most, maxBytesPerTrigger="1048576g")
+    start = text(stream.initialOffset())
+    end = text(stream.latestOffset(start, stream.getDefaultReadLimit()))
+    assert rows(stream, start, end) == list(range(10))
+    assert stream.reportLatestOffset()["batch"]["endedBy"] == "all there was"
+    stream.stop()
+
+
+@pytest.mark.parametrize("limit", [{"maxRowsPerTrigger": "2"}, {"maxBytesPerTrigger": "1"}])
+def test_an_entry_above_the_limit_is_a_batch_of_its_own(store: Path, orders: Ledger, limit: dict[str, str]) -> None:
+    orders.append(pa.table({"n": pa.array(range(10, 15), pa.int64())}))
+    append(orders, 15, 16)
+    at = orders.end().start
+    stream = reader(store, startingPosition=f"{at.ledger_id}:9", **limit)
+    here, seen, why = text(stream.initialOffset()), [], []
+    while (end := text(stream.latestOffset(here, stream.getDefaultReadLimit()))) != here:
+        seen.append(rows(stream, here, end))
+        why.append(stream.reportLatestOffset()["batch"]["endedBy"])
+        here = end
+    assert seen == [[9], list(range(10, 15)), [15]]
+    assert why[1].startswith("one entry above ")
+    stream.stop()
+
+
 @pytest.mark.parametrize("pacing", ["true", "false"])
 def test_what_is_planned_is_read_ahead_before_a_task_asks(
     store: Path, orders: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pacing: str
