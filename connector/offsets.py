@@ -230,3 +230,12 @@ def require_no_table(end: StreamOffset) -> None:
             "query names no table",
             hint="Give option 'history' as before, at least until this batch is done",
         )
+
+
+def require_subscription(found: Mapping[str, LedgerOffset], name: str | None) -> None:
+    """Refuse a batch whose rows a subscription's records say, where there is no subscription; it is `delivered`."""
+    if found and name is None:
+        raise Refused(
+            f"the batch that is run again was decided for a subscription of {min(found)}, and the query names none",
+            hint="Give options 'subscription' and 'ackMode' as before, at least until this batch is done",
+        )

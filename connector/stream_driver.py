@@ -33,6 +33,7 @@ from connector.offsets import (
     delivered,
     require_addressed,
     require_no_table,
+    require_subscription,
 )
 from connector.options import LedgerOptions
 from connector.read_edges import ReadEdges
@@ -330,6 +331,7 @@ class StreamDriver:
         """Those of ledgers that are what they were, also where they came while the query ran; the others are lost."""
         if not offsets:
             return {}
+        require_subscription(offsets, self.held.name)
         survey, there = self.read.survey({}, of=list(offsets)), {}
         for name, at in offsets.items():
             loss = loss_in(name, at.incarnation, PositionRange(at.position, LATEST), survey)
