@@ -413,7 +413,7 @@ def test_a_ledger_that_comes_later_is_delivered_row_by_row_too(store: Path, api:
     append(api.ledger("a-2"), 2)
     at = stream.at
     assert stream.batch() == [2]
-    with pytest.raises(Refused, match="was decided for a subscription of .*a-2, and the query names none"):
+    with pytest.raises(Refused, match=r"was decided for a subscription of .*a-2, and the query names none"):
         Stream(store, ledgersPattern="a-.*").rows(at, stream.at)
     api.delete("a-2")
     append(api.ledger("a-2"), 3)
