@@ -29,6 +29,7 @@ from ledger.entry import Buffer
 from ledger.errors import LedgerError, Unavailable
 from ledger.position import Position
 from ledger.run_calls import CommitRun, CommittedRun
+from ledger.sync_crew import SyncCrew
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ _GROUPS_IN_A_ROW = 8
 
 
 class Log(Protocol[Written]):
-    """What the queue writes to. All but `settle` are called in the writing turn."""
+    """What the queue writes to. Where nothing else is said, a call is made in the writing turn."""
 
     def room(self) -> Room:
         """What the ledger that is being written still takes."""
@@ -119,8 +120,19 @@ class Log(Protocol[Written]):
         """The appends of what was written, in order."""
         ...
 
-    def settle(self, written: list[Written]) -> list[PendingAppend]:
-        """In the syncing turn: sync and answer; returns, in order, what must be written again in a new ledger."""
+    def begin_sync(self, written: list[Written]) -> None:
+        """In the syncing turn: have the kernel begin to write what was written; a hint."""
+        ...
+
+    def sync(self, written: list[Written]) -> Exception | None:
+        """In the syncing turn: wait until the device has what was written; returns what it failed with."""
+        ...
+
+    def settle(self, written: list[Written], error: Exception | None) -> list[PendingAppend]:
+        """In the syncing turn, after the sync: answer; returns, in order, what must be written again in a new ledger.
+
+        With an `error` nothing of it is durable, or it is not ours any more.
+        """
         ...
 
     def commit_run(self, run: PendingRun) -> None:
@@ -135,12 +147,16 @@ class Log(Protocol[Written]):
 class AppendQueue(Generic[Written]):
     """The queue of one managed ledger."""
 
-    def __init__(self, executor: Executor, log: Log[Written]) -> None:
+    def __init__(self, executor: Executor, crew: SyncCrew, log: Log[Written]) -> None:
         self._executor = executor
+        self._crew = crew
         self._log = log
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[Item] = deque()
         self._written: list[Written] = []
+        self._taken: list[Written] = []
+        self._error: Exception | None = None
         self._again: list[PendingAppend] = []
         self._writing = self._syncing = False
         self._sync_asked = False  # of the executor, which has not come to it
@@ -151,7 +167,7 @@ class AppendQueue(Generic[Written]):
 
         With `here` the caller does, where nobody else is at it. It must hold nothing that an answer may wait for.
         """
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise Unavailable(self._closed)
             self._waiting.append(item)
@@ -165,14 +181,14 @@ class AppendQueue(Generic[Written]):
 
     def close(self, reason: str) -> None:
         """Refuse what comes from now on with `reason`, and wait until all that was queued is settled."""
-        with self._changed:
+        with self._lock:
             self._closed = reason
             self._changed.wait_for(lambda: not self._writing and not self._syncing)
 
     def wait_settled(self) -> list[PendingAppend]:
         """In the writing turn: wait until all that was written is synced; returns what must be written again."""
         self._sync_if_asked()
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._syncing)
             again, self._again = self._again, []
             return again
@@ -182,10 +198,10 @@ class AppendQueue(Generic[Written]):
 
         Returns all that must be written again, in order.
         """
-        with self._changed:
+        with self._lock:
             back, self._written = self._written, []
         self._sync_if_asked()
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._syncing)
             again, self._again = self._again, []
             return again + self._log.items(back)
@@ -199,7 +215,7 @@ class AppendQueue(Generic[Written]):
                 self._log.make_change(group)
             elif group:
                 self._to_be_synced(self._log.write(group))
-            with self._changed:
+            with self._lock:
                 if not self._waiting and not self._again:
                     self._writing = False
                     self._changed.notify_all()
@@ -208,7 +224,7 @@ class AppendQueue(Generic[Written]):
 
     def _to_be_synced(self, part: Written | None) -> None:
         while part is not None:
-            with self._changed:
+            with self._lock:
                 again, self._again = self._again, []
                 if not again:
                     self._written.append(part)
@@ -220,45 +236,58 @@ class AppendQueue(Generic[Written]):
             part = self._log.write(again + self._log.items([part]))
         else:
             return
-        self._executor.submit(self._sync_if_asked)
+        self._crew.ask(self)
+
+    def take(self) -> bool:
+        """Take the syncing turn and all that was written, unless another thread has since it was asked for."""
+        with self._lock:
+            if not self._sync_asked:
+                return False
+            self._sync_asked = False
+            self._taken, self._written = self._written, []
+            return True
+
+    def begin(self) -> None:
+        """In the syncing turn: have the kernel begin to write what was taken; a hint."""
+        if self._taken:
+            self._log.begin_sync(self._taken)
+
+    def sync(self) -> None:
+        """In the syncing turn: wait until the device has what was taken."""
+        self._error = self._log.sync(self._taken) if self._taken else None
+
+    def answer(self, looked: Exception | None) -> bool:
+        """In the syncing turn: answer what was taken, and take what was written meanwhile; false at the turn's end."""
+        again = self._log.settle(self._taken, self._error or looked) if self._taken else []
+        with self._lock:
+            if again:
+                self._again = again + self._log.items(self._written)
+                self._written = []
+            self._taken, self._written = self._written, []
+            if self._taken:
+                return True
+            self._syncing = False
+            self._changed.notify_all()
+            if self._writing or not self._again:
+                return False
+            self._writing = True
+        self._executor.submit(self._write_turn)
+        return False
 
     def _sync_if_asked(self) -> None:
-        """Take the syncing turn, unless another thread has taken it since it was asked for."""
-        with self._changed:
-            asked, self._sync_asked = self._sync_asked, False
-        if asked:
-            self._sync_turn()
-
-    def _sync_turn(self) -> None:
-        for _ in range(_GROUPS_IN_A_ROW):
-            with self._changed:
-                written, self._written = self._written, []
-            again = self._log.settle(written) if written else []
-            with self._changed:
-                if again:
-                    self._again = again + self._log.items(self._written)
-                    self._written = []
-                if not self._written:
-                    self._syncing = False
-                    self._changed.notify_all()
-                    if self._writing or not self._again:
-                        return
-                    self._writing = True
-                    break
-        else:
-            with self._changed:
-                self._sync_asked = True
-            self._executor.submit(self._sync_if_asked)
-            return
-        self._write_turn()
+        """Take the syncing turn to its end, unless another thread has taken it since it was asked for."""
+        more = self.take()
+        while more:
+            self.sync()
+            more = self.answer(self._crew.look())
 
     def _next_group(self) -> Group:
         """What must be written again, else what waits; a run or a change only when nothing is in flight."""
-        with self._changed:
+        with self._lock:
             again, self._again = self._again, []
             group = again or self._take()
         if not isinstance(group, list) and (again := self.wait_settled()):
-            with self._changed:
+            with self._lock:
                 self._waiting.appendleft(group)
             return again
         return group
@@ -269,6 +298,8 @@ class AppendQueue(Generic[Written]):
         head = self._waiting.popleft()
         if not isinstance(head, PendingAppend):
             return head
+        if not self._waiting:
+            return [head]
         room = self._log.room()
         group, entries, size = [head], len(head.entries), head.size
         while self._waiting:

@@ -32,7 +32,7 @@ class EpochFile:
         """Write `epoch`, which the metadata has already."""
         self._expected = _EPOCH.pack(epoch)
         self._stamp_ns = epoch * 1_000_000_000
-        self._path = path
+        self._name = str(path)  # a look is taken twice for every group of appends: no path object for it
         self._fd = disk.open_or_create(path)
         try:
             disk.write_all(self._fd, [self._expected], 0, path)
@@ -46,7 +46,7 @@ class EpochFile:
         """Whether nobody has written another epoch, as far as this file can tell."""
         try:
             # By its name: whoever takes the store over writes what is there then.
-            return self._fd >= 0 and self._is_untouched(self._path.stat())
+            return self._fd >= 0 and self._is_untouched(os.stat(self._name))  # noqa: PTH116 — see `_name`
         except OSError:
             return False  # the disk is failing: the metadata knows
 

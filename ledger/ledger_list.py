@@ -45,6 +45,7 @@ from ledger.segment_index import EntryIndex
 from ledger.segment_recovery import RecoveredSegment, recover_segment, seal_recovered
 from ledger.segment_writer import SealedSegment, SegmentWriter, data_path, index_path
 from ledger.settings import Settings
+from ledger.sync_crew import SyncCrew
 from ledger.trim_mark import TrimMark
 
 _log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class LogContext:
     settings: Settings
     clock: Clock
     executor: Executor
+    crew: SyncCrew
     sealed: Callable[[str], None]
     """Told the name of a managed ledger that has just sealed a ledger; must not wait for anything."""
     deleted: Callable[[Collection[int]], None]

@@ -57,7 +57,7 @@ class LogWriter:
         self._stamp = BrokerStamp(snapshot.last_timestamp_ms(), snapshot.rows)
         self._failure: LedgerError | None = None
         self._unsealed = False
-        self._queue: AppendQueue[Written] = AppendQueue(context.executor, self)
+        self._queue: AppendQueue[Written] = AppendQueue(context.executor, context.crew, self)
         publish(snapshot)
 
     @property
@@ -174,13 +174,26 @@ class LogWriter:
 
     # In the syncing turn.
 
-    def settle(self, written: list[Written]) -> list[PendingAppend]:
-        """Sync, read the epoch, acknowledge, answer; returns what has to go to a new ledger."""
+    def begin_sync(self, written: list[Written]) -> None:
+        """Have the kernel begin to write to the device."""
+        written[0].ledger.begin_sync()
+
+    def sync(self, written: list[Written]) -> Exception | None:
+        """Wait for the device; returns what it failed with."""
+        try:
+            if _follows(written):
+                written[0].ledger.sync()
+        except Exception as error:  # noqa: BLE001 — `settle` tells whoever waits, whatever it is
+            return error
+        return None
+
+    def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:
+        """After the sync and a look at the epoch: acknowledge and answer; returns what has to go to a new ledger."""
         log, group = written[0].ledger, self.items(written)
-        if written[0].firsts[0].entry_id != log.index.count:
+        if not _follows(written):
             return group  # what is before it in the file was not acknowledged, nor may it ever be
         try:
-            self._make_durable(log, written[-1].end)
+            self._show(log, written[-1].end, failed)
         except OSError as error:
             self._give_up(error)
             return _tried_once(group, self._name, error)
@@ -200,6 +213,13 @@ class LogWriter:
                 for item, first in zip(part.group, part.firsts, strict=True):
                     item.future.set_result(first)
         return []
+
+    def _show(self, log: OpenLedger, end: int, failed: Exception | None) -> None:
+        """Let readers see all up to entry `end`, which is synced and ours; else raise why it is not."""
+        if failed is not None:
+            raise failed
+        log.acknowledge(end)
+        self._publish(self.list.snapshot(log))
 
     def _is_writable(self) -> bool:
         log = self._open
@@ -350,6 +370,11 @@ class LogWriter:
         self._stamp = BrokerStamp(self._stamp.timestamp_ms, snapshot.rows)
 
 
+def _follows(written: list[Written]) -> bool:
+    """Whether all that is before it in its ledger is acknowledged."""
+    return written[0].firsts[0].entry_id == written[0].ledger.index.count
+
+
 def _tried_once(group: list[PendingAppend], name: str, error: BaseException) -> list[PendingAppend]:
     """Those that the disk has failed for the first time; the others are told that it was once too often."""
     _fail([item for item in group if item.tried], _failed_twice(name, error))
@@ -362,9 +387,11 @@ def _tried_once(group: list[PendingAppend], name: str, error: BaseException) -> 
 def _standing(group: list[PendingAppend], name: str) -> list[PendingAppend]:
     """Those that may be written; the others are told that one before them has failed."""
     fallen_ones = [item for item in group if item.admission is not None and not item.admission.standing]
+    if not fallen_ones:
+        return group
     _fail(fallen_ones, fallen(name))
     # Their failure may have felled others.
-    return group if not fallen_ones else _standing([item for item in group if item not in fallen_ones], name)
+    return _standing([item for item in group if item not in fallen_ones], name)
 
 
 def _failed_twice(name: str, error: BaseException) -> Unavailable:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ledger.ledger_policy import LedgerPolicy
 from ledger.log_snapshot import LogSegment
 from ledger.segment_index import EntryIndex
@@ -48,6 +50,10 @@ class OpenLedger:
         """Reserve space for a run, as far as the open block reaches."""
         self._writer.preallocate(length)
 
+    def begin_sync(self) -> None:
+        """Have the kernel begin to write what was written; a hint."""
+        self._writer.begin_sync()
+
     def sync(self) -> None:
         """Make everything written durable."""
         self._writer.sync()
@@ -61,7 +67,7 @@ class OpenLedger:
         """Let readers see the first `entries` entries, all of which are synced."""
         before = self.index.count
         self._writer.acknowledge(entries)
-        self._acknowledged_size += int(self.index.lengths[before:].sum())
+        self._acknowledged_size += int(np.add.reduce(self.index.lengths[before:]))
 
     def forget_unacknowledged(self) -> None:
         """Remove what was written and not acknowledged."""

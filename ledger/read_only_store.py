@@ -41,6 +41,7 @@ from ledger.segment_index import EntryIndex
 from ledger.segment_recovery import recover_segment
 from ledger.segment_writer import data_path
 from ledger.settings import Settings
+from ledger.sync_crew import SyncCrew
 
 _ATTEMPTS = 3
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class ReadOnlyStore:
             Settings(),
             system_clock_ms,
             ThreadPoolExecutor(1, thread_name_prefix="none"),
+            SyncCrew(1, lambda: None),
             lambda name: None,  # noqa: ARG005 — nothing is ever sealed here
             lambda ledger_ids: None,  # noqa: ARG005 — nor deleted
         )

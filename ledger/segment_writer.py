@@ -180,6 +180,11 @@ class SegmentWriter:
         self._written += len(places)
         return first
 
+    def begin_sync(self) -> None:
+        """Have the kernel begin to write to the device; a hint, by any thread, that fails without a word."""
+        if self._sync and self._fd >= 0:
+            disk.begin_sync(self._fd)
+
     def sync(self) -> None:
         """Make everything written so far durable. Raises OSError when the device refuses; no second try."""
         self._require_sound()

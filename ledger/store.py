@@ -51,9 +51,11 @@ from ledger.run_calls import AbortRun, CommitRun, CommittedRun, StagingPlace
 from ledger.segment_format import require_block_bytes
 from ledger.settings import Settings
 from ledger.staging import StagingArea
+from ledger.sync_crew import SyncCrew
 from ledger.upkeep import Upkeep
 
 _DRAINING_THREADS = 16
+_SYNCING_THREADS = 4
 _log = logging.getLogger(__name__)
 
 
@@ -89,6 +91,7 @@ class Store:
         self._settings = settings
         self._clock = clock
         self._executor = ThreadPoolExecutor(_DRAINING_THREADS, thread_name_prefix="drain")
+        self._crew = SyncCrew(_SYNCING_THREADS, self.require_ours)
         self._staging = StagingArea(path / "staging", new_id)
         self._opened: dict[str, ManagedLedger] = {}
         self.on_deleted: Callable[[Collection[int]], None] = _nobody
@@ -122,6 +125,7 @@ class Store:
             settings,
             clock,
             self._executor,
+            self._crew,
             self.upkeep.sealed,
             lambda ledger_ids: self.on_deleted(ledger_ids),  # noqa: PLW0108 — as it is then, not now
             offloader,
@@ -348,6 +352,7 @@ class Store:
         """Settle everything and let the store go."""
         self.settle()
         self._executor.shutdown()
+        self._crew.close()
         self._opened.clear()
         self._metadata.close()
         self._lock_held.release()

@@ -18,6 +18,7 @@ from ledger.append_queue import AppendQueue, CheckedEntry, PendingAppend, Pendin
 from ledger.errors import Unavailable
 from ledger.position import Position
 from ledger.run_calls import CommitRun
+from ledger.sync_crew import SyncCrew
 
 
 def item(*sizes: int) -> PendingAppend:
@@ -44,6 +45,7 @@ class Disk:
         self.written: list[int] = []
         self.inside = {"write": 0, "sync": 0}
         self.fail_next = 0
+        self.begun = 0
         self.free = threading.Event()
         self.free.set()
         self.entered = threading.Event()
@@ -60,13 +62,23 @@ class Disk:
             self.written += [item.size for item in group]
             return Written(group)
 
-    def settle(self, written: list[Written]) -> list[PendingAppend]:
+    def begin_sync(self, written: list[Written]) -> None:
+        self.begun += len(written)
+
+    def sync(self, written: list[Written]) -> Exception | None:
         with self._alone("sync"):
+            assert written
             self.entered.set()
             assert self.free.wait(10)
-            items = self.items(written)
             if self.fail_next:
                 self.fail_next -= 1
+                return OSError("as asked for")
+            return None
+
+    def settle(self, written: list[Written], error: Exception | None) -> list[PendingAppend]:
+        with self._alone("sync"):
+            items = self.items(written)
+            if error is not None:
                 return items
             self._done(items)
             return []
@@ -98,10 +110,17 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def make(executor: ThreadPoolExecutor) -> Callable[..., tuple[AppendQueue[Written], Disk]]:
+def crew() -> Iterator[SyncCrew]:
+    crew = SyncCrew(2, lambda: None)
+    yield crew
+    crew.close()
+
+
+@pytest.fixture
+def make(executor: ThreadPoolExecutor, crew: SyncCrew) -> Callable[..., tuple[AppendQueue[Written], Disk]]:
     def made(entries: int = 100, size: int = 1000) -> tuple[AppendQueue[Written], Disk]:
         disk = Disk(entries, size)
-        disk.queue = AppendQueue(executor, disk)
+        disk.queue = AppendQueue(executor, crew, disk)
         return disk.queue, disk
 
     return made
@@ -259,12 +278,13 @@ def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> 
 
         def busy(
             written: list[Written],
-            settle: Callable[[list[Written]], list[PendingAppend]] = settle,
+            error: Exception | None,
+            settle: Callable[[list[Written], Exception | None], list[PendingAppend]] = settle,
             queue: AppendQueue[Written] = queue,
         ) -> list[PendingAppend]:
             if not stop.is_set():
                 queue.put(item(1), here=True)
-            return settle(written)
+            return settle(written, error)
 
         disk.settle = busy  # type: ignore[method-assign]
         queues.append(queue)
@@ -281,13 +301,13 @@ def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> 
 
 
 @pytest.mark.parametrize("wait", ["wait_settled", "reclaim"])
-def test_logs_that_wait_for_their_syncs_do_so_with_fewer_threads_than_logs(wait: str) -> None:
+def test_logs_that_wait_for_their_syncs_do_so_with_fewer_threads_than_logs(wait: str, crew: SyncCrew) -> None:
     """Each log waits before its second group, as for a new ledger, and the only thread there is has to do it all."""
     with ThreadPoolExecutor(1) as executor:
         queues, last = [], []
         for _ in range(3):
             disk = Disk(entries=1)
-            queue = disk.queue = AppendQueue(executor, disk)
+            queue = disk.queue = AppendQueue(executor, crew, disk)
             write = disk.write
 
             def full(

@@ -1,0 +1,133 @@
+"""The threads that sync the logs of a store: where more logs wait than there are threads, each takes several at once.
+
+    asked   A B C D E F …         one thread: A C E    begin to write A C E · sync A, C, E · look · answer A, C, E
+                                  another:    B D F
+
+A log that is alone has a thread of its own. A thread that takes several has the kernel begin to write all of them
+before it waits for the first, so that the device has as much to do as if there were a thread for each; and it looks
+once, after the last sync and before the first answer, whether the store is still ours.
+
+Invariants
+- Each log is in one thread's hands at a time: the queue asks again only once its turn is over.
+- A turn says itself whether there is still something to do: whoever needs it sooner may have done it.
+- Who goes on with a log takes one that waits along: no log that never falls silent keeps another waiting for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+_TAKEN_MAX = 32
+_log = logging.getLogger(__name__)
+
+
+class SyncTurn(Protocol):
+    """What is done for one log, step by step. Nothing of it raises."""
+
+    def take(self) -> bool:
+        """Take what is to be synced; false when somebody else has."""
+        ...
+
+    def begin(self) -> None:
+        """Have the kernel begin to write what was taken."""
+        ...
+
+    def sync(self) -> None:
+        """Wait until the device has it."""
+        ...
+
+    def answer(self, looked: Exception | None) -> bool:
+        """Answer whoever waits for it, with what the look told; whether the next has been taken already."""
+        ...
+
+
+class SyncCrew:
+    """So many threads, made when the first turn is asked for. `look` raises when the store is not ours any more."""
+
+    def __init__(self, threads: int, look: Callable[[], None]) -> None:
+        self._asked: SimpleQueue[SyncTurn | None] = SimpleQueue()
+        self._size = threads
+        self._look = look
+        self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()
+        self._idle: list[None] = []  # one for each thread that waits for a turn; appending and popping are atomic
+
+    def ask(self, turn: SyncTurn) -> None:
+        """Have a turn made by the next thread that is free."""
+        self._asked.put(turn)
+        if not self._threads:
+            self._start()
+
+    def look(self) -> Exception | None:
+        """What keeps synced entries from being acknowledged, if anything does."""
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 — whoever waits is told, whatever it is
+            return error
+        return None
+
+    def close(self) -> None:
+        """Make all turns that were asked for, and end the threads; none may be asked for any more."""
+        with self._starting:
+            for _ in self._threads:
+                self._asked.put(None)
+            for thread in self._threads:
+                thread.join()
+            self._threads = []
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._threads:
+                return
+            threads = [threading.Thread(target=self._work, name=f"sync-{i}", daemon=True) for i in range(self._size)]
+            for thread in threads:
+                thread.start()
+            self._threads = threads
+
+    def _work(self) -> None:
+        while (turn := self._next()) is not None:
+            held = [turn] if turn.take() else []
+            try:
+                while held:
+                    held += self._share()
+                    held = self._round(held)
+            except Exception:  # noqa: BLE001 — see below
+                # Those logs stand still; the others must not for want of a thread.
+                _log.exception("the turns of %d logs ended in a way that nobody foresaw", len(held))
+
+    def _next(self) -> SyncTurn | None:
+        self._idle.append(None)
+        try:
+            return self._asked.get()
+        finally:
+            self._idle.pop()
+
+    def _round(self, turns: list[SyncTurn]) -> list[SyncTurn]:
+        """One sync of each; those that have more to sync."""
+        if len(turns) > 1:
+            for turn in turns:
+                turn.begin()
+        for turn in turns:
+            turn.sync()
+        looked = self.look()
+        return [turn for turn in turns if turn.answer(looked)]
+
+    def _share(self) -> list[SyncTurn]:
+        """What a thread takes beside what it has, of those that no thread is free for."""
+        taken: list[SyncTurn] = []
+        waiting = max(self._asked.qsize() - len(self._idle), 0)
+        for _ in range(min(-(-waiting // self._size), _TAKEN_MAX)):
+            try:
+                turn = self._asked.get_nowait()
+            except Empty:
+                break
+            if turn is None:
+                self._asked.put(None)  # for the thread that it is meant for
+                break
+            if turn.take():
+                taken.append(turn)
+        return taken

@@ -1,0 +1,181 @@
+"""Goal: who syncs many logs takes several at once, answers after one look behind the last sync, and starves none.
+
+Method: turns that write down what is done to them, and can be held.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ledger.sync_crew import SyncCrew
+
+WAIT = 10
+
+
+class Turn:
+    """One log's turn: `rounds` syncs, the first of which can be held."""
+
+    def __init__(self, name: str, log: list[str], *, rounds: int = 1, taken: bool = False) -> None:
+        self.name, self.log, self.rounds, self.taken = name, log, rounds, taken
+        self.inside, self.free, self.over = threading.Event(), threading.Event(), threading.Event()
+        self.free.set()
+        self.looked: list[Exception | None] = []
+
+    def take(self) -> bool:
+        self.log.append(f"take {self.name}")
+        if self.taken:
+            self.over.set()
+        return not self.taken
+
+    def begin(self) -> None:
+        self.log.append(f"begin {self.name}")
+
+    def sync(self) -> None:
+        self.inside.set()
+        assert self.free.wait(WAIT)
+        self.log.append(f"sync {self.name}")
+
+    def answer(self, looked: Exception | None) -> bool:
+        self.log.append(f"answer {self.name}")
+        self.looked.append(looked)
+        self.rounds -= 1
+        if not self.rounds:
+            self.over.set()
+        return self.rounds > 0
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def make(log: list[str]) -> Iterator[Callable[..., SyncCrew]]:
+    crews: list[SyncCrew] = []
+
+    def made(threads: int, look: Callable[[], None] | None = None) -> SyncCrew:
+        crews.append(SyncCrew(threads, look or (lambda: log.append("look"))))
+        return crews[-1]
+
+    yield made
+    for crew in crews:
+        crew.close()
+
+
+Make = Callable[..., SyncCrew]
+
+
+def held(crew: SyncCrew, log: list[str]) -> Turn:
+    """A turn that keeps one thread until it is let go."""
+    turn = Turn("held", log)
+    turn.free.clear()
+    crew.ask(turn)
+    assert turn.inside.wait(WAIT)
+    return turn
+
+
+def test_what_waits_for_the_only_thread_is_begun_together_and_answered_after_one_look(
+    make: Make, log: list[str]
+) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    turns = [Turn(name, log) for name in "abc"]
+    for turn in turns:
+        crew.ask(turn)
+    first.free.set()
+    assert all(turn.over.wait(WAIT) for turn in turns)
+    # One thread takes the first of them as its own, and a share of the two others with it: both.
+    done = log[log.index("answer held") + 1 :]
+    assert done == [
+        *("take a", "take b", "take c"),
+        *("begin a", "begin b", "begin c"),
+        *("sync a", "sync b", "sync c"),
+        *("look", "answer a", "answer b", "answer c"),
+    ]
+
+
+def test_a_log_has_a_thread_of_its_own_while_there_are_as_many_threads(make: Make, log: list[str]) -> None:
+    crew = make(2)
+    first = held(crew, log)
+    other = Turn("other", log)
+    crew.ask(other)
+    assert other.over.wait(WAIT)  # though the first is held
+    first.free.set()
+    assert first.over.wait(WAIT)
+    assert not [said for said in log if said.startswith("begin")]
+
+
+def test_a_log_that_never_falls_silent_takes_along_who_waits(make: Make, log: list[str]) -> None:
+    crew = make(1)
+    busy = Turn("busy", log, rounds=1_000_000)
+    crew.ask(busy)
+    assert busy.inside.wait(WAIT)
+    turn = Turn("turn", log)
+    crew.ask(turn)
+    assert turn.over.wait(WAIT)
+    busy.rounds = 1
+    assert busy.over.wait(WAIT)
+
+
+def test_a_turn_that_somebody_else_has_made_is_passed_over(make: Make, log: list[str]) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    gone, turn = Turn("gone", log, taken=True), Turn("turn", log)
+    crew.ask(gone)
+    crew.ask(turn)
+    first.free.set()
+    assert turn.over.wait(WAIT)
+    assert "sync gone" not in log
+    assert "answer gone" not in log
+
+
+def test_what_the_look_raises_is_told_to_every_turn(make: Make, log: list[str]) -> None:
+    def look() -> None:
+        raise OSError("the disk is gone")
+
+    crew = make(1, look)
+    turns = [Turn(name, log) for name in "ab"]
+    for turn in turns:
+        crew.ask(turn)
+    assert all(turn.over.wait(WAIT) for turn in turns)
+    assert [str(turn.looked[0]) for turn in turns] == ["the disk is gone"] * 2
+
+
+def test_a_turn_that_raises_takes_no_thread_along(make: Make, log: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    crew = make(1)
+    broken = Turn("broken", log)
+    broken.sync = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    crew.ask(broken)
+    turn = Turn("turn", log)
+    while not caplog.records:
+        assert not turn.over.wait(0.01)
+    crew.ask(turn)
+    assert turn.over.wait(WAIT)
+    assert "in a way that nobody foresaw" in caplog.text
+
+
+def test_closing_makes_all_that_was_asked_for_and_may_be_repeated(make: Make, log: list[str]) -> None:
+    crew = make(3)
+    turns = [Turn(str(number), log) for number in range(50)]
+    for turn in turns:
+        crew.ask(turn)
+    crew.close()
+    crew.close()
+    assert all(turn.over.is_set() for turn in turns)
+    assert log.count("look") <= len(turns)
+
+
+def test_many_turns_of_many_threads_are_each_made_once(make: Make, log: list[str]) -> None:
+    crew = make(4)
+    turns = [Turn(str(number), log, rounds=1 + number % 3) for number in range(300)]
+    askers = [threading.Thread(target=lambda part=turns[k::5]: [crew.ask(turn) for turn in part]) for k in range(5)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert all(turn.over.wait(WAIT) for turn in turns)
+    for turn in turns:
+        assert log.count(f"sync {turn.name}") == log.count(f"answer {turn.name}") == 1 + int(turn.name) % 3
