@@ -133,7 +133,12 @@ def _described(ask: Ask, options: LedgerOptions) -> list[LedgerDescription]:
     """The ledger that is loaded, in its partitions; all of the store where none is."""
     names = [canonical_name(options.ledger)] if options.ledger else ask("list", Empty()).names
     whole = [ask("describe", NameLedger(name)) for name in names]
-    return [part for one in whole for part in (one.partitions or [one])]
+    # A whole lists its partitions without their segments.
+    return [
+        described
+        for one in whole
+        for described in ([ask("describe", NameLedger(part.name)) for part in one.partitions] or [one])
+    ]
 
 
 def _ledgers(ask: Ask, options: LedgerOptions) -> Iterator[Row]:

@@ -64,6 +64,19 @@ def test_tables_of_a_store(store: Path) -> None:
     assert set(TABLES) == {"ledgers", "segments", "cursors", "holes", "cache"}
 
 
+def test_a_partitioned_ledger_is_its_partitions(store: Path) -> None:
+    whole = connect(store).create_partitioned("clicks", 2)
+    for part in whole.partitions():
+        part.append([{"n": 1}])
+        part.cursor("c")
+    for ledger in ("", "clicks"):
+        assert [(row["rows"], row["segments"], row["cursors"]) for row in table(store, "ledgers", ledger)] == [
+            (1, 1, 1)
+        ] * 2
+        assert [row["entries"] for row in table(store, "segments", ledger)] == [1, 1]
+        assert [row["backlogRows"] for row in table(store, "cursors", ledger)] == [1, 1]
+
+
 def test_millions_of_holes_are_rows_by_columns(store: Path) -> None:
     """What crosses to the task is no larger than the cursor's state."""
     held, count = PositionSet(), 2_000_000
