@@ -32,6 +32,7 @@ MIDDLEWARE = "bearer-token"
 _SCHEME = "Bearer "
 _TOKEN_CHARACTERS_MIN = 16
 _FORMS = "file:/path/of/token or env:NAME"
+_SET = "Set it before the process is started, for Spark before its session, or name a file"
 
 
 def require_reference(text: str, what: str) -> str:
@@ -51,7 +52,7 @@ def read_tokens(reference: str, *, private: bool = False) -> list[str]:
     kind, _, name = reference.partition(":")
     text = _file_text(_path(name), private=private) if kind == "file" else os.environ.get(name)
     if text is None:
-        raise NotFound(f"the environment has no variable {name!r} with the token", hint="Set it, or name a file")
+        raise NotFound(f"the environment has no variable {name!r} with the token", hint=_SET)
     tokens = [line.strip() for line in text.splitlines() if line.strip()]
     short = [token for token in tokens if len(token) < _TOKEN_CHARACTERS_MIN]
     if not tokens or short:
