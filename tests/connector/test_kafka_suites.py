@@ -77,7 +77,7 @@ TITLES: dict[str, tuple[str, str]] = {
     ),
     "failOnDataLoss=false should not return duplicated records: batch": (
         MANY,
-        "test_a_batch_that_is_repeated_after_a_trim_is_an_error_or_what_is_left",
+        "test_a_batch_read_that_is_trimmed_or_deleted_once_it_was_planned_is_an_error_or_what_is_left",
     ),
 }
 

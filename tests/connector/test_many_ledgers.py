@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from connector.batch_reader import LedgerBatchReader
 from connector.data_source import LedgerSource
 from connector.ledger_positions import positions_json, timestamps_json
 from connector.stream_reader import LedgerStreamReader
@@ -365,6 +367,32 @@ def test_a_batch_that_is_repeated_after_a_trim_is_an_error_or_what_is_left(store
     with pytest.raises(DataLoss, match=r"'a' has lost .*, 2 entries, 2 rows"):
         Stream(store, path="a").rows(start, stream.at)
     assert Stream(store, path="a", failOnDataLoss="false").rows(start, stream.at) == [3]
+
+
+def test_a_batch_read_that_is_trimmed_or_deleted_once_it_was_planned_is_an_error_or_what_is_left(
+    store: Path, api: LedgerStore
+) -> None:
+    small(api, "a", 1, 2, 3)
+    append(api.ledger("b"), 100)
+    options = {"store": str(store), "ledgers": "a,b"}
+
+    def planned(**more: str) -> tuple[LedgerBatchReader, list[InputPartition]]:
+        source = LedgerSource({**options, **more}, "0.1.0")
+        reader = source.batch_reader(source.schema())
+        return reader, list(reader.partitions())
+
+    def rows(reader: LedgerBatchReader, parts: list[InputPartition]) -> list[int]:
+        return sorted(n for part in parts for batch in reader.read(part) for n in batch.column("n").to_pylist())
+
+    strict, lossy = planned(), planned(failOnDataLoss="false")
+    trim(api, "a")
+    with pytest.raises(DataLoss, match=r"'a' has lost .*, 2 entries, 2 rows"):
+        rows(*strict)
+    assert rows(*lossy) == [3, 100]
+    api.delete("a")
+    with pytest.raises(DataLoss, match=r"'a' has lost .*the ledger was deleted"):
+        rows(*strict)
+    assert rows(*lossy) == [100]
 
 
 def test_an_empty_ledger_that_is_trimmed_before_it_was_read_has_lost_all_of_it(store: Path, api: LedgerStore) -> None:
