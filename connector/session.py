@@ -41,6 +41,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("spark.sql.execution.arrow.pyspark.enabled", "true", "toPandas and toArrow move columns", at_run_time=True),
 )
 
+LOCAL_SETTINGS: tuple[Setting, ...] = (
+    Setting("spark.sql.shuffle.partitions", "8", "a stream that groups would write 200 tiny parts a batch"),
+)
+"""What suits one machine only: for a session that is made here, never for one that is there."""
+
 
 def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = False) -> SparkSession:
     """A local session of all cores with these settings; `conf` goes before them, its names with `_` for `.`."""
@@ -52,7 +57,7 @@ def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = Fa
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master("local[*]")
-    for setting in SETTINGS:
+    for setting in SETTINGS if SparkSession.getActiveSession() else (*SETTINGS, *LOCAL_SETTINGS):
         builder = builder.config(setting.name, setting.value)
     for name, value in with_packages(delta_settings() if delta else {}, conf).items():
         builder = builder.config(name if "." in name else name.replace("_", "."), str(value))

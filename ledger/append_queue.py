@@ -120,12 +120,16 @@ class Log(Protocol[Written]):
         """The appends of what was written, in order."""
         ...
 
-    def begin_sync(self, written: list[Written]) -> None:
-        """In the syncing turn: have the kernel begin to write what was written; a hint."""
-        ...
-
     def sync(self, written: list[Written]) -> Exception | None:
         """In the syncing turn: wait until the device has what was written; returns what it failed with."""
+        ...
+
+    def begin_sync(self, written: list[Written]) -> int:
+        """In the syncing turn: the file that somebody is about to sync in place of `sync`, -1 for none."""
+        ...
+
+    def end_sync(self, written: list[Written], error: OSError | None) -> Exception | None:
+        """In the syncing turn: what became of it; returns what it failed with."""
         ...
 
     def settle(self, written: list[Written], error: Exception | None) -> list[PendingAppend]:
@@ -247,14 +251,23 @@ class AppendQueue(Generic[Written]):
             self._taken, self._written = self._written, []
             return True
 
-    def begin(self) -> None:
-        """In the syncing turn: have the kernel begin to write what was taken; a hint."""
-        if self._taken:
-            self._log.begin_sync(self._taken)
-
     def sync(self) -> None:
         """In the syncing turn: wait until the device has what was taken."""
         self._error = self._log.sync(self._taken) if self._taken else None
+
+    def begin(self) -> int:
+        """In the syncing turn, in place of `sync`: the file that is to be synced, -1 for none."""
+        self._error = None
+        try:
+            return self._log.begin_sync(self._taken) if self._taken else -1
+        except Exception as error:  # noqa: BLE001 — `settle` tells whoever waits, whatever it is
+            self._error = error
+            return -1
+
+    def end(self, error: OSError | None) -> None:
+        """In the syncing turn: what became of the file."""
+        if self._taken and self._error is None:
+            self._error = self._log.end_sync(self._taken, error)
 
     def answer(self, looked: Exception | None) -> bool:
         """In the syncing turn: answer what was taken, and take what was written meanwhile; false at the turn's end."""

@@ -174,10 +174,6 @@ class LogWriter:
 
     # In the syncing turn.
 
-    def begin_sync(self, written: list[Written]) -> None:
-        """Have the kernel begin to write to the device."""
-        written[0].ledger.begin_sync()
-
     def sync(self, written: list[Written]) -> Exception | None:
         """Wait for the device; returns what it failed with."""
         try:
@@ -186,6 +182,16 @@ class LogWriter:
         except Exception as error:  # noqa: BLE001 — `settle` tells whoever waits, whatever it is
             return error
         return None
+
+    def begin_sync(self, written: list[Written]) -> int:
+        """The file that is to be synced, -1 for none."""
+        return written[0].ledger.begin_sync() if _follows(written) else -1
+
+    def end_sync(self, written: list[Written], error: OSError | None) -> Exception | None:
+        """What became of it; returns what it failed with."""
+        if _follows(written):
+            written[0].ledger.end_sync(error)
+        return error
 
     def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:
         """After the sync and a look at the epoch: acknowledge and answer; returns what has to go to a new ledger."""

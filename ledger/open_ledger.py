@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ledger.ledger_policy import LedgerPolicy
 from ledger.log_snapshot import LogSegment
 from ledger.segment_index import EntryIndex
@@ -50,13 +48,17 @@ class OpenLedger:
         """Reserve space for a run, as far as the open block reaches."""
         self._writer.preallocate(length)
 
-    def begin_sync(self) -> None:
-        """Have the kernel begin to write what was written; a hint."""
-        self._writer.begin_sync()
-
     def sync(self) -> None:
         """Make everything written durable."""
         self._writer.sync()
+
+    def begin_sync(self) -> int:
+        """In place of `sync`: the file that the caller syncs, -1 for none."""
+        return self._writer.begin_sync()
+
+    def end_sync(self, error: OSError | None) -> None:
+        """What became of it."""
+        self._writer.end_sync(error)
 
     @property
     def failed(self) -> bool:
@@ -65,9 +67,7 @@ class OpenLedger:
 
     def acknowledge(self, entries: int) -> None:
         """Let readers see the first `entries` entries, all of which are synced."""
-        before = self.index.count
-        self._writer.acknowledge(entries)
-        self._acknowledged_size += int(np.add.reduce(self.index.lengths[before:]))
+        self._acknowledged_size += self._writer.acknowledge(entries)
 
     def forget_unacknowledged(self) -> None:
         """Remove what was written and not acknowledged."""

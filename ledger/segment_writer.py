@@ -84,7 +84,7 @@ class SegmentWriter:
         self._file = file
         self._sync = sync
         self._pending: list[EntryPlace] = []
-        self._written = self._synced = 0
+        self._written = self._syncing = self._synced = 0
         self._end = HEADER_BYTES
         self._last = BrokerStamp(0, index.first_row)
         self._reserved = 0
@@ -180,25 +180,32 @@ class SegmentWriter:
         self._written += len(places)
         return first
 
-    def begin_sync(self) -> None:
-        """Have the kernel begin to write to the device; a hint, by any thread, that fails without a word."""
-        if self._sync and self._fd >= 0:
-            disk.begin_sync(self._fd)
-
     def sync(self) -> None:
         """Make everything written so far durable. Raises OSError when the device refuses; no second try."""
-        self._require_sound()
-        entries = self.entries
-        if self._sync:
-            try:
-                disk.sync_data(self._fd)
-            except OSError as error:
-                self._failed = error
-                raise
-        self._synced = entries
+        fd = self.begin_sync()
+        try:
+            if fd >= 0:
+                disk.sync_data(fd)
+        except OSError as error:
+            self.end_sync(error)
+            raise
+        self.end_sync(None)
 
-    def acknowledge(self, entries: int | None = None) -> None:
-        """Let readers see the first `entries` entries; by default all that are synced."""
+    def begin_sync(self) -> int:
+        """In place of `sync`: the file that the caller syncs, up to what is written now; -1 for none."""
+        self._require_sound()
+        self._syncing = self.entries
+        return self._fd if self._sync else -1
+
+    def end_sync(self, error: OSError | None) -> None:
+        """What became of that sync."""
+        if error is not None:
+            self._failed = error
+        else:
+            self._synced = self._syncing
+
+    def acknowledge(self, entries: int | None = None) -> int:
+        """Let readers see the first `entries` entries; by default all that are synced. Returns the bytes of the new."""
         self._require_sound()
         entries = self._synced if entries is None else entries
         count = self.index.count
@@ -207,12 +214,13 @@ class SegmentWriter:
                 f"{self.path}: {entries} entries cannot be acknowledged: {count} are already, {self._synced} are synced"
             )
         if entries == count:
-            return
+            return 0
         places = self._pending[: entries - count]
         self._file.append(places)
         self._file.acknowledge(AcknowledgedEnd(entries, _end_of(places[-1]), places[-1].row_end))
         self.index.append(places)
         del self._pending[: len(places)]
+        return sum(place.length for place in places)
 
     def truncate_to(self, entries: int) -> None:
         """Remove entries from `entries` on, none of which may be acknowledged."""

@@ -55,7 +55,7 @@ from ledger.sync_crew import SyncCrew
 from ledger.upkeep import Upkeep
 
 _DRAINING_THREADS = 16
-_SYNCING_THREADS = 4
+_SYNCING_THREADS = 2
 _log = logging.getLogger(__name__)
 
 

@@ -1,16 +1,16 @@
-"""The threads that sync the logs of a store: where more logs wait than there are threads, each takes several at once.
+"""The threads that sync the logs of a store: where more logs wait than threads are free, one takes many at once.
 
-    asked   A B C D E F …         one thread: A C E    begin to write A C E · sync A, C, E · look · answer A, C, E
-                                  another:    B D F
+    asked   A B C D E F …         one thread: A              sync A · look · answer A
+                                  another:    B C D E F …    sync all of them together · look · answer B, C, D, E, F …
 
-A log that is alone has a thread of its own. A thread that takes several has the kernel begin to write all of them
-before it waits for the first, so that the device has as much to do as if there were a thread for each; and it looks
-once, after the last sync and before the first answer, whether the store is still ours.
+A log that is alone is synced by a thread as ever. Many are synced by the kernel together (`ledger.file_syncs`): the
+device has as much to do as if there were a thread for each, and the interpreter is not passed round between dozens of
+them. The thread looks once, after the last sync and before the first answer, whether the store is still ours.
 
 Invariants
 - Each log is in one thread's hands at a time: the queue asks again only once its turn is over.
 - A turn says itself whether there is still something to do: whoever needs it sooner may have done it.
-- Who goes on with a log takes one that waits along: no log that never falls silent keeps another waiting for ever.
+- Who goes on with a log takes those that wait along: no log that never falls silent keeps another waiting for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-_TAKEN_MAX = 32
+from ledger.file_syncs import FILES_MAX, FileSyncs
+
 _log = logging.getLogger(__name__)
 
 
@@ -32,12 +33,16 @@ class SyncTurn(Protocol):
         """Take what is to be synced; false when somebody else has."""
         ...
 
-    def begin(self) -> None:
-        """Have the kernel begin to write what was taken."""
-        ...
-
     def sync(self) -> None:
         """Wait until the device has it."""
+        ...
+
+    def begin(self) -> int:
+        """In place of `sync`: the file that is to be synced by the caller, -1 for none."""
+        ...
+
+    def end(self, error: OSError | None) -> None:
+        """What became of it."""
         ...
 
     def answer(self, looked: Exception | None) -> bool:
@@ -89,15 +94,17 @@ class SyncCrew:
             self._threads = threads
 
     def _work(self) -> None:
+        syncs = FileSyncs()
         while (turn := self._next()) is not None:
             held = [turn] if turn.take() else []
             try:
                 while held:
-                    held += self._share()
-                    held = self._round(held)
+                    held += self._share(FILES_MAX - len(held))
+                    held = self._round(held, syncs)
             except Exception:  # noqa: BLE001 — see below
                 # Those logs stand still; the others must not for want of a thread.
                 _log.exception("the turns of %d logs ended in a way that nobody foresaw", len(held))
+        syncs.close()
 
     def _next(self) -> SyncTurn | None:
         self._idle.append(None)
@@ -106,21 +113,23 @@ class SyncCrew:
         finally:
             self._idle.pop()
 
-    def _round(self, turns: list[SyncTurn]) -> list[SyncTurn]:
+    def _round(self, turns: list[SyncTurn], syncs: FileSyncs) -> list[SyncTurn]:
         """One sync of each; those that have more to sync."""
-        if len(turns) > 1:
-            for turn in turns:
-                turn.begin()
-        for turn in turns:
-            turn.sync()
+        if len(turns) == 1:
+            turns[0].sync()
+        else:
+            files = [turn.begin() for turn in turns]
+            due = [fd for fd in files if fd >= 0]
+            answers = iter(syncs.sync(due))
+            for turn, fd in zip(turns, files, strict=True):
+                turn.end(next(answers) if fd >= 0 else None)
         looked = self.look()
         return [turn for turn in turns if turn.answer(looked)]
 
-    def _share(self) -> list[SyncTurn]:
+    def _share(self, most: int) -> list[SyncTurn]:
         """What a thread takes beside what it has, of those that no thread is free for."""
         taken: list[SyncTurn] = []
-        waiting = max(self._asked.qsize() - len(self._idle), 0)
-        for _ in range(min(-(-waiting // self._size), _TAKEN_MAX)):
+        for _ in range(min(self._asked.qsize() - len(self._idle), most)):
             try:
                 turn = self._asked.get_nowait()
             except Empty:

@@ -45,7 +45,7 @@ class Disk:
         self.written: list[int] = []
         self.inside = {"write": 0, "sync": 0}
         self.fail_next = 0
-        self.begun = 0
+        self._syncs: Exception | None = None
         self.free = threading.Event()
         self.free.set()
         self.entered = threading.Event()
@@ -62,8 +62,14 @@ class Disk:
             self.written += [item.size for item in group]
             return Written(group)
 
-    def begin_sync(self, written: list[Written]) -> None:
-        self.begun += len(written)
+    def begin_sync(self, written: list[Written]) -> int:
+        self._syncs = self.sync(written)
+        return -1
+
+    def end_sync(self, written: list[Written], error: OSError | None) -> Exception | None:
+        assert written
+        assert error is None
+        return self._syncs
 
     def sync(self, written: list[Written]) -> Exception | None:
         with self._alone("sync"):

@@ -5,8 +5,11 @@ Method: turns that write down what is done to them, and can be held.
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +26,8 @@ class Turn:
         self.inside, self.free, self.over = threading.Event(), threading.Event(), threading.Event()
         self.free.set()
         self.looked: list[Exception | None] = []
+        self.errors: list[OSError | None] = []
+        self.file = -1
 
     def take(self) -> bool:
         self.log.append(f"take {self.name}")
@@ -30,8 +35,13 @@ class Turn:
             self.over.set()
         return not self.taken
 
-    def begin(self) -> None:
+    def begin(self) -> int:
         self.log.append(f"begin {self.name}")
+        return self.file
+
+    def end(self, error: OSError | None) -> None:
+        self.log.append(f"end {self.name}")
+        self.errors.append(error)
 
     def sync(self) -> None:
         self.inside.set()
@@ -87,14 +97,28 @@ def test_what_waits_for_the_only_thread_is_begun_together_and_answered_after_one
         crew.ask(turn)
     first.free.set()
     assert all(turn.over.wait(WAIT) for turn in turns)
-    # One thread takes the first of them as its own, and a share of the two others with it: both.
+    # The thread takes the first of them as its own, and the two others with it.
     done = log[log.index("answer held") + 1 :]
     assert done == [
         *("take a", "take b", "take c"),
         *("begin a", "begin b", "begin c"),
-        *("sync a", "sync b", "sync c"),
+        *("end a", "end b", "end c"),
         *("look", "answer a", "answer b", "answer c"),
     ]
+
+
+def test_each_log_of_many_hears_of_its_own_file(make: Make, log: list[str], tmp_path: Path) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    turns = [Turn(name, log) for name in "abc"]
+    with (tmp_path / "a").open("wb") as a, (tmp_path / "c").open("wb") as c:
+        broken, _ = os.pipe()
+        for turn, fd in zip(turns, (a.fileno(), broken, c.fileno()), strict=True):
+            turn.file = fd
+            crew.ask(turn)
+        first.free.set()
+        assert all(turn.over.wait(WAIT) for turn in turns)
+    assert [turn.errors[0] and turn.errors[0].errno for turn in turns] == [None, errno.EINVAL, None]
 
 
 def test_a_log_has_a_thread_of_its_own_while_there_are_as_many_threads(make: Make, log: list[str]) -> None:
@@ -178,4 +202,5 @@ def test_many_turns_of_many_threads_are_each_made_once(make: Make, log: list[str
         asker.join()
     assert all(turn.over.wait(WAIT) for turn in turns)
     for turn in turns:
-        assert log.count(f"sync {turn.name}") == log.count(f"answer {turn.name}") == 1 + int(turn.name) % 3
+        made = log.count(f"sync {turn.name}") + log.count(f"begin {turn.name}")
+        assert made == log.count(f"answer {turn.name}") == 1 + int(turn.name) % 3
