@@ -50,28 +50,28 @@ class FileSyncs:
 
     def __init__(self) -> None:
         self._calls = _CALLS.get(platform.machine())
+        self._begun = False  # the kernel keeps something for it from the first time on that it is needed
         self._context = ctypes.c_ulong(0)
         self._requests = ctypes.create_string_buffer(_IOCB.size * FILES_MAX)
         self._events = ctypes.create_string_buffer(_EVENT.size * FILES_MAX)
         first = ctypes.addressof(self._requests)
         self._pointers = (ctypes.c_void_p * FILES_MAX)(*range(first, first + _IOCB.size * FILES_MAX, _IOCB.size))
-        if self._calls and _call(self._calls.setup, FILES_MAX, ctypes.addressof(self._context)) < 0:
-            self._calls = None
 
     @property
     def together(self) -> bool:
         """Whether the kernel syncs files together here."""
-        return self._calls is not None
+        return self._kernel() is not None
 
     def sync(self, files: Sequence[int]) -> list[OSError | None]:
         """Return when the device has all that was written to each file, or has refused: an answer for each."""
-        if self._calls is None or len(files) < 2:
+        calls = self._kernel() if len(files) > 1 else None
+        if calls is None:
             return _one_by_one(files)
         for number, fd in enumerate(files):
             _IOCB.pack_into(self._requests, number * _IOCB.size, number, 0, 0, _FDSYNC, 0, fd, 0, 0, 0, 0, 0, 0)
-        asked = self._submit(self._calls.submit, len(files))
+        asked = self._submit(calls.submit, len(files))
         answers: list[OSError | None] = [OSError(errno.EIO, _UNKNOWN) for _ in range(asked)]
-        for number, result in self._results(self._calls.getevents, asked):
+        for number, result in self._results(calls.getevents, asked):
             if result == -errno.EINVAL:  # this file system cannot be asked so
                 answers[number] = _one_by_one([files[number]])[0]
             else:
@@ -80,9 +80,16 @@ class FileSyncs:
 
     def close(self) -> None:
         """Let go of what the kernel keeps for it."""
-        if self._calls is not None:
+        if self._calls is not None and self._begun:
             _call(self._calls.destroy, self._context.value)
-            self._calls = None
+        self._calls = None
+
+    def _kernel(self) -> _Calls | None:
+        if self._calls is not None and not self._begun:
+            self._begun = True
+            if _call(self._calls.setup, FILES_MAX, ctypes.addressof(self._context)) < 0:
+                self._calls = None
+        return self._calls
 
     def _submit(self, call: int, count: int) -> int:
         """How many of the requests the kernel took: the first so many, none of the others."""

@@ -51,7 +51,7 @@ class SyncTurn(Protocol):
 
 
 class SyncCrew:
-    """So many threads, made when the first turn is asked for. `look` raises when the store is not ours any more."""
+    """At most so many threads, each made when none was free. `look` raises when the store is not ours any more."""
 
     def __init__(self, threads: int, look: Callable[[], None]) -> None:
         self._asked: SimpleQueue[SyncTurn | None] = SimpleQueue()
@@ -64,7 +64,7 @@ class SyncCrew:
     def ask(self, turn: SyncTurn) -> None:
         """Have a turn made by the next thread that is free."""
         self._asked.put(turn)
-        if not self._threads:
+        if not self._idle and len(self._threads) < self._size:
             self._start()
 
     def look(self) -> Exception | None:
@@ -82,16 +82,14 @@ class SyncCrew:
                 self._asked.put(None)
             for thread in self._threads:
                 thread.join()
-            self._threads = []
+            self._size = 0
 
     def _start(self) -> None:
         with self._starting:
-            if self._threads:
-                return
-            threads = [threading.Thread(target=self._work, name=f"sync-{i}", daemon=True) for i in range(self._size)]
-            for thread in threads:
+            if len(self._threads) < self._size:
+                thread = threading.Thread(target=self._work, name=f"sync-{len(self._threads)}", daemon=True)
                 thread.start()
-            self._threads = threads
+                self._threads.append(thread)
 
     def _work(self) -> None:
         syncs = FileSyncs()
