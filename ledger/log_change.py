@@ -28,7 +28,7 @@ def is_due(writer: LogWriter, context: LogContext) -> bool:
     log = writer.opened
     if log is None or not log.index.count:
         return False
-    return writer.list.policy.is_due(log.ledger_id, context.clock() - log.created_ms)
+    return writer.list.policy.is_due(log.ledger_id, log.age(context.clock()))
 
 
 def roll_over_if_due(writer: LogWriter, context: LogContext) -> bool:
@@ -42,7 +42,7 @@ def roll_over_if_due(writer: LogWriter, context: LogContext) -> bool:
 def roll_over(writer: LogWriter, context: LogContext, older_than_ms: int) -> bool:
     """Seal the open ledger if it holds an entry and is at least so old; the next append opens another."""
     log = writer.opened
-    if log is None or not log.index.count or context.clock() - log.created_ms < older_than_ms:
+    if log is None or not log.index.count or log.age(context.clock()) < older_than_ms:
         return False
     writer.seal()
     return True

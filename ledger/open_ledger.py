@@ -83,12 +83,15 @@ class OpenLedger:
 
     def is_full(self, policy: LedgerPolicy, now_ms: int) -> bool:
         """Whether the next entry belongs into a new ledger. One that is empty never is full."""
-        age = self._age(now_ms)
+        age = self.age(now_ms)
         full = self._is_filled(policy) and policy.may_roll_over(age)
         return self.written > 0 and (full or policy.is_due(self.ledger_id, age))
 
-    def _age(self, now_ms: int) -> int:
-        """Its age in ms. When the clock went back, age begins anew there: never negative, and no wait for lost time."""
+    def age(self, now_ms: int) -> int:
+        """Its age in ms. When the clock went back, age begins anew there: never negative, and no wait for lost time.
+
+        May be asked by any thread.
+        """
         self._age_from = min(self._age_from, now_ms)
         return now_ms - self._age_from
 

@@ -66,6 +66,23 @@ def test_age_counts_from_where_the_clock_went_back_to(rig: LogRig) -> None:
     assert len(rig.ids()) == 2, "an hour has gone by on this clock"
 
 
+def test_age_seals_a_log_that_nobody_appends_to_any_more(rig: LogRig) -> None:
+    rig.append(b"a")
+    rig.now -= DAY
+    rig.store.upkeep.round()
+    rig.now += 70 * MINUTE
+    rig.store.upkeep.round()
+    assert rig.log().snapshot.segments[0].close_ms, "an hour has gone by on this clock"
+
+
+def test_what_is_asked_to_be_sealed_is_sealed_by_a_clock_that_went_back(rig: LogRig) -> None:
+    rig.append(b"a")
+    rig.now -= DAY
+    assert not rig.log().roll_over(older_than_ms=MINUTE)
+    assert rig.log().roll_over()
+    assert rig.log().snapshot.segments[0].close_ms
+
+
 def test_nothing_expires_by_a_clock_that_went_back(rig: LogRig) -> None:
     rig.append(b"a")
     rig.retain(5, -1)
