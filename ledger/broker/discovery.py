@@ -48,7 +48,7 @@ class BrokerRecord(msgspec.Struct, frozen=True):
         """The record, or None when there is none that can be read."""
         try:
             return _RECORD.decode((store / "broker.json").read_bytes())
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
 

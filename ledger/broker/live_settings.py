@@ -49,7 +49,7 @@ class LiveSettings:
             return cls(path, configured, changed)
         except FileNotFoundError:
             return cls(path, configured, {})
-        except (msgspec.DecodeError, Refused) as wrong:
+        except (msgspec.DecodeError, UnicodeDecodeError, Refused) as wrong:
             raise Refused(f"{path}: {wrong}", hint="Correct or delete the file") from wrong
 
     def on_change(self, tell: Callable[[Settings], None]) -> None:

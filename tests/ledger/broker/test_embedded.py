@@ -143,7 +143,7 @@ def test_the_socket_does_not_grow_with_the_path_of_the_store(rig: Rig, tmp_path:
     rig.supervised()
 
 
-@pytest.mark.parametrize("record", [b"", b"{}", b"[1", b'{"address": 1}', b"\xff"])
+@pytest.mark.parametrize("record", [b"", b"{}", b"[1", b'{"address": 1}', b"\xff", b'{"address": "\xff"}'])
 def test_a_record_that_cannot_be_read_is_none(tmp_path: Path, record: bytes) -> None:
     (tmp_path / "broker.json").write_bytes(record)
     assert BrokerRecord.read(tmp_path) is None

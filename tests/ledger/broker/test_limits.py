@@ -234,8 +234,8 @@ def test_what_cannot_be_changed_is_refused_by_name(limited: Client, name: str, v
 
 def test_a_file_of_changes_that_makes_no_sense_stops_the_start(rig: Rig) -> None:
     rig.start("--create").terminate()
-    for text in ("nonsense", '{"maxWaitMillis": -1}', '{"ledgerBlockSizeBytes": 5242880}'):
-        (rig.store / "settings.json").write_text(text)
+    for text in (b"nonsense", b'{"maxWaitMillis": -1}', b'{"ledgerBlockSizeBytes": 5242880}', b'{"maxWait\xff": 1}'):
+        (rig.store / "settings.json").write_bytes(text)
         broker = rig.spawn()
         assert broker.wait(30) == 2
         assert str(rig.store / "settings.json") in rig.log().splitlines()[-1]
