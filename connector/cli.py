@@ -77,7 +77,7 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
 def fail(*said: object) -> None:
     """A line for each on standard error, and status 1; nothing for nothing."""
     for one in said:
-        Console(stderr=True, soft_wrap=True).print(str(one), style="red", markup=False)
+        literal_console(stderr=True).print(str(one), style="red")
     if said:
         raise typer.Exit(1)
 
@@ -87,7 +87,12 @@ def show(output: Output, value: Any, text: Callable[[Console], None]) -> None:
     if output is Output.json:
         sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
     else:
-        text(Console(soft_wrap=True, highlight=False))
+        text(literal_console())
+
+
+def literal_console(*, stderr: bool = False) -> Console:
+    """A console that prints texts as they are: a name may look like markup, and `5:100:` like the emoji `:100:`."""
+    return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 _shown: dict[str, str] = {}

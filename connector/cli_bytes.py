@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import Progress, TaskID, TextColumn
 
-from connector.cli import Output, OutputOption, StoreOption, opened, reporting, show
+from connector.cli import Output, OutputOption, StoreOption, literal_console, opened, reporting, show
 from ledger.api import LedgerStore
 from ledger.clock import system_clock_ms
 from ledger.cursor import cursor_info
@@ -48,7 +48,7 @@ def segment(file: File, output: OutputOption = Output.text) -> None:
 
     def text(console: Console) -> None:
         for row in rows:
-            console.print("  ".join(f"{key}={value}" for key, value in row.items()), markup=False)
+            console.print("  ".join(f"{key}={value}" for key, value in row.items()))
 
     show(output, rows, text)
 
@@ -130,7 +130,8 @@ def verify(
     if not (directory / "metadata.sqlite").exists():
         raise Refused(f"the store {directory} is not on this host", hint="Run ledger verify where its broker runs")
     checked: dict[str, int] = {}
-    with Progress(console=Console(stderr=True), disable=output is Output.json) as progress:
+    columns = (TextColumn("{task.description}", markup=False), *Progress.get_default_columns()[1:])
+    with Progress(*columns, console=Console(stderr=True), disable=output is Output.json) as progress:
         for described in _described(found, [canonical_name(name)] if name else found.names()):
             task = progress.add_task(described.name, total=described.entries)
             checked[described.name] = 0
@@ -179,7 +180,7 @@ def _index(path: Path, ledger_id: int, entries: int) -> EntryIndex | None:
     try:
         return load_index(path.with_suffix(".index"), ledger_id, entries)
     except (NotFound, Corrupt) as error:
-        Console(stderr=True).print(f"{error.message}; it will be made anew from its segment", soft_wrap=True)
+        literal_console(stderr=True).print(f"{error.message}; it will be made anew from its segment")
         return None
 
 

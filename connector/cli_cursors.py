@@ -217,6 +217,6 @@ def _of_positions(positions: PositionSet, encoding: str) -> dict[str, Any]:
 def _show(output: Output, shown: dict[str, Any]) -> None:
     def text(console: Console) -> None:
         for key, value in shown.items():
-            console.print(f"{key}: {', '.join(value) if isinstance(value, list) else value}", markup=False)
+            console.print(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
 
     show(output, shown, text)

@@ -56,8 +56,8 @@ def _pair(text: str) -> tuple[str, str]:
 def _print(console: Console, findings: list[Finding]) -> None:
     for finding in findings:
         console.print(f"{finding.state:8}", style=_COLOURS[finding.state], end="")
-        console.print(f"{finding.check}: {finding.found}", markup=False)
+        console.print(f"{finding.check}: {finding.found}")
         if finding.do:
-            console.print(f"{'':8}→ {finding.do}", markup=False)
+            console.print(f"{'':8}→ {finding.do}")
     problems = sum(finding.state == "problem" for finding in findings)
     console.print("nothing is wrong" if not problems else f"{problems} problems; interpreter here: {sys.executable}")

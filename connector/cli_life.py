@@ -65,7 +65,7 @@ def properties(
 
     def text(console: Console) -> None:
         for key, value in sorted(kept.items()):
-            console.print(f"{key} = {value}", markup=False)
+            console.print(f"{key} = {value}")
 
     show(output, kept, text)
 

@@ -82,7 +82,7 @@ def publish(
     def tell(found: PublishedSegment) -> None:
         rows = "" if found.rows < 0 else f", {found.rows:,} rows"
         text = f"{short_name(found.ledger)}: segment {found.segment}{rows} is in {publisher.table}"
-        show(output, found, lambda console: console.print(text, markup=False))
+        show(output, found, lambda console: console.print(text))
 
     try:
         publisher = Publisher(spark, name, table, given, wishes)

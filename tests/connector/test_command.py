@@ -209,6 +209,20 @@ def test_errors_are_one_line_that_says_what_to_do(store: Path) -> None:
     assert "neither earliest" in run("tail", "orders", "--start", "noon", status=2)
 
 
+def test_what_looks_like_markup_or_an_emoji_is_printed_as_it_is(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    name, cursor = "t[/n]/orders[red]", "[/x]:100:"
+    assert "public/default/persistent/a[b]" in run("create", "a[b]")
+    run("append", name, "a")
+    assert cursor in run("cursor", "create", name, cursor)
+    assert cursor in run("cursor", "list", name)
+    assert cursor in run("describe", name)
+    assert name in run("list")
+    assert "orders[red]" in run("verify", name)
+    assert "orders[red]" in run("policy", name)
+    assert "'b:100:'" in run("describe", "b:100:", status=1)
+
+
 def test_verify_walks_the_partitions(store: Path) -> None:
     run("create", "views", "--partitions", "2")
     for number in range(4):
