@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -24,7 +24,7 @@ from connector.cli_cache import show_cache
 from ledger.api import LedgerStore, connect
 from ledger.broker.client import Client
 from ledger.cursor_calls import CursorState, NameCursor
-from ledger.errors import Corrupt, DataLoss, LedgerError, Unsupported
+from ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Unsupported
 from ledger.names import canonical_name, short_name
 from ledger.position import EARLIEST, LATEST, Position
 from ledger.protocol import CreateLedger, Empty, LedgerDescription
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 
 P = ParamSpec("P")
+_DAMAGE = (Corrupt, DataLoss, Unsupported)
 
 
 class Output(StrEnum):
@@ -147,8 +148,9 @@ def source_options(store: str | None) -> dict[str, str]:
 def list_ledgers(store: StoreOption = None, output: OutputOption = Output.text) -> None:
     """The ledgers of a store."""
     found = opened(store)
-    described = [found.client.describe(name) for name in found.names()]
+    described, damage = _ledgers_described(found.client, found.names())
     show(output, described, lambda console: console.print(_ledger_table(described)))
+    fail(*damage)
 
 
 @app.command()
@@ -209,15 +211,17 @@ def delete(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Delete a ledger with its cursors and files, for good."""
-    found = opened(store)
-    described = found.client.describe(canonical_name(name))
+    """Delete a ledger with its cursors and files, for good; a damaged one, too."""
+    found, canonical = opened(store), canonical_name(name)
+    try:
+        described = found.client.describe(canonical)
+        held = f" with {described.rows} rows and {len(described.cursors)} cursors"
+    except _DAMAGE as error:
+        held = f", which is damaged: {error.message}"
     if not yes:
-        typer.confirm(
-            f"Delete {described.name} with {described.rows} rows and {len(described.cursors)} cursors?", abort=True
-        )
-    found.delete(described.name)
-    show(output, {"deleted": described.name}, lambda console: console.print(f"deleted {described.name}"))
+        typer.confirm(f"Delete {canonical}{held}?", abort=True)
+    found.delete(canonical)
+    show(output, {"deleted": canonical}, lambda console: console.print(f"deleted {canonical}"))
 
 
 @app.command()
@@ -298,6 +302,22 @@ def serve(
     raise typer.Exit(main(arguments))
 
 
+def _ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[LedgerDescription], list[str]]:
+    """Ledgers as they stand, but for those that were deleted meanwhile.
+
+    And a line for each that is damaged: it does not hide the others.
+    """
+    described, damage = list[LedgerDescription](), list[str]()
+    for name in names:
+        try:
+            described.append(client.describe(name))
+        except NotFound:
+            continue
+        except _DAMAGE as error:
+            damage.append(f"{short_name(name)}: {error}")
+    return described, damage
+
+
 def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[CursorState], list[str]]:
     """The cursors of a ledger as they stand, those of each of its partitions where it has some.
 
@@ -308,7 +328,7 @@ def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[Cu
         for cursor in log.cursors:
             try:
                 states.append(client.call("cursor.describe", NameCursor(log.name, cursor)))
-            except (Corrupt, DataLoss, Unsupported) as error:
+            except _DAMAGE as error:
                 damage.append(f"{cursor}: {error}")
     return states, damage
 

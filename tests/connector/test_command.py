@@ -6,6 +6,8 @@ Method: typer's runner in this process, a broker of its own behind it; files of 
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -246,6 +248,21 @@ def test_what_is_appended_need_not_be_text(store: Path) -> None:
     assert "nothing was appended" in run("append", "orders", stdin="")
     log = connect(store).ledger("orders").read()
     assert log.column("value").to_pylist() == [b"a", b"\xff", b"", b"\xfe", b"", b"b", b"last"]
+
+
+def test_a_damaged_ledger_hides_no_other_and_can_be_given_up(store: Path) -> None:
+    run("append", "orders", "a")
+    (segment,) = run_json("describe", "orders")["segments"]
+    run("append", "clicks", "b")
+    os.kill(connect(store).client.hello().pid, signal.SIGKILL)
+    (store / "ledgers" / f"{segment['ledger_id']}.ledger").unlink()
+    listed = CliRunner().invoke(app, ["list", "--output", "json"])
+    assert listed.exit_code == 1
+    assert [ledger["name"] for ledger in json.loads(listed.stdout)] == ["public/default/persistent/clicks"]
+    assert listed.stderr.startswith("orders: [LEDGER_DATA_LOSS]")
+    assert "orders, which is damaged" in run("delete", "orders", status=1, stdin="n\n")
+    run("delete", "orders", "--yes")
+    assert [ledger["rows"] for ledger in run_json("list")] == [1]
 
 
 def test_verify_names_the_byte_that_disagrees(store: Path) -> None:
