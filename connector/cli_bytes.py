@@ -1,7 +1,8 @@
 """`ledger dump` and `ledger verify`: what stands in files, ours or a real Pulsar's, and whether all of it holds.
 
 Rules: files are only read. `verify` compares every byte of every sealed segment with the metadata, and every committed
-entry of the open one with its checksum; the first that disagrees ends it with the error that names both values.
+entry of the open one, and of those that are in object storage only, with its checksum; the first that disagrees ends it
+with the error that names both values.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from ledger.api import LedgerStore
 from ledger.clock import system_clock_ms
 from ledger.cursor import cursor_info
 from ledger.entry import ParsedEntry, entry_rows, is_arrow, is_marker, parse_entry
-from ledger.errors import Corrupt, NotFound, Refused
-from ledger.metadata import Metadata
+from ledger.errors import Corrupt, DataLoss, NotFound, Refused
+from ledger.metadata import Metadata, SegmentRecord
 from ledger.metadata_value import parse_cursor_info, parse_ledger_info
 from ledger.metadata_view import MetadataView
 from ledger.names import canonical_name, nearest
+from ledger.offload_context import Attempt
 from ledger.position import Position, PositionRange
-from ledger.protocol import LedgerDescription
+from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from ledger.protocol import LedgerDescription, LedgerSegment
 from ledger.read_calls import ReadRequest
 from ledger.sealed_index import entry_traits
 from ledger.segment_index import EntryIndex, load_index
@@ -154,25 +157,57 @@ def _described(store: LedgerStore, names: Iterable[str]) -> Iterator[LedgerDescr
 def _verify(
     store: LedgerStore, directory: Path, described: LedgerDescription, advance: Callable[[int], object]
 ) -> None:
-    records = Metadata.open(directory / "metadata.sqlite", system_clock_ms)
-    kept = {record.ledger_id: record for record in records.segments(described.name)}
-    records.close()
+    here = _sealed_here(directory, described.name)
     for part in described.segments:
-        if not part.close_ms:
-            _read_open(store, described, part.ledger_id, part.entries, advance)
-            continue
-        record = kept[part.ledger_id]
-        path = data_path(directory / "ledgers", part.ledger_id)
-        verify_segment(
-            path,
-            part.ledger_id,
-            entries=part.entries,
-            file_bytes=record.file_bytes,
-            first_row=record.first_row,
-            describe=entry_traits,
-            index=_index(path, part.ledger_id, part.entries),
-            progress=advance,
-        )
+        try:
+            _verify_part(store, directory, described, part, here.get(part.ledger_id), advance)
+        except DataLoss:
+            before, here = here, _sealed_here(directory, described.name)
+            if part.ledger_id not in here:
+                continue  # retention took it meanwhile
+            if here[part.ledger_id] == before.get(part.ledger_id):
+                raise
+            _verify_part(store, directory, described, part, here[part.ledger_id], advance)
+
+
+def _sealed_here(directory: Path, name: str) -> dict[int, SegmentRecord | None]:
+    """The ledgers that the metadata lists now; None for one that is open, or in object storage only."""
+    records = Metadata.open(directory / "metadata.sqlite", system_clock_ms)
+    try:
+        kept = {record.ledger_id: record for record in records.segments(name)}
+        listed = records.ledger(name).info.ledgerInfo
+    finally:
+        records.close()
+    return {one.ledgerId: kept[one.ledgerId] if one.timestamp and not _is_remote(one) else None for one in listed}
+
+
+def _is_remote(listed: ManagedLedgerInfo.LedgerInfo) -> bool:
+    attempt = Attempt.of(listed)
+    return attempt is not None and attempt.complete and attempt.local_deleted
+
+
+def _verify_part(
+    store: LedgerStore,
+    directory: Path,
+    described: LedgerDescription,
+    part: LedgerSegment,
+    record: SegmentRecord | None,
+    advance: Callable[[int], object],
+) -> None:
+    if record is None or not part.close_ms:
+        _read(store, described, part.ledger_id, part.entries, advance)
+        return
+    path = data_path(directory / "ledgers", part.ledger_id)
+    verify_segment(
+        path,
+        part.ledger_id,
+        entries=part.entries,
+        file_bytes=record.file_bytes,
+        first_row=record.first_row,
+        describe=entry_traits,
+        index=_index(path, part.ledger_id, part.entries),
+        progress=advance,
+    )
 
 
 def _index(path: Path, ledger_id: int, entries: int) -> EntryIndex | None:
@@ -184,7 +219,7 @@ def _index(path: Path, ledger_id: int, entries: int) -> EntryIndex | None:
         return None
 
 
-def _read_open(
+def _read(
     store: LedgerStore, described: LedgerDescription, ledger_id: int, entries: int, advance: Callable[[int], object]
 ) -> None:
     range_ = PositionRange(Position(ledger_id, 0), Position(ledger_id, entries))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from connector import cli_bytes
 from connector.command import app
 from ledger.api import LedgerStore, connect
 from ledger.errors import Refused
@@ -59,6 +61,36 @@ def test_a_ledger_goes_to_a_bucket_and_is_read_from_it(
     assert metadata["pulsarclustername"] == store.client.store_id or metadata["pulsarclustername"]
     store.delete("orders")
     command("offload", "missing", status=1)
+
+
+def test_what_is_in_object_storage_only_is_verified_there(store: LedgerStore, store_path: Path, tmp_path: Path) -> None:
+    clicks = store.ledger("clicks")
+    clicks.append(b"one")
+    store.offload_to(tmp_path / "objects")
+    clicks.offload(seal=True)
+    clicks.append(b"two")
+    clicks.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
+    (gone,) = clicks.trim().local
+    assert not (store_path / "ledgers" / f"{gone}.ledger").exists()
+    assert json.loads(command("verify", "--output", "json")) == {clicks.name: 2}
+
+
+def test_what_is_trimmed_while_it_is_verified_is_no_loss(store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    clicks = store.ledger("clicks")
+    for message in (b"one", b"two"):
+        clicks.append(message)
+        clicks.seal()
+    clicks.append(b"three")
+    clicks.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
+    index = cli_bytes._index
+
+    def trimmed_first(*asked: Any) -> Any:
+        monkeypatch.setattr(cli_bytes, "_index", index)
+        assert clicks.trim().ledgers
+        return index(*asked)
+
+    monkeypatch.setattr(cli_bytes, "_index", trimmed_first)
+    assert json.loads(CliRunner().invoke(app, ["verify", "--output", "json"]).stdout) == {clicks.name: 1}
 
 
 def test_the_command_offloads_tells_and_sweeps(store: LedgerStore, tmp_path: Path) -> None:
