@@ -99,6 +99,15 @@ def require_private(store: Path) -> None:
         store.chmod(0o700)
 
 
+def require_open_to_us(store: Path) -> None:
+    """Refuse a store that is another user's: who is no owner reaches it by its broker's address only."""
+    if not os.access(store, os.R_OK | os.X_OK, effective_ids=True):
+        raise Refused(
+            f"the store {store} is closed to user {os.geteuid()}, its owner is {store.stat().st_uid}",
+            hint="A store is its owner's alone: connect to the address that its broker is served at",
+        )
+
+
 class StoreLock:
     """The right to be the broker of a store."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ledger.errors import NotFound, Refused, Unavailable
+from ledger.host import require_open_to_us
 from ledger.metadata_file import Change, MetadataFile
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ class MetadataView(MetadataFile):
     def __init__(self, path: Path) -> None:
         # Not `super().__init__()`: that opens the file for writing, and starts the thread that writes.
         self.path = path
+        if path.parent.is_dir():
+            require_open_to_us(path.parent)
         if not path.exists():
             raise NotFound(f"{path} is missing", hint="Name the directory of a store")
 

@@ -32,7 +32,7 @@ from ledger.broker.credentials import Credentials
 from ledger.broker.discovery import BrokerRecord
 from ledger.clock import monotonic_ms, pause
 from ledger.errors import LedgerError, NotFound, Refused, Unavailable
-from ledger.host import is_gone, process_identity
+from ledger.host import is_gone, process_identity, require_open_to_us
 from ledger.protocol import Empty
 
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
@@ -122,6 +122,7 @@ def _require_directory(store: Path) -> None:
         raise Refused(f"the store {store} cannot be opened: {error.strerror}", hint=_PATH_HINT) from error
     if not stat.S_ISDIR(found):
         raise Refused(f"the store {store} is a file, expected a directory", hint=_PATH_HINT)
+    require_open_to_us(store)
 
 
 def _awaited(store: Path, deadline_ms: int) -> Client:

@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ledger.api import open_read_only
 from ledger.broker import embedded
 from ledger.broker.client import Client
 from ledger.broker.discovery import BrokerRecord
@@ -182,3 +184,18 @@ def test_a_path_that_cannot_be_a_store_is_refused_before_anything_is_started(
     with pytest.raises(Refused, match=said):
         connect_store(tmp_path / path, create=True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_store_of_another_user_is_refused_by_name() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        store = Path(folder) / "store"
+        store.mkdir(mode=0o700)
+        os.seteuid(65534)
+        try:
+            for connected in (connect_store, open_read_only):
+                with pytest.raises(Refused, match=rf"{store} is closed to user 65534, its owner is 0"):
+                    connected(store)
+        finally:
+            os.seteuid(0)
