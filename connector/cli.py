@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import msgspec
+import pyarrow as pa
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -24,7 +25,7 @@ from connector.cli_cache import show_cache
 from ledger.api import LedgerStore, connect
 from ledger.broker.client import Client
 from ledger.cursor_calls import CursorState, NameCursor
-from ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Unsupported
+from ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused, Unsupported
 from ledger.names import canonical_name, short_name
 from ledger.position import EARLIEST, LATEST, Position
 from ledger.protocol import CreateLedger, Empty, LedgerDescription
@@ -258,7 +259,7 @@ def tail(
     ledger = opened(store).ledger(name)
     begin = ledger.end().end if start == "latest" else position_at(start)
     for table in ledger.tail(begin, wait_ms):
-        for row in table.to_pylist():
+        for row in _rows(table):
             if output is Output.json:
                 sys.stdout.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
             else:
@@ -300,6 +301,19 @@ def serve(
     arguments += ["--config", str(config)] if config else []
     arguments += ["--create"] * create + ["--take-over"] * take_over
     raise typer.Exit(main(arguments))
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as Python's values; a column with a time that Python has no value for as text."""
+    columns: dict[str, list[Any]] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            columns[name] = column.to_pylist()
+        except (OverflowError, ValueError) as wrong:
+            if pa.types.is_nested(column.type):
+                raise Refused(f"column {name!r} ({column.type}) cannot be printed: {wrong}") from wrong
+            columns[name] = column.cast(pa.string()).to_pylist()
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[LedgerDescription], list[str]]:

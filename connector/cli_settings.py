@@ -42,9 +42,11 @@ def set_setting(
     """Change a setting now and for later brokers of the store."""
     require_setting(name)
     text = name in TEXT_SETTINGS
-    if not text and not value.removeprefix("-").isdecimal():
-        raise Refused(f"setting {name!r} is {value!r}, expected a whole number")
-    _change(store, output, ChangeSetting(name, value if text else int(value)))
+    try:
+        wanted = value if text else int(value)
+    except ValueError:
+        raise Refused(f"setting {name!r} is {value[:80]!r}, expected a whole number") from None
+    _change(store, output, ChangeSetting(name, wanted))
 
 
 @settings.command("reset")

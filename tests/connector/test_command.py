@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -199,6 +200,7 @@ def test_settings_are_shown_changed_and_taken_back(store: Path) -> None:
     assert "maxWaitMillis = 60000 milliseconds" in run("settings", "reset", "maxWaitMillis")
     assert "Did you mean 'maxWaitMillis'?" in run("settings", "set", "maxWaitMilis", "5", status=1)
     assert "restart" in run("settings", "set", "ledgerBlockSizeBytes", "5242880", status=1)
+    assert "expected a whole number" in run("settings", "set", "maxWaitMillis", "9" * 5000, status=1)
 
 
 def test_errors_are_one_line_that_says_what_to_do(store: Path) -> None:
@@ -223,6 +225,16 @@ def test_what_looks_like_markup_or_an_emoji_is_printed_as_it_is(store: Path, mon
     assert "orders[red]" in run("verify", name)
     assert "orders[red]" in run("policy", name)
     assert "'b:100:'" in run("describe", "b:100:", status=1)
+
+
+def test_a_time_that_python_has_no_value_for_is_printed(store: Path) -> None:
+    times = connect(store).ledger("times")
+    far, exact = pa.array([3 * 10**17], pa.timestamp("us")), pa.array([123], pa.timestamp("ns"))
+    times.append(pa.table({"n": [1], "far": far, "exact": exact}))
+    (row,) = run("tail", "times", "--start", "earliest", "--wait-ms", "0", "--output", "json").splitlines()
+    said = {"n": 1, "far": "11476-08-15 05:20:00.000000", "exact": "1970-01-01 00:00:00.000000123"}
+    assert json.loads(row) == said
+    assert "11476-08-15" in run("tail", "times", "--start", "earliest", "--wait-ms", "0")
 
 
 def test_verify_walks_the_partitions(store: Path) -> None:
