@@ -23,9 +23,10 @@ from ledger.ledger_life import LedgerLife
 from ledger.ledger_rows import read_rows, require_positions, rows_as_table
 from ledger.payload_registry import register_payload_schemas, registered_rows, require_columns_registered
 from ledger.payload_schema.documents import parse_schemas
-from ledger.position import EARLIEST, Position
+from ledger.position import EARLIEST, Position, PositionRange
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import AskEnd, CreateLedger, GetSchema, NameLedger, RegisterSchema
+from ledger.read_calls import SPLIT_PARTS_MAX, SplitRequest
 
 if TYPE_CHECKING:
     from ledger.broker.client import Client
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from ledger.protocol import LedgerDescription, LedgerEnd
 
 _TAIL_MS = 10_000  # one question of a reader that waits
+_TABLE_BYTES = 32 * 1024 * 1024  # of a backlog, as they lie in segments
 
 
 class Ledger(LedgerLife):
@@ -103,7 +105,7 @@ class Ledger(LedgerLife):
         return read_rows(self.client, self.name, start, end)
 
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
-        """What is there from `start`, then what comes, as tables.
+        """What is there from `start`, then what comes, as tables of a bounded size.
 
         Ends after `wait_ms` of silence, if given, and at the end of a ledger that was terminated.
         """
@@ -115,7 +117,7 @@ class Ledger(LedgerLife):
             log: LedgerEnd = self.client.call("end", AskEnd(self.name, at, min(left, _TAIL_MS)))
             if log.end > at:
                 if log.rows_since:
-                    yield self.read(at, log.end)
+                    yield from self._tables(PositionRange(at, log.end))
                 until = None if wait_ms is None else monotonic_ms() + wait_ms
             elif log.terminated or (until is not None and monotonic_ms() >= until):
                 return
@@ -150,6 +152,13 @@ class Ledger(LedgerLife):
         return register_payload_schemas(
             self.client, self.name, parse_schemas(schemas, f"what is given for {self.name}")
         )
+
+    def _tables(self, range_: PositionRange) -> Iterator[pa.Table]:
+        """The rows of a range in pieces: a whole backlog need not fit into memory."""
+        parts = self.client.call("split", SplitRequest(self.name, range_, _TABLE_BYTES, SPLIT_PARTS_MAX)).parts
+        for part in parts:
+            if part.rows:
+                yield self.read(part.range.start, part.range.end)
 
     def _registered(self, given: pa.Schema) -> tuple[pa.Schema, int]:
         if not given.names:

@@ -37,6 +37,16 @@ def test_rows_are_appended_read_and_followed(store: LedgerStore) -> None:
     assert orders.describe().rows == 3
 
 
+def test_a_backlog_is_followed_in_pieces(store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = store.ledger("orders")
+    for number in range(9):
+        orders.append([{"id": number}])
+    monkeypatch.setattr("ledger.ledger._TABLE_BYTES", 1000)
+    tables = list(orders.tail(wait_ms=0))
+    assert 1 < len(tables) < 9
+    assert pa.concat_tables(tables).column("id").to_pylist() == list(range(9))
+
+
 def test_what_is_read_is_aligned_for_arrow(store: LedgerStore) -> None:
     orders = store.ledger("orders")
     for number in range(5):
