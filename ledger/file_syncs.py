@@ -46,7 +46,7 @@ _UNKNOWN = "the kernel was asked to sync this file and did not say what became o
 
 
 class FileSyncs:
-    """Syncs up to `FILES_MAX` files at a time."""
+    """Syncs any number of files, up to `FILES_MAX` of them at a time."""
 
     def __init__(self) -> None:
         self._calls = _CALLS.get(platform.machine())
@@ -64,6 +64,12 @@ class FileSyncs:
 
     def sync(self, files: Sequence[int]) -> list[OSError | None]:
         """Return when the device has all that was written to each file, or has refused: an answer for each."""
+        answers: list[OSError | None] = []
+        for at in range(0, len(files), FILES_MAX):
+            answers += self._sync(files[at : at + FILES_MAX])
+        return answers
+
+    def _sync(self, files: Sequence[int]) -> list[OSError | None]:
         calls = self._kernel() if len(files) > 1 else None
         if calls is None:
             return _one_by_one(files)

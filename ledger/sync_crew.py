@@ -97,7 +97,7 @@ class SyncCrew:
             held = [turn] if turn.take() else []
             try:
                 while held:
-                    held += self._share(FILES_MAX - len(held))
+                    held += self._share()
                     held = self._round(held, syncs)
             except Exception:  # noqa: BLE001 — see below
                 # Those logs stand still; the others must not for want of a thread.
@@ -124,10 +124,10 @@ class SyncCrew:
         looked = self.look()
         return [turn for turn in turns if turn.answer(looked)]
 
-    def _share(self, most: int) -> list[SyncTurn]:
-        """What a thread takes beside what it has, of those that no thread is free for."""
+    def _share(self) -> list[SyncTurn]:
+        """What a thread takes beside what it has, however much that is, of those that no thread is free for."""
         taken: list[SyncTurn] = []
-        for _ in range(min(self._asked.qsize() - len(self._idle), most)):
+        for _ in range(min(self._asked.qsize() - len(self._idle), FILES_MAX)):
             try:
                 turn = self._asked.get_nowait()
             except Empty:

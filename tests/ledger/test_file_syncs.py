@@ -33,7 +33,7 @@ def syncs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[list[int]]:
-    opened = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(FILES_MAX)]
+    opened = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(2 * FILES_MAX)]
     for fd in opened:
         os.pwrite(fd, b"x" * 5000, 0)
     yield opened
@@ -41,7 +41,7 @@ def files(tmp_path: Path) -> Iterator[list[int]]:
         os.close(fd)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 33, FILES_MAX])
+@pytest.mark.parametrize("count", [0, 1, 2, 33, FILES_MAX, FILES_MAX + 1, 2 * FILES_MAX])
 def test_all_files_are_synced_again_and_again(syncs: FileSyncs, files: list[int], count: int) -> None:
     for _ in range(3):
         assert syncs.sync(files[:count]) == [None] * count

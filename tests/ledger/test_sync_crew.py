@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ledger.file_syncs import FILES_MAX
 from ledger.sync_crew import SyncCrew
 
 WAIT = 10
@@ -142,6 +143,23 @@ def test_a_log_that_never_falls_silent_takes_along_who_waits(make: Make, log: li
     assert turn.over.wait(WAIT)
     busy.rounds = 1
     assert busy.over.wait(WAIT)
+
+
+def test_more_logs_than_the_kernel_takes_at_once_that_never_fall_silent_take_along_who_waits(
+    make: Make, log: list[str]
+) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    busy = [Turn(f"busy {number}", log, rounds=1_000_000) for number in range(FILES_MAX)]
+    turn = Turn("turn", log)
+    for one in (*busy, turn):
+        crew.ask(one)
+    first.free.set()
+    waited = turn.over.wait(WAIT)
+    for one in busy:
+        one.rounds = 1
+    assert waited
+    assert all(one.over.wait(WAIT) for one in busy)
 
 
 def test_a_turn_that_somebody_else_has_made_is_passed_over(make: Make, log: list[str]) -> None:
