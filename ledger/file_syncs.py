@@ -77,7 +77,10 @@ class FileSyncs:
             _IOCB.pack_into(self._requests, number * _IOCB.size, number, 0, 0, _FDSYNC, 0, fd, 0, 0, 0, 0, 0, 0)
         asked = self._submit(calls.submit, len(files))
         answers: list[OSError | None] = [OSError(errno.EIO, _UNKNOWN) for _ in range(asked)]
-        for number, result in self._results(calls.getevents, asked):
+        results = self._results(calls.getevents, asked)
+        if len(results) < asked:
+            self.close()  # what it still has to tell would be taken for the answers of the next files
+        for number, result in results:
             if result == -errno.EINVAL:  # this file system cannot be asked so
                 answers[number] = _one_by_one([files[number]])[0]
             else:

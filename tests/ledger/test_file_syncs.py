@@ -88,6 +88,8 @@ def test_what_the_kernel_does_not_tell_has_failed_and_what_it_does_not_take_is_s
     answers = syncs.sync(files[:3])
     assert [answer and answer.errno for answer in answers] == [errno.EIO] * 3
     assert "did not say" in str(answers[0])
+    assert not syncs.together, "what it has not told must not answer for the next files"
+    assert syncs.sync(files[:3]) == [None] * 3
     for refused[:] in ([calls.submit], [calls.setup]):
         assert FileSyncs().sync(files[:3]) == [None] * 3
 
