@@ -86,10 +86,17 @@ class SyncCrew:
 
     def _start(self) -> None:
         with self._starting:
-            if len(self._threads) < self._size:
-                thread = threading.Thread(target=self._work, name=f"sync-{len(self._threads)}", daemon=True)
+            if len(self._threads) >= self._size:
+                return
+            thread = threading.Thread(target=self._work, name=f"sync-{len(self._threads)}", daemon=True)
+            try:
                 thread.start()
-                self._threads.append(thread)
+            except RuntimeError as error:
+                if not self._threads:
+                    raise
+                _log.warning("one thread fewer than wanted syncs: %s", error)
+                return  # those that there are take what waits along
+            self._threads.append(thread)
 
     def _work(self) -> None:
         syncs = FileSyncs()
@@ -122,7 +129,7 @@ class SyncCrew:
             for turn, fd in zip(turns, files, strict=True):
                 turn.end(next(answers) if fd >= 0 else None)
         looked = self.look()
-        return [turn for turn in turns if turn.answer(looked)]
+        return [turn for turn in turns if _answered(turn, looked)]
 
     def _share(self) -> list[SyncTurn]:
         """What a thread takes beside what it has, however much that is, of those that no thread is free for."""
@@ -138,3 +145,12 @@ class SyncCrew:
             if turn.take():
                 taken.append(turn)
         return taken
+
+
+def _answered(turn: SyncTurn, looked: Exception | None) -> bool:
+    """Whether a turn goes on. A log whose answer raises stands still; those that were synced beside it must not."""
+    try:
+        return turn.answer(looked)
+    except Exception:  # noqa: BLE001 — see above
+        _log.exception("the turn of a log ended in a way that nobody foresaw")
+        return False

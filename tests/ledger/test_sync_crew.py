@@ -199,6 +199,38 @@ def test_a_turn_that_raises_takes_no_thread_along(make: Make, log: list[str], ca
     assert "in a way that nobody foresaw" in caplog.text
 
 
+def test_an_answer_that_raises_takes_no_other_log_along(make: Make, log: list[str]) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    turns = [Turn(name, log) for name in "abc"]
+
+    def raises(_: object) -> bool:
+        raise RuntimeError("can't start new thread")
+
+    turns[0].answer = raises  # type: ignore[method-assign]
+    for turn in turns:
+        crew.ask(turn)
+    first.free.set()
+    assert all(turn.over.wait(WAIT) for turn in turns[1:])
+    assert log.count("look") == 2, "they were synced together"
+
+
+def test_where_no_thread_can_be_made_those_that_there_are_do_it(
+    make: Make, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = make(2)
+    first = held(crew, log)
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    turn = Turn("turn", log)
+    crew.ask(turn)
+    first.free.set()
+    assert turn.over.wait(WAIT)
+
+
 def test_closing_makes_all_that_was_asked_for_and_may_be_repeated(make: Make, log: list[str]) -> None:
     crew = make(3)
     turns = [Turn(str(number), log) for number in range(50)]
