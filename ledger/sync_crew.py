@@ -122,13 +122,22 @@ class SyncCrew:
         """One sync of each; those that have more to sync."""
         if len(turns) == 1:
             turns[0].sync()
-        else:
-            files = [turn.begin() for turn in turns]
-            due = [fd for fd in files if fd >= 0]
-            answers = iter(syncs.sync(due))
-            for turn, fd in zip(turns, files, strict=True):
-                turn.end(next(answers) if fd >= 0 else None)
-        looked = self.look()
+            return self._answered(turns)
+        begun = [(turn, turn.begin()) for turn in turns]
+        # Whose log is acknowledged unsynced does not wait for the others.
+        more = self._ended([(turn, None) for turn, fd in begun if fd < 0])
+        due = [(turn, fd) for turn, fd in begun if fd >= 0]
+        errors = syncs.sync([fd for _, fd in due])
+        return more + self._ended([(turn, error) for (turn, _), error in zip(due, errors, strict=True)])
+
+    def _ended(self, results: list[tuple[SyncTurn, OSError | None]]) -> list[SyncTurn]:
+        for turn, error in results:
+            turn.end(error)
+        return self._answered([turn for turn, _ in results])
+
+    def _answered(self, turns: list[SyncTurn]) -> list[SyncTurn]:
+        """Look once and answer all; those that have more to sync."""
+        looked = self.look() if turns else None
         return [turn for turn in turns if _answered(turn, looked)]
 
     def _share(self) -> list[SyncTurn]:

@@ -122,6 +122,20 @@ def test_each_log_of_many_hears_of_its_own_file(make: Make, log: list[str], tmp_
     assert [turn.errors[0] and turn.errors[0].errno for turn in turns] == [None, errno.EINVAL, None]
 
 
+def test_who_needs_no_sync_does_not_wait_for_those_that_do(make: Make, log: list[str], tmp_path: Path) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    turns = [Turn(name, log) for name in "abc"]
+    with (tmp_path / "b").open("wb") as b:
+        turns[1].file = b.fileno()
+        for turn in turns:
+            crew.ask(turn)
+        first.free.set()
+        assert all(turn.over.wait(WAIT) for turn in turns)
+    done = log[log.index("begin c") + 1 :]
+    assert done == ["end a", "end c", "look", "answer a", "answer c", "end b", "look", "answer b"]
+
+
 def test_a_log_has_a_thread_of_its_own_while_there_are_as_many_threads(make: Make, log: list[str]) -> None:
     crew = make(2)
     first = held(crew, log)
