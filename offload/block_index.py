@@ -118,6 +118,10 @@ def parse_index(data: bytes, where: str) -> BlockIndex:
         raise Corrupt(f"{where}: {metadata_bytes} bytes at {_HEAD.size} are no ledger metadata: {wrong}") from wrong
     blocks = tuple(IndexedBlock(*row) for row in _BLOCK.iter_unpack(data[_HEAD.size + metadata_bytes :]))
     index = BlockIndex(data_bytes, metadata, blocks)
+    try:
+        _ = index.managed_ledger
+    except UnicodeDecodeError as wrong:
+        raise Corrupt(f"{where}: the name of its managed ledger is no UTF-8: {wrong}") from wrong
     _require_rising(index, where)
     return index
 

@@ -89,6 +89,7 @@ def test_lookup_is_the_last_block_that_begins_at_or_before(counts: list[int], da
         (24, struct.pack(">i", -1), "-1 blocks"),
         (28, struct.pack(">I", 2**32 - 1), "4294967295 bytes of metadata"),
         (32, b"\xff", "no ledger metadata"),
+        (121, b"\xff", "the name of its managed ledger is no UTF-8"),
         (122, struct.pack(">q", 1), "expected entry 0 at offset 0"),
         (134, struct.pack(">q", 7), "expected entry 0 at offset 0"),
         (8, struct.pack(">q", 100), "the data object has 100 bytes"),
