@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import stat
@@ -25,6 +26,7 @@ from ledger.settings import Settings
 
 _UNIX = "grpc+unix://"
 _TCP = ("grpc://", "grpc+tcp://")
+_SOCKET_BYTES_MAX = 107  # what the system takes
 _FORMS = "Use grpc+unix:///path, grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT"
 
 
@@ -66,6 +68,13 @@ class Listening:
 
 def _host(address: str) -> str:
     if address.startswith(_UNIX):
+        path = address.removeprefix(_UNIX)
+        if not path.startswith("/") or not 1 < len(os.fsencode(path)) <= _SOCKET_BYTES_MAX:
+            raise Refused(
+                f"{address!r} is no address to listen at: a socket has an absolute path of at most "
+                f"{_SOCKET_BYTES_MAX} bytes",
+                hint=_FORMS,
+            )
         return ""
     try:
         parts = urlsplit(address)

@@ -256,7 +256,11 @@ def test_beyond_loopback_nothing_may_be_left_out(guarded: Guarded, left_out: str
 
 
 @pytest.mark.parametrize(
-    "address", ["grpc://", "http://127.0.0.1:1", "grpc://127.0.0.1", "grpc://127.0.0.1:x", "127.0.0.1:1", "grpc://:1/x"]
+    "address",
+    [
+        *("grpc://", "http://127.0.0.1:1", "grpc://127.0.0.1", "grpc://127.0.0.1:x", "127.0.0.1:1", "grpc://:1/x"),
+        *("grpc+unix://", "grpc+unix://broker.sock", "grpc+unix:///", "grpc+unix:///" + 107 * "x"),
+    ],
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(Refused, match="no address to listen at"):
