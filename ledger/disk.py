@@ -33,8 +33,8 @@ _COPY_BYTES = 1024 * 1024
 IOV_MAX = os.sysconf("SC_IOV_MAX")
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 _RANGE_WRITE = 2  # SYNC_FILE_RANGE_WRITE; it consumes no error of the device, which the sync that follows must hear of
-_SYNC_FILE_RANGE = ctypes.CDLL(None).sync_file_range
-_SYNC_FILE_RANGE.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+# Linux has it. Elsewhere the log cannot be written, but what only reads must be able to import this.
+_SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # fmt: off
 _NETWORK_TYPES = frozenset((
@@ -137,7 +137,8 @@ def sync_data(fd: int) -> None:
 
 def begin_sync(fd: int) -> None:
     """Have the kernel begin to write a file's pages; returns at once. Nothing is promised, and no error is told."""
-    _SYNC_FILE_RANGE(fd, 0, 0, _RANGE_WRITE)
+    if _SYNC_FILE_RANGE is not None:
+        _SYNC_FILE_RANGE(fd, ctypes.c_int64(0), ctypes.c_int64(0), _RANGE_WRITE)
 
 
 def sync_directory(path: Path) -> None:

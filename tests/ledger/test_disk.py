@@ -167,3 +167,17 @@ def test_a_mapping_is_the_file_as_it_is(tmp_path: Path) -> None:
     path.write_bytes(b"bytes")
     with disk.opened(path) as fd:
         assert bytes(disk.mapped(fd)) == b"bytes"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_beginning_to_write_is_a_hint_that_tells_nothing_and_may_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> None:
+    if not known:
+        monkeypatch.setattr(disk, "_SYNC_FILE_RANGE", None)
+    with (tmp_path / "file").open("wb") as file:
+        file.write(b"x" * 10_000)
+        file.flush()
+        disk.begin_sync(file.fileno())
+        disk.sync_data(file.fileno())
+    disk.begin_sync(999_999)  # a file that is closed
