@@ -2,7 +2,8 @@
 
 Two turns, each held by one thread at a time. The *writing turn* takes what waits and writes it: whoever appends to an
 idle log may take it, and leaves it to the executor when others keep coming. The *syncing turn* takes all that was
-written so far, syncs it once and answers, for as long as there is more.
+written so far, syncs it once and answers, for as long as there is more: a thread of the store's crew makes it, step by
+step and beside those of other logs (`ledger.sync_crew`).
 
 Invariants
 - What is taken keeps the order of arrival, through both turns; so order of acknowledgement is order in the log.
