@@ -56,7 +56,7 @@ def _send(client: Client, command: AcknowledgeCommand, batches: Sequence[pa.Reco
             writer.done_writing()
             reply = reader.read()
     except (pa.ArrowException, flight.FlightError, OSError) as error:
-        ours = from_flight(error, client.address)
+        ours = from_flight(error, client.address, client.store_id)
         if isinstance(ours, Unavailable):
             client.disconnect(connection)
         raise ours from None

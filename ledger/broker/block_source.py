@@ -124,7 +124,7 @@ def _fetched(client: Client, request: ReadRequest) -> Iterator[FrameBlock]:
                 return
             yield from _blocks_of(batch)
     except (pa.ArrowException, flight.FlightError, OSError) as error:
-        ours = from_flight(error, client.address)
+        ours = from_flight(error, client.address, client.store_id)
         if isinstance(ours, Unavailable):
             client.disconnect(connection)
         raise ours from None

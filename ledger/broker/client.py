@@ -288,7 +288,7 @@ class Client:
         try:
             (result,) = connection.do_action(flight.Action(action, body), self.options(seconds))
         except (pa.ArrowException, flight.FlightError, OSError) as error:
-            ours = from_flight(error, self.address)
+            ours = from_flight(error, self.address, self.store_id)
             if isinstance(ours, Unavailable):
                 self.disconnect(connection)
                 ours = self.credentials.failure(self.address) or ours
@@ -316,6 +316,8 @@ def client_for(address: str, store_id: str, credentials: Credentials | None = No
     try:
         client.hello()
     except LedgerError as error:
+        if address in error.message and store_id in error.message:
+            raise
         raise type(error)(f"store {store_id} at {address}: {error.message}", hint=error.hint) from None
     with _clients_lock:
         return _clients.setdefault(key, client)

@@ -68,9 +68,13 @@ class _RemotePart:
     """A part that is sent; what the broker says of it in the end must be what was sent."""
 
     def __init__(self, client: Client, query: str, batch: int) -> None:
-        self._address = client.address
+        self._meant = client.address, client.store_id
         descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(StageCommand(query, batch)))
-        self._writer, self._reader = client.connection().do_put(descriptor, ENTRY_SCHEMA, client.options())
+        connection = client.connection()
+        try:
+            self._writer, self._reader = connection.do_put(descriptor, ENTRY_SCHEMA, client.options())
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            raise from_flight(error, *self._meant) from None
         self._crc = self._entries = 0
 
     def __exit__(self, *_: object) -> None:
@@ -87,7 +91,7 @@ class _RemotePart:
         try:
             self._writer.write_batch(entry_batch([data]))
         except (pa.ArrowException, flight.FlightError, OSError) as error:
-            raise from_flight(error, self._address) from None
+            raise from_flight(error, *self._meant) from None
 
     def close(self) -> StagedPart:
         try:
@@ -95,6 +99,6 @@ class _RemotePart:
             reply = self._reader.read()
             self._writer.close()
         except (pa.ArrowException, flight.FlightError, OSError) as error:
-            raise from_flight(error, self._address) from None
+            raise from_flight(error, *self._meant) from None
         part = _STAGED.decode(reply.to_pybytes())
         return msgspec.structs.replace(part, entries=self._entries, crc32c=self._crc)

@@ -2,7 +2,7 @@
 
 Rules: an error that is not ours becomes `Unavailable` when the connection or the process behind it is gone, so that a
 caller may retry, and is passed on otherwise. The text of a Flight error of gRPC's own never reaches a user alone: the
-address and what to do are added.
+address, the store that was wanted there and what to do are added.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def to_flight(error: LedgerError) -> flight.FlightError:
     return flight.FlightServerError(str(error), extra_info=body)
 
 
-def from_flight(error: BaseException, address: str) -> LedgerError:
-    """Our error for whatever a Flight call raised."""
+def from_flight(error: BaseException, address: str, store_id: str = "") -> LedgerError:
+    """Our error for whatever a Flight call raised; `store_id`: whose broker it was meant for, where that is known."""
     extra = getattr(error, "extra_info", b"")
     if extra:
         try:
@@ -43,7 +43,8 @@ def from_flight(error: BaseException, address: str) -> LedgerError:
             OSError,
         ),
     ):
+        broker = f"broker of store {store_id}" if store_id else "broker"
         return Unavailable(
-            f"no broker answers at {address}: {first}", hint="Is it running? See broker.log in the store"
+            f"no {broker} answers at {address}: {first}", hint="Is it running? See broker.log in the store"
         )
     return LedgerError(f"the broker at {address} failed: {first}", hint="See broker.log in the store")

@@ -21,9 +21,15 @@ from ledger.protocol import Empty
 def store(store_path: Path) -> Iterator[Path]:
     """The path of a store, not made yet; no process that serves it outlives the test."""
     yield store_path
+    if not serving(store_path):
+        return
     with suppress(LedgerError):
         connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
-    # It would wait for the streams that this process still holds.
+    kill_all(store_path)  # it would wait for the streams that this process still holds
+
+
+def kill_all(store_path: Path) -> None:
+    """SIGKILL whoever serves a store, its supervisor first, so that nobody brings the broker back."""
     until = time.monotonic() + 20
     while left := serving(store_path):
         assert time.monotonic() < until, f"processes {left} still serve {store_path}"
