@@ -188,6 +188,33 @@ def test_every_damaged_byte_outside_of_entries_is_found(tmp_path: Path) -> None:
             walk_all(bytes(broken), spans)
 
 
+def flip(directory: Path, log: BucketLog, ledger: int, value: bytes) -> None:
+    """One bit of a payload, so that everything but the checksum holds."""
+    (file,) = (directory / one.data_name for one in log.topic.segments if one.ledger_id == ledger)
+    data = bytearray(file.read_bytes())
+    data[data.index(value)] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_a_flipped_bit_inside_an_entry_is_corrupt(tmp_path: Path, scan: bool) -> None:
+    made(tmp_path, {3: [message(0), message(1, b"harmed"), message(2)]})
+    log = opened(tmp_path, scan=scan)
+    flip(tmp_path, log, 3, b"harmed")
+    for skip_missing in (False, True):
+        (part,) = log.parts(PositionRange(log.start, log.end), 10**6)
+        with pytest.raises(Corrupt, match=r"entry 3:1 in \S+ has CRC32C 0x[0-9a-f]{8}, it states 0x[0-9a-f]{8}"):
+            list(read_part(open_object_store(tmp_path), part, skip_missing=skip_missing))
+
+
+def test_a_flipped_bit_in_a_chunk_that_is_fetched_for_its_message_is_corrupt(tmp_path: Path) -> None:
+    made(tmp_path, {3: [chunk(0, 2, "harmed")], 4: [message(1), chunk(1, 2, "harmed")]})
+    log = opened(tmp_path)
+    flip(tmp_path, log, 3, b"harmed0")
+    with pytest.raises(Corrupt, match=r"entry 3:0 in \S+ has CRC32C 0x[0-9a-f]{8}, it states 0x[0-9a-f]{8}"):
+        read(tmp_path, log, PositionRange(Position(4, 0), log.end))
+
+
 def test_a_block_that_ends_in_padding_before_its_entries_is_data_loss(tmp_path: Path) -> None:
     entries = [b"a" * 50, b"b" * 50, b"c" * 50]
     put_segment(tmp_path, 3, entries)
