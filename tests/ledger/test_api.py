@@ -5,7 +5,10 @@ Method: a real store and its broker, small rows.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,40 @@ def test_a_backlog_is_followed_in_pieces(store: LedgerStore, monkeypatch: pytest
     tables = list(orders.tail(wait_ms=0))
     assert 1 < len(tables) < 9
     assert pa.concat_tables(tables).column("id").to_pylist() == list(range(9))
+
+
+def test_a_tail_that_had_caught_up_gets_what_comes_and_goes_on_waiting(
+    store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ledger.ledger._TAIL_MS", 50)  # a silence is longer than one of its questions
+    orders = store.ledger("orders")
+    orders.append([{"id": 0}])
+    tables = orders.tail()
+    assert next(tables).to_pylist() == [{"id": 0}]
+    with ThreadPoolExecutor(1) as executor:
+        try:
+            for number in (1, 2):
+                coming = executor.submit(next, tables)
+                with pytest.raises(TimeoutError):
+                    coming.result(0.2)
+                orders.append([{"id": number}])
+                assert coming.result(10).to_pylist() == [{"id": number}]
+        finally:
+            orders.terminate()  # whoever still waits is let go
+    assert list(tables) == []
+
+
+def test_a_tail_ends_after_as_much_silence_as_it_was_given(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    orders.append([{"id": 0}])
+    seen: list[int] = []
+    for table in orders.tail(wait_ms=1000):
+        seen += table.column("id").to_pylist()
+        silent_since = time.monotonic()
+        if len(seen) < 3:
+            threading.Timer(0.05, orders.append, [[{"id": len(seen)}]]).start()
+    assert seen == [0, 1, 2]
+    assert 0.99 <= time.monotonic() - silent_since < 10
 
 
 def test_what_is_read_is_aligned_for_arrow(store: LedgerStore) -> None:
