@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 try:
     from pyspark.sql.datasource import DataSource
-except ImportError:  # connect() needs no Spark
+except Exception:  # noqa: BLE001 — connect() needs no Spark, and no other source suffers from one that is broken
     DataSource = object  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class DefaultSource(DataSource):
     default_options: Mapping[str, str] = MappingProxyType({})  # what goes with that store
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
         _require_own_packages()
+        super().__init__(options)
         from connector.data_source import source_for
 
         self._source: LedgerSource | BucketSource = source_for(
