@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
@@ -58,6 +61,21 @@ def test_registered_columns_are_nullable_to_the_bottom_and_survive_their_bytes()
     assert columns.field("in").type.field(0).nullable
     assert schema_from_bytes(schema_bytes(columns)) == columns
     assert arrow_schema(spark_schema(columns, "orders")) == columns
+
+
+def test_metadata_columns_have_these_names_and_types_in_this_order_also_in_the_docs() -> None:
+    stated = [
+        ("__key", "string"),
+        ("__topic", "string"),
+        ("__messageId", "binary"),
+        ("__publishTime", "timestamp"),
+        ("__eventTime", "timestamp"),
+        ("__messageProperties", "map<string,string>"),
+        ("__position", "struct<ledgerId:bigint,entryId:bigint,batchIndex:int>"),
+    ]
+    assert [(field.name, field.dataType.simpleString()) for field in spark_schema(METADATA, "orders")] == stated
+    page = (Path(__file__).resolve().parents[2] / "docs" / "rows.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(__\w+)` \| `(.+?)` \|", page, re.MULTILINE) == stated
 
 
 def test_metadata_columns_are_to_the_letter_what_spark_expects() -> None:

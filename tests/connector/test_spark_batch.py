@@ -112,3 +112,20 @@ def test_written_rows_are_read_rows(spark_session: SparkSession, store: Path) ->
     assert rest.count() == placed.where(f"__position.entryId >= {half.entryId}").count()
     with pytest.raises(Exception, match="a batch read of everything from 'latest' would be empty"):
         spark.read.format("ledger").options(**options, startingPosition="latest").load("orders").count()
+
+
+def test_metadata_columns_stand_behind_the_rows_by_name_and_type(spark_session: SparkSession, store: Path) -> None:
+    spark_session.range(1).write.format("ledger").option("store", str(store)).mode("append").save("orders")
+    read = spark_session.read.format("ledger").options(store=str(store), includeMetadata="true").load("orders")
+    assert read.dtypes == [
+        ("id", "bigint"),
+        ("__key", "string"),
+        ("__topic", "string"),
+        ("__messageId", "binary"),
+        ("__publishTime", "timestamp"),
+        ("__eventTime", "timestamp"),
+        ("__messageProperties", "map<string,string>"),
+        ("__position", "struct<ledgerId:bigint,entryId:bigint,batchIndex:int>"),
+    ]
+    (row,) = read.collect()
+    assert (row["__key"], row["__messageProperties"], tuple(row["__position"])) == (None, {}, (0, 0, 0))
