@@ -9,6 +9,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.testing import assertDataFrameEqual
 
+from ledger.api import connect
+from ledger.clock import system_clock_ms
+from ledger.protocol import CreateLedger
+from ledger.settings import Settings
+from ledger.store import Store
+from streaming_examples.broker_control import stop_broker_of
+
+YEAR_MS = 365 * 24 * 60 * 60 * 1000
+
 
 def every_type(spark: SparkSession) -> DataFrame:
     return spark.range(1000).select(
@@ -129,3 +138,24 @@ def test_metadata_columns_stand_behind_the_rows_by_name_and_type(spark_session: 
     ]
     (row,) = read.collect()
     assert (row["__key"], row["__messageProperties"], tuple(row["__position"])) == (None, {}, (0, 0, 0))
+
+
+def test_rows_without_a_subscription_are_kept_through_rollovers_time_and_a_restart(
+    spark_session: SparkSession, store: Path
+) -> None:
+    """Pulsar would delete them: nobody who reads them has a cursor, and retention is 0 there unless it is set."""
+    create = CreateLedger("public/default/persistent/kept", max_entries_per_ledger=3)
+    connect(store).client.call("create", create)
+    options = {"store": str(store), "entryBytes": "1k"}
+    for first in range(0, 4000, 1000):
+        rows = spark_session.range(first, first + 1000, numPartitions=1)
+        rows.write.format("ledger").options(**options).mode("append").save("kept")
+    log = connect(store).ledger("kept").describe()
+    assert (len(log.segments) > 3, log.cursors) == (True, [])
+    stop_broker_of(store)
+    later = Store.open(store, settings=Settings(), clock=lambda: system_clock_ms() + YEAR_MS)
+    later.upkeep.round()
+    assert later.ledger("kept").trim().ledgers == []
+    later.close()
+    read = spark_session.read.format("ledger").option("store", str(store)).load("kept")
+    assert sorted(row.id for row in read.collect()) == list(range(4000))
