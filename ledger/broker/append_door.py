@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import msgspec
-import pyarrow as pa
 
-from ledger.broker.append_stream import Replies
+from ledger.broker.append_answers import Replies
 from ledger.broker.entry_stream import is_same_user
 from ledger.broker.shared_ring import RingReader, map_sealed
 from ledger.clock import new_id
@@ -28,11 +27,15 @@ from ledger.protocol import AppendCommand, Appended, WireError
 
 _PACKET_BYTES_MAX = 64 * 1024
 _DESCRIPTORS_MAX = 4
+_TRUNCATED = int(socket.MSG_TRUNC)  # as numbers: the names are members of an enumeration, which is slow to compute with
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_DONT_WAIT = int(socket.MSG_DONTWAIT)
+_CUT = _TRUNCATED | int(socket.MSG_CTRUNC)
 _SHORT_SECONDS = 0.5  # until a door that could let nobody in tries again
 _log = logging.getLogger(__name__)
 
 
-Serve = Callable[[AppendCommand, Replies, Iterator[list[pa.Buffer]]], None]
+Serve = Callable[[AppendCommand, Replies, Iterator[list[memoryview]]], None]
 _COMMAND = msgspec.json.Decoder(AppendCommand)
 
 
@@ -91,8 +94,19 @@ class _Packets:
 
     def write(self, message: bytes) -> None:
         """Send one; raises Unavailable when the producer is gone: it may be killed at any time."""
+        self._send(message, 0)
+
+    def write_at_once(self, message: bytes) -> bool:
+        """Send one if there is room for it now."""
         try:
-            self._peer.send(message)
+            self._send(message, _DONT_WAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _send(self, message: bytes, flags: int) -> None:
+        try:
+            self._peer.send(message, flags)
         except ConnectionError as error:
             raise Unavailable(f"the producer is gone: {error}") from error
 
@@ -112,7 +126,7 @@ def _opened(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
             os.close(fd)
 
 
-def _sent(peer: socket.socket, ring: RingReader) -> Iterator[list[pa.Buffer]]:
+def _sent(peer: socket.socket, ring: RingReader) -> Iterator[list[memoryview]]:
     while True:
         places, files = _packet(peer)
         try:
@@ -127,14 +141,14 @@ def _sent(peer: socket.socket, ring: RingReader) -> Iterator[list[pa.Buffer]]:
 def _packet(peer: socket.socket) -> tuple[bytes, list[int]]:
     """One packet and its descriptors; nothing at the end, also of a producer that was killed."""
     try:
-        body, files, flags, _ = socket.recv_fds(peer, _PACKET_BYTES_MAX, _DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
+        body, files, flags, _ = socket.recv_fds(peer, _PACKET_BYTES_MAX, _DESCRIPTORS_MAX, _CLOSE_ON_EXEC)
     except ConnectionError:
         return b"", []
-    if not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+    if not flags & _CUT:
         return body, files
     for fd in files:
         os.close(fd)
-    if flags & socket.MSG_TRUNC:
+    if flags & _TRUNCATED:
         raise Refused(f"a packet of an append stream exceeds {_PACKET_BYTES_MAX} bytes")
     raise Unavailable(
         f"a packet of an append stream lost descriptors: over {_DESCRIPTORS_MAX} came, or the broker has none left",

@@ -26,7 +26,8 @@ from ledger.broker import bearer_token
 from ledger.broker.actions import READING, Actions, reading_of, require_incarnation
 from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
-from ledger.broker.append_stream import AppendStream, Replies, entries_of
+from ledger.broker.append_answers import Replies
+from ledger.broker.append_stream import AppendStream, entries_of
 from ledger.broker.bearer_token import BearerTokenFactory, require_allowed, require_token
 from ledger.broker.cached_reads import CachedReads
 from ledger.broker.listening import Listening
@@ -134,7 +135,9 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             require_allowed(context, system_clock_ms, type(command).__name__, command)
             with self._admission.requests.one():
                 if isinstance(command, AppendCommand):
-                    self._append(command, writer, (entries_of(batch) for batch in self._batches(reader)))
+                    self._append(
+                        command, _MetadataReplies(writer), (entries_of(batch) for batch in self._batches(reader))
+                    )
                 elif isinstance(command, AcknowledgeCommand):
                     writer.write(msgspec.msgpack.encode(self._acknowledge(command, list(self._batches(reader)))))
                 else:
@@ -144,12 +147,12 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         """The broker leaves: what it caches goes."""
         self._source.stop()
 
-    def append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[pa.Buffer]]) -> None:
+    def append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
         """A stream of entries that did not come by Flight; raises what the log says."""
         with self._activity.call(), self._admission.requests.one():
             self._append(command, replies, self._allowed(sent))
 
-    def _append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[pa.Buffer]]) -> None:
+    def _append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
         if self.stopping.is_set():
             raise Unavailable("the broker is leaving", hint="Connect again")
         ledger, most = self._store.ledger(command.ledger), self._settings.now.maxInFlightAppendBytes
@@ -188,9 +191,9 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             self._require_allowed(batch.nbytes)
             yield batch
 
-    def _allowed(self, sent: Iterator[list[pa.Buffer]]) -> Iterator[list[pa.Buffer]]:
+    def _allowed(self, sent: Iterator[list[memoryview]]) -> Iterator[list[memoryview]]:
         for entries in sent:
-            self._require_allowed(sum(entry.size for entry in entries))
+            self._require_allowed(sum(map(len, entries)))
             yield entries
 
     def _require_allowed(self, size: int) -> None:
@@ -282,6 +285,21 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     def _shutdown(self, _: Empty) -> Empty:
         self.stopping.set()
         return Empty()
+
+
+class _MetadataReplies:
+    """Answers as metadata of a Flight stream, which cannot say whether there is room."""
+
+    def __init__(self, writer: flight.FlightMetadataWriter) -> None:
+        self._writer = writer
+
+    def write(self, message: bytes) -> None:
+        """Send one."""
+        self._writer.write(message)
+
+    def write_at_once(self, message: bytes) -> bool:  # noqa: ARG002 — see above
+        """Never."""
+        return False
 
 
 class _errors_crossing:  # noqa: N801 — reads as a statement where it is used

@@ -20,16 +20,14 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import struct
 from collections import deque
 from collections.abc import Sequence
-
-import numpy as np
-import pyarrow as pa
 
 from ledger.entry import Buffer
 from ledger.errors import Refused, Unsupported
 
-_PLACE = np.dtype("<i8")
+_PLACE = struct.Struct("<qq")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
@@ -54,7 +52,7 @@ class RingWriter:
         if start < 0:
             return start
         for buffer in buffers:
-            view = memoryview(buffer).cast("B")
+            view = buffer if isinstance(buffer, bytes) else memoryview(buffer).cast("B")
             self._memory[at : at + len(view)] = view
             at += len(view)
         at = max(at, start + 1)  # an entry without a byte has a place, too
@@ -96,23 +94,22 @@ class RingReader:
         """Map what a producer passed; raises OSError, or Unsupported for a file that could shrink."""
         self._memory = map_sealed(fd)
 
-    def entries(self, places: bytes) -> list[pa.Buffer]:
+    def entries(self, places: bytes) -> list[memoryview]:
         """The entries at places that a producer sent; raises Refused for one outside the ring."""
-        if len(places) % (2 * _PLACE.itemsize):
+        if len(places) % _PLACE.size:
             raise Refused(f"{len(places)} bytes of places are no pairs of offset and length")
-        pairs = np.frombuffer(places, dtype=_PLACE).reshape(-1, 2)
-        starts, lengths = pairs[:, 0], pairs[:, 1]
-        size = self._memory.size
-        wrong = (starts < 0) | (lengths < 0) | (lengths > size) | (starts > size - lengths)
-        if wrong.any():
-            start, length = pairs[int(np.argmax(wrong))].tolist()
-            raise Refused(f"an entry of {length} bytes at {start} lies outside a ring of {size} bytes")
-        return [self._memory.slice(start, length) for start, length in pairs.tolist()]
+        memory, size = self._memory, len(self._memory)
+        entries = []
+        for start, length in _PLACE.iter_unpack(places):
+            if not 0 <= start <= start + length <= size:
+                raise Refused(f"an entry of {length} bytes at {start} lies outside a ring of {size} bytes")
+            entries.append(memory[start : start + length])
+        return entries
 
 
 def pack_places(places: Sequence[tuple[int, int]]) -> bytes:
     """Offsets and lengths as they are sent."""
-    return np.array(places, dtype=_PLACE).tobytes()
+    return b"".join([_PLACE.pack(start, length) for start, length in places])
 
 
 def sealed_file(size: int, content: Sequence[Buffer] = ()) -> int:
@@ -131,9 +128,9 @@ def sealed_file(size: int, content: Sequence[Buffer] = ()) -> int:
     return fd
 
 
-def map_sealed(fd: int) -> pa.Buffer:
+def map_sealed(fd: int) -> memoryview:
     """All of such a file, for reading."""
     size = os.fstat(fd).st_size
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
         raise Unsupported(f"a file of {size} bytes that can shrink was passed as a producer's memory")
-    return pa.py_buffer(mmap.mmap(fd, size, prot=mmap.PROT_READ)) if size else pa.py_buffer(b"")
+    return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ)) if size else memoryview(b"")

@@ -16,12 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from ledger.broker import append_door
+from ledger.broker.append_answers import Replies
 from ledger.broker.append_door import AppendDoor
-from ledger.broker.append_stream import Replies
 from ledger.broker.shared_ring import RingWriter, pack_places, sealed_file
 from ledger.errors import NotFound
 from ledger.position import Position
@@ -37,12 +36,12 @@ class CountingLog:
         self.entries: list[bytes] = []
         self.ended = threading.Event()
 
-    def serve(self, command: AppendCommand, replies: Replies, sent: Iterator[list[pa.Buffer]]) -> None:
+    def serve(self, command: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
         try:
             if command.ledger != "orders":
                 raise NotFound(f"{command.ledger!r} is not here")
             for entries in sent:
-                self.entries += [entry.to_pybytes() for entry in entries]
+                self.entries += [bytes(entry) for entry in entries]
                 replies.write(msgspec.msgpack.encode(Appended(Position(0, 0), len(entries))))
         finally:
             self.ended.set()
@@ -215,7 +214,7 @@ def test_a_producer_that_is_killed_before_its_answer_is_no_fault_of_the_broker(
     begun, gone = threading.Event(), threading.Event()
     serving: list[threading.Thread] = []
 
-    def serve(_: AppendCommand, replies: Replies, sent: Iterator[list[pa.Buffer]]) -> None:
+    def serve(_: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
         next(sent)
         serving.append(threading.current_thread())
         begun.set()

@@ -44,7 +44,7 @@ def test_every_entry_within_the_limit_finds_room_and_stays_as_it_is(limit: int, 
         assert offset >= 0, "there is room for every entry within the limit"
         live.append((offset, data))
         found = reader.entries(pack_places([(at, len(data)) for at, data in live]))
-        assert [entry.to_pybytes() for entry in found] == [data for _, data in live]
+        assert [bytes(entry) for entry in found] == [data for _, data in live]
     writer.close()
 
 
@@ -71,7 +71,7 @@ def test_entries_without_a_byte_have_places_too(ring: RingWriter) -> None:
     assert len(set(offsets)) == 4
     sizes = [0, 1, 0, 1]
     found = RingReader(ring.fd).entries(pack_places(list(zip(offsets, sizes, strict=True))))
-    assert [entry.to_pybytes() for entry in found] == [b"", b"x", b"", b"y"]
+    assert [bytes(entry) for entry in found] == [b"", b"x", b"", b"y"]
 
 
 def test_half_a_place_is_refused(ring: RingWriter) -> None:
@@ -97,7 +97,7 @@ def test_a_file_of_one_entry_holds_it(content: list[bytes]) -> None:
     whole = b"".join(content)
     fd = sealed_file(len(whole), content)
     try:
-        assert map_sealed(fd).to_pybytes() == whole
+        assert bytes(map_sealed(fd)) == whole
     finally:
         os.close(fd)
 
@@ -108,4 +108,4 @@ def test_the_broker_keeps_entries_of_a_producer_that_is_gone(ring: RingWriter) -
     (entry,) = reader.entries(pack_places([(offset, 4)]))
     ring.close()
     del reader, ring
-    assert entry.to_pybytes() == b"kept"
+    assert bytes(entry) == b"kept"
