@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ledger.deduplication import Admission
 from ledger.entry import Buffer
@@ -33,8 +33,7 @@ from ledger.run_calls import CommitRun, CommittedRun
 from ledger.sync_crew import SyncCrew
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedEntry:
+class CheckedEntry(NamedTuple):
     """An entry whose checksum was verified, and the rows that a reader will get from it."""
 
     data: Buffer

@@ -145,7 +145,8 @@ class CursorLog:
             metadata.properties.add(key=_KIND, value=kind)
             if compression != NONE:
                 metadata.properties.add(key=_COMPRESSION, value=NAMES[compression])
-            entries.append(StampedEntry(stamp, entry_of(metadata, payload)))
+            buffers = entry_of(metadata, payload)
+            entries.append(StampedEntry(stamp, sum(map(len, buffers)), buffers))
         self._number += 1
         try:
             self._writer.write(entries)

@@ -150,12 +150,20 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def write_all(fd: int, buffers: Sequence[ReadableBuffer], offset: int, path: Path | None = None) -> int:
-    """Write buffers one after another from `offset`; returns the bytes written, which are all of them."""
+def write_all(
+    fd: int, buffers: Sequence[ReadableBuffer], offset: int, path: Path | None = None, length: int = -1
+) -> int:
+    """Write buffers one after another from `offset`; returns the bytes written, which are all of them.
+
+    Whoever knows the `length` of all together spares a look at each.
+    """
     start = offset
     try:
+        if length >= 0 and len(buffers) <= IOV_MAX:
+            return _write_batch(fd, buffers, offset, length) - start
         for first in range(0, len(buffers), IOV_MAX):
-            offset = _write_batch(fd, buffers[first : first + IOV_MAX], offset)
+            batch = buffers[first : first + IOV_MAX]
+            offset = _write_batch(fd, batch, offset, sum(memoryview(buffer).nbytes for buffer in batch))
     except OSError as error:
         raise_if_full(error, f"{path or f'file {fd}'} cannot be written at {offset}")
         raise
@@ -252,9 +260,8 @@ def _replace_by_copy(source: int, path: Path) -> None:
     scratch.rename(path)
 
 
-def _write_batch(fd: int, batch: Sequence[ReadableBuffer], offset: int) -> int:
+def _write_batch(fd: int, batch: Sequence[ReadableBuffer], offset: int, wanted: int) -> int:
     written = os.pwritev(fd, batch, offset)
-    wanted = sum(memoryview(buffer).nbytes for buffer in batch)
     offset += written
     while written < wanted:
         batch = _after(batch, written)

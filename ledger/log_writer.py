@@ -224,6 +224,7 @@ class LogWriter:
         """Let readers see all up to entry `end`, which is synced and ours; else raise why it is not."""
         if failed is not None:
             raise failed
+        log.begin_writing_back()  # the device has something to do while those that wait are answered
         log.acknowledge(end)
         self._publish(self.list.snapshot(log))
 
@@ -279,9 +280,9 @@ class LogWriter:
     def _write_stamped(self, log: OpenLedger, entries: Sequence[CheckedEntry]) -> None:
         timestamp, rows = max(self._stamp.timestamp_ms, self._context.clock()), self._stamp.row_end
         stamped = []
-        for entry in entries:
-            rows += entry.rows
-            stamped.append(StampedEntry(BrokerStamp(timestamp, rows), (entry.data,)))
+        for data, size, delivered in entries:
+            rows += delivered
+            stamped.append(StampedEntry(BrokerStamp(timestamp, rows), size, (data,)))
         log.write(stamped)
         self._stamp = BrokerStamp(timestamp, rows)
 

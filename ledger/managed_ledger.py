@@ -98,7 +98,7 @@ class ManagedLedger:
         if not entries:
             raise Refused(f"an append to {self.name!r} holds no entry", hint="Send at least one")
         self._writer.refuse_terminated()
-        checked = [self._checked(entry, i) for i, entry in enumerate(entries)]
+        checked = self._checked(entries)
         deduplication = self._writer.list.deduplication
         if deduplication is None:
             item = PendingAppend([entry for entry, _ in checked], sum(entry.size for entry, _ in checked))
@@ -237,37 +237,44 @@ class ManagedLedger:
         """Settle what was queued and seal the open ledger, where that can be done. May be repeated; raises nothing."""
         self._writer.close()
 
-    def _checked(self, entry: Buffer, ordinal: int) -> tuple[CheckedEntry, MessageMetadata]:
-        parsed = parse_entry(entry, f"entry {ordinal} of an append to {self.name!r}")
-        if run_id(parsed.metadata) is not None or is_marker(parsed.metadata):
-            raise Refused(
-                f"entry {ordinal} of an append to {self.name!r} carries a transaction or marker field",
-                hint="Commit a run instead: such an entry alone would be taken for an unfinished run",
-            )
-        if parsed.stamp is not None:
-            raise Refused(
-                f"entry {ordinal} of an append to {self.name!r} carries broker metadata already",
-                hint="Send the entry as the producer made it; the broker stamps it",
-            )
-        return self._sized(entry, entry_rows(parsed.metadata)), parsed.metadata
+    def _checked(self, entries: Sequence[Buffer]) -> list[tuple[CheckedEntry, MessageMetadata]]:
+        checked, where, most = [], f"of an append to {self.name!r}", self._entry_bytes_max
+        for i, entry in enumerate(entries):
+            stamp, metadata, _ = parse_entry(entry, f"entry {i} {where}")
+            if run_id(metadata) is not None or is_marker(metadata):
+                raise Refused(
+                    f"entry {i} {where} carries a transaction or marker field",
+                    hint="Commit a run instead: such an entry alone would be taken for an unfinished run",
+                )
+            if stamp is not None:
+                raise Refused(
+                    f"entry {i} {where} carries broker metadata already",
+                    hint="Send the entry as the producer made it; the broker stamps it",
+                )
+            checked.append((self._sized(entry, entry_rows(metadata), most), metadata))
+        return checked
 
     def _run_entries(self, request: CommitRun, parts: Sequence[OpenedPart]) -> list[CheckedEntry]:
-        wanted = RunId(request.txn_most, request.txn_least)
+        wanted, most = RunId(request.txn_most, request.txn_least), self._entry_bytes_max
         return [
-            self._checked_of_run(entry, f"{part.part.part} entry {ordinal}", wanted)
+            self._checked_of_run(entry, f"{part.part.part} entry {ordinal}", wanted, most)
             for part in parts
             for ordinal, entry in enumerate(part.entries)
         ]
 
-    def _checked_of_run(self, entry: Buffer, where: str, wanted: RunId) -> CheckedEntry:
+    def _checked_of_run(self, entry: Buffer, where: str, wanted: RunId, most: int) -> CheckedEntry:
         metadata = parse_entry(entry, where).metadata
         found = run_id(metadata)
         if found != wanted:
             raise Refused(f"{where} belongs to run {found}, the commit is of run {wanted}")
-        return self._sized(entry, entry_rows(metadata))
+        return self._sized(entry, entry_rows(metadata), most)
 
-    def _sized(self, entry: Buffer, rows: int) -> CheckedEntry:
-        size, most = len(memoryview(entry)), self._writer.list.policy.entry_bytes_max - STAMP_BYTES_MAX
+    @property
+    def _entry_bytes_max(self) -> int:
+        return self._writer.list.policy.entry_bytes_max - STAMP_BYTES_MAX
+
+    def _sized(self, entry: Buffer, rows: int, most: int) -> CheckedEntry:
+        size = memoryview(entry).nbytes
         if size > most:
             raise Refused(
                 f"an entry of {size} bytes for {self.name!r} exceeds the {most} bytes that a block of "

@@ -42,7 +42,7 @@ class OpenLedger:
     def write(self, entries: Sequence[StampedEntry]) -> None:
         """Write entries after the last one. Nobody sees them before `acknowledge`."""
         self._writer.write(entries)
-        self.size += sum(memoryview(buffer).nbytes for entry in entries for buffer in entry.buffers)
+        self.size += sum([entry.size for entry in entries])
 
     def make_room(self, length: int) -> None:
         """Reserve space for a run, as far as the open block reaches."""
@@ -59,6 +59,10 @@ class OpenLedger:
     def end_sync(self, error: OSError | None) -> None:
         """What became of it."""
         self._writer.end_sync(error)
+
+    def begin_writing_back(self) -> None:
+        """Between two syncs: let the device begin with what the next one will cover."""
+        self._writer.begin_writing_back()
 
     @property
     def failed(self) -> bool:

@@ -51,7 +51,7 @@ _SEAL = struct.Struct("<qqqqI")
 _CRC = struct.Struct("<I")
 _SLOTS_AT, _SLOT_STRIDE, _SEAL_AT, _ROWS_AT = 512, 512, 1536, 2048
 _CAPACITY_MIN = 64
-_FEW = 8
+_FEW = 64
 _SLICE = 8 * 1024  # rows whose columns stay in the processor's cache
 _RESERVE_BYTES, _RESERVE_STEP_MAX = 64 * 1024, 4 * 1024 * 1024
 _ROW = struct.Struct("<qIIqq")
@@ -263,7 +263,10 @@ def pack_rows(places: Sequence[EntryPlace]) -> bytes:
         columns = np.array(places, dtype=np.int64).T
         return make_rows(columns[0], columns[1], columns[2], columns[3]).tobytes()
     return b"".join(
-        _ROW.pack(place.offset, place.length, _check_of(place), place.timestamp_ms, place.row_end) for place in places
+        [
+            _ROW.pack(offset, length, _check_of(offset, length, timestamp, row_end), timestamp, row_end)
+            for offset, length, timestamp, row_end in places
+        ]
     )
 
 
@@ -406,13 +409,14 @@ def _sum_checked(raw: bytes, path: Path, offset: int, length: int, what: str) ->
     return record
 
 
-def _check_of(place: EntryPlace) -> int:
+def _check_of(offset: int, length: int, timestamp: int, row_end: int) -> int:
     """`_checks` of one row."""
-    mixed = _MIX_START
-    for value, factor in zip(place, _MIX_FACTORS, strict=True):
-        mixed = (mixed + value * factor) & _U64_MAX
-        mixed ^= mixed >> 29
-    return mixed >> 32
+    by_offset, by_length, by_timestamp, by_row_end = _MIX_FACTORS
+    mixed = (_MIX_START + offset * by_offset) & _U64_MAX
+    mixed = ((mixed ^ mixed >> 29) + length * by_length) & _U64_MAX
+    mixed = ((mixed ^ mixed >> 29) + timestamp * by_timestamp) & _U64_MAX
+    mixed = ((mixed ^ mixed >> 29) + row_end * by_row_end) & _U64_MAX
+    return (mixed ^ mixed >> 29) >> 32
 
 
 def _sound(rows: Rows) -> Rows:

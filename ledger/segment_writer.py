@@ -11,7 +11,7 @@ Invariants
 - Nothing but zeros lies beyond the last frame that was written: `truncate_to` removes, it does not forget.
 - After a failed sync nothing more is written, synced or acknowledged here: the device may have dropped what
   it did not take. The acknowledged part can still be sealed.
-- One thread writes; another may be inside `sync` meanwhile.
+- One thread writes; another may be inside `sync` or `begin_writing_back` meanwhile.
 - The file is held (`disk.hold`) until it is closed, so that whoever recovers it knows that its writer lives.
 """
 
@@ -21,6 +21,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,13 +41,15 @@ from ledger.segment_format import (
 from ledger.segment_index import AcknowledgedEnd, EntryIndex, EntryPlace, IndexFile
 
 PREALLOCATE_BYTES_MIN = 1024 * 1024
+# Less is transferred in no more time than it takes to ask for it.
+_WRITE_BACK_BYTES_MIN = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class StampedEntry:
-    """An original entry in its buffers, and the stamp that the broker puts before it."""
+class StampedEntry(NamedTuple):
+    """An original entry of `size` bytes in its buffers, and the stamp that the broker puts before it."""
 
     stamp: BrokerStamp
+    size: int
     buffers: Sequence[Buffer]
 
 
@@ -85,7 +88,7 @@ class SegmentWriter:
         self._sync = sync
         self._pending: list[EntryPlace] = []
         self._written = self._syncing = self._synced = 0
-        self._end = HEADER_BYTES
+        self._end = self._begun = HEADER_BYTES
         self._last = BrokerStamp(0, index.first_row)
         self._reserved = 0
         self._step = min(PREALLOCATE_BYTES_MIN, block_bytes)
@@ -194,8 +197,13 @@ class SegmentWriter:
     def begin_sync(self) -> int:
         """In place of `sync`: the file that the caller syncs, up to what is written now; -1 for none."""
         self._require_sound()
-        self._syncing = self.entries
+        self._syncing, self._begun = self.entries, self._end
         return self._fd if self._sync else -1
+
+    def begin_writing_back(self) -> None:
+        """Between two syncs: let the device begin with what the next one will cover, where that is much."""
+        if self._sync and self._failed is None and self._end - self._begun >= _WRITE_BACK_BYTES_MIN:
+            disk.begin_sync(self._fd)
 
     def end_sync(self, error: OSError | None) -> None:
         """What became of that sync."""
@@ -262,33 +270,31 @@ class SegmentWriter:
         buffers: list[Buffer] = []
         places: list[EntryPlace] = []
         end, block_end, block_bytes = self._end, self._block_start() + self.block_bytes, self.block_bytes
-        last = self._last
-        for number, entry in enumerate(entries, first):
-            prefix = stamp_prefix(entry.stamp)
-            size = len(prefix)
-            for buffer in entry.buffers:
-                size += memoryview(buffer).nbytes
-            self._require_storable(number, size, entry.stamp, last)
+        last, most = self._last, entry_bytes_max(block_bytes)
+        for number, (stamp, entry_size, entry_buffers) in enumerate(entries, first):
+            prefix = stamp_prefix(stamp)
+            size = len(prefix) + entry_size
+            if size > most or stamp.timestamp_ms < last.timestamp_ms or stamp.row_end < last.row_end:
+                raise self._not_storable(number, size, stamp, last)
             if end + FRAME_BYTES + size > block_end:
                 buffers += padding(block_end - end)
                 buffers.append(pack_header(BlockHeader(block_bytes, number)))
                 end, block_end = block_end + HEADER_BYTES, block_end + block_bytes
             buffers.append(FRAME.pack(size, number) + prefix)
-            buffers += entry.buffers
-            last = entry.stamp
+            buffers += entry_buffers
+            last = stamp
             places.append(EntryPlace(end, size, last.timestamp_ms, last.row_end))
             end += FRAME_BYTES + size
         return buffers, places, end
 
-    def _require_storable(self, number: int, size: int, stamp: BrokerStamp, last: BrokerStamp) -> None:
+    def _not_storable(self, number: int, size: int, stamp: BrokerStamp, last: BrokerStamp) -> Refused:
         if not self.fits(size):
-            raise Refused(
+            return Refused(
                 f"{self.path}: entry {number} has {size} bytes with its stamp, a block of "
                 f"{self.block_bytes} bytes holds {entry_bytes_max(self.block_bytes)}",
                 hint="Send smaller entries, or create the ledger with larger blocks",
             )
-        if stamp.timestamp_ms < last.timestamp_ms or stamp.row_end < last.row_end:
-            raise Refused(f"{self.path}: entry {number} is stamped {stamp}, the one before it {last}")
+        return Refused(f"{self.path}: entry {number} is stamped {stamp}, the one before it {last}")
 
     def _require_sound(self) -> None:
         if self._failed is not None:
@@ -299,7 +305,7 @@ class SegmentWriter:
 
     def _write(self, buffers: Sequence[Buffer], offset: int, end: int) -> None:
         self._reserve(end)
-        disk.write_all(self._fd, buffers, offset, self.path)
+        disk.write_all(self._fd, buffers, offset, self.path, end - offset)
 
     def _reserve(self, upto: int) -> None:
         """Reserve at least `upto`, and ahead of it in growing steps that stop at the end of its block."""

@@ -35,7 +35,7 @@ from ledger.position import Position
 from ledger.protocol import AppendCommand, Appended
 
 # While one batch is written and synced the next one gathers: small enough that many small entries make several.
-_BATCH_BYTES_MAX = 2 * 1024 * 1024
+_BATCH_BYTES_MAX = 1024 * 1024
 _BATCH_ENTRIES_MAX = 1024
 # What the broker says of one entry, after it has acknowledged all before it.
 _REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
@@ -93,7 +93,9 @@ class Producer:
     def append(self, *entry: Buffer) -> Future[Position]:
         """Send one entry, given in its buffers; the future has its position once it is durable."""
         self.require_own_process()
-        size = sum(memoryview(buffer).nbytes for buffer in entry)
+        size = 0
+        for buffer in entry:
+            size += len(buffer) if isinstance(buffer, bytes) else memoryview(buffer).nbytes
         if size > _ENTRY_BYTES_MAX:
             raise Refused(f"an entry of {size} bytes is too large to be sent, at most {_ENTRY_BYTES_MAX} are")
         with self._changed:

@@ -80,7 +80,7 @@ class SegmentRig:
         stamped = []
         for data in entries:
             self.stamp = BrokerStamp(self.stamp.timestamp_ms + 1, self.stamp.row_end + data[10])
-            stamped.append(StampedEntry(self.stamp, (data[:6], memoryview(data)[6:])))
+            stamped.append(StampedEntry(self.stamp, len(data), (data[:6], memoryview(data)[6:])))
         self.writer.write(stamped)
         self.written += entries
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ledger import disk
 from ledger.entry import BrokerStamp
 from ledger.errors import AlreadyExists, Refused, Unavailable
 from ledger.segment_format import parse_header
@@ -26,7 +27,7 @@ MIB = 1024 * 1024
 
 
 def stamped(size: int, row_end: int = 1) -> StampedEntry:
-    return StampedEntry(BrokerStamp(1, row_end), (b"\x0e\x01" + bytes(size - 2),))
+    return StampedEntry(BrokerStamp(1, row_end), size, (b"\x0e\x01" + bytes(size - 2),))
 
 
 def test_blocks_are_filled_padded_and_numbered(rig: SegmentRig) -> None:
@@ -69,6 +70,24 @@ def test_nothing_is_visible_before_it_is_acknowledged(rig: SegmentRig) -> None:
     assert load_open(rig.sidecar, 7).rows.tolist() == rig.writer.index.rows().tolist()
 
 
+@pytest.mark.parametrize(("size", "durable", "begun"), [(300_000, True, 1), (300_000, False, 0), (3_000, True, 0)])
+def test_between_two_syncs_the_device_begins_with_what_is_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, durable: bool, begun: int
+) -> None:
+    """And not with what a sync has taken, nor where nothing is synced."""
+    asked: list[int] = []
+    monkeypatch.setattr(disk, "begin_sync", asked.append)
+    writer = SegmentWriter.create(tmp_path, 1, store_id="s", block_bytes=1 << 20, sync=durable)
+    writer.write([stamped(size, 1)])
+    writer.sync()
+    writer.begin_writing_back()
+    assert asked == []
+    writer.write([stamped(size, 2)])
+    writer.begin_writing_back()
+    assert len(asked) == begun
+    writer.close()
+
+
 def test_an_oversized_entry_is_refused_before_anything_is_written(rig: SegmentRig) -> None:
     rig.fill(2)
     before, end = rig.data.read_bytes(), rig.writer.end_offset
@@ -84,7 +103,7 @@ def test_an_oversized_entry_is_refused_before_anything_is_written(rig: SegmentRi
 def test_stamps_never_fall(rig: SegmentRig) -> None:
     rig.fill(3)
     with pytest.raises(Refused, match="entry 3 is stamped"):
-        rig.writer.write([StampedEntry(BrokerStamp(0, 99), (b"x",))])
+        rig.writer.write([StampedEntry(BrokerStamp(0, 99), 1, (b"x",))])
     assert rig.writer.entries == 3
 
 
@@ -196,11 +215,12 @@ def test_a_failed_creation_leaves_no_file(tmp_path: Path) -> None:
 _VICTIM = """
 import sys
 from pathlib import Path
+from ledger import disk
 from ledger.entry import BrokerStamp
 from ledger.segment_writer import SegmentWriter, StampedEntry
 writer = SegmentWriter.create(Path(sys.argv[1]), 7, store_id="a-store", block_bytes=256, sync=False)
 for number in range(10**9):
-    writer.write([StampedEntry(BrokerStamp(number, number + 1), (bytes.fromhex(sys.argv[2]),))])
+    writer.write([StampedEntry(BrokerStamp(number, number + 1), len(sys.argv[2]) // 2, (bytes.fromhex(sys.argv[2]),))])
     writer.sync()
     writer.acknowledge()
     print(number, flush=True)
