@@ -2,7 +2,8 @@
 
 `spark_session` and `spark_context` come from pytest-spark with `spark_options` of pyproject.toml, and with Delta
 where a test marked `tables` is among those that run. Tests that use them are marked `spark` here, so that nobody can
-forget, and run last: a broken rule is heard before a JVM starts.
+forget, and run last: a broken rule is heard before a JVM starts. Who starts a session in a process of its own marks it
+by hand. What the folders of `WITHOUT_JVM` hold finds no Java.
 Ledger stores belong in `tmp_path`; the fixture `store_path` says so. Buckets are those of a real S3 server,
 `s3_server`, which is started once, by the first test that wants it.
 """
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 SPARK_FIXTURES = {"spark_session", "spark_context"}
+# Formats, disk and crashes.
+WITHOUT_JVM = {"ledger", "offload", "faults"}
 
 # A worker must import the very modules that the tests import, from whatever directory pytest was started in.
 sys.path.insert(0, str(ROOT))
@@ -43,7 +46,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SPARK_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("spark") and folder_of(item) in WITHOUT_JVM:
+            message = f"{item.nodeid} starts a JVM, tests of {', '.join(sorted(WITHOUT_JVM))} do without: move it"
+            raise pytest.UsageError(message)
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+
+
+def folder_of(item: pytest.Item) -> str:
+    """The folder of `tests` that a test is in."""
+    return item.path.relative_to(ROOT / "tests").parts[0]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -85,6 +96,13 @@ def dead_stores() -> Iterator[None]:
 def store_path(tmp_path: Path) -> Path:
     """Where a store of this test may be created; it does not exist yet."""
     return tmp_path / "store"
+
+
+@pytest.fixture(autouse=True)
+def no_jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none is needed, none can be started."""
+    if folder_of(request.node) in WITHOUT_JVM:
+        monkeypatch.setenv("JAVA_HOME", os.devnull)
 
 
 @pytest.fixture(scope="session")

@@ -53,6 +53,7 @@ def test_what_is_wrong_is_said_before_spark_starts(given: list[str], said: str, 
 
 
 @pytest.mark.slow
+@pytest.mark.spark
 def test_segments_reach_a_table_on_s3_as_they_are_sealed(
     store: Path, s3_server: S3Server, bucket: str, tmp_path: Path
 ) -> None:

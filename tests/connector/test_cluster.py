@@ -70,6 +70,7 @@ def tail(log: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.spark
 def test_executors_elsewhere_write_and_read(tmp_path: Path) -> None:
     script, store = tmp_path / "elsewhere.py", tmp_path / "store"
     script.write_text(DRIVER, encoding="utf-8")

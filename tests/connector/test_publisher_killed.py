@@ -50,6 +50,7 @@ def files(table: Path) -> list[str]:
 
 
 @pytest.mark.fault
+@pytest.mark.spark
 def test_each_segment_is_there_once_whenever_the_publisher_is_killed(store: Path, tmp_path: Path) -> None:
     name, table, script = "public/default/persistent/orders", tmp_path / "table", tmp_path / "publish.py"
     script.write_text(PUBLISH, encoding="utf-8")
@@ -119,6 +120,7 @@ def published(table: Path) -> Counter[int]:
 
 
 @pytest.mark.fault
+@pytest.mark.spark
 def test_commands_at_once_leave_each_segment_once_also_when_one_is_killed(store: Path, tmp_path: Path) -> None:
     api, table = connect(store), tmp_path / "table"
     api.client.call("create", CreateLedger("orders", max_entries_per_ledger=1))

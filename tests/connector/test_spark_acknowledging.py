@@ -118,6 +118,7 @@ query.awaitTermination()
 
 
 @pytest.mark.fault
+@pytest.mark.spark
 def test_killed_after_everything_was_acknowledged(store: Path, tmp_path: Path) -> None:
     api = connect(store)
     api.client.create(CreateLedger("orders", max_entries_per_ledger=2))

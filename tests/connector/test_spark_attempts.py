@@ -72,6 +72,7 @@ spark.stop()
 
 
 @pytest.mark.slow
+@pytest.mark.spark
 def test_attempts_that_fail_and_attempts_that_are_overtaken(store: Path, tmp_path: Path) -> None:
     script = tmp_path / "write_unsteadily.py"
     script.write_text(DRIVER, encoding="utf-8")

@@ -58,6 +58,7 @@ def copying(store: Path, tmp_path: Path, ledgers: int = 1) -> subprocess.Popen[b
 
 
 @pytest.mark.fault
+@pytest.mark.spark
 def test_the_copy_is_exact_whenever_spark_is_killed(store: Path, tmp_path: Path) -> None:
     api, dice = connect(store), random.Random(11)
     source, sink = api.ledger("in"), api.ledger("out")
@@ -84,6 +85,7 @@ def test_the_copy_is_exact_whenever_spark_is_killed(store: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.spark
 def test_a_routed_copy_is_exact_when_spark_and_the_broker_are_killed(store: Path, tmp_path: Path) -> None:
     api, dice = connect(store), random.Random(5)
     source, sinks = api.ledger("in"), [api.ledger(f"out-{number}") for number in range(3)]
