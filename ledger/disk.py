@@ -135,10 +135,13 @@ def sync_data(fd: int) -> None:
     os.fdatasync(fd)
 
 
-def begin_sync(fd: int) -> None:
-    """Have the kernel begin to write a file's pages; returns at once. Nothing is promised, and no error is told."""
+def begin_sync(fd: int, offset: int = 0, length: int = 0) -> None:
+    """Have the kernel begin to write pages of a file, by default all of it; returns without waiting for them.
+
+    Nothing is promised, and no error is told.
+    """
     if _SYNC_FILE_RANGE is not None:
-        _SYNC_FILE_RANGE(fd, ctypes.c_int64(0), ctypes.c_int64(0), _RANGE_WRITE)
+        _SYNC_FILE_RANGE(fd, ctypes.c_int64(offset), ctypes.c_int64(length), _RANGE_WRITE)
 
 
 def sync_directory(path: Path) -> None:

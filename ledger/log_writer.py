@@ -224,7 +224,6 @@ class LogWriter:
         """Let readers see all up to entry `end`, which is synced and ours; else raise why it is not."""
         if failed is not None:
             raise failed
-        log.begin_writing_back()  # the device has something to do while those that wait are answered
         log.acknowledge(end)
         self._publish(self.list.snapshot(log))
 

@@ -60,10 +60,6 @@ class OpenLedger:
         """What became of it."""
         self._writer.end_sync(error)
 
-    def begin_writing_back(self) -> None:
-        """Between two syncs: let the device begin with what the next one will cover."""
-        self._writer.begin_writing_back()
-
     @property
     def failed(self) -> bool:
         """Whether the device refused a write or a sync."""

@@ -11,7 +11,7 @@ Invariants
 - Nothing but zeros lies beyond the last frame that was written: `truncate_to` removes, it does not forget.
 - After a failed sync nothing more is written, synced or acknowledged here: the device may have dropped what
   it did not take. The acknowledged part can still be sealed.
-- One thread writes; another may be inside `sync` or `begin_writing_back` meanwhile.
+- One thread writes; another may be inside `sync` meanwhile.
 - The file is held (`disk.hold`) until it is closed, so that whoever recovers it knows that its writer lives.
 """
 
@@ -41,7 +41,8 @@ from ledger.segment_format import (
 from ledger.segment_index import AcknowledgedEnd, EntryIndex, EntryPlace, IndexFile
 
 PREALLOCATE_BYTES_MIN = 1024 * 1024
-# Less is transferred in no more time than it takes to ask for it.
+# So much that is written at once goes to the device without waiting for the sync, which may be busy with what was
+# before it. Less is transferred in no more time than it takes to ask.
 _WRITE_BACK_BYTES_MIN = 256 * 1024
 
 
@@ -88,7 +89,7 @@ class SegmentWriter:
         self._sync = sync
         self._pending: list[EntryPlace] = []
         self._written = self._syncing = self._synced = 0
-        self._end = self._begun = HEADER_BYTES
+        self._end = HEADER_BYTES
         self._last = BrokerStamp(0, index.first_row)
         self._reserved = 0
         self._step = min(PREALLOCATE_BYTES_MIN, block_bytes)
@@ -197,13 +198,8 @@ class SegmentWriter:
     def begin_sync(self) -> int:
         """In place of `sync`: the file that the caller syncs, up to what is written now; -1 for none."""
         self._require_sound()
-        self._syncing, self._begun = self.entries, self._end
+        self._syncing = self.entries
         return self._fd if self._sync else -1
-
-    def begin_writing_back(self) -> None:
-        """Between two syncs: let the device begin with what the next one will cover, where that is much."""
-        if self._sync and self._failed is None and self._end - self._begun >= _WRITE_BACK_BYTES_MIN:
-            disk.begin_sync(self._fd)
 
     def end_sync(self, error: OSError | None) -> None:
         """What became of that sync."""
@@ -306,6 +302,8 @@ class SegmentWriter:
     def _write(self, buffers: Sequence[Buffer], offset: int, end: int) -> None:
         self._reserve(end)
         disk.write_all(self._fd, buffers, offset, self.path, end - offset)
+        if self._sync and end - offset >= _WRITE_BACK_BYTES_MIN:
+            disk.begin_sync(self._fd, offset, end - offset)
 
     def _reserve(self, upto: int) -> None:
         """Reserve at least `upto`, and ahead of it in growing steps that stop at the end of its block."""

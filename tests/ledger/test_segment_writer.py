@@ -70,21 +70,18 @@ def test_nothing_is_visible_before_it_is_acknowledged(rig: SegmentRig) -> None:
     assert load_open(rig.sidecar, 7).rows.tolist() == rig.writer.index.rows().tolist()
 
 
-@pytest.mark.parametrize(("size", "durable", "begun"), [(300_000, True, 1), (300_000, False, 0), (3_000, True, 0)])
-def test_between_two_syncs_the_device_begins_with_what_is_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, durable: bool, begun: int
+@pytest.mark.parametrize(("size", "durable", "begins"), [(300_000, True, 1), (300_000, False, 0), (3_000, True, 0)])
+def test_the_device_begins_with_what_is_much_before_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, durable: bool, begins: int
 ) -> None:
-    """And not with what a sync has taken, nor where nothing is synced."""
-    asked: list[int] = []
-    monkeypatch.setattr(disk, "begin_sync", asked.append)
+    begun: list[tuple[int, int]] = []
+    monkeypatch.setattr(disk, "begin_sync", lambda _, offset, length: begun.append((offset, length)))
     writer = SegmentWriter.create(tmp_path, 1, store_id="s", block_bytes=1 << 20, sync=durable)
-    writer.write([stamped(size, 1)])
-    writer.sync()
-    writer.begin_writing_back()
-    assert asked == []
-    writer.write([stamped(size, 2)])
-    writer.begin_writing_back()
-    assert len(asked) == begun
+    for row_end in (1, 2):
+        start = writer.end_offset
+        writer.write([stamped(size, row_end)])
+        assert begun == [(start, writer.end_offset - start)] * begins
+        begun.clear()
     writer.close()
 
 
