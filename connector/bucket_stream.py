@@ -20,6 +20,7 @@ from connector.admission import Limits
 from connector.bucket_partition import fetch_part
 from connector.bucket_read import BucketRead
 from connector.bucket_reader import BucketPartition
+from connector.ignored_start import IgnoredStart
 from connector.offsets import LedgerOffset, StreamOffset, batch_range
 from connector.options import LedgerOptions
 from ledger.errors import DataLoss, Refused
@@ -137,9 +138,11 @@ class BucketStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         self._options = options
         self._schema = schema
         self._running: BucketDriver | None = None
+        self._ignored_start = IgnoredStart(options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_schema": self._schema, "_running": None}
+        state = {"_options": self._options, "_schema": self._schema, "_running": None}
+        return {**state, "_ignored_start": self._ignored_start}
 
     @property
     def _driver(self) -> BucketDriver:
@@ -149,6 +152,7 @@ class BucketStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the query begins without a checkpoint."""
+        self._ignored_start.asked("")
         return self._driver.initial().to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
@@ -156,6 +160,7 @@ class BucketStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         if start is None:  # before Spark 4.2: everything that is there
             whole = self._driver.latest(self._driver.initial(), limited=False)
             return (whole or self._driver.initial()).to_json()
+        self._ignored_start.told()
         all_of_it = type(limit).__name__ == "ReadAllAvailable"
         end = self._driver.latest(StreamOffset.from_json(start), limited=not all_of_it)
         return start if end is None else end.to_json()
@@ -174,6 +179,7 @@ class BucketStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """The parts of a batch."""
+        self._ignored_start.told()
         return self._driver.partitions(StreamOffset.from_json(start), StreamOffset.from_json(end))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

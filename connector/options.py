@@ -106,6 +106,17 @@ class LedgerOptions:
         given, missing = ("txnAppId", "txnVersion") if self.txn_version is None else ("txnVersion", "txnAppId")
         raise Refused(f"option {given!r} is given without {missing!r}", hint="A write is known by both, or by neither")
 
+    @property
+    def starting(self) -> list[str]:
+        """The options that were given to say where a read begins, by name."""
+        given = {
+            "startingPosition": self.starting_position is not None,
+            "startingTimestamp": self.starting_timestamp is not None,
+            "startingPositions": bool(self.starting_positions),
+            "startingTimestamps": bool(self.starting_timestamps),
+        }
+        return [name for name, is_given in given.items() if is_given]
+
     def addressing(self) -> Addressing:
         """The ledgers to read; refused when none is named."""
         if not (self.ledgers or self.ledgers_pattern):

@@ -24,6 +24,7 @@ from connector.batch_reader import LedgerPartition
 from connector.data_loss import Loss, loss_in, loss_of
 from connector.dead_letters import prepare_dead_letters
 from connector.deliveries import NO_LIMIT, Back, Deliveries
+from connector.ignored_start import overruled_by_subscription
 from connector.ledger_read import LedgerRead, sized
 from connector.offsets import (
     LedgerOffset,
@@ -93,6 +94,8 @@ class StreamDriver:
         self.pinned: dict[str, Position] | None = None
         self._pinned_ms: dict[str, int] = {}
         self.losses: dict[Loss, None] = {}
+        self.overruled = ""
+        """Which starting option a cursor took the place of, for `ignored_start`; empty when none did."""
         self._edges = ReadEdges(options, stream=True)
         self._initial: StreamOffset | None = None
         self._last: StreamOffset | None = None
@@ -236,14 +239,9 @@ class StreamDriver:
         logs = len(survey.logs)
         begins |= {log.name: self._edges.begin(log, logs) for log in survey.logs if log.name not in known}
         opened = self.held.hold({log.name: (log.incarnation, begins[log.name]) for log in survey.logs})
-        for name, state in opened.items():
-            option = self._edges.start(name).option
-            if name in known and option:
-                _log.warning(
-                    "subscription %s exists in %s: the query begins at %s, option %s is ignored",
-                    self.held.name, name, state.next_position, option,
-                )  # fmt: skip
-            begins[name] = state.next_position
+        begins |= {name: state.next_position for name, state in opened.items()}
+        cursors = {name: begins[name] for name in opened if name in known}
+        self.overruled = overruled_by_subscription(self.held.name or "", cursors, self._edges)
         return begins
 
     def _look(self, start: StreamOffset) -> Look:

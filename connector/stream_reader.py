@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from connector.added_columns import with_added_columns
+from connector.ignored_start import IgnoredStart
 from connector.offsets import StreamOffset
 from connector.options import LedgerOptions
 from connector.partition_fetch import fetch
@@ -50,9 +51,11 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         self._options = options
         self._schema = schema
         self._running: StreamDriver | None = None
+        self._ignored_start = IgnoredStart(options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_schema": None, "_running": None}
+        state = {"_options": self._options, "_schema": None, "_running": None}
+        return {**state, "_ignored_start": self._ignored_start}
 
     @property
     def _driver(self) -> StreamDriver:
@@ -62,7 +65,9 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the query begins without a checkpoint."""
-        return self._driver.initial().to_json()
+        initial = self._driver.initial()
+        self._ignored_start.asked(self._driver.overruled)
+        return initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; `start` itself when there is nothing to deliver.
@@ -71,6 +76,7 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         """
         if start is None:
             return self._driver.latest_without_start().to_json()
+        self._ignored_start.told()
         all_of_it = type(limit).__name__ == "ReadAllAvailable"
         end = self._driver.latest(StreamOffset.from_json(start), limited=not all_of_it)
         return start if end is None else end.to_json()
@@ -95,6 +101,7 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The parts of a batch; the same for the same arguments, in any process."""
+        self._ignored_start.told()
         return self._driver.partitions(StreamOffset.from_json(start), StreamOffset.from_json(end))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

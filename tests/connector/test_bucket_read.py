@@ -325,7 +325,9 @@ def stream_of(reader: BucketStreamReader) -> BucketStreamReader:
     return copy
 
 
-def test_a_stream_admits_batches_and_goes_on_with_what_is_offloaded_later(tmp_path: Path) -> None:
+def test_a_stream_admits_batches_and_goes_on_with_what_is_offloaded_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     values = [f"value-{number}".encode() for number in range(12)]
     put_segment(tmp_path, 3, [message(number) for number in range(7)], block_bytes=400)
     reader = stream(tmp_path, maxRowsPerTrigger="3")
@@ -335,9 +337,14 @@ def test_a_stream_admits_batches_and_goes_on_with_what_is_offloaded_later(tmp_pa
     put_segment(tmp_path, 5, [message(number) for number in range(7, 12)], block_bytes=400)
     found, end = batches(reader, end)
     assert found == [values[7:10], values[10:12]]
-    later = stream(tmp_path)
+    later = stream(tmp_path, startingPosition="latest")
     assert batches(later, end)[0] == []
+    assert [record.getMessage() for record in caplog.records] == [
+        "the query goes on from its checkpoint: option startingPosition is ignored"
+    ]
+    later = stream(tmp_path, startingPosition="earliest")
     assert batches(later, later.initialOffset())[0] == [values]
+    assert len(caplog.records) == 1
 
 
 def test_a_pinned_stream_ends_where_it_was_pinned(tmp_path: Path) -> None:

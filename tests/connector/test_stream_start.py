@@ -1,5 +1,5 @@
-"""Goal: where a query begins is durable before its first batch. Method: Spark's calls, made by hand over a real
-embedded broker; offsets pass through JSON text as in a checkpoint.
+"""Goal: where a query begins is durable before its first batch, and an option that has no say in it is named once.
+Method: Spark's calls, made by hand over a real embedded broker; offsets pass through JSON text as in a checkpoint.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ledger.ledger import Ledger
 from ledger.position import Position
 
 ALL = ReadAllAvailable()
+FROM_CHECKPOINT = "the query goes on from its checkpoint: option startingPosition is ignored"
 
 
 @pytest.fixture
@@ -34,7 +35,8 @@ def append(ledger: Ledger, first: int, end: int) -> None:
 
 
 def reader(store: Path, **options: str) -> LedgerStreamReader:
-    source = LedgerSource({"path": "orders", "store": str(store), **options}, "0.1.0")
+    where = {} if "ledgersPattern" in options else {"path": "orders"}
+    source = LedgerSource({**where, "store": str(store), **options}, "0.1.0")
     return source.stream_reader(source.schema())
 
 
@@ -70,3 +72,72 @@ def test_the_latest_of_the_first_start_is_in_the_cursor_before_the_first_batch(
     assert text(again.initialOffset()) == start
     assert rows(again, start, text(again.latestOffset(start, ALL))) == [10, 11, 12]
     again.stop()
+
+
+def ignored(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said of options that do not count, since it was asked the last time."""
+    said = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
+    caplog.clear()
+    return said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingPosition": "earliest"}, [FROM_CHECKPOINT]),
+        ({"startingPosition": "earliest", "subscription": "billing"}, [FROM_CHECKPOINT]),
+        ({}, []),
+    ],
+)
+@pytest.mark.parametrize("first_call", ["latestOffset", "partitions", "latestOffset without a start"])
+def test_a_starting_option_that_a_checkpoint_overrules_is_said_once(
+    store: Path, orders: Ledger, caplog: pytest.LogCaptureFixture, options: dict, said: list[str], first_call: str
+) -> None:
+    stream = reader(store, **{"startingPosition": "earliest", **options})
+    start = text(stream.initialOffset())
+    at = text(stream.latestOffset(start, ALL))
+    assert rows(stream, start, at) == list(range(10))
+    stream.stop()
+    assert ignored(caplog) == []  # it counted
+    again = reader(store, **options)
+    if first_call == "partitions":  # a batch that was not committed
+        assert rows(again, start, at) == list(range(10))
+    elif first_call == "latestOffset without a start":  # as Spark before 4.2 begins
+        again.latestOffset()
+    for number in range(10, 13):
+        append(orders, number, number + 1)
+        end = text(again.latestOffset(at, ALL))
+        assert rows(again, at, end) == [number]
+        at = end
+    again.stop()
+    assert ignored(caplog) == said
+
+
+def test_a_starting_option_that_a_subscription_overrules_is_said_once(
+    store: Path, orders: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    by_cursor = (
+        f"subscription billing exists in {orders.name}: the query begins at {orders.end().start} there, "
+        f"option startingPosition is ignored"
+    )
+    for options, said in (
+        ({"startingPosition": "earliest"}, []),
+        ({"startingPosition": "latest"}, [by_cursor]),
+        ({}, []),
+    ):
+        stream = reader(store, subscription="billing", **options)
+        start = text(stream.initialOffset())
+        assert text(stream.initialOffset()) == start
+        for _ in range(2):
+            assert rows(stream, start, text(stream.latestOffset(start, ALL))) == list(range(10))
+        stream.stop()
+        assert ignored(caplog) == said
+
+
+def test_many_ledgers_are_one_line(store: Path, orders: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    append(connect(store).ledger("orders-eu"), 0, 1)
+    for _ in range(2):
+        stream = reader(store, ledgersPattern="orders.*", subscription="billing", startingPosition="earliest")
+        stream.initialOffset()
+        stream.stop()
+    assert ["subscription billing exists in " in said and " and 1 more: " in said for said in ignored(caplog)] == [True]
