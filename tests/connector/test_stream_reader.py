@@ -26,7 +26,7 @@ from ledger.entry import encode_entry
 from ledger.errors import DataLoss, LedgerError, NotFound, Refused, Unavailable
 from ledger.ledger import Ledger
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import Empty
+from ledger.protocol import CreateLedger, Empty
 
 ALL = ReadAllAvailable()
 ROOT = Path(__file__).resolve().parents[2]
@@ -328,6 +328,20 @@ def test_a_missing_ledger_is_named_or_waited_for(store: Path, orders: Ledger) ->
         LedgerSource(
             {"path": "new", "store": str(store), "waitForLedger": "true", "waitTimeoutMs": "300"}, "0"
         ).schema()
+
+
+def test_a_ledger_that_is_waited_for_comes(store: Path, orders: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made, and without columns, while it is waited for; then with rows."""
+    steps = [
+        lambda: orders.client.create(CreateLedger("new")),
+        lambda: append(connect(store).ledger("new"), 0, 3),
+    ]
+    monkeypatch.setattr("connector.ledger_read.pause", lambda _ms: steps.pop(0)())
+    stream = reader(store, path="new", waitForLedger="true", startingPosition="earliest")
+    assert steps == []
+    start = text(stream.initialOffset())
+    assert rows(stream, start, text(stream.latestOffset(start, ALL))) == [0, 1, 2]
+    stream.stop()
 
 
 def test_queries_without_a_subscription_share_what_they_read(store: Path, orders: Ledger) -> None:
