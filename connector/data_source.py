@@ -9,12 +9,11 @@ driver, before anything is pickled; user-given schemas are compared with the led
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from connector.announcement import announce
 from connector.option_kinds import Use
 from connector.options import LedgerOptions, read_options
 from ledger.errors import Refused
@@ -33,12 +32,6 @@ if TYPE_CHECKING:
 
 # What Spark adds to the options while it makes a table of its catalog.
 _OF_A_CATALOG = "owner"
-
-
-@lru_cache(maxsize=1)
-def _announce(store: str) -> None:
-    """Say once where rows go when nobody said it: Spark shows the standard error of its Python processes."""
-    print(f"pyspark-ledger: the store is {store}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def source_for(
@@ -80,7 +73,7 @@ class LedgerSource:
             options.addressing()
         self._store = store_location(options.store or default_store)
         if not options.store and not default_store:
-            _announce(self._store)
+            announce(self._store)
 
     def schema(self) -> StructType:
         """The columns that a reader gets."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -129,3 +131,22 @@ def test_a_store_that_nobody_named_is_told_once(
     assert capfd.readouterr().err.splitlines() == [f"pyspark-ledger: the store is {tmp_path / 'ledger-store'}"]
     LedgerSource({"path": "orders", "store": str(tmp_path / "named")}, "0")
     assert capfd.readouterr().err == ""
+
+
+def test_it_is_told_once_to_a_driver_whose_workers_come_and_go(tmp_path: Path) -> None:
+    """Spark makes sources in new processes; a shell stands for the driver that starts them, one for what forks them."""
+    code = "from connector.announcement import announce; [announce(store) for store in ('/a', '/b', '/a')]"
+    worker = f'PYTHON_WORKER_FACTORY_SOCK_PATH=/socket {sys.executable} -c "{code}"; true'
+    daemon = f"PYTHON_WORKER_FACTORY_SOCK_DIR=/ sh -c {shlex.quote(worker)}; true"
+    for driver in (f"{worker}; {daemon}; {worker}", daemon):
+        done = subprocess.run(
+            ["sh", "-c", driver],
+            cwd=ROOT,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stderr.splitlines() == ["pyspark-ledger: the store is /a", "pyspark-ledger: the store is /b"]
+        # Those of the driver before are gone with it.
+        assert len(list(tmp_path.rglob("*.told"))) == 2

@@ -71,6 +71,8 @@ SAYS = {
     ],
     "docs/retention.md": [r"2 rows in \d+ bytes", r"2 rows to read"],
 }
+# The page whose reader has LEDGER_STORE set; to the others it is `./ledger-store`.
+BY_ENVIRONMENT = "docs/quickstart.md"
 # A stream that the page leaves running has to get through what there is.
 END = """
 if "spark" in globals():
@@ -112,6 +114,10 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
     program = tmp_path / "page.py"
     program.write_text("\n".join([*code(page), END]), encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "LEDGER_STORE"}
+    store, named = tmp_path / "ledger-store", str(page.relative_to(ROOT)) == BY_ENVIRONMENT
+    if named:
+        store = tmp_path / "elsewhere"
+        environment["LEDGER_STORE"] = str(store)
     try:
         ran = subprocess.run(
             [sys.executable, str(program)],
@@ -123,7 +129,11 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
             check=False,
         )
     finally:
-        stop_broker_of(tmp_path / "ledger-store")
+        stop_broker_of(store)
     assert ran.returncode == 0, ran.stderr[-3000:]
+    said = [line for line in ran.stderr.splitlines() if "pyspark-ledger: the store is " in line]
+    assert len(said) == len(set(said)), "where the store is, is said once"
+    if named:
+        assert (len(said), store.is_dir(), (tmp_path / "ledger-store").exists()) == (1, True, False), ran.stderr
     for line in SAYS[str(page.relative_to(ROOT))]:
         assert re.search(line, ran.stdout), f"{line!r} is not in what {page.name} prints:\n{ran.stdout}"
