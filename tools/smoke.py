@@ -23,11 +23,16 @@ ROWS = 1_000
 def main() -> None:
     """Write and read through `format("ledger")`, in batches, without registering anything."""
     environment = Path(sys.prefix)
+    home = Path(str(pyspark_ledger.__file__)).parent
     for module in (ledger, pyspark_ledger):
         where = Path(str(module.__file__))
         if environment not in where.parents:
             message = f"{module.__name__} came from {where}, not from {environment}: is the checkout on the path?"
             raise RuntimeError(message)
+    untyped = [package for package in ("connector", "ledger", "offload") if not (home / package / "py.typed").is_file()]
+    if untyped:
+        message = f"the wheel came without py.typed in {', '.join(untyped)}: type checkers would take them for untyped"
+        raise RuntimeError(message)
     if crc_implementation != "c":
         message = f"google-crc32c runs its {crc_implementation} implementation, wanted c: checksums crawl"
         raise RuntimeError(message)
