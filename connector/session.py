@@ -1,5 +1,7 @@
 """A Spark session that runs Python sources well and acknowledges what its queries commit.
 
+`conf/spark-defaults.conf` says the same to `spark-submit`; a test compares the two.
+
 Everything works without these settings, slower or with more noise; without the listener the last batch of a run is
 acknowledged when the query starts again. Those of a running session that cannot be set any
 more are shown as lines for `spark-defaults.conf`.
@@ -13,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ledger.errors import Unavailable
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -24,13 +28,18 @@ class Setting:
     name: str
     value: str
     reason: str
+    default: str = ""  # what holds where nobody has set it; of those that are fixed when the session starts
     at_run_time: bool = False
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("spark.python.unix.domain.socket.enabled", "true", "rows cross to Python faster than over TCP"),
-    Setting("spark.sql.catalogImplementation", "in-memory", "no Hive metastore is made in the working directory"),
-    Setting("spark.ui.enabled", "false", "a local session needs no web server"),
+    Setting("spark.python.unix.domain.socket.enabled", "true", "rows cross to Python faster than over TCP", "false"),
+    Setting(
+        "spark.sql.catalogImplementation",
+        "in-memory",
+        "no Hive metastore is made in the working directory",
+        "in-memory",
+    ),
     Setting("spark.sql.session.timeZone", "UTC", "times print as they are stored", at_run_time=True),
     Setting(
         "spark.sql.execution.arrow.maxRecordsPerBatch",
@@ -42,6 +51,7 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 LOCAL_SETTINGS: tuple[Setting, ...] = (
+    Setting("spark.ui.enabled", "false", "a local session needs no web server"),
     Setting("spark.sql.shuffle.partitions", "8", "a stream that groups would write 200 tiny parts a batch"),
 )
 """What suits one machine only: for a session that is made here, never for one that is there."""
@@ -51,7 +61,7 @@ def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = Fa
     """A local session of all cores with these settings; `conf` goes before them, its names with `_` for `.`."""
     from pyspark.sql import SparkSession
 
-    from connector.delta_settings import delta_settings, with_packages
+    from connector.delta_settings import PACKAGES, delta_settings, with_packages
 
     # Workers must be this very interpreter: Spark's default is whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -59,9 +69,26 @@ def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = Fa
     builder = SparkSession.builder.appName(app_name).master("local[*]")
     for setting in SETTINGS if SparkSession.getActiveSession() else (*SETTINGS, *LOCAL_SETTINGS):
         builder = builder.config(setting.name, setting.value)
-    for name, value in with_packages(delta_settings() if delta else {}, conf).items():
+    settings = with_packages(delta_settings() if delta else {}, conf)
+    for name, value in settings.items():
         builder = builder.config(name if "." in name else name.replace("_", "."), str(value))
-    return configure_session(builder.getOrCreate(), quiet=True)
+    return configure_session(_started(builder, settings.get(PACKAGES)), quiet=True)
+
+
+def _started(builder: SparkSession.Builder, packages: object) -> SparkSession:
+    """The session; Unavailable naming the packages without which its JVM did not come up."""
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        # The JVM fetches them before it answers, and when that fails it just ends.
+        if not packages or error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise Unavailable(
+            f"Spark ended before it had a session; it was to have the packages {packages}",
+            hint="They come once from Maven Central: is it reached from here? What Spark said is on standard error",
+        ) from error
 
 
 def configure_session(spark: SparkSession, *, quiet: bool = False) -> SparkSession:
@@ -76,10 +103,13 @@ def configure_session(spark: SparkSession, *, quiet: bool = False) -> SparkSessi
         if setting.at_run_time:
             spark.conf.set(setting.name, setting.value)
     missing = [
-        setting for setting in SETTINGS if not setting.at_run_time and spark.conf.get(setting.name, "") != setting.value
+        setting
+        for setting in SETTINGS
+        if not setting.at_run_time and spark.conf.get(setting.name, setting.default) != setting.value
     ]
     if missing and not quiet:
         print("# To be set before the session starts, for example in spark-defaults.conf:")  # noqa: T201
         for setting in missing:
-            print(f"{setting.name} {setting.value}  # {setting.reason}")  # noqa: T201
+            # A line of its own: in that file all that follows a name is its value.
+            print(f"# {setting.reason}\n{setting.name} {setting.value}")  # noqa: T201
     return spark
