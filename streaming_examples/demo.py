@@ -26,10 +26,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ledger.errors import Unavailable
 from pyspark_ledger import connect, session
 from streaming_examples.app_process import AppProcess
 from streaming_examples.audit import Check, exactly_once, nothing_dropped, went_on, windows_right
@@ -49,6 +51,7 @@ BATCH_ROWS = 150_000
 FILES = 36
 FILE_SECONDS = 1.0
 KILL_BROKER_AT, KILL_READER_AT = 12, 22  # files
+SPARK_LOG = "spark.log"
 PATIENCE_SECONDS = 120.0
 
 
@@ -88,8 +91,7 @@ class Demo:
             self.feed = FlightFeed(self.source, self.directory, batch_rows=BATCH_ROWS, files=FILES)
             self.tail.mkdir()
         with self.timed("start Spark"):
-            conf = {"spark.sql.shuffle.partitions": 2, "spark.ui.showConsoleProgress": "false"}
-            self.spark = session("flights", delta=True, **{"spark.master": "local[2]", **conf})
+            self.spark = start_spark(self.directory / SPARK_LOG)
             self.stack.callback(self.spark.stop)
             self.spark.sparkContext.setLogLevel("ERROR")
 
@@ -234,6 +236,16 @@ class Demo:
         return None if self.sink is None else self.sink.exception()
 
 
+def start_spark(log: Path) -> SparkSession:
+    """With Delta, whose jars may be out of reach: that ends the demo with what is missing, and no traceback."""
+    conf = {"spark.sql.shuffle.partitions": 2, "spark.ui.showConsoleProgress": "false"}
+    try:
+        return session("flights", delta=True, **{"spark.master": "local[2]", **conf})
+    except Unavailable as error:
+        message = f"The demo needs Delta's jars. {error}, here {log}"
+        raise SystemExit(message) from None
+
+
 @contextmanager
 def errors_to(log: Path) -> Iterator[None]:
     """Standard error of this process and of the JVM that it starts goes to a file; what is raised is still seen."""
@@ -254,10 +266,10 @@ def main() -> int:
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
     console = Console() if sys.stdout.isatty() else Console(width=110)
-    console.print(f"What Spark says goes to {BUILD / 'spark.log'} and {BUILD / 'tail.log'}", highlight=False)
+    console.print(f"What Spark says goes to {BUILD / SPARK_LOG} and {BUILD / 'tail.log'}", highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with ExitStack() as stack:
-        stack.enter_context(errors_to(BUILD / "spark.log"))
+        stack.enter_context(errors_to(BUILD / SPARK_LOG))
         with Progress(*columns, console=console, transient=True) as progress:
             demo = Demo(BUILD, stack, progress)
             demo.run()

