@@ -1,7 +1,9 @@
 """Goal: nothing acknowledged is lost, nothing doubled, order kept, when the broker is killed at any moment. Method:
 several producers and a committer at work on a real broker; SIGKILL at random; read everything back.
 
-Rounds: LEDGER_FAULT_ROUNDS, 50 by default. A round kills once. The seed is printed when a test fails.
+Rounds: LEDGER_FAULT_ROUNDS, 50 by default, shared by the four cases of appends and commits. A round kills once: every
+other one waits until the broker works again, the rest may meet it while it starts. That kills did meet work is counted
+and asserted. The seed is printed when a test fails.
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ from ledger.broker.discovery import BrokerRecord
 from ledger.errors import Fenced, LedgerError, Unavailable
 from ledger.position import Position
 from ledger.protocol import CreateLedger
-from ledger.run_calls import CommitRun, CommittedRun
+from ledger.run_calls import CommitRun, CommittedRun, StagedPart
 
 pytestmark = pytest.mark.fault
 
 ROUNDS = int(os.environ.get("LEDGER_FAULT_ROUNDS") or 50)
+ROUNDS_OF_A_CASE = -(-ROUNDS // 4)
 PRODUCERS = 3
 MakeEntry = Callable[..., bytes]
 ReadLog = Callable[[Client, str], list[bytes]]
@@ -47,6 +50,7 @@ class Writer(threading.Thread):
         self.number = number
         self.acknowledged: list[int] = []
         self.next = 0
+        self.answered = 0
         self.failure: BaseException | None = None
         self.stop = threading.Event()
         self._client, self._make_entry, self._sizes = client, make_entry, sizes
@@ -77,6 +81,7 @@ class Writer(threading.Thread):
         assert all(future.done() for future in flying), "a future is never told"
 
     def _count(self, sequence: int, future: Future[Position]) -> None:
+        self.answered += 1
         if future.exception() is None:
             self.acknowledged.append(sequence)
 
@@ -92,11 +97,11 @@ def check(log: list[bytes], writers: list[Writer]) -> None:
     assert len(log) == sum(b"/" in payload[:8] for payload in log)
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
+def wait_until(condition: Callable[[], object], what: str, *, every: float = 0.02) -> None:
     until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until, f"waited in vain: {what}"
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 def pause(dice: random.Random, least: float, most: float) -> None:
@@ -122,66 +127,114 @@ def test_appends_survive_a_broker_that_is_killed_again_and_again(
     writers = [Writer(client, number, make_entry, sizes) for number in range(PRODUCERS)]
     for writer in writers:
         writer.start()
-    rounds = max(1, ROUNDS // 4)
-    for _ in range(rounds):
+    before, met = 0, 0
+
+    def acknowledged() -> int:
+        return sum(len(writer.acknowledged) for writer in writers)
+
+    for number in range(ROUNDS_OF_A_CASE):
+        if number % 2:
+            wait_until(lambda: acknowledged() > before, "the broker works again")  # noqa: B023 — asked at once
         pause(dice, 0.0, 0.5)
-        killed = victim.broker()
+        killed, in_flight = victim.broker(), sum(writer.next - writer.answered for writer in writers)
+        # What was sent to the broker before counts only if this one has answered anything.
+        met += in_flight > 0 and acknowledged() > before
         victim.kill_broker()
+        before = acknowledged()
         wait_until(lambda killed=killed: victim.broker() != killed, "somebody brings the broker back")
+    assert met >= ROUNDS_OF_A_CASE // 3, f"{met} of {ROUNDS_OF_A_CASE} kills met appends in flight"
     wait_until(lambda: any(writer.acknowledged for writer in writers), "something is acknowledged")
     finish(writers)
     check(read_log(client, "log"), writers)
+
+
+class Committer:
+    """Does what Spark does: stages again and commits the same batch until it is told that it is there."""
+
+    def __init__(self, client: Client, make_entry: MakeEntry) -> None:
+        self.batch = 0
+        self.doing = ""
+        self._client, self._make_entry = client, make_entry
+
+    def commit(self, parts: list[list[bytes]]) -> CommittedRun:
+        until = time.monotonic() + 60
+        while True:
+            try:
+                self.doing = "staging"
+                staged = [self._stage(payloads) for payloads in parts]
+                self.doing = "committing"
+                done = self._client.commit(CommitRun("log", "q", self.batch, 7, self.batch + 1, staged))
+            except LedgerError:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            else:
+                self.batch += 1
+                return done
+
+    def _stage(self, payloads: list[bytes]) -> StagedPart:
+        with self._client.stage_part("q", self.batch) as part:
+            for payload in payloads:
+                part.write([self._make_entry(payload, txnid_most_bits=7, txnid_least_bits=self.batch + 1)], 1)
+            return part.close()
+
+
+class Killer(threading.Thread):
+    """Kills the broker again and again; in every fourth round while a commit is on its way."""
+
+    def __init__(self, victim: Any, committer: Committer, dice: random.Random) -> None:
+        super().__init__(name="killer")
+        self.kills = 0
+        self.met: list[str] = []  # what the broker that was killed had not answered, of those that had worked
+        self.over = threading.Event()
+        self._victim, self._committer, self._dice = victim, committer, dice
+
+    def run(self) -> None:
+        try:
+            for number in range(ROUNDS_OF_A_CASE):
+                self._one_kill(works=number % 2 == 1, committing=number % 4 == 3)
+                self.kills += 1
+        finally:
+            self.over.set()
+
+    def _one_kill(self, *, works: bool, committing: bool) -> None:
+        committer, before = self._committer, self._committer.batch
+        if works:
+            wait_until(lambda: committer.batch > before, "batches are committed again")
+        pause(self._dice, 0.05, 0.8)
+        kill = self._victim.kill_broker
+        if committing:
+            kill = partial(self._victim.kill, self._victim.broker())  # at once: a commit takes milliseconds
+            wait_until(lambda: committer.doing == "committing", "a commit", every=0.0002)
+        meets = (committer.batch, committer.doing)
+        kill()
+        if meets == (committer.batch, committer.doing) and committer.batch > before:
+            self.met.append(committer.doing)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_batches_of_a_sink_are_in_the_log_once_each_whole_and_in_order(
     victim: Any, dice: random.Random, make_entry: MakeEntry, read_log: ReadLog, parts: int
 ) -> None:
-    """The committer does what Spark does: stage again and commit the same batch until it is told that it is there."""
     client = victim.client()
     client.create(CreateLedger("log", block_bytes=5 * 1024 * 1024, max_entries_per_ledger=200))
-    over = threading.Event()
-
-    def killer() -> None:
-        for _ in range(max(1, ROUNDS // 4)):
-            pause(dice, 0.05, 0.8)
-            victim.kill_broker()
-        over.set()
-
-    thread = threading.Thread(target=killer)
-    thread.start()
+    committer = Committer(client, make_entry)
+    killer = Killer(victim, committer, dice)
+    killer.start()
     sent: list[bytes] = []
-    batch = 0
-    while not over.is_set():
+    while not killer.over.is_set():
+        batch = committer.batch
         payloads = [b"%d.%d.%d" % (batch, part, i) + b"z" * (10 << (i % 12)) for part in range(parts) for i in range(9)]
         share = len(payloads) // parts
-        done = commit_until_done(
-            client, batch, [payloads[i : i + share] for i in range(0, len(payloads), share)], make_entry
-        )
+        done = committer.commit([payloads[i : i + share] for i in range(0, len(payloads), share)])
         assert done.entries == len(payloads)
         sent += payloads
-        batch += 1
-    thread.join()
+    killer.join()
+    assert killer.kills == ROUNDS_OF_A_CASE
+    assert len(killer.met) >= ROUNDS_OF_A_CASE // 4, f"of {killer.kills} kills {killer.met} met work in flight"
+    assert "committing" in killer.met or ROUNDS_OF_A_CASE < 8
     assert read_log(client, "log") == sent
-    again = client.commit(CommitRun("log", "q", batch - 1, 7, batch, []))
+    again = client.commit(CommitRun("log", "q", committer.batch - 1, 7, committer.batch, []))
     assert again.repeated
-
-
-def commit_until_done(client: Client, batch: int, parts: list[list[bytes]], make_entry: MakeEntry) -> CommittedRun:
-    until = time.monotonic() + 60
-    while True:
-        try:
-            staged = []
-            for payloads in parts:
-                with client.stage_part("q", batch) as part:
-                    for payload in payloads:
-                        entry = make_entry(payload, txnid_most_bits=7, txnid_least_bits=batch + 1)
-                        part.write([entry], 1)
-                    staged.append(part.close())
-            return client.commit(CommitRun("log", "q", batch, 7, batch + 1, staged))
-        except LedgerError:
-            assert time.monotonic() < until
-            time.sleep(0.02)
 
 
 def test_broker_and_supervisor_killed_together_the_driver_brings_them_back_and_a_task_says_what_is_missing(
