@@ -153,6 +153,19 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def sync_names_above(path: Path) -> None:
+    """Make the way to a directory durable: who made it and those above it, and when, is not known.
+
+    Ends where another file system begins: what is mounted was there before. One that may not be read is left out.
+    """
+    device = path.stat().st_dev
+    for folder in path.parents:
+        if folder.stat().st_dev != device:
+            break
+        with suppress(PermissionError):
+            sync_directory(folder)
+
+
 def write_all(
     fd: int, buffers: Sequence[ReadableBuffer], offset: int, path: Path | None = None, length: int = -1
 ) -> int:
@@ -301,6 +314,9 @@ def _mount_of(path: Path, mounts: str) -> tuple[str, str]:
 
 
 def _probe(directory: Path) -> None:
+    """Do once what a store relies on. Where the file system reserves no space itself, the C library does it by writing:
+    that is as good.
+    """
     path = directory / f".probe-{os.getpid()}-{id(directory):x}"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, FILE_MODE)
     try:

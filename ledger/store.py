@@ -165,6 +165,8 @@ class Store:
         disk.make_directory(path)
         require_private(path)
         disk.require_suitable(path)
+        if not known:
+            disk.sync_names_above(path)
         lock = StoreLock.acquire(path, take_over=take_over)
         try:
             for name in ("ledgers", "staging"):

@@ -285,12 +285,15 @@ class DirectoryStore:
                 raise AlreadyExists(f"{self.address}/{key} has etag {found}, {if_match} was expected")
 
     def _publish(self, scratch: Path, path: Path, stated: ObjectSidecar) -> None:
+        known = path.parent.is_dir()
         disk.make_directory(path.parent)
         with self._scratch() as beside:
             _write_file(beside, [msgspec.json.encode(stated)])
             beside.rename(_sidecar_of(path))
         scratch.rename(path)
         disk.sync_directory(path.parent)
+        if not known:
+            disk.sync_names_above(path.parent)
 
     def _require_parts(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         there = {(part.number, part.etag): part.size for part in self.parts(upload)}

@@ -11,6 +11,8 @@ import pytest
 
 from ledger import disk
 from ledger.errors import AlreadyExists, NotFound, Refused, Unavailable
+from ledger.settings import Settings
+from ledger.store import Store
 
 FULL = Path("/dev/full")
 
@@ -114,6 +116,41 @@ def test_a_directory_without_locks_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
     with pytest.raises(Refused, match="a second lock was granted"):
         disk.require_suitable(tmp_path, mounts="")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        ("os.posix_fallocate", errno.EOPNOTSUPP),
+        ("os.fdatasync", errno.EINVAL),
+        ("os.fsync", errno.EINVAL),
+        ("fcntl.flock", errno.ENOLCK),
+    ],
+)
+def test_a_file_system_that_cannot_do_it_is_refused_saying_what_to_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    def cannot(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(call, cannot)
+    said = rf"{tmp_path} on {tmp_path} \(odd\) cannot keep a store: .*{os.strerror(number)}"
+    with pytest.raises(Refused, match=rf"{said}.*a local disk .*through `ledger serve`"):
+        disk.require_suitable(tmp_path, mounts=f"none {tmp_path} odd rw 0 0\n")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(Refused, match=os.strerror(number)):
+        Store.open(tmp_path / "store", settings=Settings(), clock=lambda: 1, create=True)
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_a_full_disk_is_not_an_unsuitable_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(Unavailable, match=f"{tmp_path} cannot take a store: No space left"):
+        disk.require_suitable(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
