@@ -50,18 +50,13 @@ class AppendAnswers:
         self.error: BaseException | None = None
         threading.Thread(target=self._tell_behind, name="answer", daemon=True).start()
 
-    @property
-    def pending(self) -> bool:
-        """Whether the producer has not been told of everything."""
-        return bool(self._parts)
-
     def put(self, part: AppendedPart) -> None:
         """Tell of a part once it is durable or has failed. One thread puts."""
         self._parts.append(part)
         part.future.add_done_callback(self._completed)
 
     def close(self) -> None:
-        """Nothing is pending any more: end the thread."""
+        """Everything was told: end the thread."""
         with self._changed:
             self._over = True
             self._changed.notify()

@@ -37,7 +37,7 @@ class AppendStream:
         self._replies = replies
         self._max = in_flight_max
         self._session = AppendSession()
-        self._in_flight = 0
+        self._in_flight = self._untold = 0
         self._room = threading.Condition()
 
     def serve(self, sent: Iterator[list[memoryview]]) -> None:
@@ -54,7 +54,7 @@ class AppendStream:
             refused = error
         finally:
             with self._room:
-                self._room.wait_for(lambda: not answers.pending)
+                self._room.wait_for(lambda: not self._untold)
             answers.close()
             self._of_all.give(self._in_flight)  # what was refused
         # What came earlier in the stream failed first, though it may be known later.
@@ -77,6 +77,8 @@ class AppendStream:
 
     def _queue(self, entries: list[memoryview], answers: AppendAnswers) -> None:
         for part in self._ledger.append_parts(entries, self._session):
+            with self._room:
+                self._untold += 1
             answers.put(part)
 
     def _wait_for_room(self, size: int, answers: AppendAnswers) -> None:
@@ -89,6 +91,7 @@ class AppendStream:
     def _told(self, size: int) -> None:
         with self._room:
             self._in_flight -= size
+            self._untold -= 1
             self._room.notify()
         self._of_all.give(size)
 

@@ -5,6 +5,8 @@ entries on a real broker; a log whose disk fails where no real one would.
 from __future__ import annotations
 
 import queue
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -105,6 +107,29 @@ def test_a_client_that_went_away_ends_the_stream_though_its_entries_are_written(
 
     with pytest.raises(pa.ArrowInvalid, match="nobody reads this"):
         AppendStream(log, Gone(), 1, InFlightBytes(lambda: 1000)).serve(settled())
+
+
+def test_a_stream_ends_when_its_last_answer_is_counted_and_gives_back_what_it_took_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who completes the last append is slow to say so, and the producer has hung up meanwhile."""
+    of_all, log, told, telling = InFlightBytes(lambda: 1000), StoppedLog(), AppendStream._told, threading.Event()
+
+    def slowly(stream: AppendStream, size: int) -> None:
+        telling.set()
+        time.sleep(0.3)
+        told(stream, size)
+
+    def sent() -> Iterator[list[memoryview]]:
+        yield [memoryview(b"x" * 8)]
+        telling.wait(30)
+
+    monkeypatch.setattr(AppendStream, "_told", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(AppendStream(log, Replies(), 1000, of_all).serve, sent())
+        log.pending.get(timeout=30).set_result(Position(0, 0))
+        served.result(30)
+    assert of_all._bytes == 0
 
 
 class StoppedLog:
