@@ -70,7 +70,7 @@ def test_a_failing_disk_under_a_fenced_broker_cuts_nothing_of_its_successors(
     log = create(old, entries=100)
     log.append([entry(b"kept")]).result()
     writer = log._writer._open._writer  # type: ignore[union-attr]
-    log._writer._write_stamped(log._writer._open, [log._sized(entry(b"unacknowledged"), 1, 999)])  # type: ignore[arg-type]
+    log._writer._write_stamped(log._writer._open, [log._sized(entry(b"unacknowledged"), 1, log._entry_bytes_max)])  # type: ignore[arg-type]
     new = open_store(store_path, take_over=True)
     assert contents(new.ledger("log")) == [b"kept", b"unacknowledged"]
     broken = OSError(errno.EIO, "the device is gone")

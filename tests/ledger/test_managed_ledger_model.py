@@ -117,7 +117,7 @@ class LogMachine(RuleBasedStateMachine):
         """
         log = self.store.ledger("log")
         payloads = self.payloads(unfinished)
-        entries = [log._sized(entry(payload, run=99 if run else 0), 1) for payload in payloads]
+        entries = [log._sized(entry(payload, run=99 if run else 0), 1, log._entry_bytes_max) for payload in payloads]
         open_ledger = log._writer._open
         if open_ledger is not None:
             log._writer._write_stamped(open_ledger, entries)
