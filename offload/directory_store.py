@@ -60,6 +60,7 @@ class DirectoryStore:
 
     def __init__(self, directory: Path, *, part_bytes_min: int = PART_BYTES_MIN) -> None:
         self._directory = directory
+        self._reached: set[Path] = set()  # folders to which the way is durable
         self._part_bytes_min = part_bytes_min
 
     @property
@@ -285,15 +286,16 @@ class DirectoryStore:
                 raise AlreadyExists(f"{self.address}/{key} has etag {found}, {if_match} was expected")
 
     def _publish(self, scratch: Path, path: Path, stated: ObjectSidecar) -> None:
-        known = path.parent.is_dir()
         disk.make_directory(path.parent)
         with self._scratch() as beside:
             _write_file(beside, [msgspec.json.encode(stated)])
             beside.rename(_sidecar_of(path))
         scratch.rename(path)
         disk.sync_directory(path.parent)
-        if not known:
+        if path.parent not in self._reached:
+            # Once for each folder: who made it, an upload or another process, and how far that came, is not known.
             disk.sync_names_above(path.parent)
+            self._reached.add(path.parent)
 
     def _require_parts(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         there = {(part.number, part.etag): part.size for part in self.parts(upload)}
