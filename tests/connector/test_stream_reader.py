@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from ledger.errors import DataLoss, LedgerError, NotFound, Refused, Unavailable
 from ledger.ledger import Ledger
 from ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from ledger.protocol import CreateLedger, Empty
+from tests.connector.stream_rig import append, reader, rows, ten_orders, text
 
 ALL = ReadAllAvailable()
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,30 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def orders(store: Path) -> Ledger:
-    ledger = connect(store).ledger("orders")
-    append(ledger, 0, 10)
-    return ledger
-
-
-def append(ledger: Ledger, first: int, end: int) -> None:
-    for number in range(first, end):
-        ledger.append(pa.table({"n": pa.array([number], pa.int64())}))
-
-
-def reader(store: Path, **options: str) -> LedgerStreamReader:
-    source = LedgerSource({"path": "orders", "store": str(store), **options}, "0.1.0")
-    return source.stream_reader(source.schema())
-
-
-def text(offset: object) -> dict:
-    return json.loads(json.dumps(offset))
-
-
-def rows(stream: LedgerStreamReader, start: dict, end: dict) -> list[int]:
-    copy = pickle.loads(pickle.dumps(stream))  # our own bytes  # noqa: S301  # our own bytes
-    assert copy._running is None
-    parts = [pickle.loads(pickle.dumps(part)) for part in stream.partitions(text(start), text(end))]  # our own bytes  # noqa: S301  # our own bytes
-    return [n for part in parts for batch in copy.read(part) for n in batch.column("n").to_pylist()]
+    return ten_orders(store)
 
 
 def stopped(stream: LedgerStreamReader) -> None:

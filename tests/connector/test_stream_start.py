@@ -4,19 +4,16 @@ Method: Spark's calls, made by hand over a real embedded broker; offsets pass th
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from connector.data_source import LedgerSource
-from connector.stream_reader import LedgerStreamReader
 from ledger.api import connect
 from ledger.cursor_calls import CursorState, NameCursor
 from ledger.ledger import Ledger
 from ledger.position import Position
+from tests.connector.stream_rig import append, reader, rows, ten_orders, text
 
 ALL = ReadAllAvailable()
 FROM_CHECKPOINT = "the query goes on from its checkpoint: option startingPosition is ignored"
@@ -24,29 +21,7 @@ FROM_CHECKPOINT = "the query goes on from its checkpoint: option startingPositio
 
 @pytest.fixture
 def orders(store: Path) -> Ledger:
-    ledger = connect(store).ledger("orders")
-    append(ledger, 0, 10)
-    return ledger
-
-
-def append(ledger: Ledger, first: int, end: int) -> None:
-    for number in range(first, end):
-        ledger.append(pa.table({"n": pa.array([number], pa.int64())}))
-
-
-def reader(store: Path, **options: str) -> LedgerStreamReader:
-    where = {} if "ledgersPattern" in options else {"path": "orders"}
-    source = LedgerSource({**where, "store": str(store), **options}, "0.1.0")
-    return source.stream_reader(source.schema())
-
-
-def text(offset: object) -> dict:
-    return json.loads(json.dumps(offset))
-
-
-def rows(stream: LedgerStreamReader, start: dict, end: dict) -> list[int]:
-    parts = stream.partitions(text(start), text(end))
-    return [n for part in parts for batch in stream.read(part) for n in batch.column("n").to_pylist()]
+    return ten_orders(store)
 
 
 def placed(ledger: Ledger, subscription: str) -> Position:
