@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Recompiles requirements/*.lock from pyproject.toml, the newest versions that its bounds allow.
+# Recompiles requirements/*.lock from pyproject.toml: every package, or only those named, at the newest version allowed.
 #
 # Rule: no host name stands in a lock (--no-emit-index-url, and not uv.lock, which stores addresses), so the
 # locks install from whatever index pip is configured for, and the hashes say whether the files are the same.
 #
-# Use: tools/lock.sh        (after make setup, or with UV=/path/to/uv)
+# Use: tools/lock.sh [PACKAGE…]        (after make setup, or with UV=/path/to/uv)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-compile=("${UV:-.venv/bin/uv}" pip compile --quiet --upgrade --python-version 3.11
+upgrade=(--upgrade)
+[ $# -eq 0 ] || upgrade=("${@/#/--upgrade-package=}")
+compile=("${UV:-.venv/bin/uv}" pip compile --quiet "${upgrade[@]}" --python-version 3.11
     --generate-hashes --no-emit-index-url --no-header)
 "${compile[@]}" requirements/bootstrap.in --output-file requirements/bootstrap.lock
 "${compile[@]}" pyproject.toml --extra spark --extra delta --extra history --extra s3 --extra demo --extra metrics --group dev \
