@@ -3,6 +3,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 BIN := .venv/bin
+# The locks of other Sparks than that of .venv.
+SPARKS ?= spark40 spark41 spark42
 # What is typed strictly; the module at the top is named once it is there.
 TYPED := ledger connector offload $(wildcard pyspark_ledger.py)
 FORMATTED := ledger connector offload benchmarks streaming_examples tests tools $(wildcard pyspark_ledger.py)
@@ -66,11 +68,13 @@ test-long: setup
 test-pulsar: setup
 	$(BIN)/python -m pytest -m "pulsar" tests/pulsar
 
-# test-spark40: the Spark stories on Spark 4.0, in an environment of its own
-.PHONY: test-spark40
-test-spark40:
-	@LOCK=requirements/spark40.lock tools/setup.sh .venv-spark40
-	.venv-spark40/bin/python -m pytest tests/connector/test_spark_versions.py tests/connector/test_spark_batch.py $(T)
+# test-spark: the Spark stories on the newest Spark of each release line, each in an environment of its own
+.PHONY: test-spark
+test-spark:
+	@set -e; for spark in $(SPARKS); do \
+		LOCK=requirements/$$spark.lock tools/setup.sh .venv-$$spark; \
+		.venv-$$spark/bin/python -m pytest tests/connector/test_spark_versions.py tests/connector/test_spark_batch.py $(T); \
+	done
 
 # test-connect: the story over Spark Connect, whose packages are put beside the environment
 .PHONY: test-connect

@@ -19,16 +19,17 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from connector import worker_probe
+from connector import tested_versions, worker_probe
 from connector.doctor_store import check_store
 from connector.finding import Finding
 
 _PROBE_SECONDS = 60
-_JAVA_LEAST, _SPARK_LEAST, _SPARK_WHOLE = 17, (4, 0), (4, 2)
+_JAVA_LEAST = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def check_java(surroundings: Surroundings) -> Finding:
 
 
 def check_spark(surroundings: Surroundings) -> Iterator[Finding]:
-    """Python package and jars of Spark: there, of one version, and new enough."""
+    """Python package and jars of Spark: there, of one version, and one that this release is tested with."""
     import_spec = find_spec("pyspark")
     if import_spec is None:
         do = "pip install 'pyspark-ledger[spark]', or run where the platform provides it"
@@ -153,21 +154,27 @@ def check_spark(surroundings: Surroundings) -> Iterator[Finding]:
         return
     from pyspark import __version__ as version
 
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < _SPARK_LEAST:
-        yield Finding("spark", "problem", f"pyspark is {version}", "Python data sources need Spark 4.0 or newer")
-    elif numbers < _SPARK_WHOLE:
-        yield Finding(
-            "spark",
-            "warning",
-            f"pyspark is {version}: streams know no limits, no Trigger.AvailableNow and no progress of ledgers"
-            + (", and cannot be written to ledgers" if numbers < (4, 1) else ""),
-            "Use Spark 4.2 for all of it",
-        )
-    else:
-        yield Finding("spark", "ok", f"pyspark is {version}")
+    yield check_spark_version(version)
     yield _check_jars(surroundings, version)
-    yield from _check_delta(surroundings)
+    if find_spec("delta") is not None:
+        yield check_delta_version(metadata.version("delta-spark"), version)
+        yield _check_delta_jar(surroundings)
+
+
+def check_spark_version(version: str) -> Finding:
+    """Whether this release is tested with a version of Spark, and what that version lacks."""
+    line, tested = tested_versions.numbers(version)[:2], tested_versions.spark_versions()
+    if line < tested_versions.OLDEST:
+        return Finding("spark", "problem", f"pyspark is {version}", "Python data sources need Spark 4.0 or newer")
+    found = f"pyspark is {version}; this release is tested with {', '.join(tested)}"
+    if line < tested_versions.NEWEST:
+        found += ". On it streams know no limits, no Trigger.AvailableNow and no progress of ledgers"
+        found += ", and cannot be written to ledgers" if line < (4, 1) else ""
+        return Finding("spark", "warning", found, "Use Spark 4.2 for all of it")
+    if version not in tested:
+        do = f"pip install 'pyspark=={tested[-1]}', or try your queries on {version} before you rely on it"
+        return Finding("spark", "warning", found, do)
+    return Finding("spark", "ok", found)
 
 
 def _check_jars(surroundings: Surroundings, version: str) -> Finding:
@@ -183,18 +190,27 @@ def _check_jars(surroundings: Surroundings, version: str) -> Finding:
     return Finding("jars", "ok", f"{home}/jars are of Spark {found}")
 
 
-def _check_delta(surroundings: Surroundings) -> Iterator[Finding]:
+def check_delta_version(delta: str, spark: str) -> Finding:
+    """Whether this release is tested with a version of Delta, and whether that takes this Spark."""
+    tested, newest = tested_versions.DELTA, tested_versions.SPARK_WITH_DELTA
+    do = f"pip install 'pyspark=={newest}' 'delta-spark=={tested}'"
+    if delta != tested:
+        return Finding("delta", "warning", f"delta-spark is {delta}; this release is tested with {tested}", do)
+    if tested_versions.numbers(spark) > tested_versions.numbers(newest):
+        found = f"delta-spark is {delta}, which takes pyspark up to {newest}; pyspark is {spark}"
+        return Finding("delta", "warning", found, do)
+    return Finding("delta", "ok", f"delta-spark is {delta}, with which this release is tested")
+
+
+def _check_delta_jar(surroundings: Surroundings) -> Finding:
     """Delta's Python package works only together with its jar."""
-    if find_spec("delta") is None:
-        return
     home, conf = surroundings.spark_home, surroundings.conf
     named = " ".join(conf.get(name, "") for name in ("spark.jars", "spark.jars.packages"))
     named += surroundings.environ.get("PYSPARK_SUBMIT_ARGS", "")
     if "delta-spark" in named or (home and any((home / "jars").glob("delta-spark*.jar"))):
-        yield Finding("delta jar", "ok", "delta-spark has its jar")
-        return
-    do = "Tables of Delta need it: delta.configure_spark_with_delta_pip(builder), or spark.jars.packages"
-    yield Finding("delta jar", "warning", "delta-spark is installed, its jar is neither in jars nor in spark.jars", do)
+        return Finding("delta jar", "ok", "delta-spark has its jar")
+    do = "Tables of Delta need it: session(delta=True) brings it, and so does spark.jars.packages"
+    return Finding("delta jar", "warning", "delta-spark is installed, its jar is neither in jars nor in spark.jars", do)
 
 
 def check_python(what: str, command: str, found: dict[str, Any] | str, surroundings: Surroundings) -> Iterator[Finding]:

@@ -17,10 +17,11 @@ compile=("${UV:-.venv/bin/uv}" pip compile --quiet "${upgrade[@]}" --python-vers
     --override requirements/overrides.txt --constraint requirements/bootstrap.lock \
     --output-file requirements/dev.lock
 # What a user of the wheel gets with Spark: the newest allowed, and the lowest allowed.
-"${compile[@]}" pyproject.toml --extra spark --constraint requirements/dev.lock \
-    --output-file requirements/wheel.lock
+"${compile[@]}" pyproject.toml --extra spark --output-file requirements/wheel.lock
 "${compile[@]}" pyproject.toml --extra spark --resolution lowest-direct --output-file requirements/lowest.lock
-# Spark 4.0 for its stories, and what Spark Connect's client imports.
-"${compile[@]}" pyproject.toml requirements/spark40.in --constraint requirements/bootstrap.lock \
-    --output-file requirements/spark40.lock
+# Other Sparks for the Spark stories, and what Spark Connect's client imports.
+for spark in spark40 spark41 spark42; do
+    "${compile[@]}" pyproject.toml "requirements/$spark.in" --group stories --constraint requirements/bootstrap.lock \
+        --output-file "requirements/$spark.lock"
+done
 "${compile[@]}" requirements/connect.in --constraint requirements/dev.lock --output-file requirements/connect.lock

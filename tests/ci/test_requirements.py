@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from connector import tested_versions
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 
@@ -18,10 +20,13 @@ def locked(name: str) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", text, re.MULTILINE))
 
 
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
 def lower_bounds() -> dict[str, str]:
     """The lowest version promised for each dependency of the wheel, and of Spark."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    promised = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
+    promised = [*project()["dependencies"], *project()["optional-dependencies"]["spark"]]
     return dict(re.match(r"([a-z0-9-]+)>=([0-9.]+)", text).groups() for text in promised)
 
 
@@ -52,6 +57,21 @@ def test_what_is_promised_lowest_is_what_is_tried_lowest() -> None:
 def test_every_dependency_is_locked_for_work_and_for_the_wheel() -> None:
     for lock in ("dev.lock", "wheel.lock"):
         assert set(lower_bounds()) <= set(locked(lock)), f"{lock} is stale: make lock"
+
+
+def test_spark_is_promised_and_locked_as_it_is_tested() -> None:
+    extras = project()["optional-dependencies"]
+    assert extras["spark"] == [tested_versions.spark_requirement()]
+    assert extras["delta"] == [f"delta-spark=={tested_versions.DELTA}"]
+    tried = {locked(lock.name)["pyspark"] for lock in LOCKS if "pyspark" in locked(lock.name)}
+    assert sorted(tried) == tested_versions.spark_versions()
+    assert locked("dev.lock")["pyspark"] == tested_versions.SPARK_WITH_DELTA
+    assert locked("wheel.lock")["pyspark"] == tested_versions.spark_versions()[-1]
+
+
+def test_every_other_spark_has_its_turn() -> None:
+    (turns,) = re.findall(r"^SPARKS \?= (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(turns.split()) == sorted(path.stem for path in (ROOT / "requirements").glob("spark*.in"))
 
 
 def test_pandas_is_in_no_lock_but_that_of_connects_own_client() -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from connector import tested_versions
 from connector.command import app
-from connector.doctor import Surroundings, examine
+from connector.doctor import Surroundings, check_delta_version, check_spark_version, examine
 from connector.finding import Finding
 from ledger.api import connect
 
@@ -136,6 +137,37 @@ def test_deltas_jar(tmp_path: Path) -> None:
     conf = {"spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0"}
     (found,) = [f for f in examined(tmp_path, conf=conf) if f.check == "delta jar"]
     assert found.state == "ok"
+
+
+@pytest.mark.parametrize("version", tested_versions.SPARK[tested_versions.NEWEST])
+def test_a_tested_spark_is_in_order_and_the_tested_versions_are_named(version: str) -> None:
+    found = check_spark_version(version)
+    assert (found.state, found.do) == ("ok", "")
+    assert all(tested in found.found for tested in tested_versions.spark_versions())
+
+
+@pytest.mark.parametrize("version", ["4.2.99", "4.3.0", "5.0.0.dev1"])
+def test_a_spark_that_nothing_was_tested_with(version: str) -> None:
+    found = check_spark_version(version)
+    assert found.state == "warning"
+    assert f"pyspark is {version}; this release is tested with 4.0.0" in found.found
+    assert "pip install 'pyspark==4.2.1'" in found.do
+
+
+def test_an_older_spark_lacks_something_and_one_before_it_everything() -> None:
+    for version, sink in (("4.0.0", True), ("4.1.4", False)):
+        found = check_spark_version(version)
+        assert (found.state, "cannot be written to ledgers" in found.found) == ("warning", sink)
+        assert "tested with 4.0.0" in found.found
+    assert check_spark_version("3.5.8").state == "problem"
+
+
+def test_a_delta_or_a_spark_that_do_not_go_together() -> None:
+    assert check_delta_version("4.4.0", "4.2.0").state == check_delta_version("4.4.0", "4.1.4").state == "ok"
+    later = check_delta_version("4.4.0", "4.2.1")
+    assert "takes pyspark up to 4.2.0; pyspark is 4.2.1" in later.found
+    assert "'pyspark==4.2.0' 'delta-spark==4.4.0'" in later.do
+    assert "delta-spark is 4.4.1; this release is tested with 4.4.0" in check_delta_version("4.4.1", "4.2.0").found
 
 
 def test_no_java_or_an_old_one(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """Goal: what a Spark version cannot do is refused in words, and the rest works there. Method: the same stories on each;
-`make test-spark40` runs them on Spark 4.0.
+`make test-spark` runs them on others than that of .venv.
 """
 
 from __future__ import annotations

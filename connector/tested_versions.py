@@ -1,0 +1,38 @@
+"""The versions of Spark and Delta that this release is tested with.
+
+Rules
+- The extras of pyproject.toml, the locks, `ledger doctor` and the docs follow this table; tests compare them with it.
+- A version stands here when the Spark stories passed on it (`make test`, `make test-spark`, `make smoke-lowest`).
+"""
+
+from __future__ import annotations
+
+import re
+
+# By release line, oldest first. The last line is the one that has everything.
+SPARK: dict[tuple[int, int], tuple[str, ...]] = {
+    (4, 0): ("4.0.0", "4.0.5"),
+    (4, 1): ("4.1.4",),
+    (4, 2): ("4.2.0", "4.2.1"),
+}
+# The Python package names the jar of its own version: only a version whose jar is on Maven Central works.
+DELTA = "4.4.0"
+# The newest Spark that this Delta's package accepts.
+SPARK_WITH_DELTA = "4.2.0"
+
+OLDEST, NEWEST = min(SPARK), max(SPARK)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version, for comparison; `4.3.0.dev1` begins with (4, 3, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def spark_versions() -> list[str]:
+    """Every tested version of Spark, oldest first."""
+    return [version for line in SPARK.values() for version in line]
+
+
+def spark_requirement() -> str:
+    """Every release line that is tested, as pip's requirement."""
+    return f"pyspark>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
