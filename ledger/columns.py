@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 from ledger.errors import Refused
 
+_NAMED_MAX = 8
+
 
 class ColumnFit:
     """Makes batches fit `target`. Remembers the last schema seen: those of one ledger rarely change."""
@@ -68,16 +70,22 @@ def schema_from_bytes(data: bytes) -> pa.Schema:
 
 
 def require_columns(given: pa.Schema, registered: pa.Schema, ledger: str) -> None:
-    """Refuse a writer whose columns are not those of the ledger, naming the first that differs."""
+    """Refuse a writer whose columns are not those of the ledger, naming what lacks and what is new."""
     missing = [field for field in registered if field.name not in given.names]
-    if missing:
-        raise Refused(
-            f"column {missing[0].name!r} ({missing[0].type}) of ledger {ledger!r} is missing from what is written",
-            hint=f"The ledger has the columns {', '.join(registered.names)}; add it, null where there is no value",
-        )
     extra = [field for field in given if field.name not in registered.names]
-    if extra:
+    differs = [f"{word} {_named(fields)}" for word, fields in (("without", missing), ("with", extra)) if fields]
+    if differs:
         raise Refused(
-            f"column {extra[0].name!r} ({extra[0].type}) is not a column of ledger {ledger!r}",
-            hint=f"The ledger has the columns {', '.join(registered.names)}; drop it, or write to another ledger",
+            f"what is written to ledger {ledger!r} has not its columns: {', and '.join(differs)}",
+            hint="Write the ledger's columns, null where there is no value, or write to another ledger; "
+            "in Spark option mergeSchema adds new ones",
         )
+
+
+def _named(fields: list[pa.Field]) -> str:
+    names = [f"{field.name!r} ({field.type})" for field in fields[:_NAMED_MAX]]
+    return (
+        f"column{'s'[: len(fields) - 1]} "
+        + ", ".join(names)
+        + (f" and {len(fields) - len(names)} more" if len(fields) > len(names) else "")
+    )
