@@ -27,7 +27,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from connector.connection import DriverConnection
 from connector.offsets import StreamOffset
 from connector.session_listeners import add_listener
-from connector.stream_report import Origin, read_origin
+from connector.stream_report import Origin, parsed_report, read_origin
 from ledger.clock import monotonic_ms
 from ledger.cursor_calls import MarkDelete
 from ledger.errors import LedgerError, NotFound, Refused
@@ -155,26 +155,16 @@ class AcknowledgingListener(StreamingQueryListener):
 
 def committed(source: Mapping[str, Any]) -> list[tuple[Origin, str, Position]]:
     """What one source of a progress says is committed: cursor by cursor, the first position that is not."""
-    origin = read_origin(_value(source.get("latestOffset")))
+    origin = read_origin(parsed_report(source.get("latestOffset")))
     if origin is None or not origin.subscription:
         return []
     try:
-        end = StreamOffset.from_json(_value(source.get("endOffset")) or {})
+        end = StreamOffset.from_json(parsed_report(source.get("endOffset")) or {})
     except LedgerError as unknown:
         _log.warning("a batch of subscription %s is not acknowledged: %s", origin.subscription, unknown)
         return []
     # A start that was only planned is nobody's commit.
     return [] if end.initial else [(origin, name, offset.position) for name, offset in end.ledgers.items()]
-
-
-def _value(text: Any) -> Any:
-    """The JSON value: progress has it as it is, or as its text."""
-    if not isinstance(text, str):
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
 
 
 _acknowledger = Acknowledger()

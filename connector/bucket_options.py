@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from connector.crypto_keys import KeyReferences, key_references
-from connector.option_kinds import READS, Option, flag, one_of, text
+from connector.option_kinds import LONG_CHARS_MAX, READS, Option, flag, one_of, text
 from ledger.errors import Refused
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ BUCKET_OPTIONS: tuple[Option, ...] = (
         "With `offload`: what Pulsar says of the topic's ledgers, so that missing ones are known. Files on the driver, "
         "with commas between them: internal statistics (JSON) or the raw metadata record.",
         text,
+        chars_max=LONG_CHARS_MAX,
     ),
     Option("offloadCluster", "", READS, "With `offload`: the cluster, where several wrote a topic of that name.", text),
     Option(
@@ -57,6 +58,7 @@ BUCKET_OPTIONS: tuple[Option, ...] = (
         "logs show options. Read by every task, on its own host.",
         key_references,
         shown=False,
+        chars_max=LONG_CHARS_MAX,
     ),
     Option(
         "offloadEndpoint",

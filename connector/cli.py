@@ -26,6 +26,7 @@ from ledger.api import LedgerStore, connect
 from ledger.broker.client import Client
 from ledger.cursor_calls import CursorState, NameCursor
 from ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused, Unsupported
+from ledger.hidden_characters import visible
 from ledger.names import canonical_name, short_name
 from ledger.position import EARLIEST, LATEST, Position
 from ledger.protocol import CreateLedger, Empty, LedgerDescription
@@ -349,7 +350,8 @@ def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[Cu
 
 def cursor_label(state: CursorState, described: LedgerDescription) -> str:
     """How a cursor is named beside the others of a ledger."""
-    return f"{state.cursor} of {short_name(state.ledger)}" if described.partitions else state.cursor
+    name = visible(state.cursor)
+    return f"{name} of {visible(short_name(state.ledger))}" if described.partitions else name
 
 
 def position_at(text: str) -> Position:
@@ -367,17 +369,17 @@ def _ledger_table(described: list[LedgerDescription]) -> Table:
     table = Table("ledger", "rows", "entries", "bytes", "segments", "cursors", "end")
     for ledger in described:
         numbers = (ledger.rows, ledger.entries, ledger.size_bytes, len(ledger.segments), len(ledger.cursors))
-        table.add_row(short_name(ledger.name), *(f"{number:,}" for number in numbers), str(ledger.end))
+        table.add_row(visible(short_name(ledger.name)), *(f"{number:,}" for number in numbers), str(ledger.end))
     return table
 
 
 def _describe(console: Console, described: LedgerDescription, cursors: list[CursorState]) -> None:
-    console.print(f"{described.name}  ({described.incarnation})")
+    console.print(f"{visible(described.name)}  ({described.incarnation})")
     console.print(f"  {described.rows:,} rows in {described.entries:,} entries, [{described.start}, {described.end})")
     console.print(
         f"  columns: {'version ' + str(described.schema_version) if described.schema_version >= 0 else 'none'}"
     )
-    console.print(f"  cursors: {', '.join(described.cursors) or 'none'}")
+    console.print(f"  cursors: {', '.join(map(visible, described.cursors)) or 'none'}")
     for held in cursors:
         # It was read by Spark, nobody reads it now, and something is left: most likely the last batch of its last run.
         if held.replay_floor is not None and held.backlog_rows and not held.lease_holder:

@@ -16,7 +16,9 @@ import msgspec
 
 from connector.shipped_files import file_on_this_host
 from ledger.errors import NotFound, Refused
+from ledger.json_faults import JSON_FAULTS
 from ledger.message_encryption import ANY_NAME, PrivateKeys
+from ledger.path_text import require_path
 
 KeyReferences = tuple[tuple[str, str], ...]
 _FORMS = 'file:/path, env:NAME, or JSON such as {"name": "file:/path"}'
@@ -30,7 +32,7 @@ def key_references(value: str) -> KeyReferences:
     if said.startswith("{"):
         try:
             named = msgspec.json.decode(said, type=dict[str, str])
-        except msgspec.DecodeError as wrong:
+        except JSON_FAULTS as wrong:
             raise ValueError(_FORMS) from wrong
     if not named or not all(name and _is_reference(reference) for name, reference in named.items()):
         raise ValueError(_FORMS)
@@ -61,6 +63,7 @@ def _read(name: str, reference: str) -> bytes:
                 hint="Set it for the driver and every executor, or name a file",
             )
         return text.encode()
+    require_path(place, f"the path of key {name!r} in option 'cryptoKeys'")
     path = Path(file_on_this_host(_path(place)))
     try:
         with path.open("rb") as file:

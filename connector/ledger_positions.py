@@ -14,12 +14,14 @@ from datetime import datetime
 from typing import TypeVar
 
 from ledger.errors import Refused
+from ledger.json_faults import JSON_FAULTS
 from ledger.names import canonical_name
 from ledger.position import EARLIEST, LATEST, Position
 
 T = TypeVar("T")
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 _MOST = 2**62
+_SHOWN = 300  # characters of what was not understood
 
 
 def positions_json(positions: Mapping[str, object]) -> str:
@@ -67,7 +69,7 @@ def parse_position(value: object) -> Position:
 def _parsed(text: str, expected: str, parse: Callable[[object], T]) -> dict[str, T]:
     try:
         given = json.loads(text)
-    except ValueError:
+    except JSON_FAULTS:
         raise ValueError(expected) from None
     if not isinstance(given, dict) or not given:
         raise ValueError(expected)
@@ -77,7 +79,7 @@ def _parsed(text: str, expected: str, parse: Callable[[object], T]) -> dict[str,
             canonical = canonical_name(name)
             place = parse(value)
         except (ValueError, Refused):
-            raise ValueError(f"{expected}; {name!r}: {value!r} is none") from None
+            raise ValueError(f"{expected}; {name[:_SHOWN]!r}: {repr(value)[:_SHOWN]} is none") from None
         if canonical in found:
             raise ValueError(f"{expected}, each ledger once; {name!r} is {canonical}, which is there already")
         found[canonical] = place

@@ -22,11 +22,13 @@ EVERYWHERE: tuple[Use, ...] = READS + WRITES
 
 MIB = 1024 * 1024
 DAY_MS = 24 * 3600 * 1000
+LONG_CHARS_MAX = 4 * MIB  # of a list, or of JSON
+_DIGITS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `parse` raises ValueError saying what it expects."""
+    """One option. `parse` raises ValueError saying what it expects, for text of at most `chars_max` characters."""
 
     name: str
     default: str
@@ -34,6 +36,7 @@ class Option:
     meaning: str
     parse: Callable[[str], object]
     shown: bool = True
+    chars_max: int = 4096
 
 
 def ledger(value: str) -> str:
@@ -73,7 +76,7 @@ def number(least: int, most: int) -> Callable[[str], int]:
     def parse(value: str) -> int:
         expected = f"a whole number from {least} to {most}"
         try:
-            found = int(value.strip())
+            found = int(_measured(value))
         except ValueError:
             raise ValueError(expected) from None
         if not least <= found <= most:
@@ -89,7 +92,7 @@ def size(least: int, most: int) -> Callable[[str], int]:
 
     def parse(value: str) -> int:
         expected = f"a size from {least} to {most} bytes, such as 1048576, 64m or 1g"
-        said = value.strip().lower()
+        said = _measured(value).lower()
         digits = said.rstrip("bkmg")
         unit = said[len(digits) :]
         if not digits.isdecimal() or unit not in units or not least <= int(digits) * units[unit] <= most:
@@ -103,12 +106,18 @@ def duration(value: str) -> int:
     """Milliseconds."""
     expected = "a time from 0 to 24 hours, such as 30000, 30s, 5m or 1h"
     units = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-    said = value.strip().lower()
+    said = _measured(value).lower()
     digits = said.rstrip("smh")
     unit = said[len(digits) :]
     if not digits.isdecimal() or unit not in units or int(digits) * units[unit] > DAY_MS:
         raise ValueError(expected)
     return int(digits) * units[unit]
+
+
+def _measured(value: str) -> str:
+    """Return what may be a number; an empty text, which is none, for one that is too long."""
+    said = value.strip()
+    return said if len(said) <= _DIGITS_MAX else ""
 
 
 def one_of(*known: str) -> Callable[[str], str]:

@@ -11,6 +11,7 @@ from connector.ledger_positions import parse_positions, parse_timestamps
 from connector.option_kinds import (
     DAY_MS,
     EVERYWHERE,
+    LONG_CHARS_MAX,
     MIB,
     READS,
     WRITES,
@@ -34,7 +35,14 @@ _BYTES_MOST = 2**50
 OPTIONS: tuple[Option, ...] = (
     Option("path", "", EVERYWHERE, "The ledger: what `load()`, `start()` and `save()` are given.", text),
     Option("ledger", "", EVERYWHERE, "The ledger, where there is no argument to name it.", text),
-    Option("ledgers", "", READS, "Several ledgers, with commas between them, instead of one.", names),
+    Option(
+        "ledgers",
+        "",
+        READS,
+        "Several ledgers, with commas between them, instead of one.",
+        names,
+        chars_max=LONG_CHARS_MAX,
+    ),
     Option(
         "ledgersPattern",
         "",
@@ -102,6 +110,7 @@ OPTIONS: tuple[Option, ...] = (
         'Where to begin in some of the ledgers, as JSON by name: `{"orders": "3:17", "clicks": "earliest"}`. Goes '
         "before `startingPosition` and `startingTimestamp`. `pyspark_ledger.positions_json` builds it.",
         parse_positions,
+        chars_max=LONG_CHARS_MAX,
     ),
     Option(
         "startingTimestamps",
@@ -109,6 +118,7 @@ OPTIONS: tuple[Option, ...] = (
         READS,
         'The same by time: `{"orders": 1700000000000}`. A ledger is in one of the two.',
         parse_timestamps,
+        chars_max=LONG_CHARS_MAX,
     ),
     Option(
         "endingPosition",
@@ -140,8 +150,16 @@ OPTIONS: tuple[Option, ...] = (
         READS,
         "Where to end in some of the ledgers, as `startingPositions`; goes before the options for all.",
         parse_positions,
+        chars_max=LONG_CHARS_MAX,
     ),
-    Option("endingTimestamps", "", READS, "The same by time, as `startingTimestamps`.", parse_timestamps),
+    Option(
+        "endingTimestamps",
+        "",
+        READS,
+        "The same by time, as `startingTimestamps`.",
+        parse_timestamps,
+        chars_max=LONG_CHARS_MAX,
+    ),
     Option(
         "failOnDataLoss",
         "true",
@@ -173,6 +191,7 @@ OPTIONS: tuple[Option, ...] = (
         "The columns to read, with commas between them; others are not decoded. Metadata columns may be among them and "
         "come last.",
         columns,
+        chars_max=LONG_CHARS_MAX,
     ),
     Option(
         "payloadSchema",
@@ -181,6 +200,7 @@ OPTIONS: tuple[Option, ...] = (
         "For a ledger of messages: the schemas of its payloads, which make typed columns of them. The JSON itself "
         "(Pulsar's `schemas.json`, an Avro schema), the path of a file on the driver, or a type such as `STRING`.",
         text,
+        chars_max=LONG_CHARS_MAX,
     ),
     Option(
         "rescuedDataColumn",

@@ -18,6 +18,7 @@ from connector.option_checks import require_addressed, require_consistent, requi
 from connector.option_kinds import MIB, Option, Use
 from connector.option_table import OPTIONS
 from ledger.errors import Refused
+from ledger.hidden_characters import unencodable
 from ledger.position import Position
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ _REFUSED = {
     "overwriteschema": "columns are added with 'mergeSchema' and never replaced: a log keeps what was written",
 }
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
+_OPTIONS_HINT = f"The options are {', '.join(sorted(option.name for option in OPTIONS))}"
 _PARTITION_BYTES_MIN = 8 * MIB
+_KEY_CHARS_MAX = 64
+_SHOWN = 300  # characters of a value in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +151,11 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
             raise Refused(
                 f"option {option.name!r} has no meaning for a {use}", hint=f"It belongs to a {' or '.join(option.uses)}"
             )
+        _require_readable(option, text)
         try:
             values[_field(option.name)] = option.parse(text)
         except ValueError as expected:
-            said = repr(text) if option.shown else "something else (not shown: it may be a secret)"
+            said = _shown(text) if option.shown else "something else (not shown: it may be a secret)"
             raise Refused(f"option {option.name!r} is {said}, expected {expected}") from None
     options = _consistent(values)
     if use is not None:
@@ -162,7 +167,24 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
     return options
 
 
+def _require_readable(option: Option, text: str) -> None:
+    """Measure a value before anything scans the text, and refuse text that no UTF-8 can state."""
+    if len(text) > option.chars_max:
+        raise Refused(f"option {option.name!r} has {len(text)} characters, at most {option.chars_max} are allowed")
+    try:
+        text.encode()
+    except UnicodeEncodeError as wrong:
+        where = f"option {option.name!r}"
+        raise Refused(unencodable(wrong, where) if option.shown else f"{where} is not valid Unicode") from None
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}… ({len(text)} characters)"
+
+
 def _known(key: str) -> Option | None:
+    if len(key) > _KEY_CHARS_MAX:
+        raise Refused(f"unknown option {key[:_KEY_CHARS_MAX]!r}… of {len(key)} characters", hint=_OPTIONS_HINT)
     lowered = key.lower()
     if lowered in SPARKS_OWN:
         return None
@@ -170,8 +192,7 @@ def _known(key: str) -> Option | None:
         raise Refused(f"option {key!r} is not supported: {_REFUSED[lowered]}")
     if lowered not in _BY_NAME:
         near = difflib.get_close_matches(lowered, _BY_NAME, n=1, cutoff=0.5)
-        names = ", ".join(sorted(option.name for option in OPTIONS))
-        hint = f"Did you mean {_BY_NAME[near[0]].name!r}?" if near else f"The options are {names}"
+        hint = f"Did you mean {_BY_NAME[near[0]].name!r}?" if near else _OPTIONS_HINT
         raise Refused(f"unknown option {key!r}", hint=hint)
     return _BY_NAME[lowered]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from connector.session_listeners import add_listener
-from connector.stream_report import read_origin
+from connector.stream_report import parsed_report, read_origin
 from ledger.names import short_name
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
     """The ledgers in a progress of Spark, given as its JSON value (`query.lastProgress` is one too)."""
     found = []
     for source in progress.get("sources", []):
-        report = source.get("latestOffset")
-        report = json.loads(report) if isinstance(report, str) else report
+        report = parsed_report(source.get("latestOffset"))
         origin = read_origin(report)
         if origin is None:
             continue

@@ -23,6 +23,7 @@ from typing import Literal
 import msgspec
 
 from ledger.errors import Unsupported
+from ledger.json_faults import JSON_FAULTS
 
 Kind = Literal["create", "segment", "retention", "view"]
 NOTHING = -1
@@ -88,7 +89,7 @@ def parse_publication(text: str | None) -> Publication | None:
         return None
     try:
         head = msgspec.json.decode(text, type=_Head)
-    except msgspec.DecodeError:
+    except JSON_FAULTS:
         return None
     if head.publication != _VERSION:
         raise Unsupported(
@@ -97,7 +98,7 @@ def parse_publication(text: str | None) -> Publication | None:
         )
     try:
         return msgspec.json.decode(text, type=Publication)
-    except msgspec.DecodeError:
+    except JSON_FAULTS:
         return None
 
 

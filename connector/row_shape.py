@@ -27,6 +27,8 @@ from ledger.payload_schema.documents import PRIMITIVES, SCHEMA_BYTES_MAX, TopicS
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+_PATH_CHARS_MAX = 4096
+_SCHEMA_HINT = "Give the text of schemas.json, its path on the driver, or a type such as STRING"
 _FILE = "file:"
 
 
@@ -156,6 +158,8 @@ def load_schemas(option: str) -> TopicSchemas:
     where = "option 'payloadSchema'"
     if said in PRIMITIVES or said[:1] in {"{", "[", '"'}:
         return parse_schemas(said, where)
+    if len(said) > _PATH_CHARS_MAX or "\0" in said:
+        raise Refused(f"{where} is {said[:80]!r}, which is no JSON, no primitive type and no path", hint=_SCHEMA_HINT)
     path = Path(said.removeprefix(_FILE))
     try:
         with path.open("rb") as file:
@@ -164,7 +168,7 @@ def load_schemas(option: str) -> TopicSchemas:
         raise Refused(
             f"{where} is {said[:80]!r}, which is no JSON, no primitive type and no file that can be read "
             f"({wrong.strerror})",
-            hint="Give the text of schemas.json, its path on the driver, or a type such as STRING",
+            hint=_SCHEMA_HINT,
         ) from wrong
     return parse_schemas(text, f"{where}, file {path},")
 

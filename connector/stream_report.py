@@ -23,6 +23,7 @@ Rules
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from connector.data_loss import Loss
 from ledger.cache_calls import CacheReads
 from ledger.errors import LedgerError
+from ledger.json_faults import JSON_FAULTS
 from ledger.survey_calls import SurveyedLog
 
 if TYPE_CHECKING:
@@ -169,6 +171,16 @@ def _sums(ledgers: Sequence[LedgerLag]) -> dict[str, int]:
         "lagRows": sum(log.rows for log in left),
         "ledgers": len(ledgers),
     }
+
+
+def parsed_report(report: Any) -> Any:
+    """Return the value of a report that may be JSON text; None for text that is no JSON, as other sources have it."""
+    if not isinstance(report, str):
+        return report
+    try:
+        return json.loads(report)
+    except JSON_FAULTS:
+        return None
 
 
 def read_origin(value: object) -> Origin | None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from ledger.position import Position
+from ledger.wire_names import Name
 
 LEASE_MS_MAX = 24 * 3600 * 1000
 
@@ -17,8 +18,8 @@ class FollowLedger(msgspec.Struct, frozen=True):
     `reader` is the name that it reads by. Not heard of for `ttl_ms` it is forgotten, or at once with 0.
     """
 
-    name: str
-    reader: str
+    name: Name
+    reader: Name
     position: Position
     ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 

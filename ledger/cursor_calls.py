@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from ledger.position import Position, PositionRange
+from ledger.wire_names import Name
 from ledger.wire_numbers import Int64
 
 LEASE_MS_MAX = 24 * 3600 * 1000
@@ -15,8 +16,8 @@ LEASE_MS_MAX = 24 * 3600 * 1000
 class OpenCursor(msgspec.Struct, frozen=True):
     """Open a durable cursor, creating it with `start` as its next position to read if it does not exist."""
 
-    ledger: str
-    cursor: str
+    ledger: Name
+    cursor: Name
     start: Position
     create: bool = True
 
@@ -49,8 +50,8 @@ class CursorState(msgspec.Struct, frozen=True):
 class NameCursor(msgspec.Struct, frozen=True):
     """A request about one cursor. Not `precise`: rows and bytes of its backlog are estimated, and no file is read."""
 
-    ledger: str
-    cursor: str
+    ledger: Name
+    cursor: Name
     precise: bool = True
 
 
@@ -60,8 +61,8 @@ class MarkDelete(msgspec.Struct, frozen=True):
     `replay_floor`: the end of the last batch known to be in the reader's commit log; never moves back either.
     """
 
-    ledger: str
-    cursor: str
+    ledger: Name
+    cursor: Name
     next_position: Position
     replay_floor: Position | None = None
 
@@ -69,8 +70,8 @@ class MarkDelete(msgspec.Struct, frozen=True):
 class ResetCursor(msgspec.Struct, frozen=True):
     """Move a cursor to any position, backwards too."""
 
-    ledger: str
-    cursor: str
+    ledger: Name
+    cursor: Name
     next_position: Position
 
 
@@ -81,8 +82,8 @@ class SkipEntries(msgspec.Struct, frozen=True):
     call whose answer was lost may be repeated.
     """
 
-    ledger: str
-    cursor: str
+    ledger: Name
+    cursor: Name
     entries: Int64
     start: Position
     end: Position
@@ -91,17 +92,17 @@ class SkipEntries(msgspec.Struct, frozen=True):
 class CursorProperties(msgspec.Struct, frozen=True):
     """Set and remove properties of a cursor; they are kept with it and mean nothing to the broker."""
 
-    ledger: str
-    cursor: str
-    values: dict[str, str] = {}
-    remove: list[str] = []
+    ledger: Name
+    cursor: Name
+    values: dict[Name, str] = {}
+    remove: list[Name] = []
 
 
 class AskHoles(msgspec.Struct, frozen=True):
     """What of a range is acknowledged by a cursor, beyond its mark-delete. `whole`: its mark-delete in any case."""
 
-    ledger: str
-    cursor: str
+    ledger: Name
+    cursor: Name
     range: PositionRange
     whole: bool = False
 
@@ -122,9 +123,9 @@ class AcquireLease(msgspec.Struct, frozen=True):
     gone. Otherwise `LeaseReply.granted` is false and the reply names the holder and the end of its lease.
     """
 
-    ledger: str
-    cursor: str
-    holder: str
+    ledger: Name
+    cursor: Name
+    holder: Name
     ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 
 
@@ -139,6 +140,6 @@ class LeaseReply(msgspec.Struct, frozen=True):
 class ReleaseLease(msgspec.Struct, frozen=True):
     """Give a lease back; ignored unless `holder` holds it."""
 
-    ledger: str
-    cursor: str
-    holder: str
+    ledger: Name
+    cursor: Name
+    holder: Name

@@ -36,7 +36,7 @@ from ledger.host import is_gone
 from ledger.ledger_policy import require_properties
 from ledger.log_snapshot import LogSnapshot
 from ledger.metadata import Metadata
-from ledger.names import nearest, require_cursor_name
+from ledger.names import nearest, require_cursor_name, require_new_cursor_name
 from ledger.position import Position, PositionRange
 from ledger.position_info import encode_info
 from ledger.position_set import PositionSet
@@ -78,6 +78,7 @@ class CursorTable:
             return self._state(found.cursor, snapshot, created=False)
         if not request.create:
             raise self._missing(snapshot.name, request.cursor)
+        require_new_cursor_name(request.cursor, request.ledger)
         start = min(max(request.start, Position(-1, 0)), snapshot.end)
         snapshot.require_left(start)
         made = self._metadata.cursors.put(Cursor(snapshot.name, request.cursor, start), None)
@@ -142,7 +143,7 @@ class CursorTable:
     def change_properties(self, request: CursorProperties) -> CursorState:
         """Set and remove properties of a cursor."""
         snapshot = self._snapshot_of(request.ledger)
-        require_properties((*request.values, *request.remove), f"{request.ledger}/{request.cursor}")
+        require_properties(request.values, request.remove, f"{request.ledger}/{request.cursor}")
         return self._change(
             snapshot, request.cursor, lambda cursor: cursor.with_properties(request.values, request.remove)
         )

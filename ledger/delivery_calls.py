@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ledger.position import Position, PositionRange
+from ledger.wire_names import Name
 from ledger.wire_numbers import Int64, NotNegative
 
 UNLIMITED = 2**62
@@ -34,8 +35,8 @@ class NextDelivery(msgspec.Struct, frozen=True):
     clock, does not come back yet, nor what of it was given back.
     """
 
-    ledger: str
-    cursor: str
+    ledger: Name
+    cursor: Name
     after: NotNegative
     start: Position
     end: Position
@@ -51,8 +52,8 @@ class NextDelivery(msgspec.Struct, frozen=True):
 class AskDue(msgspec.Struct, frozen=True):
     """What would come back with the batch after a record, if there were no limit."""
 
-    ledger: str
-    cursor: str
+    ledger: Name
+    cursor: Name
     after: NotNegative
     ack_timeout_ms: NotNegative = 0
     max_redeliveries: Int64 = -1
@@ -85,8 +86,8 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
 class AskDelivery(msgspec.Struct, frozen=True):
     """The shares of a record; of the dead letters for -1, of the newest record for 0."""
 
-    ledger: str
-    cursor: str
+    ledger: Name
+    cursor: Name
     record: Int64
 
 
@@ -105,6 +106,6 @@ class Delivery(msgspec.Struct, frozen=True):
 class BuryDead(msgspec.Struct, frozen=True):
     """The dead letters of this number stand in another ledger: acknowledge them."""
 
-    ledger: str
-    cursor: str
+    ledger: Name
+    cursor: Name
     dead: NotNegative

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from ledger.position import PositionRange
+from ledger.wire_names import Name
 from ledger.wire_numbers import NotNegative
 
 HINTS_MAX = 100_000
@@ -15,7 +16,7 @@ HINTS_MAX = 100_000
 class HintedRange(msgspec.Struct, frozen=True):
     """A range of a log that is read next, `left_bytes` of it and all that is known to come behind it."""
 
-    name: str
+    name: Name
     range: PositionRange
     left_bytes: NotNegative = 0
 
@@ -26,7 +27,7 @@ class HintReads(msgspec.Struct, frozen=True):
     `paced`: it may be asked to wait for those close behind it. `mapping`: its tasks map blocks on the broker's host.
     """
 
-    reader: str
+    reader: Name
     ranges: Annotated[list[HintedRange], msgspec.Meta(max_length=HINTS_MAX)]
     paced: bool = True
     mapping: bool = False

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ledger.errors import Refused
-from ledger.names import nearest
+from ledger.names import nearest, require_property_names
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from ledger.protocol import CreateLedger
 from ledger.published_note import NOT_PUBLISHED, published_everywhere
@@ -207,9 +207,10 @@ def require_rollover(values: Stated, where: str) -> None:
         )
 
 
-def require_properties(names: Iterable[str], where: str) -> None:
-    """Refuse properties that are the broker's own."""
-    wrong = sorted(name for name in names if not name or name.startswith(RESERVED_PREFIX))
+def require_properties(values: Iterable[str], remove: Iterable[str], where: str) -> None:
+    """Refuse properties that are the broker's own, and names that no new property may have."""
+    require_property_names(values, where)
+    wrong = sorted(name for name in (*values, *remove) if not name or name.startswith(RESERVED_PREFIX))
     if wrong:
         raise Refused(
             f"properties {wrong} of {where!r} cannot be set: {RESERVED_PREFIX}… are the broker's",

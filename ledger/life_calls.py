@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ledger.position import Position
+from ledger.wire_names import Name
 
 
 class TrimmedLedgers(msgspec.Struct, frozen=True):
@@ -24,9 +25,9 @@ class TrimmedLedgers(msgspec.Struct, frozen=True):
 class ChangeProperties(msgspec.Struct, frozen=True):
     """Set properties of a managed ledger, and remove others; the broker's own, `ledger.…`, are refused."""
 
-    name: str
-    values: dict[str, str] = {}
-    remove: list[str] = []
+    name: Name
+    values: dict[Name, str] = {}
+    remove: list[Name] = []
 
 
 class Properties(msgspec.Struct, frozen=True):
@@ -42,10 +43,10 @@ class ChangePolicy(msgspec.Struct, frozen=True):
     What is forgotten is again as the namespace or the broker's settings say.
     """
 
-    scope: str
+    scope: Name
     namespace: bool = False
-    values: dict[str, int] = {}
-    forget: list[str] = []
+    values: dict[Name, int] = {}
+    forget: list[Name] = []
 
 
 class Policies(msgspec.Struct, frozen=True):

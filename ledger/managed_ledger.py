@@ -225,7 +225,7 @@ class ManagedLedger:
 
     def change_properties(self, values: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:
         """Set and remove properties; answers all there are then."""
-        require_properties((*values, *remove), self.name)
+        require_properties(values, remove, self.name)
         return self._change(lambda: log_change.change_properties(self._writer, values, remove))
 
     def refresh_policy(self) -> None:

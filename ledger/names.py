@@ -2,7 +2,11 @@
 
 Rules: short names (`orders`), `tenant/namespace/topic` and `persistent://…` are understood and mean the same ledger;
 every part is kept as the user wrote it. A name is never part of a path on disk, and is refused here if it could not be
-one in somebody else's store: empty parts, `.` and `..`, control characters, more than 255 bytes in a part.
+one in somebody else's store: empty parts, `.` and `..`, control characters, more than 255 bytes in a part. A name is
+measured before anything scans the text.
+
+Hidden characters (`ledger.hidden_characters`) are refused in new names only: a ledger that has one is opened, read and
+deleted by its name.
 """
 
 from __future__ import annotations
@@ -14,17 +18,25 @@ from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
 from ledger.errors import Refused
+from ledger.hidden_characters import hidden_in, require_encodable
 
 _TENANT, _NAMESPACE, _DOMAIN = "public", "default", "persistent"
 _PART_BYTES_MAX = 255
+_CHARS_MAX = 1024  # more than four parts and a domain can have
+_SHOWN = 40
 _SPELLINGS_KEPT = 2**16  # a call about a thousand ledgers names each of them several times
 _HINT = "Use a name such as orders, or tenant/namespace/orders"
 
 
 def canonical_name(text: str) -> str:
     """The full name that a user's spelling means; raises Refused with the bad value."""
-    _require_str(text, "a ledger's name")
+    _require_measured(text, "a ledger's name")
     return _canonical(text)
+
+
+def require_new_name(canonical: str) -> None:
+    """Refuse a name that no new ledger may have; raises Refused with the code point."""
+    _require_seen(canonical, f"ledger name {canonical!r}")
 
 
 @lru_cache(maxsize=_SPELLINGS_KEPT)
@@ -56,7 +68,7 @@ def namespace_of(canonical: str) -> str:
 
 def require_namespace(text: str) -> str:
     """The namespace that a user names; raises Refused with the bad value."""
-    _require_str(text, "a namespace")
+    _require_measured(text, "a namespace")
     parts = text.split("/")
     if len(parts) != 2:
         raise Refused(f"namespace {text!r} has {len(parts)} parts, expected 2", hint="Use tenant/namespace")
@@ -65,13 +77,25 @@ def require_namespace(text: str) -> str:
     return text
 
 
-def require_cursor_name(text: str, ledger: str) -> str:
-    """The name of a cursor; raises Refused with the bad value."""
+def require_cursor_name(text: str, ledger: str) -> None:
+    """Refuse a name that no cursor can have; raises Refused with the bad value."""
+    _require_measured(text, f"a cursor's name for {ledger!r}")
     where = f"cursor name {text!r} of {ledger!r}"
     if text in ("", ".", ".."):
         raise Refused(f"{where} is none", hint="Name the subscription")
     _require_text(text, where)
-    return text
+
+
+def require_new_cursor_name(text: str, ledger: str) -> None:
+    """Refuse a name that no new cursor may have; raises Refused with the code point."""
+    _require_seen(text, f"cursor name {text!r} of {ledger!r}")
+
+
+def require_property_names(names: Iterable[str], where: str) -> None:
+    """Refuse names that no new property may have; raises Refused with the bad value."""
+    for name in names:
+        _require_measured(name, f"a property's name of {where!r}")
+        _require_seen(name, f"property name {name!r} of {where!r}")
 
 
 def short_name(canonical: str) -> str:
@@ -90,15 +114,27 @@ def pulsar_path(canonical: str) -> str:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that somebody who typed `name` most likely meant."""
+    """The candidate that somebody who typed `name` most likely meant; None for a name that is too long to compare."""
+    if len(name) > _CHARS_MAX:
+        return None
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
     found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
     return by_folded[found[0]] if found else None
 
 
-def _require_str(given: object, what: str) -> None:
+def _require_measured(given: object, what: str) -> None:
     if not isinstance(given, str):
-        raise Refused(f"{what} is {given!r}, expected text", hint=_HINT)
+        raise Refused(f"{what} is {repr(given)[:_SHOWN]}, expected text", hint=_HINT)
+    if len(given) > _CHARS_MAX:
+        raise Refused(
+            f"{what} has {len(given)} characters, at most {_CHARS_MAX} are allowed; the first are {given[:_SHOWN]!r}",
+            hint=_HINT,
+        )
+
+
+def _require_seen(text: str, where: str) -> None:
+    if hidden := hidden_in(text):
+        raise Refused(f"{where} has the character {hidden}, which nobody sees", hint="Leave the character out")
 
 
 def _require_part(part: str, text: str) -> None:
@@ -110,9 +146,7 @@ def _require_part(part: str, text: str) -> None:
 def _require_text(part: str, where: str) -> None:
     if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in part) or "\\" in part:
         raise Refused(f"{where} has a control character or backslash in {part!r}", hint=_HINT)
-    try:
-        size = len(part.encode())
-    except UnicodeEncodeError:
-        raise Refused(f"{where} is not valid Unicode in {part!r}", hint=_HINT) from None
+    require_encodable(part, where)
+    size = len(part.encode())
     if size > _PART_BYTES_MAX:
         raise Refused(f"{where[:80]} has a part of {size} bytes, at most {_PART_BYTES_MAX} are allowed", hint=_HINT)

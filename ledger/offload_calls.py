@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ledger.position import Position
+from ledger.wire_names import Name
 
 
 class OffloadPrefix(msgspec.Struct, frozen=True):
@@ -15,7 +16,7 @@ class OffloadPrefix(msgspec.Struct, frozen=True):
     that are noted, and what a listing of the bucket finds of this store.
     """
 
-    name: str
+    name: Name
     until: Position | None = None
     cancel: bool = False
     sweep: bool = False

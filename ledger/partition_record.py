@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 
 from ledger.errors import AlreadyExists, NotFound, Refused
+from ledger.names import require_new_name
 from ledger.partitions import PARTITIONS, partition_count, partition_names
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
@@ -17,9 +18,13 @@ from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 def insert_ledger(
     c: sqlite3.Connection, name: str, incarnation: str, properties: Mapping[str, str], *, exist_ok: bool
 ) -> bool:
-    """A record without ledgers; False when it is there already and `exist_ok`. Refuses names that differ in case."""
+    """A record without ledgers; False when it is there already and `exist_ok`. Refuses names that differ in case.
+
+    Refuses names that no new ledger may have.
+    """
     there = c.execute("SELECT name FROM ledger WHERE folded = ?", (name.casefold(),)).fetchone()
     if there is None:
+        require_new_name(name)
         info = ManagedLedgerInfo()
         for key, value in sorted(properties.items()):
             info.properties.add(key=key, value=value)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import msgspec
 
+from ledger.wire_names import Name
 from ledger.wire_numbers import NotNegative
 
 
 class ChangePartitions(msgspec.Struct, frozen=True):
     """Increase the number of partitions of a partitioned ledger."""
 
-    name: str
+    name: Name
     partitions: NotNegative
 
 
@@ -26,8 +27,8 @@ class PartitionCount(msgspec.Struct, frozen=True):
 class AskSequence(msgspec.Struct, frozen=True):
     """The last sequence id of a producer in a ledger."""
 
-    ledger: str
-    producer: str
+    ledger: Name
+    producer: Name
 
 
 class LastSequence(msgspec.Struct, frozen=True):

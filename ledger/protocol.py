@@ -65,6 +65,7 @@ from ledger.run_calls import (
 )
 from ledger.seal_calls import SealedLedger, SealLedger
 from ledger.survey_calls import SURVEY_MAX, AskQuotas, AskSurvey, Survey
+from ledger.wire_names import Name
 from ledger.wire_numbers import Int64, NotNegative
 
 PROTOCOL_VERSION = 1
@@ -96,7 +97,7 @@ class Hello(msgspec.Struct, frozen=True):
     """The first call of every client. `store_id`, when given, must be the broker's."""
 
     version: Int64 = PROTOCOL_VERSION
-    store_id: str = ""
+    store_id: Name = ""
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -120,9 +121,9 @@ class CreateLedger(msgspec.Struct, frozen=True):
     `durability` says when an entry is acknowledged: once the device has it, or the operating system.
     """
 
-    name: str
+    name: Name
     exist_ok: bool = False
-    properties: dict[str, str] = {}
+    properties: dict[Name, str] = {}
     block_bytes: NotNegative = 0
     max_entries_per_ledger: NotNegative = 0
     max_size_per_ledger_bytes: NotNegative = 0
@@ -134,7 +135,7 @@ class CreateLedger(msgspec.Struct, frozen=True):
 class NameLedger(msgspec.Struct, frozen=True):
     """A request about one managed ledger."""
 
-    name: str
+    name: Name
 
 
 class LedgerSegment(msgspec.Struct, frozen=True):
@@ -201,10 +202,10 @@ class AskEnd(msgspec.Struct, frozen=True):
     answer says which one it is.
     """
 
-    name: str
+    name: Name
     since: Position | None = None
     wait_ms: NotNegative = 0
-    incarnation: str = ""
+    incarnation: Name = ""
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):
@@ -222,7 +223,7 @@ class RegisterSchema(msgspec.Struct, frozen=True):
     and the other has to compare.
     """
 
-    name: str
+    name: Name
     arrow_schema: bytes
     after: Int64 = -1
 
@@ -230,7 +231,7 @@ class RegisterSchema(msgspec.Struct, frozen=True):
 class GetSchema(msgspec.Struct, frozen=True):
     """The schema of a version, or the newest (-1)."""
 
-    name: str
+    name: Name
     version: Int64 = -1
 
 
@@ -245,7 +246,7 @@ class SchemaOfMany(msgspec.Struct, frozen=True):
 class AskSchemas(msgspec.Struct, frozen=True):
     """The newest schemas of many ledgers."""
 
-    names: Annotated[list[str], msgspec.Meta(max_length=SURVEY_MAX)]
+    names: Annotated[list[Name], msgspec.Meta(max_length=SURVEY_MAX)]
 
 
 class LedgerSchemas(msgspec.Struct, frozen=True):
@@ -269,8 +270,8 @@ class Appended(msgspec.Struct, frozen=True):
 class ChangeSetting(msgspec.Struct, frozen=True):
     """Change a setting of the running broker; without a value, back to what it was configured with."""
 
-    name: str
-    value: Int64 | str | None = None
+    name: Name
+    value: Int64 | Name | None = None
 
 
 class SettingState(msgspec.Struct, frozen=True):
@@ -353,14 +354,14 @@ class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
     A stream is one producer; its order is the order in the log.
     """
 
-    ledger: str
-    producer: str
+    ledger: Name
+    producer: Name
 
 
 class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
     """Descriptor of DoPut: stage a part of a run from another host."""
 
-    query: str
+    query: Name
     batch: Int64
 
 
@@ -371,9 +372,9 @@ class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
     an `incarnation`, that of another ledger of the name is refused.
     """
 
-    ledger: str
-    cursor: str
-    incarnation: str = ""
+    ledger: Name
+    cursor: Name
+    incarnation: Name = ""
     action: Literal["ack", "nack"] = "ack"
 
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from ledger.json_faults import JSON_FAULTS
+
 _PREFIX = "published:"
 NOT_PUBLISHED = -1
 
@@ -28,7 +30,7 @@ class PublishedNote(msgspec.Struct, frozen=True, rename={"table_id": "table"}):
         """The note about a table; None when there is none that can be read."""
         try:
             return msgspec.json.decode(properties.get(_PREFIX + target, ""), type=cls)
-        except msgspec.DecodeError:
+        except JSON_FAULTS:
             return None
 
     def properties(self, target: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ import msgspec
 
 from ledger.position import Position, PositionRange
 from ledger.survey_calls import SURVEY_MAX
+from ledger.wire_names import Name
 from ledger.wire_numbers import Int64, NotNegative
 
 SPLIT_PARTS_MAX = 100_000
@@ -23,11 +24,11 @@ class ReadRequest(msgspec.Struct, frozen=True):
     `partly` may be answered places of the beginning only, and asks again.
     """
 
-    name: str
+    name: Name
     range: PositionRange
-    incarnation: str = ""
-    subscription: str = ""
-    token: str = ""
+    incarnation: Name = ""
+    subscription: Name = ""
+    token: Name = ""
     max_block_bytes: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_BYTES_MAX)] = 4 * 1024 * 1024
     partly: bool = False
 
@@ -61,7 +62,7 @@ class Places(msgspec.Struct, frozen=True):
 class SplitRequest(msgspec.Struct, frozen=True):
     """Cut a range at entry boundaries into parts of about `target_bytes`, at most `max_parts`."""
 
-    name: str
+    name: Name
     range: PositionRange
     target_bytes: NotNegative
     max_parts: Annotated[int, msgspec.Meta(ge=1, le=SPLIT_PARTS_MAX)] = 1024
@@ -98,7 +99,7 @@ class LocateRanges(msgspec.Struct, frozen=True):
     """Where the blocks of many ranges are, as `locate` answers it; the token is said once."""
 
     requests: Annotated[list[ReadRequest], msgspec.Meta(max_length=SURVEY_MAX)]
-    token: str = ""
+    token: Name = ""
 
 
 class RangePlaces(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ class RangePlaces(msgspec.Struct, frozen=True):
 class SeekTime(msgspec.Struct, frozen=True):
     """The first position whose broker timestamp is at or after `timestamp_ms` (the end, if there is none)."""
 
-    name: str
+    name: Name
     timestamp_ms: Int64
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from ledger.position import Position
+from ledger.wire_names import Name
 from ledger.wire_numbers import Int64, Uint64
 
 
 class OpenStaging(msgspec.Struct, frozen=True):
     """Where a task may stage a part of a run: a new file in the store, for a client that proved the same host."""
 
-    query: str
+    query: Name
     batch: Int64
-    token: str
+    token: Name
 
 
 class StagingPlace(msgspec.Struct, frozen=True):
@@ -26,7 +27,7 @@ class StagingPlace(msgspec.Struct, frozen=True):
 class StagedPart(msgspec.Struct, frozen=True):
     """A staged part as its writer describes it: frames numbered from 0; `crc32c` is over all bytes of the file."""
 
-    part: str
+    part: Name
     entries: Int64
     rows: Int64
     length: Int64
@@ -40,8 +41,8 @@ class CommitRun(msgspec.Struct, frozen=True):
     need not be remembered for longer than its parts may lie about.
     """
 
-    ledger: str
-    query: str
+    ledger: Name
+    query: Name
     batch: Int64
     txn_most: Uint64
     txn_least: Uint64
@@ -57,7 +58,7 @@ class CommitRun(msgspec.Struct, frozen=True):
 class LedgerParts(msgspec.Struct, frozen=True):
     """The staged parts that one ledger gets, in order."""
 
-    ledger: str
+    ledger: Name
     parts: list[StagedPart]
 
 
@@ -67,7 +68,7 @@ class CommitRuns(msgspec.Struct, frozen=True):
     `once`: the query commits nothing else, as with `CommitRun`.
     """
 
-    query: str
+    query: Name
     batch: Int64
     txn_most: Uint64
     txn_least: Uint64
@@ -103,6 +104,6 @@ class CommittedRuns(msgspec.Struct, frozen=True):
 class AbortRun(msgspec.Struct, frozen=True):
     """Throw staged parts away. Parts that are gone already are ignored."""
 
-    query: str
+    query: Name
     batch: Int64
-    parts: list[str]
+    parts: list[Name]

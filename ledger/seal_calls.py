@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from ledger.wire_names import Name
 from ledger.wire_numbers import NotNegative
 
 
 class SealLedger(msgspec.Struct, frozen=True):
     """Seal the open segment of a ledger, if it holds an entry and is at least so old; the next append opens another."""
 
-    name: str
+    name: Name
     older_than_ms: NotNegative = 0
 
 

@@ -16,6 +16,7 @@ import msgspec
 from ledger.cache_setting import CACHE_ELSEWHERE, CACHE_SETTINGS, CACHE_TEXT_SETTINGS
 from ledger.cursor_setting import CURSOR_SETTINGS, CURSOR_TEXT_SETTINGS
 from ledger.errors import NotFound, Refused
+from ledger.json_faults import JSON_FAULTS, json_fault
 from ledger.names import nearest
 from ledger.offload_setting import OFFLOAD_SETTINGS, OFFLOAD_TEXT_SETTINGS
 from ledger.setting import Setting, TextSetting
@@ -121,8 +122,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise Refused(f"{path} is not TOML: {wrong}", hint="Save it as UTF-8") from wrong
         try:
             return cls.of(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as wrong:
-            raise Refused(f"{path} is not TOML: {wrong}") from wrong
+        except JSON_FAULTS as wrong:
+            raise Refused(f"{path} is not TOML: {json_fault(wrong)}") from wrong
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Settings:

@@ -236,7 +236,7 @@ class Store:
         """Create a managed ledger; an existing one is answered when `exist_ok`, else refused."""
         name = canonical_name(request.name)
         policy = LedgerPolicy.properties(request, self._settings)
-        require_properties(request.properties, name)
+        require_properties(request.properties, (), name)
         if request.block_bytes:
             require_block_bytes(request.block_bytes)
         self.partitions.require_creatable(name)
@@ -249,6 +249,7 @@ class Store:
         """Create a ledger with partitions; an existing one with as many is answered when `exist_ok`, else refused."""
         name = canonical_name(request.name)
         require_partitions(request.partitions)
+        require_properties(request.properties, (), name)
         properties = {**request.properties, **LedgerPolicy.properties(request, self._settings), **_switches(request)}
         if request.block_bytes:
             require_block_bytes(request.block_bytes)

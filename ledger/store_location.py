@@ -6,11 +6,14 @@ Rules: what is given goes before `LEDGER_STORE`, that before `./ledger-store`; a
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ledger.errors import Refused
+from ledger.path_text import require_path
 
+_HOST = re.compile(r"[A-Za-z0-9._~%:-]+")
 _SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "grpc+unix://")
 
 
@@ -20,6 +23,7 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
         raise Refused(f"the store is {given!r}, expected a directory or a broker's address")
     text = os.fspath(given) if given else os.environ.get("LEDGER_STORE") or "ledger-store"
     text = text.removeprefix("file://")
+    require_path(text, "the store's location")
     if "://" in text and "@" in urlsplit(text).netloc:
         raise Refused(
             "the store's address holds a user or a password, which is not shown here",
@@ -47,7 +51,7 @@ def _require_address(text: str) -> None:
         return
     try:
         parts = urlsplit(text)
-        whole = bool(parts.hostname and parts.port)
+        whole = _HOST.fullmatch(parts.hostname or "") is not None and bool(parts.port)
     except ValueError:
         whole = False
     if not whole:

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from ledger.position import Position, PositionRange
+from ledger.wire_names import Name
 from ledger.wire_numbers import Int64, NotNegative
 
 SURVEY_MAX = 100_000
@@ -26,12 +27,12 @@ class Reading(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     position: Position | None = None
-    incarnation: str = ""
+    incarnation: Name = ""
     from_ms: Int64 | None = None
     until: Position | None = None
     until_ms: Int64 | None = None
     count: bool = True
-    cursor: str = ""
+    cursor: Name = ""
 
 
 class AskSurvey(msgspec.Struct, frozen=True):
@@ -41,8 +42,8 @@ class AskSurvey(msgspec.Struct, frozen=True):
     the rest.
     """
 
-    names: Annotated[list[str], msgspec.Meta(max_length=SURVEY_MAX)]
-    readings: dict[str, Reading] = {}
+    names: Annotated[list[Name], msgspec.Meta(max_length=SURVEY_MAX)]
+    readings: dict[Name, Reading] = {}
     otherwise: Reading = Reading()
 
 
@@ -93,11 +94,11 @@ class Survey(msgspec.Struct, frozen=True):
 class Quota(msgspec.Struct, frozen=True):
     """A range of one log, and the most that may be read of it; what `cursor` has acknowledged counts nothing."""
 
-    name: str
+    name: Name
     range: PositionRange
     rows: NotNegative
     size_bytes: NotNegative
-    cursor: str = ""
+    cursor: Name = ""
 
 
 class AskQuotas(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from ledger import disk
 from ledger.clock import new_id
 from ledger.entry import Buffer
 from ledger.errors import AlreadyExists, Corrupt, NotFound, Refused
+from ledger.json_faults import JSON_FAULTS, json_fault
 from offload.object_store import (
     PART_BYTES_MIN,
     PARTS_MAX,
@@ -250,8 +251,8 @@ class DirectoryStore:
             return _STATED.decode(path.read_bytes())
         except FileNotFoundError:
             return ObjectSidecar()
-        except msgspec.DecodeError as wrong:
-            raise Corrupt(f"{path}: {wrong}") from wrong
+        except JSON_FAULTS as wrong:
+            raise Corrupt(f"{path}: {json_fault(wrong)}") from wrong
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from ledger.errors import Corrupt
+from ledger.json_faults import JSON_FAULTS, json_fault
 from ledger.metadata_value import parse_ledger_info
 from offload.object_key import ObjectKey
 
@@ -66,8 +67,8 @@ def _parsed(data: bytes, where: str) -> list[PulsarRecord]:
         return [_of_value(data, where)]
     try:
         stats = _STATS.decode(data)
-    except msgspec.DecodeError as wrong:
-        raise Corrupt(f"{where} is no JSON of internal statistics: {wrong}") from wrong
+    except JSON_FAULTS as wrong:
+        raise Corrupt(f"{where} is no JSON of internal statistics: {json_fault(wrong)}") from wrong
     if stats.ledgers is None and stats.partitions is None:
         raise Corrupt(f"{where} is JSON without 'ledgers' or 'partitions', internal statistics have one of them")
     parts: Mapping[str, _Stats] = {"": stats} if stats.ledgers is not None else stats.partitions or {}

@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ledger.errors import NotFound
+from ledger.errors import Corrupt, NotFound
+from ledger.json_faults import JSON_FAULTS, json_fault
 from offload.table_address import TableAddress
 
 _COMMITS_MOST = 1000
@@ -53,15 +54,20 @@ class TableCommits:
             except NotFound:
                 self._next = -1
             else:
-                self._known.append((self._next, _commit_info(data)))
+                self._known.append(
+                    (self._next, _commit_info(data, f"version {self._next} of {self._address.location}"))
+                )
                 self._next -= 1
         return number < len(self._known)
 
 
-def _commit_info(data: bytes) -> dict[str, Any]:
+def _commit_info(data: bytes, where: str) -> dict[str, Any]:
     for line in data.splitlines():
         if line.startswith(b'{"commitInfo"'):
-            said = json.loads(line)["commitInfo"]
+            try:
+                said = json.loads(line)["commitInfo"]
+            except JSON_FAULTS as wrong:
+                raise Corrupt(f"{where} is no JSON: {json_fault(wrong)}") from wrong
             return said if isinstance(said, dict) else {}
     return {}
 
@@ -72,7 +78,7 @@ def _looked_up_to(version: int, said: dict[str, Any], incarnation: str) -> int:
         told = json.loads(said.get("userMetadata") or "null")
         if told["incarnation"] == incarnation and told["segment"] >= 0:
             return int(told.get("after", version))
-    except (ValueError, TypeError, KeyError):
+    except (*JSON_FAULTS, TypeError, KeyError):
         pass
     return -1
 

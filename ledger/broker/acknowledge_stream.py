@@ -19,6 +19,7 @@ from ledger.clock import monotonic_ms, pause
 from ledger.cursor_calls import CursorState
 from ledger.errors import Unavailable
 from ledger.protocol import AcknowledgeCommand
+from ledger.wire_names import request_body
 
 if TYPE_CHECKING:
     from ledger.broker.client import Client
@@ -46,7 +47,7 @@ def acknowledge(
 
 def _send(client: Client, command: AcknowledgeCommand, batches: Sequence[pa.RecordBatch]) -> CursorState:
     connection = client.connection()
-    descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(command))
+    descriptor = flight.FlightDescriptor.for_command(request_body(command))
     try:
         writer, reader = connection.do_put(descriptor, ACKNOWLEDGE_SCHEMA, client.options())
         with writer:

@@ -22,6 +22,7 @@ from ledger.broker.entry_stream import is_same_user
 from ledger.broker.shared_ring import RingReader, map_sealed
 from ledger.clock import new_id
 from ledger.errors import LedgerError, Refused, Unavailable
+from ledger.json_faults import JSON_FAULTS, json_fault
 from ledger.position import EARLIEST
 from ledger.protocol import AppendCommand, Appended, WireError
 
@@ -119,8 +120,8 @@ def _opened(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
         if len(files) != 1:
             raise Refused(f"an append stream begins with one descriptor, {len(files)} came")
         return command, RingReader(files[0])
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-        raise Refused(f"an append stream begins with an AppendCommand: {wrong}") from wrong
+    except JSON_FAULTS as wrong:
+        raise Refused(f"an append stream begins with an AppendCommand: {json_fault(wrong)}") from wrong
     finally:
         for fd in files:
             os.close(fd)

@@ -137,5 +137,6 @@ def _file_text(path: Path, *, private: bool) -> str:
                     f"the token file {path} has mode {mode:o}, expected 600", hint="Everybody can use it: chmod 600"
                 )
             return file.read().decode("latin-1")
-    except OSError as error:
-        raise NotFound(f"the token file {path} cannot be read: {error.strerror}", hint="Correct the path") from None
+    except (OSError, ValueError) as error:  # a null or a lone surrogate is no part of any path
+        why = error.strerror if isinstance(error, OSError) else "it is no path"
+        raise NotFound(f"the token file {path} cannot be read: {why}", hint="Correct the path") from None

@@ -28,6 +28,7 @@ from ledger.position import Position, PositionRange
 from ledger.read_calls import BlockPlace, Places, ReadRequest
 from ledger.segment_format import FRAME
 from ledger.segment_reader import SegmentBlock
+from ledger.wire_names import request_body
 
 _RETRY_MS = 50
 
@@ -116,7 +117,7 @@ def _mapped(place: BlockPlace) -> pa.Buffer:
 def _fetched(client: Client, request: ReadRequest) -> Iterator[FrameBlock]:
     connection = client.connection()
     try:
-        reader = connection.do_get(flight.Ticket(msgspec.json.encode(request)), client.options())
+        reader = connection.do_get(flight.Ticket(request_body(request)), client.options())
         while True:
             try:
                 batch = reader.read_chunk().data

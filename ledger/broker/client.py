@@ -28,7 +28,8 @@ from ledger.broker.wanted_store import call_options
 from ledger.broker.wire_errors import from_flight
 from ledger.clock import monotonic_ms, pause
 from ledger.cursor_calls import CursorState, MarkDelete, OpenCursor
-from ledger.errors import LedgerError, NotFound, Refused, Unavailable
+from ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
+from ledger.json_faults import JSON_FAULTS, json_fault
 from ledger.position import Position, PositionRange
 from ledger.protocol import (
     ACTIONS,
@@ -48,6 +49,7 @@ from ledger.protocol import (
 )
 from ledger.read_calls import Places, ReadRequest, SplitPart, SplitParts, SplitRequest
 from ledger.run_calls import CommitRun, CommittedRun
+from ledger.wire_names import request_body
 
 if TYPE_CHECKING:
     from ledger.broker.block_source import FrameBlock
@@ -114,7 +116,7 @@ class Client:
 
         The deadline is for finding a broker; one that has taken the call has `attempt_seconds` to answer.
         """
-        body = msgspec.json.encode(request)
+        body = request_body(request)
         until = monotonic_ms() + (self.deadline_ms if deadline_ms is None else deadline_ms)
         repeated = False
         while True:
@@ -293,7 +295,14 @@ class Client:
                 self.disconnect(connection)
                 ours = self.credentials.failure(self.address) or ours
             raise ours from None
-        return DECODERS[ACTIONS[action][1]].decode(result.body.to_pybytes())
+        answer = ACTIONS[action][1]
+        try:
+            return DECODERS[answer].decode(result.body.to_pybytes())
+        except JSON_FAULTS as wrong:
+            raise Unsupported(
+                f"the broker at {self.address} answered {action!r} with no {answer.__name__}: {json_fault(wrong)}",
+                hint="Connect with the release of the broker",
+            ) from wrong
 
 
 _clients: dict[tuple[str, str, Credentials], Client] = {}

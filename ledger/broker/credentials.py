@@ -25,6 +25,7 @@ from ledger.broker.bearer_token import read_tokens, require_reference, token_hea
 from ledger.broker.task_token import LEDGERS_NAMED_MAX, TASK_TOKEN_MS, May, TaskClaims, task_token
 from ledger.clock import Clock
 from ledger.errors import LedgerError, NotFound, Refused, Unauthenticated
+from ledger.path_text import require_path
 
 TLS_SCHEME = "grpc+tls://"
 _PROBE_SECONDS = 5.0
@@ -181,6 +182,7 @@ def _expired(certificate: str, key: str) -> bool:
 
 def read_pem(path: str) -> bytes:
     """A file of certificates or a key; NotFound naming it when it cannot be read."""
+    require_path(path, "the path of a TLS file")
     try:
         return Path(path).read_bytes()
     except OSError as error:

@@ -19,6 +19,7 @@ import msgspec
 from ledger import disk
 from ledger.clock import Clock
 from ledger.host import run_directory
+from ledger.json_faults import JSON_FAULTS
 
 _YOUNG_MS = 60_000
 
@@ -48,7 +49,7 @@ class BrokerRecord(msgspec.Struct, frozen=True):
         """The record, or None when there is none that can be read."""
         try:
             return _RECORD.decode((store / "broker.json").read_bytes())
-        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        except (FileNotFoundError, *JSON_FAULTS):
             return None
 
 

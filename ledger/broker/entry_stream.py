@@ -16,7 +16,6 @@ import struct
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-import msgspec
 from pyarrow import flight
 
 from ledger.broker.client import Client
@@ -24,6 +23,7 @@ from ledger.broker.entry_batches import entry_batch
 from ledger.broker.shared_ring import RingWriter, pack_places, sealed_file
 from ledger.entry import Buffer
 from ledger.protocol import ENTRY_SCHEMA, AppendCommand, Welcome
+from ledger.wire_names import request_body
 
 _REPLY_BYTES_MAX = 64 * 1024
 # A ring that is larger than what the disk takes in a few syncs gains nothing, and every page of it is first made.
@@ -89,7 +89,7 @@ class RingStream:
         self._socket = local
         self._ring = RingWriter(ring_bytes)
         try:
-            socket.send_fds(local, [msgspec.json.encode(command)], [self._ring.fd])
+            socket.send_fds(local, [request_body(command)], [self._ring.fd])
         except BaseException:
             local.close()
             raise
@@ -158,7 +158,7 @@ class FlightStream:
     """A stream by `DoPut`."""
 
     def __init__(self, client: Client, command: AppendCommand) -> None:
-        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(command))
+        descriptor = flight.FlightDescriptor.for_command(request_body(command))
         self._writer, self._reader = client.connection().do_put(descriptor, ENTRY_SCHEMA, client.options())
 
     def has_room(self, size: int) -> bool:  # noqa: ARG002 — the ring needs it

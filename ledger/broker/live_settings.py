@@ -21,6 +21,7 @@ import msgspec
 
 from ledger import disk
 from ledger.errors import Refused
+from ledger.json_faults import JSON_FAULTS, json_fault
 from ledger.protocol import ChangeSetting, SettingState, SettingStates
 from ledger.settings import SETTINGS, TEXT_SETTINGS, Settings, require_setting
 
@@ -49,8 +50,8 @@ class LiveSettings:
             return cls(path, configured, changed)
         except FileNotFoundError:
             return cls(path, configured, {})
-        except (msgspec.DecodeError, UnicodeDecodeError, Refused) as wrong:
-            raise Refused(f"{path}: {wrong}", hint="Correct or delete the file") from wrong
+        except (*JSON_FAULTS, Refused) as wrong:
+            raise Refused(f"{path}: {json_fault(wrong)}", hint="Correct or delete the file") from wrong
 
     def on_change(self, tell: Callable[[Settings], None]) -> None:
         """Call `tell` after each change, for what cannot look at each use."""

@@ -18,6 +18,7 @@ from ledger.errors import Refused
 from ledger.protocol import ENTRY_SCHEMA, StageCommand
 from ledger.run_calls import OpenStaging, StagedPart, StagingPlace
 from ledger.staging import PartFile, frame_header
+from ledger.wire_names import request_body
 
 _STAGED = msgspec.msgpack.Decoder(StagedPart)
 
@@ -69,7 +70,7 @@ class _RemotePart:
 
     def __init__(self, client: Client, query: str, batch: int) -> None:
         self._meant = client.address, client.store_id
-        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(StageCommand(query, batch)))
+        descriptor = flight.FlightDescriptor.for_command(request_body(StageCommand(query, batch)))
         connection = client.connection()
         try:
             self._writer, self._reader = connection.do_put(descriptor, ENTRY_SCHEMA, client.options())

@@ -41,6 +41,7 @@ from ledger.cursor_calls import (
 )
 from ledger.entry import entry_rows, parse_entry
 from ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
+from ledger.json_faults import JSON_FAULTS, json_fault
 from ledger.partition_acknowledgement import parts_of, whole_state
 from ledger.protocol import (
     ACTIONS,
@@ -179,8 +180,8 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             raise Refused(f"{what} comes with {len(body)} bytes, setting 'maxRequestBodyBytes' allows {most}")
         try:
             return DECODERS[kind].decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-            raise Refused(f"{what} is no {getattr(kind, '__name__', kind)}: {wrong}") from wrong
+        except JSON_FAULTS as wrong:
+            raise Refused(f"{what} is no {getattr(kind, '__name__', kind)}: {json_fault(wrong)}") from wrong
 
     def _batches(self, reader: flight.MetadataRecordBatchReader) -> Iterator[pa.RecordBatch]:
         while True:

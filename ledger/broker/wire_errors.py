@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ledger.errors import LedgerError, Unavailable, error_for
+from ledger.json_faults import JSON_FAULTS
 from ledger.protocol import WireError
 
 _ERROR = msgspec.json.Decoder(WireError)
@@ -29,7 +30,7 @@ def from_flight(error: BaseException, address: str, store_id: str = "") -> Ledge
     if extra:
         try:
             wire = _ERROR.decode(extra)
-        except msgspec.DecodeError:
+        except JSON_FAULTS:
             return LedgerError(f"the broker at {address} answered an error that this client cannot read: {error}")
         return error_for(wire.code, wire.message, wire.hint)
     first = str(error).splitlines()[0] if str(error) else type(error).__name__

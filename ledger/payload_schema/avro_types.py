@@ -25,6 +25,7 @@ import msgspec
 import pyarrow as pa
 
 from ledger.errors import Refused, Unsupported
+from ledger.json_faults import JSON_FAULTS, json_fault
 
 _SIMPLE = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
@@ -60,13 +61,12 @@ class _Named:
 
 def avro_type(document: str, where: str) -> AvroType:
     """The type of an Avro schema given as text; raises Refused or Unsupported naming `where`."""
+    if document in _SIMPLE:
+        return _type(document, "", "", _Named(), where)
     try:
-        given = msgspec.json.decode(document)
-    except msgspec.DecodeError as wrong:
-        given = document if document in _SIMPLE else None
-        if given is None:
-            raise Refused(f"{where} is no Avro schema: {wrong}") from wrong
-    return _type(given, "", "", _Named(), where)
+        return _type(msgspec.json.decode(document), "", "", _Named(), where)
+    except JSON_FAULTS as wrong:
+        raise Refused(f"{where} is no Avro schema: {json_fault(wrong)}") from wrong
 
 
 def pruned(record: AvroType, columns: Sequence[str]) -> AvroType:

@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from ledger.errors import Refused, Unsupported
+from ledger.json_faults import JSON_FAULTS, json_fault
 from ledger.payload_schema.avro_types import AvroType
 from ledger.payload_schema.values import Values, decode_halving
 
@@ -37,8 +38,8 @@ class AvroCodec:
         try:
             self._writer = fastavro.parse_schema(_copied(writer.schema))
             self._reader = fastavro.parse_schema(_copied(reader.schema)) if resolves else None
-        except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, ValueError, TypeError) as wrong:
-            raise Refused(f"{where} is no Avro schema: {wrong}") from wrong
+        except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, TypeError, *JSON_FAULTS) as wrong:
+            raise Refused(f"{where} is no Avro schema: {json_fault(wrong)}") from wrong
 
     def decode(self, payloads: pa.Array) -> Values:
         """The values of payloads (binary, without nulls)."""

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from ledger.errors import Refused
+from ledger.json_faults import JSON_FAULTS, json_fault
 
 PRIMITIVES = (
     "BYTES", "STRING", "BOOLEAN", "INT8", "INT16", "INT32", "INT64", "FLOAT", "DOUBLE", "DATE", "TIME", "TIMESTAMP",
@@ -69,9 +70,9 @@ def parse_schemas(text: str | bytes, where: str) -> TopicSchemas:
         return TopicSchemas({0: PayloadSchema(said)})
     try:
         given = msgspec.json.decode(said)
-    except msgspec.DecodeError as wrong:
+    except JSON_FAULTS as wrong:
         raise Refused(
-            f"{where} is {said[:_SHOWN]!r}, which is no JSON ({wrong}) and no primitive type",
+            f"{where} is {said[:_SHOWN]!r}, which is no JSON ({json_fault(wrong)}) and no primitive type",
             hint=f"Give Pulsar's schemas.json, an Avro schema, or one of {', '.join(PRIMITIVES)}",
         ) from wrong
     listed = given.get("getSchemaResponses") if isinstance(given, dict) else given
@@ -106,8 +107,8 @@ def parse_schema_bytes(body: bytes, where: str) -> PayloadSchema:
     """The inverse of `schema_bytes_of`."""
     try:
         return parse_schema(msgspec.json.decode(body), where)
-    except msgspec.DecodeError as wrong:
-        raise Refused(f"{where} is no payload schema: {wrong}") from wrong
+    except JSON_FAULTS as wrong:
+        raise Refused(f"{where} is no payload schema: {json_fault(wrong)}") from wrong
 
 
 def _document(document: object, number: int, where: str) -> tuple[int, PayloadSchema]:

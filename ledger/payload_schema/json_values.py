@@ -22,6 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from ledger.errors import Unsupported
+from ledger.json_faults import JSON_FAULTS, json_fault
 from ledger.payload_schema.avro_types import AvroType
 from ledger.payload_schema.values import Values, decode_halving
 
@@ -50,7 +51,7 @@ class JsonCodec:
     def _decode(self, payloads: Sequence[bytes]) -> pa.Array:
         try:
             found = list(map(self._decoder.decode, payloads))
-        except msgspec.DecodeError:
+        except JSON_FAULTS:
             found = list(map(self._decode_rare, payloads))
         return pa.array(found, self._decoded).cast(self.type)
 
@@ -58,12 +59,12 @@ class JsonCodec:
         """A payload that may hold what is seldom written; what is wrong anyhow is the quick way's to name."""
         try:
             return self._decoder.decode(payload)
-        except msgspec.DecodeError as wrong:
+        except JSON_FAULTS as wrong:
             try:
                 said = _plain(json.loads(payload.decode(), parse_float=Decimal), self._decoded)
                 return msgspec.convert(said, self._rare, dec_hook=_symbol)
-            except (ValueError, TypeError, ArithmeticError, RecursionError, msgspec.MsgspecError):
-                raise wrong from None
+            except (*JSON_FAULTS, TypeError, ArithmeticError):
+                raise ValueError(json_fault(wrong)) from None
 
 
 class _Symbol(str):

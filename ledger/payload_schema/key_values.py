@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ledger.byte_ranges import Bytes, Flags, Integers, cut, ranges_of
 from ledger.errors import Refused
+from ledger.json_faults import JSON_FAULTS, json_fault
 from ledger.payload_schema.documents import PRIMITIVES, PayloadSchema
 
 _ENCODINGS = ("INLINE", "SEPARATED")
@@ -33,8 +34,8 @@ def both_sides(schema: PayloadSchema, where: str) -> tuple[PayloadSchema, Payloa
     """The schemas of keys and of values."""
     try:
         given = msgspec.json.decode(schema.data or "{}")
-    except msgspec.DecodeError as wrong:
-        raise Refused(f"{where} is a key-value schema whose data is no JSON: {wrong}") from wrong
+    except JSON_FAULTS as wrong:
+        raise Refused(f"{where} is a key-value schema whose data is no JSON: {json_fault(wrong)}") from wrong
     if not isinstance(given, dict):
         raise Refused(f"{where} is a key-value schema whose data is {schema.data[:60]!r}, expected an object")
     return _side("key", given, schema.properties, where), _side("value", given, schema.properties, where)
@@ -48,8 +49,8 @@ def _side(side: str, given: dict[str, Any], properties: dict[str, str], where: s
     text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
     try:
         inner = msgspec.json.decode(properties.get(f"{side}.schema.properties") or "{}", type=dict[str, str])
-    except msgspec.DecodeError as wrong:
-        raise Refused(f"{where} has no object of texts as '{side}.schema.properties': {wrong}") from wrong
+    except JSON_FAULTS as wrong:
+        raise Refused(f"{where} has no object of texts as '{side}.schema.properties': {json_fault(wrong)}") from wrong
     return PayloadSchema(kind, "" if kind in PRIMITIVES else text, inner)
 
 

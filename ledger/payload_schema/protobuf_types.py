@@ -14,7 +14,6 @@ message that contains itself is refused, naming the path.
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any, cast
 
 import msgspec
@@ -24,6 +23,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from ledger.errors import Refused, Unsupported
+from ledger.json_faults import JSON_FAULTS, json_fault
 
 UTC, DURATION, UINT64 = pa.timestamp("us", tz="UTC"), pa.duration("us"), pa.decimal128(20, 0)
 TIMESTAMP_NAME, DURATION_NAME = "google.protobuf.Timestamp", "google.protobuf.Duration"
@@ -46,9 +46,9 @@ def batch_class(document: str, where: str) -> tuple[Any, Descriptor]:
         given = msgspec.json.decode(document)
         files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(given["fileDescriptorSet"], validate=True))
         root = str(given["rootMessageTypeName"])
-    except (msgspec.DecodeError, KeyError, TypeError, binascii.Error, DecodeError) as wrong:
+    except (*JSON_FAULTS, KeyError, TypeError, DecodeError) as wrong:
         raise Refused(
-            f"{where} is no Protobuf descriptor: {type(wrong).__name__}: {wrong}",
+            f"{where} is no Protobuf descriptor: {type(wrong).__name__}: {json_fault(wrong)}",
             hint='Give {"fileDescriptorSet": base64 of `protoc --include_imports --descriptor_set_out`, '
             '"rootMessageTypeName": …} as the data of a PROTOBUF_NATIVE schema',
         ) from wrong

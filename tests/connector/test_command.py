@@ -17,9 +17,14 @@ import pytest
 from typer.testing import CliRunner
 
 from connector.command import app
+from ledger import partition_record
 from ledger.api import connect
+from ledger.clock import system_clock_ms
 from ledger.cursor_calls import AcquireLease, MarkDelete, OpenCursor
 from ledger.position import EARLIEST
+from ledger.protocol import CreateLedger
+from ledger.settings import Settings
+from ledger.store import Store
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "pulsar"
 
@@ -312,3 +317,29 @@ def test_a_file_that_is_none_of_these_is_refused(tmp_path: Path) -> None:
     assert "LEDGER_CORRUPT" in run("dump", "segment", str(tmp_path / "x"), status=1)
     assert "LEDGER_CORRUPT" in run("dump", "index", str(tmp_path / "x"), status=1)
     assert "cannot be read" in run("dump", "segment", str(tmp_path / "y"), status=1)
+
+
+def test_hostile_names_are_one_line_with_their_code_points(store: Path) -> None:
+    run("create", "orders")
+    for command in (("create", "a\u202eb"), ("cursor", "create", "orders", "a\u202eb"), ("append", "a\u202eb", "1")):
+        said = run(*command, status=1)
+        assert "U+202E RIGHT-TO-LEFT OVERRIDE" in said
+        assert "\u202e" not in said
+        assert said.count("\n") == 1
+    # As the shell passes a byte that is no UTF-8.
+    assert "U+DCFF" in run("create", "a\udcffb", status=1)
+    assert "U+DCFF" in run("cursor", "create", "orders", "a\udcffb", status=1)
+    assert "100000 characters, at most 1024" in run("describe", "x" * 100_000, status=1)
+    assert [ledger["name"] for ledger in run_json("list")] == ["public/default/persistent/orders"]
+
+
+def test_a_name_of_an_earlier_release_is_listed_as_it_is(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(partition_record, "require_new_name", lambda _: None)
+        made = Store.open(store, settings=Settings(), clock=system_clock_ms, create=True)
+        made.create_ledger(CreateLedger("a\u202eb"))
+        made.close()
+    assert "a\\u202eb" in run("list")
+    assert "a\\u202eb" in run("describe", "a\u202eb")
+    run("delete", "a\u202eb", "--yes")
+    assert run_json("list") == []

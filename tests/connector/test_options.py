@@ -244,3 +244,30 @@ def test_values_of_several_ledgers_and_times() -> None:
 def test_the_reference_is_current() -> None:
     written = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     assert written == options_reference(), "run python -m connector.option_table > docs/options.md"
+
+
+@pytest.mark.parametrize(
+    "option", [option for option in OPTIONS if option.name != "table"], ids=lambda option: option.name
+)
+def test_a_value_of_ten_megabytes_is_measured_and_not_repeated(option: Option) -> None:
+    with pytest.raises(Refused, match=f"option '{option.name}' has 10000000 characters, at most") as refused:
+        read_options({option.name: "9" * 10_000_000})
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_a_value_that_is_no_unicode_is_refused_by_name(option: Option) -> None:
+    with pytest.raises(Refused, match=f"option '{option.name}' is not valid Unicode"):
+        read_options({option.name: "a\ud800b"})
+
+
+def test_an_unknown_option_of_ten_megabytes_is_not_compared_with_others() -> None:
+    with pytest.raises(Refused, match="of 10000000 characters") as refused:
+        read_options({"x" * 10_000_000: "1"})
+    assert len(str(refused.value)) < 3000
+
+
+@pytest.mark.parametrize("name", ["targetPartitionBytes", "ackTimeout", "waitTimeoutMs"])
+def test_a_number_of_thousands_of_digits_is_refused_by_what_is_expected(name: str) -> None:
+    with pytest.raises(Refused, match=rf"option '{name}' is '9+'… \(4096 characters\), expected a "):
+        read_options({name: "9" * 4096})

@@ -129,7 +129,7 @@ def test_settings_of_the_broker_may_not_contradict_each_other() -> None:
 @pytest.mark.parametrize("name", ["", "ledger.blockBytes", "ledger.trimmed"])
 def test_properties_of_the_broker_are_not_the_users(name: str) -> None:
     with pytest.raises(Refused, match=r"ledger\.… are the broker's"):
-        require_properties([name, "fine"], "a ledger")
+        require_properties([name, "fine"], (), "a ledger")
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import Refused
-from ledger.names import canonical_name, nearest, pulsar_path, short_name
+from ledger.names import canonical_name, nearest, pulsar_path, require_new_name, short_name
 
 PARTS = st.one_of(
     st.sampled_from(["persistent", "public", "default", "orders", "a b", "é", "~", "…"]),
-    st.text(st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="/\\"), min_size=1, max_size=40),
+    st.text(
+        st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp"), exclude_characters="/\\"),
+        min_size=1,
+        max_size=40,
+    ),
 ).filter(lambda part: part not in (".", ".."))
 
 
@@ -49,7 +53,8 @@ def test_spellings_of_one_ledger(text: str, canonical: str) -> None:
         ("a\x7fb", "control"),
         ("a\x85b", "control"),
         ("a\\b", "backslash"),
-        ("\ud800", "not valid Unicode"),
+        ("\ud800", r"not valid Unicode: U\+D800"),
+        ("x" * 10_000_000, "10000000 characters, at most 1024"),
         ("x" * 256, "256 bytes, at most 255"),
         ("é" * 128, "256 bytes, at most 255"),
         ("t/x", "2 parts"),
@@ -90,7 +95,20 @@ def test_a_path_is_encoded_as_java_does(topic: str, encoded: str) -> None:
     assert pulsar_path(canonical_name(topic)) == f"public/default/persistent/{encoded}"
 
 
+@pytest.mark.parametrize("char", ["\u202e", "\u2066", "\u200e", "\u061c", "\u200d", "\u2028", "\x00", "\ud800"])
+def test_a_hidden_character_is_refused_in_a_new_name_and_shown_as_its_code_point(char: str) -> None:
+    with pytest.raises(Refused, match=rf"U\+{ord(char):04X}") as refused:
+        require_new_name(f"public/default/persistent/a{char}b")
+    assert char not in str(refused.value)
+
+
+@given(PARTS)
+def test_a_name_that_can_be_seen_is_new(part: str) -> None:
+    require_new_name(canonical_name(part))
+
+
 def test_the_nearest_name() -> None:
+    assert nearest("x" * 10_000_000, ["orders"]) is None
     assert nearest("ordres", ["payments", "orders"]) == "orders"
     assert nearest("ORDERS", ["Orders"]) == "Orders"
     assert nearest("orders", []) is None

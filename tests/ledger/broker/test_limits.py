@@ -78,7 +78,16 @@ def sample(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 def broken_bodies(kind: type[msgspec.Struct]) -> Iterator[bytes]:
     """What is no request of that kind: no JSON, another shape, a field of another type or beyond its bounds."""
-    yield from (b"garbage", b"\xff\xfe", b"[1]", b'"text"', b'{"name":', b"[" * 20_000, b'{"name": "a"}}')
+    yield from (
+        b"garbage",
+        b"\xff\xfe",
+        b"[1]",
+        b'"text"',
+        b'{"name":',
+        b"[" * 20_000,
+        b'{"strange": ' + b"[" * 20_000,
+        b'{"name": "a"}}',
+    )
     for field in msgspec.structs.fields(kind):
         for wrong in ([{}], {"a": 1}, 2**80, 1.5, [[2**80, 0], [0, 2**80]], [2**80, -(2**80)]):
             yield json.dumps({**sample(kind), field.encode_name: wrong}).encode()

@@ -1,0 +1,10 @@
+"""Errors of JSON decoders, which raise one of two kinds for text that somebody else wrote."""
+
+from __future__ import annotations
+
+JSON_FAULTS = (ValueError, RecursionError)
+
+
+def json_fault(error: BaseException) -> str:
+    """Return the reason for an error's sentence."""
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
