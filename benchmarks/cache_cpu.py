@@ -36,7 +36,7 @@ def _load(first: int, end: int) -> CachedBlock:
 
 def ours() -> float:
     """Seconds of CPU for all entries through the cache."""
-    cache = EntryCache(POLICIES[DEFAULT_POLICY](CacheLimits(HELD * ENTRY_BYTES)), lambda: 0)
+    cache = EntryCache(POLICIES[DEFAULT_POLICY], CacheLimits(0, HELD * ENTRY_BYTES), lambda: 0)
     with cache.moving("log") as readers:
         readers.follow("a", Position(0, 0), 1)
         readers.follow("b", Position(0, 0), 1)

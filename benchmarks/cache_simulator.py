@@ -6,8 +6,8 @@ For each trace and policy: entries read from storage per entry that was wanted, 
 (`benchmarks.cache_yardsticks.optimum`), the most bytes that were held, and the time an operation took. With a file it
 draws the first of these.
 
-Nothing of the cache is put in its place here: `EntryCache`, its policies, its readers. Storage is a block of numbers,
-and the clock is the trace's.
+Nothing of the cache is put in its place here: `EntryCache`, its policies, its readers. Storage is a block of numbers
+without bytes, which the cache accounts for as it does for blocks of local files, and the clock is the trace's.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Simulation:
         self._trace = trace
         self._now = 0.0
         self._ends: dict[str, int] = {}
-        limits = replace(limits_of(Settings()), size=trace.cache_blocks * trace.block_bytes)
-        self.cache = EntryCache(policy(limits), lambda: int(self._now), readers_of=self._readers_of)
+        limits = replace(limits_of(Settings()), local_file_size=trace.cache_blocks * trace.block_bytes)
+        self.cache = EntryCache(policy, limits, lambda: int(self._now), readers_of=self._readers_of)
         self._held = 0
 
     def run(self, name: str) -> Outcome:
@@ -93,7 +93,7 @@ class Simulation:
                     readers.served(reader, 0, first, end)
             else:
                 self._change(kind, log, first, end, reader)
-            self._held = max(self._held, self.cache.held)
+            self._held = max(self._held, self.cache.files.held)
         took = time.process_time() - began
         counts = [ledger.counts for ledger in self.cache.ledgers()]
         reads = sum(count.misses for count in counts) // ENTRIES

@@ -43,14 +43,29 @@ class LedgerProgress:
     mapped_bytes: int
     sent_bytes: int
     cache_hit_rate: float | None
+    memory_bytes: int = 0
+    page_cache_bytes: int = 0
+    local_file_bytes: int = 0
+    object_storage_bytes: int = 0
 
     def __str__(self) -> str:
         lag = f"{self.lag_rows:,} rows, {self.lag_bytes:,} bytes, {self.waited_ms / 1000:.1f} s behind"
         read = f"{self.mapped_bytes:,} bytes mapped, {self.sent_bytes:,} sent"
         hits = "" if self.cache_hit_rate is None else f", {self.cache_hit_rate:.0%} from the cache"
+        sources = ", ".join(f"{size:,} by {name}" for name, size in self._sources() if size)
+        hits += f": {sources}" if sources else ""
         return (
             f"{self.query} batch {self.batch}: {self.rows:,} rows ({self.ended_by}); "
             f"{short_name(self.ledger)} {lag if self.lag_entries else 'up to date'}; {read}{hits}"
+        )
+
+    def _sources(self) -> tuple[tuple[str, int], ...]:
+        """The bytes that were handed out, by where they came from."""
+        return (
+            ("memory", self.memory_bytes),
+            ("the page cache", self.page_cache_bytes),
+            ("local files", self.local_file_bytes),
+            ("object storage", self.object_storage_bytes),
         )
 
 
@@ -62,6 +77,7 @@ def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
         origin = read_origin(report)
         if origin is None:
             continue
+        reads = report["reads"]
         for name, lag in report["ledgers"].items():
             found.append(
                 LedgerProgress(
@@ -75,9 +91,13 @@ def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
                     lag_bytes=int(lag["lagBytes"]),
                     waited_ms=int(lag["lagMs"]),
                     ended_by=str(report["batch"]["endedBy"]),
-                    mapped_bytes=int(report["reads"]["mappedBytes"]),
-                    sent_bytes=int(report["reads"]["sentBytes"]),
-                    cache_hit_rate=report["reads"]["cacheHitRate"],
+                    mapped_bytes=int(reads["mappedBytes"]),
+                    sent_bytes=int(reads["sentBytes"]),
+                    cache_hit_rate=reads["cacheHitRate"],
+                    memory_bytes=int(reads.get("memoryBytes", 0)),
+                    page_cache_bytes=int(reads.get("pageCacheBytes", 0)),
+                    local_file_bytes=int(reads.get("localFileBytes", 0)),
+                    object_storage_bytes=int(reads.get("objectStorageBytes", 0)),
                 )
             )
     return found
@@ -128,6 +148,26 @@ class PrometheusGauges:
         ("lag_seconds", "How long the oldest entry left behind has waited", lambda seen: seen.waited_ms / 1000),
         ("mapped_bytes", "Bytes that readers mapped since the trigger before", lambda seen: seen.mapped_bytes),
         ("sent_bytes", "Bytes that the broker sent since the trigger before", lambda seen: seen.sent_bytes),
+        (
+            "memory_bytes",
+            "Bytes served from the cache's memory since the trigger before",
+            lambda seen: seen.memory_bytes,
+        ),
+        (
+            "page_cache_bytes",
+            "Bytes served by the page cache since the trigger before",
+            lambda seen: seen.page_cache_bytes,
+        ),
+        (
+            "local_file_bytes",
+            "Bytes read from local files since the trigger before",
+            lambda seen: seen.local_file_bytes,
+        ),
+        (
+            "object_storage_bytes",
+            "Bytes read from object storage since the trigger before",
+            lambda seen: seen.object_storage_bytes,
+        ),
         (
             "cache_hit_ratio",
             "Entries not read from storage, of all handed out",

@@ -2,7 +2,8 @@
 of its progress. It is the only place of a progress that a Python source can write to.
 
     {"v": 1, "store": "/data/store", "storeId": "<uuid>", "subscription": "billing", "credentials": {…},
-     "batch": {"endedBy": "maxRowsPerTrigger"}, "reads": {"mappedBytes": …, "sentBytes": …, "cacheHitRate": …},
+     "batch": {"endedBy": "maxRowsPerTrigger"},
+     "reads": {"mappedBytes": …, "sentBytes": …, "cacheHitRate": …, "memoryBytes": …, "pageCacheBytes": …, …},
      "cache": {"hits": …, "misses": …, "sizeBytes": …, …},
      "ledgers": {"public/default/persistent/orders":
         {"ledger": 3, "entry": 90, "id": "<incarnation>", "lagEntries": 2, "lagRows": 20, "lagBytes": 4096,
@@ -13,7 +14,8 @@ Rules
 - Keys stand in one order. Lag is what this batch leaves behind, as the log stood when the batch was planned.
 - `lagMs` is how long the oldest entry that is left has waited, by the broker's clock; 0 when nothing is left.
 - `reads` counts what the broker handed out to anybody since the last report: places that were mapped, blocks that were
-  sent. `cacheHitRate` is of both: entries that were not read from storage.
+  sent. `cacheHitRate` is of both: entries that were not read from storage. The same bytes by where they came from are
+  `memoryBytes`, `pageCacheBytes`, `localFileBytes` and `objectStorageBytes` (`ledger.cache_calls.ReadSources`).
 - `cache` is the broker's, over all its ledgers: what was counted since the last report, and what it is now.
 - Of many ledgers the report names those that lag most, and `ledgersInAll` sums up all. What was lost and skipped is in
   `dataLoss`, the newest last; `dataLosses` counts.
@@ -108,7 +110,11 @@ def reads_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
     mapped = now.mapped_bytes - before.mapped_bytes
     return {
         "cacheHitRate": round(hits / (hits + misses), 4) if hits + misses else None,
+        "localFileBytes": now.file_miss_bytes - before.file_miss_bytes,
         "mappedBytes": mapped,
+        "memoryBytes": now.memory_hit_bytes - before.memory_hit_bytes,
+        "objectStorageBytes": now.object_miss_bytes - before.object_miss_bytes,
+        "pageCacheBytes": now.page_cache_hit_bytes - before.page_cache_hit_bytes,
         "sentBytes": handed_out - mapped,
     }
 
@@ -128,6 +134,8 @@ def cache_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
         "inserted": now.inserted - before.inserted,
         "limitBytes": now.limit_bytes,
         "lingeringBytes": now.lingering_bytes,
+        "localFileBytes": now.local_file_bytes,
+        "localFileLimitBytes": now.local_file_limit_bytes,
         "missBytes": now.miss_bytes - before.miss_bytes,
         "misses": now.misses - before.misses,
         "nonEvictableBytes": now.non_evictable_bytes,

@@ -38,7 +38,25 @@ class ReaderPlace(msgspec.Struct, frozen=True):
     next_position: Position
 
 
-class CacheReads(msgspec.Struct, frozen=True):
+class ReadSources(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the entries came from that were handed out since the broker started. Entries, and their bytes.
+
+    Hits are served from memory where the cache holds the block, and by the page cache where the cache accounts for a
+    block of a local file that was read or written a short while before. Misses are read from object storage or from
+    local files. Whether the disk is read for a local file, only the system knows.
+    """
+
+    memory_hits: int = 0
+    memory_hit_bytes: int = 0
+    page_cache_hits: int = 0
+    page_cache_hit_bytes: int = 0
+    object_misses: int = 0
+    object_miss_bytes: int = 0
+    file_misses: int = 0
+    file_miss_bytes: int = 0
+
+
+class CacheReads(ReadSources, frozen=True):
     """What was handed out since the broker started, over all ledgers, and what the cache is now.
 
     The part of `CacheMetrics` that progress tells: sums, and two that take a look at every span, at most a second old.
@@ -61,9 +79,11 @@ class CacheReads(msgspec.Struct, frozen=True):
     inflight_read_bytes: int = 0
     expected_reads: int = 0
     non_evictable_bytes: int = 0
+    local_file_bytes: int = 0
+    local_file_limit_bytes: int = 0
 
 
-class LedgerCacheMetrics(msgspec.Struct, frozen=True):
+class LedgerCacheMetrics(ReadSources, frozen=True):
     """The part of one ledger, with the meaning that `CacheMetrics` gives."""
 
     name: str
@@ -80,18 +100,21 @@ class LedgerCacheMetrics(msgspec.Struct, frozen=True):
     readers: list[ReaderPlace] = []
     ahead_bytes: int = 0
     waited_ms: int = 0
+    local_file_bytes: int = 0
 
 
-class CacheMetrics(msgspec.Struct, frozen=True):
+class CacheMetrics(ReadSources, frozen=True):
     """What the cache did since the broker started. Bytes and counts of entries, named as Pulsar's metrics are.
 
     A miss is an entry that was read from storage, a file or an object, and handed out, whether it was sent or mapped.
     `mapped` counts what readers on the broker's host mapped, hits and misses. `size_bytes` is the memory that is taken:
     of blocks of which anything is cached, and `lingering_bytes` of blocks that were let go of and that somebody has
-    still, a reader that has mapped them, or the broker while it sends them. `expected_reads` are entries of cached
-    spans times the readers that have still to come to them, `non_evictable_bytes` the spans for which that is not 0.
-    `evictions` are passes by size. `ahead_bytes` were read from object storage before they were asked for, `waited_ms`
-    is how long queries were told to wait for others close behind them.
+    still, a reader that has mapped them, or the broker while it sends them. `local_file_bytes` are accounts of local
+    files, which take no memory and have a limit of their own. All other counts are of both kinds: `entries` is what is
+    cached, `expected_reads` are entries of cached spans times the readers that have still to come to them,
+    `non_evictable_bytes` the spans for which that is not 0. `evictions` are passes by size. `ahead_bytes` were read
+    from object storage before they were asked for, `waited_ms` is how long queries were told to wait for others close
+    behind them.
     """
 
     hits: int
@@ -119,3 +142,5 @@ class CacheMetrics(msgspec.Struct, frozen=True):
     ahead_bytes: int = 0
     waited_ms: int = 0
     lingering_bytes: int = 0
+    local_file_bytes: int = 0
+    local_file_limit_bytes: int = 0

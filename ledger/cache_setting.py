@@ -22,7 +22,18 @@ CACHE_SETTINGS: dict[str, Setting] = {
         "MiB",
         0,
         1024 * 1024,
-        "What the cache may hold: blocks of all ledgers, whatever part of them is wanted. 0: nothing is cached.",
+        "What the cache may hold in memory: blocks of all ledgers from object storage, and of local files where those "
+        "are copied. 0: none is held.",
+        live=True,
+    ),
+    "managedLedgerCacheLocalFilesSizeMB": Setting(
+        "MiB",
+        0,
+        1024 * 1024,
+        "How much of local files the cache accounts for, beside what it holds: blocks that were read or written a "
+        "short while before and that readers have still to come to, so that the system's page cache should have them. "
+        "An account takes about a kilobyte, whatever its block's size. 0: there are none, and each read of a local "
+        "file counts as a read of storage.",
         live=True,
     ),
     "managedLedgerCacheCopyEntries": Setting(

@@ -48,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     managedLedgerOffloadReadCacheSizeMB: int = 256
     managedLedgerOffloadFineIndex: int = 1
     managedLedgerCacheSizeMB: int = 64
+    managedLedgerCacheLocalFilesSizeMB: int = 256
     managedLedgerCacheCopyEntries: int = 0
     managedLedgerCacheEvictionWatermark: int = 95
     managedLedgerCacheEvictionTriggerThresholdPercent: int = 99

@@ -70,7 +70,7 @@ class CachedReads:
         self._clock = clock
         self._snapshot_of = snapshot_of
         permits = ReadPermits(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
-        self.cache = EntryCache(policy_of(settings), clock, permits, self._readers_of)
+        self.cache = EntryCache(policy_of(settings), limits_of(settings), clock, permits, self._readers_of)
         self.sums = CacheSums(self.cache, clock)
         if shared is not None:
             self.cache.inherit(CachedBlock(0, 0, 0, home.size, _no_edges, home) for home in shared.left)
@@ -102,7 +102,7 @@ class CachedReads:
         permits.resize(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
         same = before.cacheEvictionPolicy == settings.cacheEvictionPolicy
         if not same or limits_of(before) != limits_of(settings):
-            self.cache.change(policy_of(settings))
+            self.cache.change(policy_of(settings), limits_of(settings))
 
     def hand_out(self, blocks: Sequence[SegmentBlock], reading: Reading) -> None:
         """Account for blocks whose places were answered to a reader that maps them itself."""
@@ -302,7 +302,7 @@ class CachedReads:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):
-            if self._followed or self.cache.size:
+            if self._followed or any(pool.size for pool in self.cache.pools):
                 self.cache.expire()
                 self.hints.expire()
             if self._shared is not None:

@@ -156,7 +156,7 @@ class _Fetched:
             starts, lengths = frame_table(home.frames, ledger_id, first, end - first)
             return np.append(starts - FRAME_BYTES, starts[-1:] + lengths[-1:])
 
-        return CachedBlock(ledger_id, first, end, frames.size, edges, home)
+        return CachedBlock(ledger_id, first, end, frames.size, edges, home, offloaded=not self._home.mappable)
 
 
 def _local(block: SegmentBlock, first: int, end: int) -> pa.Buffer:

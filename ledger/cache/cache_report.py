@@ -9,7 +9,7 @@ import msgspec
 from ledger.cache.cache_counts import CacheCounts
 from ledger.cache.entry_cache import EntryCache
 from ledger.cache.ledger_cache import LedgerCache
-from ledger.cache_calls import CacheMetrics, CacheReads, LedgerCacheMetrics, ReaderPlace
+from ledger.cache_calls import CacheMetrics, CacheReads, LedgerCacheMetrics, ReaderPlace, ReadSources
 from ledger.clock import Clock
 
 _LOOK_MS = 1_000
@@ -18,7 +18,7 @@ _LOOK_MS = 1_000
 def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
     """All of it at one moment."""
     with cache.still():
-        cache.lingering.look()
+        cache.memory.lingering.look()
         counted, ledgers = _counted(cache), [_ledger_report(ledger) for ledger in cache.ledgers()]
         expected = _added((part.expected_reads, part.non_evictable_bytes) for part in ledgers)
         return CacheMetrics(
@@ -49,7 +49,7 @@ class CacheSums:
         with cache.still():
             now = self._clock()
             if self._looked_ms is None or now - self._looked_ms >= _LOOK_MS:
-                cache.lingering.look()
+                cache.memory.lingering.look()
                 self._expected = _added(_expected(ledger) for ledger in cache.ledgers())
                 self._looked_ms = now
             return _sums(cache, _counted(cache), self._expected)
@@ -66,24 +66,34 @@ def _counted(cache: EntryCache) -> CacheCounts:
 def _sums(cache: EntryCache, counted: CacheCounts, expected: tuple[int, int]) -> CacheReads:
     """What report and progress both tell. `expected`: reads, and the bytes for which there are any."""
     return CacheReads(
-        hits=counted.hits,
-        misses=counted.misses,
-        hit_bytes=counted.hit_bytes,
-        miss_bytes=counted.miss_bytes,
+        **_sources(counted),
         mapped_entries=counted.mapped,
         mapped_bytes=counted.mapped_bytes,
         inserted=counted.inserted,
         evicted=counted.evicted,
         evictions=cache.evictions.passes,
         eviction_nanos=cache.evictions.nanoseconds,
-        requeues=cache.policy.requeues,
+        requeues=sum(pool.policy.requeues for pool in cache.pools),
         size_bytes=cache.size,
-        lingering_bytes=cache.lingering.size,
+        lingering_bytes=cache.memory.lingering.size,
         limit_bytes=cache.limits.size,
+        local_file_bytes=cache.files.held,
+        local_file_limit_bytes=cache.files.limits.size,
         inflight_read_bytes=cache.permits.used,
         expected_reads=expected[0],
         non_evictable_bytes=expected[1],
     )
+
+
+def _sources(counts: CacheCounts) -> dict[str, int]:
+    """Hits and misses, and where each came from."""
+    return {
+        "hits": counts.hits,
+        "misses": counts.misses,
+        "hit_bytes": counts.hit_bytes,
+        "miss_bytes": counts.miss_bytes,
+        **{name: getattr(counts, name) for name in ReadSources.__struct_fields__},
+    }
 
 
 def _added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
@@ -102,16 +112,15 @@ def _expected(ledger: LedgerCache) -> tuple[int, int]:
 def _ledger_report(ledger: LedgerCache) -> LedgerCacheMetrics:
     counts, readers = ledger.counts, ledger.readers
     expected_reads, non_evictable_bytes = _expected(ledger)
+    accounted = sum(span.size for span in ledger.cache if span.block.home is None)
     return LedgerCacheMetrics(
         name=ledger.cache.name,
-        hits=counts.hits,
-        misses=counts.misses,
-        hit_bytes=counts.hit_bytes,
-        miss_bytes=counts.miss_bytes,
+        **_sources(counts),
         inserted=counts.inserted,
         evicted=counts.evicted,
         entries=ledger.cache.entries,
-        size_bytes=ledger.cache.size,
+        size_bytes=ledger.cache.size - accounted,
+        local_file_bytes=accounted,
         expected_reads=expected_reads,
         non_evictable_bytes=non_evictable_bytes,
         ahead_bytes=counts.ahead_bytes,

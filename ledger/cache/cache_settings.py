@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ledger.cache.eviction_policy import CacheLimits, EvictionPolicy
 from ledger.cache.policies import DEFAULT_POLICY, POLICIES
 from ledger.settings import Settings
@@ -13,6 +15,7 @@ def limits_of(settings: Settings) -> CacheLimits:
     """The limits that the settings state."""
     return CacheLimits(
         size=settings.managedLedgerCacheSizeMB * _MB,
+        local_file_size=settings.managedLedgerCacheLocalFilesSizeMB * _MB,
         watermark=settings.managedLedgerCacheEvictionWatermark / 100,
         trigger=settings.managedLedgerCacheEvictionTriggerThresholdPercent / 100,
         time_threshold_ms=settings.managedLedgerCacheEvictionTimeThresholdMillis,
@@ -28,6 +31,6 @@ def limits_of(settings: Settings) -> CacheLimits:
     )
 
 
-def policy_of(settings: Settings) -> EvictionPolicy:
-    """The policy that the settings name, with their limits."""
-    return POLICIES[settings.cacheEvictionPolicy or DEFAULT_POLICY](limits_of(settings))
+def policy_of(settings: Settings) -> Callable[[CacheLimits], EvictionPolicy]:
+    """The policy that the settings name."""
+    return POLICIES[settings.cacheEvictionPolicy or DEFAULT_POLICY]

@@ -71,17 +71,29 @@ class CachedBlock:
     """Entries `[first, end)` of a ledger in one piece of memory of `size` bytes.
 
     `edges(first, end)` answers `end - first + 1` offsets of entries in the block, the last being its end; it is asked
-    only when less than the whole is wanted. Entries from `ahead` on were read ahead, and nobody has them yet.
+    only when less than the whole is wanted. Entries from `ahead` on were read ahead, and nobody has them yet. Without a
+    home it is the account of a block of a local file. `offloaded`: read from object storage.
     """
 
-    __slots__ = ("_table", "ahead", "edges", "end", "first", "home", "ledger_id", "size", "spans")
+    __slots__ = ("_table", "ahead", "edges", "end", "first", "home", "ledger_id", "offloaded", "size", "spans")
 
-    def __init__(self, ledger_id: int, first: int, end: int, size: int, edges: Edges, home: Home | None = None) -> None:
+    def __init__(
+        self,
+        ledger_id: int,
+        first: int,
+        end: int,
+        size: int,
+        edges: Edges,
+        home: Home | None = None,
+        *,
+        offloaded: bool = False,
+    ) -> None:
         self.ledger_id = ledger_id
         self.first = first
         self.end = end
         self.size = size
         self.home = home
+        self.offloaded = offloaded
         self.spans = 0
         self.ahead = NOTHING_AHEAD
         self.edges = edges

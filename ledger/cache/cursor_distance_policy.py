@@ -76,12 +76,12 @@ class CursorDistancePolicy(EvictionPolicy):
         freed = self.free_unneeded(size, remove)
         if freed >= size:
             return freed
-        candidates = [found for cache in self._caches for found in _farthest_of(cache)]
+        candidates = [found for cache in self._caches for found in self._farthest_of(cache)]
         heapq.heapify(candidates)
         while freed < size and candidates:
             _, _, _, span, cache, behind = heapq.heappop(candidates)
             freed += remove(span)
-            following = _candidate(cache, behind, (span.ledger_id, span.first))
+            following = self._candidate(cache, behind, (span.ledger_id, span.first))
             if following is not None:
                 heapq.heappush(candidates, following)
         while freed < size and self._order:  # behind all readers, and to be read again
@@ -118,26 +118,26 @@ class CursorDistancePolicy(EvictionPolicy):
         for cache in self._caches:
             slowest = cache.readers.next_places.slowest()
             for span in cache.until(slowest):
-                if span.expected_reads() <= 0:
+                if span in self._order and span.expected_reads() <= 0:
                     yield span
 
+    def _farthest_of(self, cache: RangeCache) -> Iterator[_Candidate]:
+        """For each place where readers are, the last span before the next such place."""
+        places = cache.readers.next_places.places()
+        befores = [(place.ledger_id, place.entry_id) for place in places[1:]]
+        for behind, before in zip(places, [*befores, (2**63, 0)], strict=True):
+            found = self._candidate(cache, behind, before)
+            if found is not None:
+                yield found
 
-def _farthest_of(cache: RangeCache) -> Iterator[_Candidate]:
-    """For each place where readers are, the last span before the next such place."""
-    places = cache.readers.next_places.places()
-    befores = [(place.ledger_id, place.entry_id) for place in places[1:]]
-    for behind, before in zip(places, [*befores, (2**63, 0)], strict=True):
-        found = _candidate(cache, behind, before)
-        if found is not None:
-            yield found
-
-
-def _candidate(cache: RangeCache, behind: Position, before: tuple[int, int]) -> _Candidate | None:
-    """The last span that begins before `before`, if the reader at `behind` has still to come to it."""
-    span = cache.last_before(*before)
-    if span is None or (span.ledger_id, span.end) <= (behind.ledger_id, behind.entry_id):
-        return None
-    first = cache.readers.number(Position(span.ledger_id, span.first))
-    entries, expected = max(first - cache.readers.number(behind), 0), span.expected_reads()
-    distance = entries * span.size / span.entries if expected > 0 else inf
-    return (-distance, expected, id(span), span, cache, behind)
+    def _candidate(self, cache: RangeCache, behind: Position, before: tuple[int, int]) -> _Candidate | None:
+        """The last span that begins before `before`, if the reader at `behind` has still to come to it."""
+        span = cache.last_before(*before)
+        while span is not None and span not in self._order:  # a span of the other pool
+            span = cache.last_before(span.ledger_id, span.first)
+        if span is None or (span.ledger_id, span.end) <= (behind.ledger_id, behind.entry_id):
+            return None
+        first = cache.readers.number(Position(span.ledger_id, span.first))
+        entries, expected = max(first - cache.readers.number(behind), 0), span.expected_reads()
+        distance = entries * span.size / span.entries if expected > 0 else inf
+        return (-distance, expected, id(span), span, cache, behind)

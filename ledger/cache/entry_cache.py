@@ -1,4 +1,7 @@
-"""The cache of a broker: the range caches of all its ledgers, one policy over all of them, one account of the memory.
+"""The cache of a broker: the range caches of all its ledgers, over two pools of blocks, each with a limit of its own.
+
+    memory   blocks that the cache holds: read from object storage, or copied from local files
+    files    blocks of local files, mapped by whoever reads them: accounts of what the system's page cache holds
 
     serve    what of a range is cached; a reader's expectation of that is settled when it has it
     fetch    the same, and the rest from storage: each entry once, however many ask for it at the same time
@@ -7,28 +10,25 @@
 
 Invariants
 - One lock over all; storage is read outside of it.
-- `size` is the memory that is taken: `held`, blocks of which anything is cached, and `lingering`, blocks that were let
-  go of and that somebody has still. After any call it is at most the limit, but for what finds no room and is handed
-  out all the same: a read that is not done until its reader has let go of it. Nobody is refused for want of room.
-- Eviction begins when `size` is above `trigger` of the limit and goes down to `watermark`. Letting go of what a reader
-  has frees nothing, so a pass goes on until enough is free indeed, or nothing is cached. One pass runs at a time.
+- An entry is cached once, in one of the pools. Each pool keeps to its limit (`block_pool`) by a policy of its own, all
+  of one kind. Nobody is refused for want of room: what finds none is handed out and not kept.
+- `size` is the memory that is taken. Accounts are not part of it.
 - A read that fails fails for the one who made it; whoever waited for it reads its own range, once.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
+from ledger.cache.block_pool import BlockPool
 from ledger.cache.cache_counts import CacheCounts, EvictionCounts
 from ledger.cache.cached_span import CachedBlock, CachedSpan, Expectation
 from ledger.cache.eviction_policy import CacheLimits, EvictionPolicy, WantedRead
 from ledger.cache.ledger_cache import LedgerCache, Load, Loaded, Part
 from ledger.cache.ledger_readers import LedgerReaders
-from ledger.cache.lingering_blocks import LingeringBlocks
 from ledger.cache.pending_reads import PendingRead, ReadPart
 from ledger.cache.range_cache import RangeCache, RangeHit
 from ledger.cache.read_permits import ReadPermits
@@ -44,30 +44,35 @@ class EntryCache:
 
     def __init__(
         self,
-        policy: EvictionPolicy,
+        policy_of: Callable[[CacheLimits], EvictionPolicy],
+        limits: CacheLimits,
         clock: Clock,
         permits: ReadPermits | None = None,
         readers_of: Callable[[str], LedgerReaders] = lambda _name: LedgerReaders(),
     ) -> None:
         self._readers_of = readers_of
-        self.policy = policy
         self.permits = permits or ReadPermits(0)
         self.evictions = EvictionCounts()
-        self.held = 0
-        self.lingering = LingeringBlocks()
+        self.memory = BlockPool(policy_of(limits), clock, self.evictions, self._remove)
+        self.files = BlockPool(policy_of(limits.of_local_files()), clock, self.evictions, self._remove)
         self._clock = clock
         self._lock = threading.RLock()
         self._ledgers: dict[str, LedgerCache] = {}
 
     @property
     def limits(self) -> CacheLimits:
-        """What it goes by now."""
-        return self.policy.limits
+        """The limits of what is held in memory."""
+        return self.memory.limits
 
     @property
     def size(self) -> int:
-        """Bytes of memory that are taken, by what is cached and by what is not and somebody has still."""
-        return self.held + self.lingering.size
+        """Bytes of memory that are taken, by cached blocks and by evicted ones that somebody references still."""
+        return self.memory.size
+
+    @property
+    def pools(self) -> tuple[BlockPool, BlockPool]:
+        """Both."""
+        return self.memory, self.files
 
     def ledger(self, name: str) -> LedgerCache:
         """A ledger's part, made when it is first asked for."""
@@ -132,8 +137,7 @@ class EntryCache:
             if tail is not None and self._may_grow(ledger.cache, tail, block):
                 ledger.cache.grow(tail, block.end, block.size)
                 ledger.counts.inserted += block.end - block.first
-                self.held += block.size
-                self._make_room([tail])
+                self.files.grown(tail, block.size)
                 return []
             spans = self._put(ledger, block, None)
             ledger.tail = spans[-1] if spans and spans[-1].cache is not None else None
@@ -149,14 +153,11 @@ class EntryCache:
         with self._lock:
             ledger = self.ledger(name)
             before = ledger.cache.entries
-            freed, removed, parts = ledger.cache.invalidate(range_)
-            self.held -= freed
-            for span in removed:
-                self.policy.removed(span)
-            for block in {span.block for span in removed if not span.block.spans}:
-                self.lingering.add(block)
+            removed, parts = ledger.cache.invalidate(range_)
+            for span, released in removed:
+                self._pool(span.block).removed(span, released)
             for part in parts:
-                self.policy.added(part)
+                self._pool(part.block).policy.added(part)
             ledger.counts.evicted += before - ledger.cache.entries
 
     def forget(self, ledger_ids: Collection[int]) -> None:
@@ -170,7 +171,7 @@ class EntryCache:
         """Blocks of a cache before this one, let go of, that readers have still."""
         with self._lock:
             for block in blocks:
-                self.lingering.add(block)
+                self._pool(block).lingering.add(block)
 
     def drop(self, name: str) -> None:
         """Remove a ledger that is gone, with its readers and counts."""
@@ -186,19 +187,18 @@ class EntryCache:
         with self._lock:
             for ledger in self._ledgers.values():
                 ledger.readers.expire(now)
-            self.lingering.look()
-            self.policy.expire(now, self._remove)
-            self._evict_when_needed()
+            for pool in self.pools:
+                pool.expire()
 
-    def change(self, policy: EvictionPolicy) -> None:
+    def change(self, policy_of: Callable[[CacheLimits], EvictionPolicy], limits: CacheLimits) -> None:
         """Go by another policy, or other limits, from now on; what is cached is handed over in the order of its age."""
         with self._lock:
             spans = [span for ledger in self._ledgers.values() for span in ledger.cache]
-            self.policy = policy
+            self.memory.policy, self.files.policy = policy_of(limits), policy_of(limits.of_local_files())
             for span in sorted(spans, key=lambda span: span.timestamp_ms):
-                if span.cache is not None:
-                    policy.added(span)
-            self._evict_when_needed()
+                self._pool(span.block).policy.added(span)
+            for pool in self.pools:
+                pool.evict_when_needed()
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -212,23 +212,25 @@ class EntryCache:
         with self._lock:
             ledger = self.ledger(name)
             yield ledger.readers
-            keeps = self.policy.keeps_from(ledger.readers)
+            keeps = self.memory.policy.keeps_from(ledger.readers)
             if keeps is not None and ledger.cache:
                 self.invalidate(name, PositionRange(EARLIEST, keeps))
 
     def in_hands(self) -> int:
         """Bytes of the memory that readers have, as far as it can be told: of what they mapped, cached or not."""
         with self._lock:
-            self.lingering.look()
+            self.memory.lingering.look()
             homes = {block.home: block.size for block in self._blocks() if block.home is not None}
-            return self.lingering.size + sum(size for home, size in homes.items() if home.in_hands())
+            return self.memory.lingering.size + sum(size for home, size in homes.items() if home.in_hands())
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
         with self._lock:
-            assert self.held == sum(block.size for block in self._blocks())  # noqa: S101 — what the method is for
-            assert self.held <= self.limits.size  # noqa: S101 — as above
-            self.lingering.check()
+            for pool in self.pools:
+                blocks = [block for block in self._blocks() if self._pool(block) is pool]
+                assert pool.held == sum(block.size for block in blocks)  # noqa: S101 — what the method is for
+                assert pool.held <= pool.limits.size  # noqa: S101 — as above
+                pool.lingering.check()
             for ledger in self._ledgers.values():
                 ledger.cache.check()
                 ledger.readers.check()
@@ -238,13 +240,16 @@ class EntryCache:
     def _blocks(self) -> set[CachedBlock]:
         return {span.block for ledger in self._ledgers.values() for span in ledger.cache}
 
+    def _pool(self, block: CachedBlock) -> BlockPool:
+        return self.files if block.home is None else self.memory
+
     def _hit(self, ledger: LedgerCache, ledger_id: int, first: int, end: int) -> RangeHit:
         hit = ledger.cache.get(ledger_id, first, end)
         counts = ledger.counts
         for span, start, stop in hit.found:
             whole = start == span.first and stop == span.end
             _count(counts, span.block, start, stop, span.size if whole else span.block.cut(start, stop)[1])
-            self.policy.read(span)
+            self._pool(span.block).policy.read(span)
         return hit
 
     def _read(self, ledger: LedgerCache, reader: str, claimed: list[ReadPart[Loaded]], load: Load) -> list[Part]:
@@ -275,26 +280,14 @@ class EntryCache:
                 read.future.set_exception(error)
             raise
 
-    def _has_spare(self, size: int) -> bool:
-        """Whether there is room that nobody needs, made if need be by letting go of what nobody does."""
-        room = self.limits.trigger * self.limits.size - size
-        if self._exceeds(room):
-            self.policy.free_unneeded(int(self.size - room) + 1, self._remove)
-        return self.size <= room
-
-    def _exceeds(self, size: float) -> bool:
-        """Whether more is taken. Who has what was let go of is asked only where it matters."""
-        if self.size > size:
-            self.lingering.look()
-        return self.size > size
-
     def _read_own(self, ledger: LedgerCache, reader: str, read: PendingRead[Loaded], load: Load) -> Part:
         block = self._load(ledger, read.ledger_id, read.first, read.end, load)
         loaded = Loaded(block, block.hold())
         with self._lock:
             wanted = WantedRead(ledger.readers, reader, read.ledger_id, read.first, read.end)
             # What came from object storage costs more to read again than to keep where nobody needs the room.
-            if self.policy.admits(wanted) or (block.home is not None and self._has_spare(block.size)):
+            pool = self._pool(block)
+            if pool.policy.admits(wanted) or (pool is self.memory and pool.has_spare(block.size)):
                 self._put(ledger, block, None)
             self.let_go(block)
             ledger.pending.settle(read)
@@ -306,66 +299,39 @@ class EntryCache:
         with self._lock:
             if block.home is not None and not block.spans:
                 block.home.release()
-                self.lingering.add(block)
+                self.memory.lingering.add(block)
 
     def _load(self, ledger: LedgerCache, ledger_id: int, first: int, end: int, load: Load) -> CachedBlock:
         block = load(first, end)
         assert block.ledger_id == ledger_id  # noqa: S101 — the caller's own
         with self._lock:
-            ledger.counts.misses += end - first
-            ledger.counts.miss_bytes += block.size
+            ledger.counts.read(end - first, block.size, offloaded=block.offloaded)
         return block
 
     def _may_grow(self, cache: RangeCache, tail: CachedSpan, block: CachedBlock) -> bool:
         follows = tail.cache is not None and tail.ledger_id == block.ledger_id and tail.end == block.first
-        most = min(GROWN_BYTES_MAX, self.limits.size // 16)
+        most = min(GROWN_BYTES_MAX, self.files.limits.size // 16)
         fits = tail.block.size + block.size <= most and tail.block.end == tail.end
-        if not (follows and fits and self.policy.grows and block.home is None and tail.block.home is None):
+        if not (follows and fits and self.files.policy.grows and block.home is None and tail.block.home is None):
             return False
         # Somebody may have read it already, between its becoming readable and this.
         return not cache.overlapping(block.ledger_id, block.first, block.end)
 
     def _put(self, ledger: LedgerCache, block: CachedBlock, reads: Expectation | None) -> list[CachedSpan]:
-        if block.size > self.limits.size - self.lingering.size:  # whatever else goes
-            self.lingering.look()
-            if block.size > self.limits.size - self.lingering.size:
-                self.evictions.not_kept += 1
-                return []
-        now = self._clock()
-        spans = ledger.cache.put(block, now, reads)
+        pool = self._pool(block)
+        if not pool.has_room_for(block):
+            self.evictions.not_kept += 1
+            return []
+        spans = ledger.cache.put(block, self._clock(), reads)
         if sum(span.entries for span in spans) < block.end - block.first:
             for span in ledger.cache.overlapping(block.ledger_id, block.first, block.end):
                 if span.block is not block:
-                    self.policy.put_again(span, reads)
+                    self._pool(span.block).policy.put_again(span, reads)
         if not spans:
             return []
-        self.held += block.size
-        for span in spans:
-            ledger.counts.inserted += span.entries
-            self.policy.added(span)
-        self._make_room(spans)
+        ledger.counts.inserted += sum(span.entries for span in spans)
+        pool.added(block, spans)
         return [span for span in spans if span.cache is not None]
-
-    def _make_room(self, newest: list[CachedSpan]) -> None:
-        self._evict_when_needed()
-        if self.size > self.limits.size:  # the policy lets nothing else go, or others have what it let go of
-            self.evictions.not_kept += 1
-            for span in newest:
-                self._remove(span)
-
-    def _evict_when_needed(self) -> None:
-        while self.policy.due:
-            self._remove(self.policy.due.pop())
-        limits = self.limits
-        if not self._exceeds(limits.trigger * limits.size):
-            return
-        began, now = time.perf_counter_ns(), self._clock()
-        while self.held and self.size > limits.watermark * limits.size:
-            wanted = max(int(self.size - limits.watermark * limits.size), 1)
-            if self.policy.free(wanted, now, self._remove) <= 0:
-                break
-        self.evictions.passes += 1
-        self.evictions.nanoseconds += time.perf_counter_ns() - began
 
     def _remove(self, span: CachedSpan) -> int:
         cache = span.cache
@@ -373,17 +339,13 @@ class EntryCache:
 
     def _remove_from(self, ledger: LedgerCache, span: CachedSpan) -> int:
         """Let a span go; the bytes that are free because of it."""
-        let_go = ledger.cache.remove(span)
-        self.held -= let_go
+        released = ledger.cache.remove(span)
         ledger.counts.evicted += span.entries
-        self.policy.removed(span)
-        return let_go - self.lingering.add(span.block) if let_go else 0
+        return self._pool(span.block).removed(span, released)
 
 
 def _count(counts: CacheCounts, block: CachedBlock, first: int, end: int, size: int) -> None:
     """Entries of a cached block are handed out; for the first who gets what was read ahead it is a read of storage."""
     entries, entry_bytes = block.given(first, end)
-    counts.misses += entries
-    counts.miss_bytes += entry_bytes
-    counts.hits += end - first - entries
-    counts.hit_bytes += size - entry_bytes
+    counts.read(entries, entry_bytes, offloaded=block.offloaded)
+    counts.served(end - first - entries, size - entry_bytes, in_memory=block.home is not None)

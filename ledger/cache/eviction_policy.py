@@ -8,7 +8,7 @@ as there are any. It lets a span go by the `remove` it is given, and must have f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ledger.cache.cached_span import CachedSpan, Expectation
 from ledger.cache.ledger_readers import LedgerReaders
@@ -19,9 +19,10 @@ from ledger.position import Position
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """What the cache goes by; see `ledger.settings` for each. Milliseconds and bytes."""
+    """What one pool of the cache goes by; see `ledger.settings` for each. Milliseconds and bytes."""
 
     size: int
+    local_file_size: int = 256 * 1024 * 1024
     watermark: float = 0.9
     trigger: float = 0.98
     time_threshold_ms: int = 1000
@@ -34,6 +35,10 @@ class CacheLimits:
     minimum_backlog_cursors: int = 0
     minimum_backlog_entries: int = 1000
     maximum_backlog_between: int = 1000
+
+    def of_local_files(self) -> CacheLimits:
+        """The same for accounts of local files."""
+        return replace(self, size=self.local_file_size)
 
 
 @dataclass(frozen=True, slots=True)

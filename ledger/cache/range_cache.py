@@ -40,10 +40,9 @@ class RangeHit(NamedTuple):
 
 
 class Invalidated(NamedTuple):
-    """Bytes of memory that became free; the spans that were removed, and those that are left of what was cut."""
+    """The spans that were removed, each with the bytes of its block that went with it; what is left of those cut."""
 
-    freed: int
-    removed: list[CachedSpan]
+    removed: list[tuple[CachedSpan, int]]
     parts: list[CachedSpan]
 
 
@@ -128,14 +127,14 @@ class RangeCache:
         """Remove the entries of a range, cutting spans at its ends: what is left of those are new spans."""
         low = self._at_or_before(range_.start.ledger_id, range_.start.entry_id)
         keys = list(self._spans.irange(low, (range_.end.ledger_id, range_.end.entry_id), inclusive=(True, False)))
-        freed, removed, parts = 0, list[CachedSpan](), list[CachedSpan]()
+        found = Invalidated([], [])
         for span in [self._spans[key] for key in keys if key[0] >= range_.start.ledger_id]:
             first = range_.start.entry_id if span.ledger_id == range_.start.ledger_id else span.first
             end = range_.end.entry_id if span.ledger_id == range_.end.ledger_id else span.end
             if max(first, span.first) < min(end, span.end):
-                removed.append(span)
-                freed += self._cut_out(span, max(first, span.first), min(end, span.end), parts)
-        return Invalidated(freed, removed, parts)
+                released = self._cut_out(span, max(first, span.first), min(end, span.end), found.parts)
+                found.removed.append((span, released))
+        return found
 
     def clear(self) -> int:
         """Remove everything; the bytes of memory that became free."""

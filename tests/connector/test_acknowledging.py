@@ -146,8 +146,16 @@ def test_the_report_says_lag_reads_and_why(store: Path, orders: Ledger) -> None:
 
 
 def test_reads_are_counted_between_two_reports() -> None:
-    before, now = CacheReads(1, 1, 50, 20, 5, 50), CacheReads(4, 2, 120, 30, 9, 90)
-    assert reads_between(before, now) == {"cacheHitRate": 0.75, "mappedBytes": 40, "sentBytes": 40}
+    before = CacheReads(1, 1, 50, 20, 5, 50, memory_hit_bytes=50, file_miss_bytes=20)
+    now = CacheReads(
+        4, 2, 120, 30, 9, 90, memory_hit_bytes=110, page_cache_hit_bytes=10, object_miss_bytes=4, file_miss_bytes=26
+    )
+    found = reads_between(before, now)
+    assert {name: found.pop(name) for name in ("cacheHitRate", "mappedBytes", "sentBytes")} == {
+        "cacheHitRate": 0.75, "mappedBytes": 40, "sentBytes": 40,
+    }  # fmt: skip
+    assert found == {"memoryBytes": 60, "pageCacheBytes": 10, "objectStorageBytes": 4, "localFileBytes": 6}
+    assert sum(found.values()) == 40 + 40
     assert reads_between(before, before)["cacheHitRate"] is None
     assert reads_between(now, before)["sentBytes"] == 20, "a new broker counts from nothing"
 
@@ -166,11 +174,12 @@ def test_the_report_says_what_the_cache_did_and_is(store: Path, orders: Ledger) 
         assert monotonic_ms() < until
     cache = batch(streams[0], source["endOffset"])["latestOffset"]["cache"]
     assert (cache["hits"], cache["misses"], cache["inserted"], cache["expectedReads"]) == (0, 10, 10, 10)
-    assert cache["missBytes"] == cache["sizeBytes"] == cache["nonEvictableBytes"] > 0
-    assert cache["limitBytes"] == 64 * 1024 * 1024
+    assert cache["missBytes"] == cache["localFileBytes"] == cache["nonEvictableBytes"] > 0 == cache["sizeBytes"]
+    assert (cache["limitBytes"], cache["localFileLimitBytes"]) == (64 * 1024 * 1024, 256 * 1024 * 1024)
     assert set(cache) == {
         "evicted", "evictionMs", "evictions", "expectedReads", "hitBytes", "hits", "inflightReadBytes", "inserted",
-        "limitBytes", "lingeringBytes", "missBytes", "misses", "nonEvictableBytes", "requeues", "sizeBytes",
+        "limitBytes", "lingeringBytes", "localFileBytes", "localFileLimitBytes", "missBytes", "misses",
+        "nonEvictableBytes", "requeues", "sizeBytes",
     }  # fmt: skip
     for stream in streams:
         stream.stop()
@@ -203,10 +212,15 @@ def test_gauges_come_and_go_with_their_query() -> None:
 
     registry = CollectorRegistry()
     gauges = PrometheusGauges(registry)
-    gauges.show(LedgerProgress("q", 3, 10, NAME, "billing", 2, 20, 400, 1500, "all there was", 7, 0, None))
+    seen = LedgerProgress(
+        "q", 3, 10, NAME, "billing", 2, 20, 400, 1500, "all there was", 7000, 0, 0.5, 2000, 1500, 0, 3500
+    )
+    assert str(seen).endswith("50% from the cache: 2,000 by memory, 1,500 by the page cache, 3,500 by object storage")
+    gauges.show(seen)
     labels = {"query": "q", "ledger": NAME, "subscription": "billing"}
     assert registry.get_sample_value("ledger_stream_lag_seconds", labels) == 1.5
     assert registry.get_sample_value("ledger_stream_lag_rows", labels) == 20
+    assert registry.get_sample_value("ledger_stream_object_storage_bytes", labels) == 3500
     gauges.forget("q")
     assert registry.get_sample_value("ledger_stream_lag_rows", labels) is None
 

@@ -65,8 +65,15 @@ def test_what_the_cache_holds_is_shown(store: Path) -> None:
     with_reader.call("lease.acquire", AcquireLease("orders", "billing", "elsewhere/1/1", 60_000))
     assert run_json("describe", "orders", "--cache")["policy"] == "cursor-distance"
     shown = run("describe", "orders", "--cache")
-    assert "entries read from storage" in shown
-    assert "policy cursor-distance, 0 of 67,108,864 bytes taken, 0 let go of and in readers' hands" in shown
+    for source in (
+        "served from memory",
+        "served by the page cache",
+        "read from local files",
+        "read from object storage",
+    ):
+        assert f"entries {source}" in shown
+    assert "policy cursor-distance, 0 of 67,108,864 bytes of memory taken, 0 evicted and still referenced" in shown
+    assert "0 of 268,435,456 bytes of local files accounted for" in shown
     assert "billing" in shown
 
 

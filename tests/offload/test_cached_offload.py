@@ -15,11 +15,18 @@ from ledger.broker.cached_reads import CachedReads
 from ledger.broker.offloaded_reads import Reading
 from ledger.cache.policies import POLICIES
 from ledger.entry import parse_entry
-from ledger.position import EARLIEST, Position, PositionRange
+from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.segment_reader import iter_frames
 from ledger.settings import Settings
 
 NAME = "public/default/persistent/log"
+TAIL = "public/default/persistent/tail"
+NEIGHBOURS = {  # else `slowest-reader` caches nothing of a backlog
+    "managedLedgerMinimumBacklogCursorsForCaching": 1,
+    "managedLedgerMinimumBacklogEntriesForCaching": 0,
+    "managedLedgerMaxBacklogBetweenCursorsForCaching": 10**6,
+    "managedLedgerCursorBackloggedThreshold": 10**6,
+}
 
 
 class CachedLog:
@@ -52,6 +59,12 @@ class CachedLog:
             self.reads.served([block], reading)
         return found
 
+    def map_tail(self, reader: str) -> int:
+        """Map another log, which lies in local files, as a reader on this host does; its bytes."""
+        blocks = self.rig.store.ledger("tail").blocks(PositionRange(EARLIEST, LATEST), 300)
+        self.reads.hand_out(blocks, Reading(TAIL, reader))
+        return sum(block.length for block in blocks)
+
 
 @pytest.fixture
 def make(rig: OffloadRig) -> Iterator[Callable[..., CachedLog]]:
@@ -68,6 +81,33 @@ def test_every_reader_reads_and_storage_is_read_once(make: Callable[..., CachedL
     assert (counted.misses, counted.hits) == (32, 64)
     assert counted.size_bytes > 32 * 60
     assert counted.expected_reads == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_local_blocks_take_no_room_from_object_storage_nor_the_other_way_round(
+    make: Callable[..., CachedLog], policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two readers of a tail three times the cache, between two readers of a backlog that fits."""
+    monkeypatch.setattr("ledger.cache.cache_settings._MB", 8000)
+    log = make(
+        managedLedgerCacheSizeMB=1, managedLedgerCacheLocalFilesSizeMB=4, cacheEvictionPolicy=policy, **NEIGHBOURS
+    )
+    log.rig.fill(20, entries=8, size=60, name="tail")
+    for ledger, readers in ((NAME, "ab"), (TAIL, "tu")):
+        for name in readers:
+            log.reads.follow(ledger, name, EARLIEST, 10**6)
+    log.read("a", 0, 32)
+    tail_bytes = log.map_tail("t")
+    counted = log.reads.metrics()
+    assert counted.size_bytes < 8000 < counted.local_file_bytes == tail_bytes
+    log.read("b", 0, 32)
+    assert log.map_tail("u") == tail_bytes
+    counted = log.reads.metrics()
+    assert (counted.object_misses, counted.memory_hits) == (32, 32)
+    assert (counted.file_misses, counted.page_cache_hits) == (161, 161)
+    assert (counted.object_miss_bytes, counted.page_cache_hit_bytes) == (counted.memory_hit_bytes, tail_bytes)
+    assert counted.evictions == 0
+    log.reads.cache.check()
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "slowest-reader"])

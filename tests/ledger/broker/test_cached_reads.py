@@ -91,6 +91,7 @@ def queries(shared_rig: Rig, make_entry: Callable[..., bytes]) -> Iterator[Queri
     client.delete(found.name)
     for name in (
         "managedLedgerCacheSizeMB",
+        "managedLedgerCacheLocalFilesSizeMB",
         "cacheEvictionPolicy",
         "managedLedgerCacheCopyEntries",
         "managedLedgerMinimumBacklogCursorsForCaching",
@@ -110,6 +111,7 @@ def test_the_second_query_reads_what_the_first_read(queries: Queries, mapping: t
     queries.read("b", 0, 50, mapping=mapping[1])
     counted = queries.of_ledger()
     assert (counted.hits, counted.misses, counted.hit_bytes, counted.expected_reads) == (50, 50, size, 0)
+    assert (counted.page_cache_hits, counted.file_misses, counted.page_cache_hit_bytes) == (50, 50, size)
     places = {place.reader: (place.position.entry_id, place.next_position.entry_id) for place in counted.readers}
     assert places == {"a": (0, 50), "b": (0, 50)}
     queries.acknowledge("a", 50)
@@ -135,7 +137,7 @@ def test_a_task_that_is_retried_settles_nothing_of_another_query(queries: Querie
 def test_a_query_alone_caches_nothing(queries: Queries) -> None:
     queries.begin("a")
     queries.read("a", 0, 50)
-    assert (queries.of_ledger().misses, queries.counted().size_bytes) == (50, 0)
+    assert (queries.of_ledger().misses, queries.counted().local_file_bytes) == (50, 0)
 
 
 def test_what_is_appended_is_read_by_all_who_follow_without_storage(
@@ -201,19 +203,24 @@ def test_what_a_query_gives_back_is_expected_again(queries: Queries) -> None:
 
 def test_size_is_kept_and_counted(queries: Queries) -> None:
     queries.begin("a", "b")
-    queries.client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 0))
-    queries.read("a", 0, 50)
+    size = queries.read("a", 0, 50)
+    counted = queries.counted()
+    assert (counted.size_bytes, counted.local_file_bytes, counted.local_file_limit_bytes) == (0, size, 256 * 2**20)
+    for name in ("managedLedgerCacheSizeMB", "managedLedgerCacheLocalFilesSizeMB"):
+        queries.client.call("settings.change", ChangeSetting(name, 0))
+    queries.read("a", 50, 100)
     counted = queries.counted()
     assert (counted.size_bytes, counted.limit_bytes, counted.policy) == (0, 0, "cursor-distance")
+    assert (counted.local_file_bytes, counted.local_file_limit_bytes) == (0, 0)
     assert counted.not_kept > 0
 
 
 def test_a_deleted_ledger_leaves_nothing(queries: Queries) -> None:
     queries.begin("a", "b")
     queries.read("a", 0, 50)
-    assert queries.counted().size_bytes
+    assert queries.counted().local_file_bytes
     queries.client.delete(queries.name)
-    assert queries.counted().size_bytes == 0
+    assert queries.counted().local_file_bytes == 0
     assert not [part for part in queries.counted().ledgers if part.name.endswith(f"/{queries.name}")]
     queries.client.create(CreateLedger(queries.name))
 
@@ -262,6 +269,7 @@ def test_where_entries_are_copied_the_file_is_read_once(queries: Queries, policy
     assert queries.read("b", 0, 50, mapping=mapping) == size
     counted = queries.of_ledger()
     assert (counted.misses, counted.miss_bytes, counted.hits) == (50, size, 50)
+    assert (counted.file_miss_bytes, counted.memory_hit_bytes, counted.local_file_bytes) == (size, size, 0)
     with client.producer(queries.name) as producer:
         producer.append(queries.make_entry(b"x" * 300)).result(30)
     assert queries.read("a", 100, 101, mapping=mapping) > 300

@@ -20,13 +20,13 @@ _SAID = {"mapped": "mapped_entries"}
 
 
 def test_totals_are_the_sums_of_the_ledgers_and_progress_tells_the_same() -> None:
-    cache = EntryCache(LruPolicy(CacheLimits(10_000)), HandClock())
+    cache = EntryCache(LruPolicy, CacheLimits(10_000), HandClock())
     for number, name in enumerate(("orders", "bills"), 1):
         with cache.moving(name) as readers:
             for reader in range(number):
                 readers.follow(f"r{reader}", Position(1, 0), 10**12)
         cache.append(name, block(0, 10 * number))
-        cache.ledger(name).counts = CacheCounts(*(number * 100 + place for place in range(10)))
+        cache.ledger(name).counts = CacheCounts(*(number * 100 + place for place in range(14)))
     report = cache_report(cache, "lru")
     for place, name in enumerate(asdict(CacheCounts())):
         assert getattr(report, _SAID.get(name, name)) == 300 + 2 * place, name

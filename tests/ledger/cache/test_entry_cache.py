@@ -26,7 +26,7 @@ from ledger.cache.policies import POLICIES
 from ledger.cache.stash_policy import StashPolicy
 from ledger.errors import Unavailable
 from ledger.position import Position, PositionRange
-from tests.ledger.cache.cache_rig import HandClock, block
+from tests.ledger.cache.cache_rig import HandClock, block, cache_of
 
 LATER = 10_000_000
 
@@ -46,7 +46,7 @@ class Storage:
 
 
 def cached(limit: int = 10_000, **limits: int) -> EntryCache:
-    return EntryCache(LruPolicy(CacheLimits(limit, **limits)), HandClock())
+    return cache_of(LruPolicy, CacheLimits(limit, **limits), HandClock())
 
 
 def ranges(parts: list[Part]) -> list[tuple[int, int]]:
@@ -105,20 +105,20 @@ def test_a_full_read_that_fails_fails() -> None:
 
 def test_simple() -> None:
     """Limit 10, watermark 0.8: eviction goes down to 8 and below."""
-    cache = EntryCache(LruPolicy(CacheLimits(10, watermark=0.8)), HandClock())
+    cache = cache_of(LruPolicy, CacheLimits(10, watermark=0.8), HandClock())
     first, second = cache.ledger("first"), cache.ledger("second")
     for entry in range(4):
         cache.insert("first", block(entry, entry + 1, size=1))
     for entry in range(3):
         cache.insert("second", block(entry, entry + 1, size=1))
-    assert (cache.held, first.cache.size, second.cache.size) == (7, 4, 3)
+    assert (cache.files.held, first.cache.size, second.cache.size) == (7, 4, 3)
     cache.drop("second")
-    assert cache.held == 4
+    assert cache.files.held == 4
     cache.invalidate("first", PositionRange(Position(1, 0), Position(1, 2)))
-    assert cache.held == 2
+    assert cache.files.held == 2
     for entry in range(10, 18):
         cache.insert("first", block(entry, entry + 1, size=1))
-    assert cache.held == 8
+    assert cache.files.held == 8
     assert cache.evictions.passes == 1
     cache.check()
 
@@ -127,36 +127,36 @@ def test_double_insert() -> None:
     cache = cached()
     assert len(cache.insert("orders", block(0, 1))) == 1
     assert cache.insert("orders", block(0, 1, size=99)) == []
-    assert (cache.held, cache.ledger("orders").counts.inserted) == (10, 1)
+    assert (cache.files.held, cache.ledger("orders").counts.inserted) == (10, 1)
 
 
 def test_cache_disabled() -> None:
     cache, storage = cached(0), Storage()
     for _ in range(2):
         assert ranges(cache.fetch("orders", "a", 1, 0, 5, storage)) == [(0, 5)]
-    assert (cache.held, storage.reads) == (0, [(0, 5), (0, 5)])
+    assert (cache.files.held, storage.reads) == (0, [(0, 5), (0, 5)])
     assert cache.ledger("orders").counts.misses == 10
 
 
 @pytest.mark.parametrize("name", ["cursor-distance", "expected-reads", "expected-reads-stash"])
 def test_verify_no_cache_if_no_consumer(name: str) -> None:
     """What only its own reader expects is read and not cached."""
-    cache, storage = EntryCache(POLICIES[name](CacheLimits(1000)), HandClock()), Storage()
+    cache, storage = cache_of(POLICIES[name], CacheLimits(1000), HandClock()), Storage()
     with cache.moving("orders") as readers:
         readers.follow("a", Position(1, 0), LATER)
     cache.fetch("orders", "a", 1, 0, 5, storage)
-    assert cache.held == 0
+    assert cache.files.held == 0
     with cache.moving("orders") as readers:
         readers.follow("b", Position(1, 3), LATER)
     cache.fetch("orders", "a", 1, 0, 3, storage)
-    assert cache.held == 0
+    assert cache.files.held == 0
     cache.fetch("orders", "a", 1, 3, 9, storage)
-    assert cache.held == 60
+    assert cache.files.held == 60
 
 
 def test_verify_time_based_eviction() -> None:
     clock = HandClock()
-    cache = EntryCache(ExpectedReadsPolicy(CacheLimits(1000, time_threshold_ms=100)), clock)
+    cache = cache_of(ExpectedReadsPolicy, CacheLimits(1000, time_threshold_ms=100), clock)
     cache.insert("orders", block(0, 5))
     clock.pass_ms(50)
     cache.insert("orders", block(5, 9))
@@ -165,43 +165,43 @@ def test_verify_time_based_eviction() -> None:
     assert cache.ledger("orders").cache.entries == 4
     clock.pass_ms(50)
     cache.expire()
-    assert cache.held == 0
+    assert cache.files.held == 0
 
 
 def test_readers_that_are_gone_are_expected_no_more_when_time_passes() -> None:
     clock = HandClock()
-    cache = EntryCache(POLICIES["cursor-distance"](CacheLimits(1000, time_threshold_ms=100)), clock)
+    cache = cache_of(POLICIES["cursor-distance"], CacheLimits(1000, time_threshold_ms=100), clock)
     with cache.moving("orders") as readers:
         readers.follow("a", Position(1, 0), clock() + 1000)
     cache.insert("orders", block(0, 5))
     clock.pass_ms(999)
     cache.expire()
-    assert cache.held == 50
+    assert cache.files.held == 50
     clock.pass_ms(1000)
     cache.expire()
-    assert cache.held == 0
+    assert cache.files.held == 0
 
 
 def test_eviction_begins_above_its_trigger_only() -> None:
     cache = cached(1000, watermark=0.5, trigger=0.8)  # type: ignore[arg-type]
     for entry in range(80):
         cache.insert("orders", block(entry, entry + 1))
-    assert (cache.held, cache.evictions.passes) == (800, 0)
+    assert (cache.files.held, cache.evictions.passes) == (800, 0)
     cache.insert("orders", block(80, 81))
-    assert (cache.held, cache.evictions.passes) == (500, 1)
+    assert (cache.files.held, cache.evictions.passes) == (500, 1)
 
 
 def test_what_nothing_makes_room_for_is_handed_out_and_not_kept() -> None:
-    cache, storage = EntryCache(StashPolicy(CacheLimits(100)), HandClock()), Storage()
+    cache, storage = cache_of(StashPolicy, CacheLimits(100), HandClock()), Storage()
     with cache.moving("orders") as readers:
         for name in "ab":
             readers.follow(name, Position(1, 0), LATER)
     cache.fetch("orders", "a", 1, 0, 9, storage)
-    assert cache.held == 90
+    assert cache.files.held == 90
     assert ranges(cache.fetch("orders", "a", 1, 9, 15, storage)) == [(9, 15)]
-    assert (cache.held, cache.evictions.not_kept) == (90, 1)
+    assert (cache.files.held, cache.evictions.not_kept) == (90, 1)
     assert ranges(cache.fetch("orders", "a", 1, 15, 40, storage)) == [(15, 40)]  # larger than all of it
-    assert (cache.held, cache.evictions.not_kept) == (90, 2)
+    assert (cache.files.held, cache.evictions.not_kept) == (90, 2)
     cache.check()
 
 
@@ -239,22 +239,22 @@ def test_another_policy_takes_over_what_is_cached() -> None:
     cache = cached(1000)
     for entry in range(50):
         cache.insert("orders", block(entry, entry + 1))
-    cache.change(ExpectedReadsPolicy(CacheLimits(300)))
-    assert cache.held == 270
+    cache.change(ExpectedReadsPolicy, CacheLimits(300, local_file_size=300))
+    assert cache.files.held == 270
     cache.check()
 
 
 def test_a_duplicate_insert_under_the_draft_merges_counts() -> None:
     from ledger.cache.read_count import ReadCount
 
-    cache = EntryCache(StashPolicy(CacheLimits(1000)), HandClock())
+    cache = cache_of(StashPolicy, CacheLimits(1000), HandClock())
     (span,) = cache.insert("orders", block(0, 5), ReadCount(2))
     assert cache.insert("orders", block(0, 5), ReadCount(3)) == []
     assert span.expected_reads() == 5
 
 
 def test_concurrent_readers_of_overlapping_ranges_share_one_read() -> None:
-    cache = EntryCache(LruPolicy(CacheLimits(0)), HandClock())  # nothing is kept: only sharing helps
+    cache = cache_of(LruPolicy, CacheLimits(0), HandClock())  # nothing is kept: only sharing helps
     reading, go = threading.Event(), threading.Event()
     reads: list[tuple[int, int]] = []
 
@@ -307,7 +307,7 @@ def test_who_waited_for_a_read_that_failed_reads_for_himself() -> None:
 def test_threads_hammering_a_small_cache_get_what_they_asked_for() -> None:
     """Every piece is a piece of a block that holds it, and none is lost; the account is exact in the end."""
     for name in POLICIES:
-        cache = EntryCache(POLICIES[name](CacheLimits(500)), HandClock())
+        cache = cache_of(POLICIES[name], CacheLimits(500), HandClock())
 
         def work(reader: str, seed: int, cache: EntryCache = cache) -> None:
             dice = random.Random(seed)
@@ -321,7 +321,7 @@ def test_threads_hammering_a_small_cache_get_what_they_asked_for() -> None:
                 assert all(part.block.first <= part.first < part.end <= part.block.end for part in parts)
                 with cache.moving("orders") as readers:
                     readers.served(reader, 1, first, end)
-                assert cache.held <= 500
+                assert cache.files.held <= 500
 
         with ThreadPoolExecutor(6) as threads:
             for done in [threads.submit(work, f"r{i}", i) for i in range(6)]:
@@ -341,7 +341,7 @@ STEP = st.tuples(
 def test_random_traffic_beside_a_model(name: str, steps: list[tuple[str, str, int, int]]) -> None:
     """The model: a hit is what the range cache lists, everything else is read, each entry once; nothing is lost."""
     clock = HandClock()
-    cache = EntryCache(POLICIES[name](CacheLimits(200, time_threshold_ms=50, time_threshold_expected_ms=90)), clock)
+    cache = cache_of(POLICIES[name], CacheLimits(200, time_threshold_ms=50, time_threshold_expected_ms=90), clock)
     ledger, storage = cache.ledger("orders"), Storage()
     for kind, reader, first, length in steps:
         end, position = first + length, Position(1, first)
@@ -385,7 +385,7 @@ def test_long_random_traffic_beside_a_model(name: str) -> None:
     dice = random.Random(11)
     clock = HandClock()
     limits = CacheLimits(900, time_threshold_ms=50, time_threshold_expected_ms=90)
-    cache, storage = EntryCache(POLICIES[name](limits), clock), Storage()
+    cache, storage = cache_of(POLICIES[name], limits, clock), Storage()
     ledger = cache.ledger("orders")
     for step in range(6_000):
         storage.reads.clear()

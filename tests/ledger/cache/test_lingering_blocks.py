@@ -56,7 +56,7 @@ class Rig:
 
     def __init__(self, policy: str, limit: int, **limits: int) -> None:
         self.clock = HandClock()
-        self.cache = EntryCache(POLICIES[policy](CacheLimits(limit, **limits)), self.clock)  # type: ignore[arg-type]
+        self.cache = EntryCache(POLICIES[policy], CacheLimits(limit, **limits), self.clock)  # type: ignore[arg-type]
         self.memory = Memory()
         self.hands: list[list[pa.Buffer]] = []
 
@@ -85,7 +85,7 @@ class Rig:
             self.cache.invalidate("orders", PositionRange(Position(1, first), Position(1, end)))
 
     def check(self) -> None:
-        self.cache.lingering.look()
+        self.cache.memory.lingering.look()
         assert self.cache.size == self.memory.taken
         self.cache.check()
 
@@ -100,9 +100,9 @@ def test_what_a_reader_has_of_what_was_let_go_of_takes_room_of_the_limit() -> No
     rig = Rig("lru", 220)
     rig.read(0, 10, keeps=True)
     rig.read(10, 20)
-    assert rig.cache.held == 200
+    assert rig.cache.memory.held == 200
     rig.cache.invalidate("orders", PositionRange(EARLIEST, LATEST))
-    assert (rig.cache.held, rig.cache.lingering.size, rig.memory.taken) == (0, 100, 100)
+    assert (rig.cache.memory.held, rig.cache.memory.lingering.size, rig.memory.taken) == (0, 100, 100)
     for first in range(20, 60, 5):
         rig.read(first, first + 5)
         rig.check()
@@ -110,10 +110,10 @@ def test_what_a_reader_has_of_what_was_let_go_of_takes_room_of_the_limit() -> No
         assert rig.cache.ledger("orders").cache.missing(1, first, first + 5) == []  # others went for it
     rig.hands.clear()
     rig.check()
-    assert rig.cache.lingering.size == 0
+    assert rig.cache.memory.lingering.size == 0
     for first in range(60, 80, 5):
         rig.read(first, first + 5)
-    assert rig.cache.held > 100  # there is room again
+    assert rig.cache.memory.held > 100  # there is room again
     rig.check()
 
 
@@ -124,7 +124,7 @@ def test_a_pass_goes_on_until_enough_is_free_indeed() -> None:
     rig.read(6, 9)
     rig.read(9, 12)  # 120: the oldest is in somebody's hands, so the one after it goes, too
     assert [span.first for span in rig.cache.ledger("orders").cache] == [6, 9]
-    assert (rig.cache.held, rig.cache.lingering.size, rig.memory.taken) == (60, 30, 90)
+    assert (rig.cache.memory.held, rig.cache.memory.lingering.size, rig.memory.taken) == (60, 30, 90)
     rig.check()
 
 
@@ -144,7 +144,7 @@ def test_what_finds_no_room_counts_once_and_until_its_reader_lets_go() -> None:
             readers.follow(name, Position(1, 0), LATER)
     rig.read(0, 9)
     rig.read(9, 14, keeps=True)  # nothing else goes under this policy
-    assert (rig.cache.held, rig.cache.lingering.size, rig.memory.taken) == (90, 50, 140)
+    assert (rig.cache.memory.held, rig.cache.memory.lingering.size, rig.memory.taken) == (90, 50, 140)
     assert rig.cache.evictions.not_kept == 1
     rig.hands.clear()
     rig.check()
@@ -161,7 +161,7 @@ def test_what_is_still_expected_makes_no_room_where_the_rest_is_in_somebodys_han
     rig.read(10, 14)
     rig.read(14, 17)
     rig.check()
-    assert (rig.cache.held, rig.cache.lingering.size, rig.cache.evictions.not_kept) == (40, 50, 1)
+    assert (rig.cache.memory.held, rig.cache.memory.lingering.size, rig.cache.evictions.not_kept) == (40, 50, 1)
 
 
 def test_what_nobody_needs_and_nobody_has_makes_room_for_one_who_reads_alone() -> None:
@@ -171,7 +171,7 @@ def test_what_nobody_needs_and_nobody_has_makes_room_for_one_who_reads_alone() -
     rig.read(6, 9)
     rig.read(9, 12)
     assert [span.first for span in rig.cache.ledger("orders").cache] == [6, 9]
-    assert (rig.cache.held, rig.cache.lingering.size) == (60, 30)
+    assert (rig.cache.memory.held, rig.cache.memory.lingering.size) == (60, 30)
     rig.check()
 
 
@@ -185,7 +185,7 @@ def test_readers_go_on_where_all_of_the_cache_is_in_somebodys_hands(policy: str)
     for first in range(0, 40, 5):
         rig.read(first, first + 5, keeps=True)
     assert rig.memory.taken == 400
-    assert rig.cache.held <= 200
+    assert rig.cache.memory.held <= 200
     for _ in range(3):
         rig.read(100, 110, "b")
         rig.check()
@@ -201,10 +201,10 @@ def test_a_limit_that_is_lowered_is_kept_as_soon_as_readers_let_go() -> None:
     rig = Rig("lru", 400)
     for first in range(0, 40, 10):
         rig.read(first, first + 10, keeps=first == 0)
-    rig.cache.change(LruPolicy(CacheLimits(150)))
-    assert (rig.cache.held, rig.cache.lingering.size) == (0, 100)  # 40 or less of blocks of 100
+    rig.cache.change(LruPolicy, CacheLimits(150))
+    assert (rig.cache.memory.held, rig.cache.memory.lingering.size) == (0, 100)  # 40 or less of blocks of 100
     rig.hands.clear()
-    rig.cache.change(StashPolicy(CacheLimits(0)))
+    rig.cache.change(StashPolicy, CacheLimits(0))
     rig.check()
     assert rig.memory.taken == rig.cache.size == 0
 

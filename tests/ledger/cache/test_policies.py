@@ -8,9 +8,8 @@ import random
 
 import pytest
 
-from ledger.cache.cached_span import CachedSpan
+from ledger.cache.cached_span import CachedBlock, CachedSpan
 from ledger.cache.cursor_distance_policy import CursorDistancePolicy
-from ledger.cache.entry_cache import EntryCache
 from ledger.cache.eviction_policy import CacheLimits, EvictionPolicy, WantedRead
 from ledger.cache.lru_policy import LruPolicy
 from ledger.cache.policies import POLICIES
@@ -19,7 +18,7 @@ from ledger.cache.segmented_policy import SegmentedPolicy
 from ledger.cache.slowest_reader_policy import SlowestReaderPolicy
 from ledger.errors import Refused
 from ledger.position import EARLIEST, Position, PositionRange
-from tests.ledger.cache.cache_rig import CountedHome, HandClock, block, put_one, removing
+from tests.ledger.cache.cache_rig import CountedHome, HandClock, block, cache_of, put_one, removing
 
 LATER = 10_000_000
 
@@ -81,7 +80,12 @@ def test_what_others_removed_is_not_removed_again(policy: EvictionPolicy) -> Non
 
 def test_random_traffic_keeps_the_invariants(policy: EvictionPolicy) -> None:
     clock, dice = HandClock(), random.Random(5)
-    cache = EntryCache(policy, clock)
+
+    def load(first: int, end: int) -> CachedBlock:
+        """Every other block is in memory, the others are accounts of local files."""
+        return block(first, end, home=CountedHome() if first % 2 else None)
+
+    cache = cache_of(type(policy), policy.limits, clock)
     for step in range(1500):
         name, reader = dice.choice(["x", "y"]), dice.choice("abc")
         first = dice.randrange(300)
@@ -91,9 +95,9 @@ def test_random_traffic_keeps_the_invariants(policy: EvictionPolicy) -> None:
                 with cache.moving(name) as readers:
                     readers.follow(reader, Position(1, first), clock() + 500)
             case 1:
-                cache.append(name, block(first, end))
+                cache.append(name, load(first, end))
             case 2 | 3:
-                parts = cache.fetch(name, reader, 1, first, end, block)
+                parts = cache.fetch(name, reader, 1, first, end, load)
                 assert [e for part in parts for e in range(part.first, part.end)] == list(range(first, end))
                 with cache.moving(name) as readers:
                     readers.served(reader, 1, first, end)
@@ -106,6 +110,24 @@ def test_random_traffic_keeps_the_invariants(policy: EvictionPolicy) -> None:
         if step % 7 == 0:
             cache.check()
     assert sum(ledger.counts.evicted for ledger in cache.ledgers()) > 100
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_one_kind_of_blocks_never_makes_room_for_the_other(policy: EvictionPolicy, *, held: bool) -> None:
+    """A ledger whose beginning is of one kind and whose end, three times the limit, is of the other."""
+    cache = cache_of(type(policy), policy.limits, HandClock())
+    with cache.moving("orders") as readers:
+        for name in "ab":
+            readers.follow(name, EARLIEST, LATER)
+    for entry in range(0, 600, 10):
+        in_memory = held == (entry < 80)
+        cache.insert("orders", block(entry, entry + 10, home=CountedHome() if in_memory else None))
+    kept = {span.first for span in cache.ledger("orders").cache}
+    assert set(range(0, 80, 10)) <= kept
+    stays, evicted = cache.pools if held else reversed(cache.pools)
+    assert stays.held == 800
+    assert 0 < evicted.held <= 2000
+    cache.check()
 
 
 def test_lru_lets_the_longest_untouched_go() -> None:
@@ -151,7 +173,7 @@ def slowest(**limits: int | bool) -> SlowestReaderPolicy:
 
 
 def test_what_every_reader_is_past_is_discarded_at_once() -> None:
-    cache = EntryCache(slowest(), HandClock())
+    cache = cache_of(SlowestReaderPolicy, CacheLimits(1000), HandClock())
     cache.insert("orders", block(0, 20))
     with cache.moving("orders") as readers:
         readers.follow("a", EARLIEST, LATER)
@@ -165,7 +187,7 @@ def test_what_every_reader_is_past_is_discarded_at_once() -> None:
 
 
 def test_by_mark_delete_it_is_kept_until_it_is_acknowledged() -> None:
-    cache = EntryCache(slowest(by_mark_delete=True), HandClock())
+    cache = cache_of(SlowestReaderPolicy, CacheLimits(1000, by_mark_delete=True), HandClock())
     cache.insert("orders", block(0, 20))
     with cache.moving("orders") as readers:
         readers.follow("a", Position(1, 0), LATER)
@@ -268,7 +290,7 @@ def test_an_empty_ring_frees_nothing() -> None:
 def test_what_came_from_object_storage_stays_a_while_since_it_was_read_and_goes_first_for_room() -> None:
     clock = HandClock()
     limits = CacheLimits(1000, time_threshold_ms=100, time_threshold_offloaded_ms=1000)
-    cache = EntryCache(CursorDistancePolicy(limits), clock)
+    cache = cache_of(CursorDistancePolicy, limits, clock)
     for entry in range(3):
         cache.insert("orders", block(entry, entry + 1, size=300, home=CountedHome() if entry < 2 else None))
     clock.pass_ms(900)
@@ -280,5 +302,5 @@ def test_what_came_from_object_storage_stays_a_while_since_it_was_read_and_goes_
     assert [span.first for span in cache.ledger("orders").cache] == [1]
     cache.ledger("orders").readers.follow("a", Position(1, 5), 10**9)
     for entry in range(5, 8):
-        cache.insert("orders", block(entry, entry + 1, size=300))
+        cache.insert("orders", block(entry, entry + 1, size=300, home=CountedHome()))
     assert [span.first for span in cache.ledger("orders").cache] == [5, 6, 7]
