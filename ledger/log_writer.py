@@ -49,7 +49,9 @@ class LogWriter:
 
     def __init__(self, name: str, context: LogContext, publish: Callable[[LogSnapshot], None]) -> None:
         self.list = LedgerList.recover(name, context)
-        self._name = name
+        self.name = name
+        self.given_up: LedgerError | None = None
+        """Why the log takes nothing any more, if an error that nothing handled has ended it."""
         self._context = context
         self._publish = publish
         self._open: OpenLedger | None = None
@@ -75,22 +77,32 @@ class LogWriter:
         What cannot be sealed, because the store was taken over or the disk fails, is left as it is: whoever opens the
         log next recovers it.
         """
-        self._queue.close(f"{self._name!r} is closed")
-        if self._open is None:
-            return
+        self._queue.close(f"{self.name!r} is closed")
+        self._seal_acknowledged()
+
+    def give_up(self, error: LedgerError) -> None:
+        """Seal the open ledger at its last acknowledged entry; nothing is in flight, nor will be. Raises nothing."""
+        self.given_up = error
+        if self._open is not None:
+            self._open.given_up = True
+        self._seal_acknowledged()
+
+    def _seal_acknowledged(self) -> None:
         log, self._open = self._open, None
+        if log is None:
+            return
         try:
-            if self._failure is not None:
-                raise self._failure
-            self._context.metadata.require_epoch(self._context.epoch)
+            self._require_whole()
             if log.given_up:
                 log.forget_unacknowledged()
             self.list.seal(log)
-        except (OSError, LedgerError) as error:
-            _log.warning("%s is closed without a seal: %s", self._name, error)
-            log.let_go()
-        else:
             self._publish(self.list.snapshot(None))
+        except (OSError, LedgerError) as error:
+            _log.warning("%s is closed without a seal: %s", self.name, error)
+            log.let_go()
+        except Exception:  # noqa: BLE001 — what waits for the end of the log must not wait for ever
+            _log.exception("%s is closed without a seal, in a way that nobody foresaw", self.name)
+            log.let_go()
 
     # In the writing turn.
 
@@ -113,22 +125,22 @@ class LogWriter:
                 if not self._is_writable():
                     group = (self._queue.reclaim() if self._is_broken() else self._queue.wait_settled()) + group
                     self._make_writable()
-                group = _standing(group, self._name)
+                group = _standing(group, self.name)
                 return self._write_group(group) if group else None
             except OSError as error:
                 self._give_up(error)
-                group = _tried_once(group, self._name, error)
+                group = _tried_once(group, self.name, error)
             except LedgerError as error:
                 if self._open is not None and self._open.failed:
                     self._give_up(error)
-                    group = _tried_once(group, self._name, error)
+                    group = _tried_once(group, self.name, error)
                     continue
                 _fail(group, error)
                 break
             except Exception as error:  # noqa: BLE001 — whoever waits must hear of it, whatever it is
-                _log.exception("%s: an append failed in a way that nobody foresaw", self._name)
+                _log.exception("%s: an append failed in a way that nobody foresaw", self.name)
                 self._give_up(error)
-                _fail(group, Unavailable(f"append to {self._name!r} failed: {error!r}"))
+                _fail(group, Unavailable(f"append to {self.name!r} failed: {error!r}"))
                 break
         return None
 
@@ -139,8 +151,8 @@ class LogWriter:
         except LedgerError as error:
             run.fail(error)
         except Exception as error:  # noqa: BLE001 — as above
-            _log.exception("%s: a commit failed in a way that nobody foresaw", self._name)
-            run.fail(Unavailable(f"the commit of a run to {self._name!r} failed: {error!r}"))
+            _log.exception("%s: a commit failed in a way that nobody foresaw", self.name)
+            run.fail(Unavailable(f"the commit of a run to {self.name!r} failed: {error!r}"))
 
     def make_change(self, change: PendingChange) -> None:
         """Make a change of the log: see `ledger.log_change`. Nothing is in flight."""
@@ -150,10 +162,10 @@ class LogWriter:
         except LedgerError as error:
             change.fail(error)
         except OSError as error:
-            change.fail(Unavailable(f"{self._name!r}: {error}", hint="Look at the disk of the store"))
+            change.fail(Unavailable(f"{self.name!r}: {error}", hint="Look at the disk of the store"))
         except Exception as error:  # noqa: BLE001 — as above
-            _log.exception("%s: a change failed in a way that nobody foresaw", self._name)
-            change.fail(Unavailable(f"a change of {self._name!r} failed: {error!r}"))
+            _log.exception("%s: a change failed in a way that nobody foresaw", self.name)
+            change.fail(Unavailable(f"a change of {self.name!r} failed: {error!r}"))
 
     def seal(self) -> None:
         """Within a change: seal the open ledger, if there is one."""
@@ -168,30 +180,27 @@ class LogWriter:
         """Raise Terminated when nothing may be appended any more."""
         if self.list.terminated is not None:
             raise Terminated(
-                f"{self._name!r} was terminated at {self.list.terminated}: nothing is appended to it any more",
+                f"{self.name!r} was terminated at {self.list.terminated}: nothing is appended to it any more",
                 hint="Append to another ledger; this one can still be read",
             )
 
     # In the syncing turn.
 
-    def sync(self, written: list[Written]) -> Exception | None:
-        """Wait for the device; returns what it failed with."""
-        try:
-            if _follows(written):
-                written[0].ledger.sync()
-        except Exception as error:  # noqa: BLE001 — `settle` tells whoever waits, whatever it is
-            return error
-        return None
+    def sync(self, written: list[Written]) -> None:
+        """Wait for the device; raises what it failed with."""
+        if _follows(written):
+            written[0].ledger.sync()
 
     def begin_sync(self, written: list[Written]) -> int:
         """The file that is to be synced, -1 for none."""
         return written[0].ledger.begin_sync() if _follows(written) else -1
 
-    def end_sync(self, written: list[Written], error: OSError | None) -> Exception | None:
-        """What became of it; returns what it failed with."""
+    def end_sync(self, written: list[Written], error: OSError | None) -> None:
+        """What became of it; raises what it failed with."""
         if _follows(written):
             written[0].ledger.end_sync(error)
-        return error
+        if error is not None:
+            raise error
 
     def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:
         """After the sync and a look at the epoch: acknowledge and answer; returns what has to go to a new ledger."""
@@ -202,18 +211,19 @@ class LogWriter:
             self._show(log, written[-1].end, failed)
         except OSError as error:
             self._give_up(error)
-            return _tried_once(group, self._name, error)
+            return _tried_once(group, self.name, error)
         except LedgerError as error:
             log.given_up = True
             if log.failed:
-                return _tried_once(group, self._name, error)
+                return _tried_once(group, self.name, error)
             if isinstance(error, Fenced):
                 self._failure = error
             _fail(group, error)
         except Exception as error:  # noqa: BLE001 — as above
-            _log.exception("%s: a sync failed in a way that nobody foresaw", self._name)
+            _log.exception("%s: a sync failed in a way that nobody foresaw", self.name)
             log.given_up = True
-            _fail(group, Unavailable(f"append to {self._name!r} failed: {error!r}"))
+            unknown = "whether it is in the log is not known"
+            _fail(group, Unavailable(f"an append to {self.name!r} failed: {error!r}; {unknown}"))
         else:
             for part in written:
                 for item, first in zip(part.group, part.firsts, strict=True):
@@ -298,7 +308,7 @@ class LogWriter:
             return self._write_run(run)
         except OSError as error:
             self._give_up(error)
-            raise _failed_twice(self._name, error) from error
+            raise _failed_twice(self.name, error) from error
 
     def _write_run(self, run: PendingRun) -> CommittedRun:
         if not self._is_writable():
@@ -335,7 +345,7 @@ class LogWriter:
 
     def _give_up(self, error: BaseException) -> None:
         if self._open is not None:
-            _log.warning("%s: %s; its ledger is sealed and the log goes on in a new one", self._name, error)
+            _log.warning("%s: %s; its ledger is sealed and the log goes on in a new one", self.name, error)
             self._open.given_up = True
 
     def _let_go(self) -> None:
@@ -351,14 +361,16 @@ class LogWriter:
             log.forget_unacknowledged()
             self._stamp = BrokerStamp(self._stamp.timestamp_ms, log.index.row_end)
             self.list.seal(log)
-        except (OSError, LedgerError) as error:
+        except Exception as error:
             log.let_go()
             if isinstance(error, Fenced):
                 self._failure = error
                 raise
-            self._unsealed = True
+            if not isinstance(error, (OSError, LedgerError)):
+                _log.exception("%s: a seal failed in a way that nobody foresaw", self.name)
+            self._unsealed, found = True, str(error) or repr(error)
             raise Unavailable(
-                f"ledger {log.ledger_id} of {self._name!r} can be neither written nor sealed: {error}",
+                f"ledger {log.ledger_id} of {self.name!r} can be neither written nor sealed: {found}",
                 hint="Mend the store's disk: the next append recovers what was acknowledged and goes on",
             ) from error
         self._publish(self.list.snapshot(None))
@@ -367,9 +379,9 @@ class LogWriter:
         """What a new broker would do: the list as the metadata has it, the ledger that was left open recovered."""
         deduplication = self.list.deduplication
         try:
-            self.list = LedgerList.recover(self._name, self._context, deduplication)
+            self.list = LedgerList.recover(self.name, self._context, deduplication)
         except OSError as error:
-            raise Unavailable(f"{self._name!r} cannot be recovered: {error}", hint="Mend the store's disk") from error
+            raise Unavailable(f"{self.name!r} cannot be recovered: {error}", hint="Mend the store's disk") from error
         self._unsealed = False
         snapshot = self.list.snapshot(None)
         self._publish(snapshot)

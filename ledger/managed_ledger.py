@@ -26,7 +26,7 @@ from ledger.deduplication import (
     entry_sequence,
 )
 from ledger.entry import STAMP_BYTES_MAX, Buffer, entry_rows, is_marker, parse_entry
-from ledger.errors import Corrupt, DataLoss, NotFound, Refused
+from ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused
 from ledger.ledger_list import LogContext
 from ledger.ledger_offloader import LocalLedger
 from ledger.ledger_policy import require_properties
@@ -83,6 +83,11 @@ class ManagedLedger:
     def snapshot(self) -> LogSnapshot:
         """All committed entries at this moment."""
         return self._snapshot
+
+    @property
+    def given_up(self) -> LedgerError | None:
+        """Why the log takes nothing any more, None while it does."""
+        return self._writer.given_up
 
     def append(self, entries: Sequence[Buffer]) -> Future[Position]:
         """Append entries with consecutive ids; the future has the first one's position once all are durable."""

@@ -31,7 +31,7 @@ from ledger.clock import Clock, new_id
 from ledger.cursor_table import CursorTable
 from ledger.deduplication import DEDUPLICATION_ENABLED
 from ledger.delivery_table import DeliveryTable
-from ledger.errors import Corrupt, NotFound, Refused, Unavailable
+from ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unavailable
 from ledger.host import StoreLock, host_identity, require_private
 from ledger.ledger_list import LogContext, files_of
 from ledger.ledger_policy import DURABILITY, LedgerPolicy, require_properties, require_settings
@@ -340,6 +340,10 @@ class Store:
     def require_ours(self) -> None:
         """Raise Fenced when another broker has taken the store over."""
         self._metadata.require_epoch(self.epoch)
+
+    def given_up(self) -> dict[str, LedgerError]:
+        """The managed ledgers that take nothing any more because an error was not handled, and why."""
+        return {log.name: log.given_up for log in self._open_now() if log.given_up is not None}
 
     def settle(self) -> None:
         """Take nothing more, settle what was queued and seal what is open. The store stays ours and readable."""

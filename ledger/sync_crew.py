@@ -11,13 +11,15 @@ Invariants
 - Each log is in one thread's hands at a time: the queue asks again only once its turn is over.
 - A turn says itself whether there is still something to do: whoever needs it sooner may have done it.
 - Who goes on with a log takes those that wait along: no log that never falls silent keeps another waiting for ever.
+- A turn that raises is told so (`SyncTurn.fail`), and takes neither a thread nor another log along.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -27,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class SyncTurn(Protocol):
-    """What is done for one log, step by step. Nothing of it raises."""
+    """What is done for one log, step by step."""
 
     def take(self) -> bool:
         """Take what is to be synced; false when somebody else has."""
@@ -47,6 +49,10 @@ class SyncTurn(Protocol):
 
     def answer(self, looked: Exception | None) -> bool:
         """Answer whoever waits for it, with what the look told; whether the next has been taken already."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """End the turn because a step raised; nothing if this thread does not have it. Raises nothing."""
         ...
 
 
@@ -101,14 +107,16 @@ class SyncCrew:
     def _work(self) -> None:
         syncs = FileSyncs()
         while (turn := self._next()) is not None:
-            held = [turn] if turn.take() else []
+            held = [turn]
             try:
+                held = [turn] if turn.take() else []
                 while held:
                     held += self._share()
                     held = self._round(held, syncs)
-            except Exception:  # noqa: BLE001 — see below
-                # Those logs stand still; the others must not for want of a thread.
+            except Exception as error:  # noqa: BLE001 — other logs need the thread
                 _log.exception("the turns of %d logs ended in a way that nobody foresaw", len(held))
+                for turn in held:
+                    turn.fail(error)
         syncs.close()
 
     def _next(self) -> SyncTurn | None:
@@ -127,7 +135,7 @@ class SyncCrew:
         # Whose log is acknowledged unsynced does not wait for the others.
         more = self._ended([(turn, None) for turn, fd in begun if fd < 0])
         due = [(turn, fd) for turn, fd in begun if fd >= 0]
-        errors = syncs.sync([fd for _, fd in due])
+        errors = _synced(syncs, [fd for _, fd in due])
         return more + self._ended([(turn, error) for (turn, _), error in zip(due, errors, strict=True)])
 
     def _ended(self, results: list[tuple[SyncTurn, OSError | None]]) -> list[SyncTurn]:
@@ -138,7 +146,7 @@ class SyncCrew:
     def _answered(self, turns: list[SyncTurn]) -> list[SyncTurn]:
         """Look once and answer all; those that have more to sync."""
         looked = self.look() if turns else None
-        return [turn for turn in turns if _answered(turn, looked)]
+        return [turn for turn in turns if answered(turn, looked)]
 
     def _share(self) -> list[SyncTurn]:
         """What a thread takes beside what it has, however much that is, of those that no thread is free for."""
@@ -156,10 +164,20 @@ class SyncCrew:
         return taken
 
 
-def _answered(turn: SyncTurn, looked: Exception | None) -> bool:
-    """Whether a turn goes on. A log whose answer raises stands still; those that were synced beside it must not."""
+def answered(turn: SyncTurn, looked: Exception | None) -> bool:
+    """Answer, and return whether the turn goes on. A turn whose answer raises fails; those beside it do not."""
     try:
         return turn.answer(looked)
-    except Exception:  # noqa: BLE001 — see above
-        _log.exception("the turn of a log ended in a way that nobody foresaw")
+    except Exception as error:  # noqa: BLE001 — see above
+        turn.fail(error)
         return False
+
+
+def _synced(syncs: FileSyncs, files: Sequence[int]) -> list[OSError | None]:
+    """The outcome of each file's sync; after an error that is not one file's, all of them have failed."""
+    try:
+        return syncs.sync(files)
+    except Exception as error:  # noqa: BLE001 — whatever it is, every file's log is told
+        _log.exception("the sync of %d files ended in a way that nobody foresaw", len(files))
+        syncs.close()
+        return [OSError(errno.EIO, f"not known to be synced: {error!r}") for _ in files]

@@ -8,14 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pytest
 
-from ledger.append_queue import AppendQueue, CheckedEntry, PendingAppend, PendingRun, Room
-from ledger.errors import Unavailable
+from ledger.append_queue import AppendQueue, CheckedEntry, Item, PendingAppend, PendingChange, PendingRun, Room
+from ledger.errors import LedgerError, Unavailable
 from ledger.position import Position
 from ledger.run_calls import CommitRun
 from ledger.sync_crew import SyncCrew
@@ -37,7 +37,10 @@ class Written:
 class Disk:
     """Writes what it is given, in order; syncs can be made to wait or to fail, and it says what went into which."""
 
+    name = "orders"
+
     def __init__(self, entries: int = 100, size: int = 1000) -> None:
+        self.given_up: list[LedgerError] = []
         self.most = Room(entries, size)
         self.synced: list[list[int]] = []
         self.runs: list[int] = []
@@ -45,7 +48,6 @@ class Disk:
         self.written: list[int] = []
         self.inside = {"write": 0, "sync": 0}
         self.fail_next = 0
-        self._syncs: Exception | None = None
         self.free = threading.Event()
         self.free.set()
         self.entered = threading.Event()
@@ -63,23 +65,21 @@ class Disk:
             return Written(group)
 
     def begin_sync(self, written: list[Written]) -> int:
-        self._syncs = self.sync(written)
+        self.sync(written)
         return -1
 
-    def end_sync(self, written: list[Written], error: OSError | None) -> Exception | None:
+    def end_sync(self, written: list[Written], error: OSError | None) -> None:
         assert written
         assert error is None
-        return self._syncs
 
-    def sync(self, written: list[Written]) -> Exception | None:
+    def sync(self, written: list[Written]) -> None:
         with self._alone("sync"):
             assert written
             self.entered.set()
             assert self.free.wait(10)
             if self.fail_next:
                 self.fail_next -= 1
-                return OSError("as asked for")
-            return None
+                raise OSError("as asked for")
 
     def settle(self, written: list[Written], error: Exception | None) -> list[PendingAppend]:
         with self._alone("sync"):
@@ -95,6 +95,14 @@ class Disk:
             self.order.append(run.size)
             run.future.set_result(None)  # type: ignore[arg-type]
 
+    def make_change(self, change: PendingChange) -> None:
+        with self._alone("write"), self._alone("sync"):
+            change.future.set_result(change.change())
+
+    def give_up(self, error: LedgerError) -> None:
+        with self._alone("write"), self._alone("sync"):
+            self.given_up.append(error)
+
     def _done(self, items: list[PendingAppend]) -> None:
         self.synced.append([one.size for one in items])
         self.order += [one.size for one in items]
@@ -105,8 +113,10 @@ class Disk:
     def _alone(self, turn: str) -> Iterator[None]:
         self.inside[turn] += 1
         assert self.inside[turn] == 1, f"two threads have the {turn} turn"
-        yield
-        self.inside[turn] -= 1
+        try:
+            yield
+        finally:
+            self.inside[turn] -= 1
 
 
 @pytest.fixture
@@ -143,6 +153,14 @@ def held(disk: Disk) -> PendingAppend:
     disk.queue.put(first)
     assert disk.entered.wait(10)
     return first
+
+
+def closed(queue: AppendQueue[Written]) -> None:
+    """Close a queue, in time."""
+    closing = threading.Thread(target=queue.close, args=("over",), daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive(), "close waits for a turn that nobody has"
 
 
 def until(reached: Callable[[], bool]) -> None:
@@ -238,7 +256,7 @@ def test_what_a_failed_sync_leaves_is_written_again_before_all_that_came_later(
     putting.start()
     disk.free.set()
     putting.join(10)
-    queue.close("over")
+    closed(queue)
     assert disk.order == [1, *map(abs, behind)]
 
 
@@ -289,7 +307,8 @@ def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> 
             queue: AppendQueue[Written] = queue,
         ) -> list[PendingAppend]:
             if not stop.is_set():
-                queue.put(item(1), here=True)
+                with suppress(Unavailable):  # the queue may be closed since `stop` was looked at
+                    queue.put(item(1), here=True)
             return settle(written, error)
 
         disk.settle = busy  # type: ignore[method-assign]
@@ -303,7 +322,7 @@ def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> 
     finally:
         stop.set()
         for queue in queues:
-            queue.close("over")
+            closed(queue)
 
 
 @pytest.mark.parametrize("wait", ["wait_settled", "reclaim"])
@@ -336,7 +355,7 @@ def test_logs_that_wait_for_their_syncs_do_so_with_fewer_threads_than_logs(wait:
             assert end.future.result(10) == Position(0, 0)
             assert disk.order == [1, 2, 3]
         for queue in queues:
-            queue.close("over")
+            closed(queue)
 
 
 def test_many_threads_lose_nothing_and_each_keeps_its_order(make: Make) -> None:
@@ -353,8 +372,183 @@ def test_many_threads_lose_nothing_and_each_keeps_its_order(make: Make) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
-    queue.close("over")
+        thread.join(30)
+    closed(queue)
     assert len(disk.order) == 800
     for number in range(1, 5):
         assert [size for size in disk.order if size // 1000 == number] == [one.size for one in sent[number]]
+
+
+class Unforeseen(Exception):
+    """An error that no step of a log handles."""
+
+
+def broken(*_: object) -> None:
+    raise Unforeseen("bit flip")
+
+
+def given_up(disk: Disk, items: list[Item]) -> None:
+    """A log that was given up tells everybody: who waits, who comes, who closes it; it is sealed once."""
+    futures: list[Future[object]] = [item.future for item in items]
+    done, waiting = wait(futures, 10)
+    assert not waiting
+    for future in done:
+        with pytest.raises(Unavailable, match=r"'orders' is given up .*Unforeseen\('bit flip'\)"):
+            future.result()
+    until(lambda: bool(disk.given_up))
+    for here in (True, False):
+        with pytest.raises(Unavailable, match=r"'orders' is given up .*bit flip"):
+            disk.queue.put(item(9), here=here)
+    closed(disk.queue)
+    assert len(disk.given_up) == 1
+
+
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("step", ["write", "settle", "room"])
+def test_an_error_that_no_step_handles_gives_the_log_up(
+    make: Make, step: str, here: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, disk = make()
+    first = held(disk)
+    items: list[Item] = [item(2)]
+    setattr(disk, step, broken)
+    if step == "room":  # asked where several wait
+        change = PendingChange(lambda: None)
+        items.append(item(3))
+        for one in (change, *items):
+            queue.put(one)
+        disk.free.set()
+        change.future.result(10)
+    else:
+        for one in items:
+            queue.put(one, here=here)
+        disk.free.set()
+    if step == "settle":
+        items.append(first)
+    given_up(disk, items)
+    if step != "settle":
+        assert first.future.result(10) == Position(0, 0), "what was synced before is acknowledged"
+    assert "orders is given up, an error was not handled" in caplog.text
+    assert "bit flip" in caplog.text
+
+
+@pytest.mark.parametrize("step", ["commit_run", "make_change"])
+def test_an_error_of_a_run_or_a_change_gives_the_log_up(make: Make, step: str) -> None:
+    queue, disk = make()
+    held(disk)
+    setattr(disk, step, broken)
+    items: list[Item] = [PendingChange(lambda: None) if step == "make_change" else run(3), item(4)]
+    for one in items:
+        queue.put(one)
+    disk.free.set()
+    given_up(disk, items)
+
+
+def test_an_error_of_the_settling_tells_who_waits_for_it_in_the_writing_turn(make: Make) -> None:
+    queue, disk = make()
+    first = held(disk)
+    disk.settle = broken  # type: ignore[method-assign, assignment]
+    items: list[Item] = [item(2), run(3), item(4)]
+    for one in items:
+        queue.put(one)
+    until(lambda: len(disk.written) == 2)
+    disk.free.set()
+    given_up(disk, [first, *items])
+    assert not disk.runs
+
+
+@pytest.mark.parametrize("step", ["sync", "begin_sync", "end_sync"])
+def test_an_error_of_a_sync_is_what_the_log_settles_with(executor: ThreadPoolExecutor, step: str) -> None:
+    """Whatever it is, it is a sync that failed: the appends are written again, the log goes on."""
+    crew = SyncCrew(1, lambda: None)
+    disks = [Disk() for _ in range(2 if step == "sync" else 3)]  # two that wait for the only thread are begun together
+    for disk in disks:
+        disk.queue = AppendQueue(executor, crew, disk)
+    held(disks[0])
+    broken_disk, raised = disks[1], list[str]()
+    real = getattr(broken_disk, step)
+
+    def once(*arguments: object) -> object:
+        if not raised:
+            raised.append(step)
+            raise Unforeseen("bit flip")
+        return real(*arguments)
+
+    setattr(broken_disk, step, once)
+    items = [item(2) for _ in disks[1:]]
+    for disk, one in zip(disks[1:], items, strict=True):
+        disk.queue.put(one, here=True)
+    disks[0].free.set()
+    assert [one.future.result(10) for one in items] == [Position(0, 0) for _ in items]
+    assert raised == [step]
+    for disk in disks:
+        closed(disk.queue)
+        assert not disk.given_up
+    crew.close()
+
+
+class Refusing(ThreadPoolExecutor):
+    """Takes no more work once told; may have queued it all the same, as where no thread can be started."""
+
+    refuse = False
+    queues = False
+
+    def submit(self, *arguments: object) -> Future[object]:  # type: ignore[override]
+        if self.refuse and self.queues:
+            super().submit(*arguments)  # type: ignore[arg-type]
+        if self.refuse:
+            raise Unforeseen("bit flip")
+        return super().submit(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("queues", [True, False])
+def test_an_executor_that_refuses_leaves_nobody_waiting(crew: SyncCrew, queues: bool) -> None:
+    with Refusing(1) as executor:
+        disk = Disk()
+        queue = disk.queue = AppendQueue(executor, crew, disk)
+        before = threading.Event()
+        executor.submit(before.wait, 10)
+        executor.refuse, executor.queues = True, queues
+        one = item(1)
+        queue.put(one)
+        before.set()
+        given_up(disk, [one])
+
+
+def test_a_crew_without_a_thread_leaves_nobody_waiting(
+    executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = SyncCrew(1, lambda: None)
+    monkeypatch.setattr(crew, "_start", broken)
+    disk = Disk()
+    queue = disk.queue = AppendQueue(executor, crew, disk)
+    one = item(1)
+    queue.put(one)
+    given_up(disk, [one])
+
+
+def test_a_callback_that_raises_harms_nobody(make: Make) -> None:
+    queue, disk = make()
+    first = held(disk)
+    first.future.add_done_callback(broken)
+    behind = item(2)
+    queue.put(behind)
+    disk.free.set()
+    assert behind.future.result(10) == Position(0, 0)
+    closed(queue)
+    assert not disk.given_up
+
+
+def test_an_interrupted_caller_leaves_nobody_waiting(make: Make) -> None:
+    queue, disk = make()
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    disk.write = interrupted  # type: ignore[method-assign, assignment]
+    one = item(1)
+    with pytest.raises(KeyboardInterrupt):
+        queue.put(one, here=True)
+    with pytest.raises(Unavailable, match="KeyboardInterrupt"):
+        one.future.result(10)
+    closed(queue)

@@ -145,6 +145,84 @@ def test_a_run_waits_for_the_groups_before_it_and_what_comes_later_for_the_run(
     assert contents(log) == [b"before", b"a", b"r1", b"r2", b"z"]
 
 
+def raises(*_: object) -> None:
+    raise RuntimeError("bit flip")
+
+
+def test_a_log_whose_answer_raises_is_sealed_where_it_was_acknowledged(
+    store: Store, store_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, other = create(store, entries=100), create(store, "other", entries=100)
+    log.append([entry(b"before")]).result(20)
+    held = HeldSync(monkeypatch)
+    futures = in_flight(log, held)
+    monkeypatch.setattr(log._writer, "settle", raises)
+    held.free.set()
+    for future in futures:
+        with pytest.raises(Unavailable, match=r"log' is given up .*bit flip.* is not known"):
+            future.result(20)
+    for change in (lambda: log.append([entry(b"late")]).result(20), log.roll_over, log.terminate):
+        with pytest.raises(Unavailable, match=r"log' is given up until its broker is started again: .*bit flip"):
+            change()
+    deadline = time.monotonic() + 20
+    while log._writer.given_up is None or log._writer._queue._syncing:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert contents(log) == [b"before"]
+    (segment,) = log.describe().segments
+    assert (segment.entries, segment.close_ms > 0) == (1, True), "sealed"
+    assert "is given up, an error was not handled" in caplog.text
+    assert list(store.given_up()) == [log.name]
+    other.append([entry(b"other")]).result(20)
+    store.close()
+    again = open_store(store_path)
+    assert contents(again.ledger("log")) == [b"before"]
+    again.ledger("log").append([entry(b"after")]).result(20)
+    assert contents(again.ledger("log")) == [b"before", b"after"]
+    assert not again.given_up()
+    again.close()
+
+
+def test_a_sync_that_fails_in_an_odd_way_moves_the_log_to_a_new_ledger(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = create(store, entries=100)
+    log.append([entry(b"before")]).result(20)
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "sync_data", raises)
+        lost = log.append([entry(b"lost")])
+        with pytest.raises(Unavailable, match=r"bit flip.* is not known"):
+            lost.result(20)
+    log.append([entry(b"after")]).result(20)
+    assert contents(log) == [b"before", b"after"]
+    assert [segment.entries for segment in log.describe().segments] == [1, 1]
+
+
+def test_a_log_that_an_odd_error_kept_from_its_seal_is_recovered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would have two open ledgers in its record, and could never be opened again."""
+    log = create(store, entries=100)
+    log.append([entry(b"before")]).result(20)
+    with monkeypatch.context() as patch:
+        patch.setattr(log._writer.list, "seal", raises)
+        with pytest.raises(Unavailable, match="bit flip"):
+            log.roll_over()
+    log.append([entry(b"after")]).result(20)
+    assert contents(log) == [b"before", b"after"]
+
+
+def test_a_log_that_cannot_be_sealed_at_its_close_keeps_no_other_open(
+    store: Store, store_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = create(store, entries=100), create(store, "other", entries=100)
+    for one in (log, other):
+        one.append([entry(b"before")]).result(20)
+    monkeypatch.setattr(log._writer.list, "seal", raises)
+    store.close()
+    again = open_store(store_path)
+    assert [contents(again.ledger(name)) for name in ("log", "other")] == [[b"before"]] * 2
+    again.close()
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_faults_lose_nothing_double_nothing_and_keep_the_order(
     store_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
