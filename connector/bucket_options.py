@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from offload.s3_options import S3Options
 
 _RECORD_BYTES_MAX = 64 * 1024 * 1024
+_ADVICE = (
+    "Spark's Python processes have the environment in which the session was started: set credentials before that, on "
+    "every host, or name offloadProfile, offloadRole or credentialProvider"
+)
 
 BUCKET_OPTIONS: tuple[Option, ...] = (
     Option(
@@ -144,6 +148,7 @@ class BucketOptions:
             role_external_id=self.offload_role_external_id,
             bucket_owner=self.offload_bucket_owner,
             credential_provider=self.credential_provider,
+            advice=_ADVICE,
         )
 
     def store(self) -> ObjectStore:

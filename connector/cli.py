@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import msgspec
@@ -279,29 +278,6 @@ def seek(
     """The first position at or after a time."""
     found = opened(store).client.call("seek", SeekTime(canonical_name(name), timestamp_ms))
     show(output, found, lambda console: console.print(str(found.position)))
-
-
-@app.command()
-def serve(
-    store: Annotated[str | None, typer.Option("--store", "-s", help="Directory of the store.")] = None,
-    address: Annotated[
-        str | None, typer.Option(help="grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT, instead of the settings'.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings, see conf/broker.toml.")] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the store if there is none.")] = False,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Fence off a broker that holds it.")] = False,
-) -> None:
-    """Serve a store until it is told to stop."""
-    from ledger.broker.main import main
-
-    directory = store_location(store)
-    if "://" in directory:
-        raise typer.BadParameter(f"{directory!r} is an address: a broker serves a directory", param_hint="--store")
-    arguments = ["--store", directory, "--idle", "0"]
-    arguments += ["--address", address] if address else []
-    arguments += ["--config", str(config)] if config else []
-    arguments += ["--create"] * create + ["--take-over"] * take_over
-    raise typer.Exit(main(arguments))
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:

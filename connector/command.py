@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from connector.cli import app
+from connector.cli_broker import serve, stop
 from connector.cli_bytes import dump, verify
 from connector.cli_cursors import cursors, position_info
 from connector.cli_doctor import doctor
@@ -15,7 +16,7 @@ app.add_typer(cursors, name="cursor")
 dump.command("positioninfo")(position_info)
 app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")
-for command in (trim, terminate, properties, policy, offload, publish, verify, doctor):
+for command in (serve, stop, trim, terminate, properties, policy, offload, publish, verify, doctor):
     app.command()(command)
 
 __all__ = ["app"]

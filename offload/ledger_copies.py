@@ -42,6 +42,10 @@ from offload.transformed_ledger import Transform, transformed
 
 S3_DRIVER, DIRECTORY_DRIVER = "aws-s3", "filesystem"
 _MB = 1024 * 1024
+_ADVICE = (
+    "The broker has the environment of the process that started it. `ledger stop` ends it, and the next process that "
+    "uses the store starts one with its own environment"
+)
 
 
 class LedgerCopies:
@@ -210,6 +214,7 @@ def offloader_of(settings: Settings) -> LedgerCopies:
         kms_key=settings.managedLedgerOffloadKmsKey,
         bucket_owner=settings.managedLedgerOffloadBucketOwner,
         connections=settings.managedLedgerOffloadMaxThreads + settings.managedLedgerOffloadReadThreads + 4,
+        advice=_ADVICE,
     )
     return LedgerCopies(
         settings.managedLedgerOffloadBucket,

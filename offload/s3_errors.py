@@ -17,10 +17,14 @@ _BY_CODE: dict[str, tuple[type[LedgerError], str]] = {
     "NoSuchBucket": (NotFound, "Create the bucket, or correct its name"),
     **dict.fromkeys(("PreconditionFailed", "ConditionalRequestConflict", "412"), (AlreadyExists, "")),
     **dict.fromkeys(("InvalidRange", "416"), (Corrupt, "The object is shorter than its index says")),
-    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "InvalidToken"), (Unauthenticated, "")),
+    **dict.fromkeys(
+        ("ExpiredToken", "ExpiredTokenException", "InvalidToken"), (Unauthenticated, "Renew the credentials")
+    ),
     **dict.fromkeys(("SlowDown", "RequestTimeout", "Throttling", "TooManyRequests", "429"), (Unavailable, "")),
 }
 _CREDENTIALS = "Look at the credentials and at the policy of the bucket"
+# Operations by which boto3 fetches credentials while it signs a request to S3.
+_FETCHES = frozenset({"AssumeRole", "AssumeRoleWithWebIdentity", "CreateToken", "GetRoleCredentials"})
 
 
 @contextmanager
@@ -31,20 +35,23 @@ def s3_errors(what: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise _answered(error.response, what) from None
+        raise _answered(error.response, error.operation_name, what) from None
     except BotoCoreError as error:
         raise _unanswered(error, what) from None
     except OSError as error:  # a connection that broke inside of urllib3
         raise Unavailable(f"{what}: {error}") from None
 
 
-def _answered(response: Any, what: str) -> LedgerError:
+def _answered(response: Any, operation: str, what: str) -> LedgerError:
     said, status = response.get("Error", {}), response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     code, text = str(said.get("Code", "")), str(said.get("Message", ""))[:300]
+    if operation in _FETCHES:
+        kind = Unavailable if status >= 500 else Unauthenticated
+        return kind(f"{what}: {operation} answers {status} {code}", hint="Look at the role, its trust and the token")
     if status in {401, 403}:
         return Unauthenticated(f"{what}: S3 answers {status} {code}", hint=_CREDENTIALS)
-    kind, hint = _BY_CODE.get(code) or _BY_CODE.get(str(status)) or (Unavailable if status >= 500 else Refused, "")
-    return kind(f"{what}: S3 answers {status} {code}" + (f", {text}" if text != code else ""), hint=hint)
+    known, hint = _BY_CODE.get(code) or _BY_CODE.get(str(status)) or (Unavailable if status >= 500 else Refused, "")
+    return known(f"{what}: S3 answers {status} {code}" + (f", {text}" if text != code else ""), hint=hint)
 
 
 def _unanswered(error: Any, what: str) -> LedgerError:

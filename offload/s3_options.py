@@ -15,11 +15,13 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from ledger.errors import Refused, Unauthenticated
 
 ROLE_SESSION = "ledger-offload"
 _TIMEOUT_MS = 60_000
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class S3Options:
     attempts: int = 5
     connect_timeout_ms: int = 10_000
     read_timeout_ms: int = _TIMEOUT_MS
+    advice: str = ""
+    """Where this process's credentials come from; part of the error when they are missing or refused."""
 
     def __post_init__(self) -> None:
         if self.kms_key and self.encryption != "aws:kms":
@@ -75,30 +79,31 @@ class S3Options:
 
     def object_store_options(self, address: str) -> dict[str, str]:
         """The same for Rust's `object_store`, with the credentials as they are now."""
-        session = self._session(address)
-        found = session.get_credentials()
-        if found is None:
-            raise Unauthenticated(f"there are no credentials for {address}")
-        keys = found.get_frozen_credentials()
+        session = self.session(address)
+        keys, endpoint = self._keys(session, address), self._endpoint(session)
+        by_path = bool(endpoint) if self.path_style is None else self.path_style
         told = {
             "AWS_ACCESS_KEY_ID": keys.access_key,
             "AWS_SECRET_ACCESS_KEY": keys.secret_key,
             "AWS_SESSION_TOKEN": keys.token,
             "AWS_REGION": self.region or session.region_name or "us-east-1",
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_ALLOW_HTTP": "true" if self.endpoint.startswith("http://") else "",
-            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if self.by_path else "true",
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ALLOW_HTTP": "true" if endpoint.startswith("http://") else "",
+            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if by_path else "true",
         }
         return {name: value for name, value in told.items() if value}
 
     def client(self, address: str, *, once: bool = False) -> Any:
         """A new client of S3, in this process; with `once` it tries everything once."""
-        session, attempts = self._session(address), 1 if once else self.attempts
+        return self.client_of(self.session(address), once=once)
+
+    def client_of(self, session: Any, *, once: bool = False) -> Any:
+        """The same of a session that is there."""
         from botocore.config import Config
 
         config = Config(
-            s3={"addressing_style": "path" if self.by_path else "virtual"},
-            retries={"mode": "standard", "total_max_attempts": attempts},
+            s3={"addressing_style": self._addressing_style},
+            retries={"mode": "standard", "total_max_attempts": 1 if once else self.attempts},
             connect_timeout=self.connect_timeout_ms / 1000,
             read_timeout=self.read_timeout_ms / 1000,
             max_pool_connections=self.connections,
@@ -111,7 +116,15 @@ class S3Options:
         region = self.region or session.region_name or ("us-east-1" if self.endpoint else None)
         return session.client("s3", endpoint_url=self.endpoint or None, region_name=region, config=config)
 
-    def _session(self, address: str) -> Any:
+    @property
+    def _addressing_style(self) -> str:
+        """`auto` without a wish: an endpoint that only boto3 knows, from the environment, is addressed by path."""
+        if self.path_style is None and not self.endpoint:
+            return "auto"
+        return "path" if self.by_path else "virtual"
+
+    def session(self, address: str) -> Any:
+        """A new session of boto3 with the credentials for an address, in this process."""
         try:
             import boto3
         except ImportError as missing:
@@ -125,6 +138,27 @@ class S3Options:
             return self._assumed(session) if self.role else session
         except BotoCoreError as wrong:
             raise Unauthenticated(f"no session for {address}: {wrong}") from None
+
+    def _endpoint(self, session: Any) -> str:
+        """The endpoint of the options, else one that boto3 has from the environment or the AWS files, else none."""
+        found = self.endpoint or str(self.client_of(session).meta.endpoint_url)
+        return "" if (urlsplit(found).hostname or "").endswith(_AMAZON) else found
+
+    def _keys(self, session: Any, address: str) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            found = session.get_credentials()
+            keys = found and found.get_frozen_credentials()
+        except ClientError as refused:
+            code = refused.response.get("Error", {}).get("Code", "")
+            said = f"no credentials for {address}: {refused.operation_name} answers {code}"
+            raise Unauthenticated(said, hint=self.advice) from None
+        except BotoCoreError as wrong:
+            raise Unauthenticated(f"no credentials for {address}: {wrong}", hint=self.advice) from None
+        if keys is None:
+            raise Unauthenticated(f"there are no credentials for {address}", hint=self.advice)
+        return keys
 
     def _named(self) -> dict[str, str]:
         return {"profile_name": self.profile} if self.profile else {}

@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
 from ledger.clock import pause
 from ledger.entry import Buffer
-from ledger.errors import Corrupt, NotFound, Refused, Unavailable
+from ledger.errors import Corrupt, NotFound, Refused, Unauthenticated, Unavailable
 from offload.object_address import ObjectAddress
 from offload.object_store import (
     PARTS_MAX,
@@ -49,6 +49,7 @@ class S3Store:
         self._lock = threading.Lock()
         self._clients: dict[bool, Any] = {}
         self._made_in = 0
+        self._found_by = ""
 
     def __getstate__(self) -> tuple[ObjectAddress, S3Options]:
         return self._address, self._options
@@ -72,9 +73,8 @@ class S3Store:
     ) -> str:
         """Write a whole object."""
         condition = {"IfNoneMatch": "*"} if only_new else {"IfMatch": f'"{if_match}"'} if if_match else {}
-        client = self._client(once=bool(condition))
-        with s3_errors(f"put {self._named(key)}"):
-            answer = client.put_object(
+        with self._asking(f"put {self._named(key)}"):
+            answer = self._client(once=bool(condition)).put_object(
                 **self._object(key),
                 **self._options.write_request(),
                 **condition,
@@ -88,7 +88,7 @@ class S3Store:
         """A whole object of at most `most` bytes."""
 
         def fetch() -> FetchedObject:
-            with s3_errors(f"get {self._named(key)}"):
+            with self._asking(f"get {self._named(key)}"):
                 answer = self._client().get_object(**self._object(key), **self._options.request())
                 with closing(answer["Body"]) as body:
                     if answer["ContentLength"] > most:
@@ -107,7 +107,7 @@ class S3Store:
         wanted = f"bytes={start}-{start + length - 1}"
 
         def fetch() -> Buffer:
-            with s3_errors(f"get {wanted} of {self._named(key)}"):
+            with self._asking(f"get {wanted} of {self._named(key)}"):
                 answer = self._client().get_object(**self._object(key), **self._options.request(), Range=wanted)
                 with closing(answer["Body"]) as body:
                     stated = answer["ContentLength"]
@@ -123,7 +123,7 @@ class S3Store:
 
     def head(self, key: str) -> ObjectHead:
         """What is known of an object."""
-        with s3_errors(f"head {self._named(key)}"):
+        with self._asking(f"head {self._named(key)}"):
             answer = self._client().head_object(**self._object(key), **self._options.request())
         return _head_of(key, answer)
 
@@ -134,7 +134,7 @@ class S3Store:
             said["StartAfter"] = self._address.key(after)
         skip = len(self._address.key(""))
         while True:
-            with s3_errors(f"list {self.address}"):
+            with self._asking(f"list {self.address}"):
                 page = self._client().list_objects_v2(**said)
             for found in page.get("Contents", ()):
                 modified_ms = int(found["LastModified"].timestamp() * 1000)
@@ -148,7 +148,7 @@ class S3Store:
         left = iter(keys)
         while names := list(islice(left, _DELETE_AT_ONCE)):
             listed = [{"Key": self._address.key(require_key(name))} for name in names]
-            with s3_errors(f"delete {len(names)} objects of {self.address}, {names[0]!r} the first"):
+            with self._asking(f"delete {len(names)} objects of {self.address}, {names[0]!r} the first"):
                 answer = self._client().delete_objects(
                     Bucket=self._address.bucket,
                     Delete={"Objects": listed, "Quiet": True},
@@ -164,7 +164,7 @@ class S3Store:
 
     def begin_upload(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin an object in parts."""
-        with s3_errors(f"begin {self._named(key)}"):
+        with self._asking(f"begin {self._named(key)}"):
             answer = self._client().create_multipart_upload(
                 **self._object(key),
                 **self._options.write_request(),
@@ -177,7 +177,7 @@ class S3Store:
         """Put one part."""
         if not 1 <= number <= PARTS_MAX:
             raise Refused(f"part {number} of {upload.key!r} is outside 1 to {PARTS_MAX}")
-        with s3_errors(f"put part {number} of {self._named(upload.key)}"):
+        with self._asking(f"put part {number} of {self._named(upload.key)}"):
             answer = self._client().upload_part(
                 **self._part_of(upload), PartNumber=number, Body=data, ContentLength=size
             )
@@ -188,7 +188,7 @@ class S3Store:
         found: dict[int, tuple[Any, UploadedPart]] = {}
         after = 0
         while True:
-            with s3_errors(f"list the parts of {self._named(upload.key)}"):
+            with self._asking(f"list the parts of {self._named(upload.key)}"):
                 page = self._client().list_parts(**self._part_of(upload), PartNumberMarker=after)
             for listed in page.get("Parts", ()):
                 part = (listed["LastModified"], UploadedPart(listed["PartNumber"], _etag(listed), listed["Size"]))
@@ -203,7 +203,7 @@ class S3Store:
             raise Refused(f"upload {upload.upload_id} of {upload.key!r} was to be completed without a part")
         listed = [{"PartNumber": part.number, "ETag": f'"{part.etag}"'} for part in parts]
         try:
-            with s3_errors(f"complete {self._named(upload.key)}"):
+            with self._asking(f"complete {self._named(upload.key)}"):
                 self._client().complete_multipart_upload(**self._part_of(upload), MultipartUpload={"Parts": listed})
         except NotFound:
             # Perhaps the answer to the first attempt was lost: then the object is there.
@@ -212,7 +212,7 @@ class S3Store:
     def abort(self, upload: Upload) -> None:
         """Throw an upload away."""
         try:
-            with s3_errors(f"abort {self._named(upload.key)}"):
+            with self._asking(f"abort {self._named(upload.key)}"):
                 self._client().abort_multipart_upload(**self._part_of(upload))
         except NotFound:
             return
@@ -222,7 +222,7 @@ class S3Store:
         said = {"Bucket": self._address.bucket, "Prefix": self._address.key(prefix), **self._options.request()}
         skip = len(self._address.key(""))
         while True:
-            with s3_errors(f"list the uploads of {self.address}"):
+            with self._asking(f"list the uploads of {self.address}"):
                 page = self._client().list_multipart_uploads(**said)
             for found in page.get("Uploads", ()):
                 yield Upload(found["Key"][skip:], found["UploadId"])
@@ -242,8 +242,26 @@ class S3Store:
             if self._made_in != os.getpid():
                 self._clients, self._made_in = {}, os.getpid()
             if once not in self._clients:
-                self._clients[once] = self._options.client(self.address, once=once)
+                session = self._options.session(self.address)
+                self._found_by = getattr(session.get_credentials(), "method", "")
+                self._clients[once] = self._options.client_of(session, once=once)
             return self._clients[once]
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """Turn what boto3 raises into errors that begin with `what`, the operation and the object.
+
+        After missing or refused credentials the next request looks for them again: a file or token may be new by then.
+        """
+        try:
+            with s3_errors(what):
+                yield
+        except Unauthenticated as refused:
+            with self._lock:
+                self._clients, found_by = {}, self._found_by
+            said = f" (credentials found by {found_by!r})" if found_by else ""
+            hint = ". ".join(filter(None, (refused.hint, self._options.advice)))
+            raise Unauthenticated(f"{refused.message}{said}", hint=hint) from None
 
     def _object(self, key: str) -> dict[str, str]:
         return {"Bucket": self._address.bucket, "Key": self._address.key(require_key(key))}

@@ -48,8 +48,8 @@ class S3Server:
     endpoint: str
 
     @classmethod
-    def start(cls, directory: Path) -> Self:
-        """A server that keeps its objects in `directory`, ready to be asked."""
+    def start(cls, directory: Path, *arguments: str) -> Self:
+        """A server that keeps its objects in `directory`, ready to be asked; `arguments` are more of SeaweedFS's."""
         directory.mkdir(parents=True, exist_ok=True)
         ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
@@ -65,7 +65,7 @@ class S3Server:
             "-master.volumeSizeLimitMB=1024", "-master.telemetry=false", "-master.electionTimeout=1s",
             "-volume.max=0", "-volume.preStopSeconds=0", "-s3.port.iceberg=0", "-s3.port.lance=0",
             "-s3", f"-s3.config={config}",
-            *(f"-{name}.port={port}" for name, port in ports.items()),
+            *(f"-{name}.port={port}" for name, port in ports.items()), *arguments,
         ]  # fmt: skip
         with (directory / "server.log").open("wb") as log:
             # The binary of an installed package, and numbers.

@@ -5,7 +5,7 @@ Rules
   so that many processes that begin at once start exactly one.
 - The broker is started in a session of its own, under a supervisor, with its output in `<store>/broker.log`: it
   outlives whoever started it. It finds the packages that its starter uses, and nothing else on its starter's path: a
-  script's own `queue.py` must not become the broker's.
+  script's own `queue.py` must not become the broker's. It has its starter's environment: see `broker_environment`.
 - A store has one supervisor: it holds a lock that its children do not inherit. While it brings a broker back, a start
   waits for that one.
 - A start that finds a broker holding the store waits for that one to answer. A start that fails leaves a directory that
@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ledger.broker.broker_environment import broker_environment
 from ledger.broker.client import Client
 from ledger.broker.credentials import Credentials
 from ledger.broker.discovery import BrokerRecord
@@ -91,11 +92,21 @@ def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_
     Whoever used that one finds this one: at the store's private socket, as soon as it answers. Raises what
     `connect_store` raises; Refused when a broker that somebody else started with arguments has the store.
     """
+    stop_broker(store, private_only=True, deadline_ms=deadline_ms)
+    return _started(store, True, deadline_ms, arguments)
+
+
+def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 30_000) -> bool:
+    """Ask the broker of a store to leave, and wait until it does not answer any more; False if none answered.
+
+    The next process that uses the store starts one. With `private_only`, raises Refused for a broker that listens
+    elsewhere, too.
+    """
     _require_directory(store)
-    until = monotonic_ms() + deadline_ms
+    until, found = monotonic_ms() + deadline_ms, False
     while (client := _answering(store, deadline_ms)) is not None:
-        record = BrokerRecord.read(store)
-        if record is not None and record.remote:
+        record, found = BrokerRecord.read(store), True
+        if private_only and record is not None and record.remote:
             raise Refused(
                 f"the store {store} is served at {record.remote} already",
                 hint="Use that address, or stop that broker first",
@@ -104,9 +115,9 @@ def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_
             client.call("shutdown", Empty(), deadline_ms=0)
         client.close()
         if monotonic_ms() >= until:
-            raise Unavailable(f"the private broker of {store} does not leave", hint=f"See {store / 'broker.log'}")
+            raise Unavailable(f"the broker of {store} does not leave", hint=f"See {store / 'broker.log'}")
         pause(50)
-    return _started(store, True, deadline_ms, arguments)
+    return found
 
 
 def _require_directory(store: Path) -> None:
@@ -206,9 +217,7 @@ def _spawn(store: Path, log: Path, arguments: Sequence[str]) -> subprocess.Popen
 
 
 def _supervisor(store: Path, log: Path, arguments: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_package_paths()), "PYTHONSAFEPATH": "1"}
-    for name in [name for name in environment if name.startswith(("SPARK_", "PYSPARK_")) or "SECRET" in name]:
-        del environment[name]
+    environment = broker_environment(os.environ, _package_paths())
     command = [
         sys.executable,
         "-m",

@@ -213,3 +213,32 @@ def test_the_bucket_stands_in_the_path_where_an_endpoint_is_named() -> None:
     assert S3Options(endpoint="http://x").by_path
     assert not S3Options().by_path
     assert not S3Options(endpoint="http://x", path_style=False).by_path
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_an_endpoint_of_the_environment_is_used_by_path(
+    name: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, recorder.endpoint.replace("127.0.0.1", "localhost"))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-3")
+    given = S3Options(credential_provider="providers_of_test:provider")
+    assert "/eu-west-3/s3/" in put(recorder, given)["authorization"]
+    told = given.object_store_options("s3://bucket")
+    assert told["AWS_ENDPOINT_URL"] == recorder.endpoint.replace("127.0.0.1", "localhost")
+    assert (told["AWS_ALLOW_HTTP"], told["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"]) == ("true", "false")
+
+
+def test_amazons_own_endpoint_is_not_told_to_others() -> None:
+    told = S3Options(credential_provider="providers_of_test:provider", region="eu-west-3").object_store_options(
+        "s3://b"
+    )
+    assert "AWS_ENDPOINT_URL" not in told
+    assert told["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] == "true"
+
+
+def test_credentials_that_are_not_there_are_missed_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "alone")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    for ask in (S3Options().object_store_options, lambda address: open_object_store(address).put("key", b"data")):
+        with pytest.raises(Unauthenticated, match=r"s3://bucket.*Partial credentials.*missing: AWS_SECRET_ACCESS_KEY"):
+            ask("s3://bucket")

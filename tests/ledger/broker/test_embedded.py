@@ -95,11 +95,15 @@ def test_a_users_own_modules_do_not_become_the_brokers(rig: Rig, tmp_path: Path)
     rig.supervised()
 
 
-def test_no_secret_of_the_starter_reaches_the_broker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+def test_a_broker_inherits_credentials_and_none_of_sparks_secrets(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "for-the-broker")
+    monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "hush")
     connect_store(rig.store, create=True)
     for pid in rig.supervised():
-        assert b"hush" not in Path(f"/proc/{pid}/environ").read_bytes()
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"AWS_SECRET_ACCESS_KEY=for-the-broker" in environment
+        assert b"hush" not in environment
+        assert b"for-the-broker" not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_a_broker_that_cannot_run_is_given_up_and_its_starter_told_why(
