@@ -73,7 +73,7 @@ class Left:
     def of(cls, store: Path, copies: Path) -> Left:
         """What lies in `store` now."""
         copies.mkdir()
-        for path in (*store.glob("metadata.sqlite*"), *store.glob("ledgers/*.index")):
+        for path in (*store.glob("metadata.sqlite*"), *store.glob("metadata.commit"), *store.glob("ledgers/*.index")):
             shutil.copyfile(path, copies / path.name)
         (data,) = store.glob("ledgers/*.ledger")
         size = data.stat().st_size
@@ -83,7 +83,7 @@ class Left:
 
     def restore(self) -> None:
         """Make everything as it was, and durable."""
-        for path in self.store.glob("metadata.sqlite*"):
+        for path in (*self.store.glob("metadata.sqlite*"), *self.store.glob("metadata.commit")):
             path.unlink()
         for copy in self.copies.iterdir():
             folder = self.store / "ledgers" if copy.suffix == ".index" else self.store

@@ -22,7 +22,7 @@ from ledger.clock import system_clock_ms
 from ledger.cursor import cursor_info
 from ledger.entry import ParsedEntry, entry_rows, is_arrow, is_marker, parse_entry
 from ledger.errors import Corrupt, DataLoss, NotFound, Refused
-from ledger.metadata import Metadata, SegmentRecord
+from ledger.metadata import TABLES, Metadata, SegmentRecord
 from ledger.metadata_value import parse_cursor_info, parse_ledger_info
 from ledger.metadata_view import MetadataView
 from ledger.names import canonical_name, nearest
@@ -107,7 +107,7 @@ def record(
 ) -> None:
     """A record of a store of ours, as Pulsar's metadata store would hold it. No broker is needed."""
     path = Path(store_location(store)) / "metadata.sqlite"
-    records, canonical = Metadata(MetadataView(path), system_clock_ms), canonical_name(name)
+    records, canonical = Metadata(MetadataView(path, TABLES), system_clock_ms), canonical_name(name)
     found = records.ledger(canonical)
     if cursor is None:
         _show(output, MessageToDict(found.info))
@@ -172,12 +172,9 @@ def _verify(
 
 def _sealed_here(directory: Path, name: str) -> dict[int, SegmentRecord | None]:
     """The ledgers that the metadata lists now; None for one that is open, or in object storage only."""
-    records = Metadata.open(directory / "metadata.sqlite", system_clock_ms)
-    try:
-        kept = {record.ledger_id: record for record in records.segments(name)}
-        listed = records.ledger(name).info.ledgerInfo
-    finally:
-        records.close()
+    records = Metadata(MetadataView(directory / "metadata.sqlite", TABLES), system_clock_ms)
+    kept = {record.ledger_id: record for record in records.segments(name)}
+    listed = records.ledger(name).info.ledgerInfo
     return {one.ledgerId: kept[one.ledgerId] if one.timestamp and not _is_remote(one) else None for one in listed}
 
 

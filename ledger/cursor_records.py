@@ -17,12 +17,22 @@ from ledger.metadata_file import MetadataFile
 from ledger.partition_record import require_ledger
 from ledger.position import Position
 from ledger.proto.managed_ledger_pb2 import ManagedCursorInfo
+from ledger.record_tables import RecordTable
 
-CURSOR_TABLE = """
-CREATE TABLE cursor (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, name TEXT NOT NULL,
-  version INTEGER NOT NULL, info BLOB NOT NULL, floor_ledger INTEGER, floor_entry INTEGER,
-  holder TEXT NOT NULL, lease_until_ms INTEGER NOT NULL, PRIMARY KEY (ledger, name)) WITHOUT ROWID;
-"""
+CURSOR_TABLE = RecordTable(
+    "cursor",
+    (
+        "ledger TEXT NOT NULL REFERENCES ledger_row ON DELETE CASCADE",
+        "name TEXT NOT NULL",
+        "version INTEGER NOT NULL",
+        "info BLOB NOT NULL",
+        "floor_ledger INTEGER",
+        "floor_entry INTEGER",
+        "holder TEXT NOT NULL",
+        "lease_until_ms INTEGER NOT NULL",
+    ),
+    "PRIMARY KEY (ledger, name)",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +97,12 @@ class CursorRecords:
                 require_ledger(c, cursor.ledger)
                 _require_own_case(c, cursor)
                 return c.execute(
-                    "INSERT OR IGNORE INTO cursor (info, floor_ledger, floor_entry, holder, lease_until_ms, ledger, "
-                    "name, version) VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+                    "INSERT OR IGNORE INTO cursor_row (info, floor_ledger, floor_entry, holder, lease_until_ms, "
+                    "ledger, name, version) VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
                     values,
                 ).rowcount
             return c.execute(
-                "UPDATE cursor SET info = ?, floor_ledger = ?, floor_entry = ?, holder = ?, lease_until_ms = ?, "
+                "UPDATE cursor_row SET info = ?, floor_ledger = ?, floor_entry = ?, holder = ?, lease_until_ms = ?, "
                 "version = version + 1 WHERE ledger = ? AND name = ? AND version = ?",
                 (*values, expected),
             ).rowcount
@@ -103,7 +113,7 @@ class CursorRecords:
     def delete(self, ledger: str, name: str) -> bool:
         """Delete a cursor; False when there was none."""
         done = self._file.change(
-            lambda c: c.execute("DELETE FROM cursor WHERE ledger = ? AND name = ?", (ledger, name)).rowcount
+            lambda c: c.execute("DELETE FROM cursor_row WHERE ledger = ? AND name = ?", (ledger, name)).rowcount
         )
         return done == 1
 

@@ -22,11 +22,20 @@ from ledger.delivery_calls import Share
 from ledger.errors import Refused
 from ledger.metadata_file import MetadataFile
 from ledger.position import Position
+from ledger.record_tables import RecordTable
 
-DELIVERY_TABLE = """
-CREATE TABLE IF NOT EXISTS delivery (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, cursor TEXT NOT NULL,
-  record INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (ledger, cursor, record))"""
-DEAD = -1
+DELIVERY_TABLE = RecordTable(
+    "delivery",
+    (
+        "ledger TEXT NOT NULL REFERENCES ledger_row ON DELETE CASCADE",
+        "cursor TEXT NOT NULL",
+        "record INTEGER NOT NULL",
+        "body BLOB NOT NULL",
+    ),
+    "PRIMARY KEY (ledger, cursor, record)",
+    rowid=True,
+)
+DEAD, _RECORD_MAX = -1, 2**63 - 1
 BODY_BYTES_MAX = 2**29
 _DEFLATED, _DEFLATED_FROM = 0x00, 64 * 1024
 _HEAD = struct.Struct(">BI")
@@ -63,7 +72,7 @@ class DeliveryRecords:
 
         def change(c: sqlite3.Connection) -> None:
             c.execute(
-                "DELETE FROM delivery WHERE ledger = ? AND cursor = ? AND record > 0 AND record <> ?",
+                "DELETE FROM delivery_row WHERE ledger = ? AND cursor = ? AND record > 0 AND record <> ?",
                 (ledger, cursor, after),
             )
             _insert(c, ledger, cursor, record.record, record)
@@ -76,9 +85,12 @@ class DeliveryRecords:
 
     def forget(self, ledger: str, cursor: str, *, dead_only: bool = False) -> None:
         """Forget the records of a cursor, or its dead letters."""
-        least = "record = -1" if dead_only else "record >= -1"
+        most = DEAD if dead_only else _RECORD_MAX
         self._file.change(
-            lambda c: c.execute(f"DELETE FROM delivery WHERE ledger = ? AND cursor = ? AND {least}", (ledger, cursor))  # noqa: S608 — ours
+            lambda c: c.execute(
+                "DELETE FROM delivery_row WHERE ledger = ? AND cursor = ? AND record BETWEEN ? AND ?",
+                (ledger, cursor, DEAD, most),
+            )
         )
 
     def _one(self, which: str, ledger: str, cursor: str, record: int) -> DeliveryRecord | None:
@@ -92,7 +104,7 @@ class DeliveryRecords:
 
 
 def _insert(c: sqlite3.Connection, ledger: str, cursor: str, number: int, record: DeliveryRecord) -> None:
-    c.execute("INSERT OR REPLACE INTO delivery VALUES (?, ?, ?, ?)", (ledger, cursor, number, _deflated(record)))
+    c.execute("INSERT OR REPLACE INTO delivery_row VALUES (?, ?, ?, ?)", (ledger, cursor, number, _deflated(record)))
 
 
 def _deflated(record: DeliveryRecord) -> bytes:

@@ -17,6 +17,7 @@ import msgspec
 from ledger.errors import Refused, Terminated
 from ledger.metadata_file import MetadataFile
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from ledger.record_tables import RecordTable
 from ledger.run_calls import StagedPart
 
 
@@ -44,6 +45,11 @@ class Manifest(msgspec.Struct, frozen=True):
     committed_ms: int = 0
 
 
+MANIFEST_TABLE = RecordTable(
+    "manifest",
+    ("query TEXT NOT NULL", "batch INTEGER NOT NULL", "body BLOB NOT NULL"),
+    "PRIMARY KEY (query, batch)",
+)
 _MANIFEST = msgspec.json.Decoder(Manifest)
 
 
@@ -81,9 +87,9 @@ class ManifestRecords:
                     )
             for run in manifest.runs:
                 _require_going(c, run.ledger)
-            c.execute("DELETE FROM manifest WHERE query = ?", (manifest.query,))
+            c.execute("DELETE FROM manifest_row WHERE query = ?", (manifest.query,))
             c.execute(
-                "INSERT INTO manifest VALUES (?, ?, ?)",
+                "INSERT INTO manifest_row VALUES (?, ?, ?)",
                 (manifest.query, manifest.batch, msgspec.json.encode(manifest)),
             )
 
@@ -94,7 +100,7 @@ class ManifestRecords:
         body = msgspec.json.encode(msgspec.structs.replace(manifest, done=True))
         key = (manifest.query, manifest.batch)
         self._file.change(
-            lambda c: c.execute("UPDATE manifest SET body = ? WHERE query = ? AND batch = ?", (body, *key))
+            lambda c: c.execute("UPDATE manifest_row SET body = ? WHERE query = ? AND batch = ?", (body, *key))
         )
 
     def forget_before(self, cutoff_ms: int) -> None:
@@ -103,7 +109,7 @@ class ManifestRecords:
         found = [_MANIFEST.decode(row[0]) for row in rows]
         past = [(m.query,) for m in found if m.once and m.done and m.committed_ms < cutoff_ms]
         if past:
-            self._file.change(lambda c: c.executemany("DELETE FROM manifest WHERE query = ?", past))
+            self._file.change(lambda c: c.executemany("DELETE FROM manifest_row WHERE query = ?", past))
 
 
 def require_none_pending(c: sqlite3.Connection, ledger: str) -> None:

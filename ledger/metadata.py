@@ -32,44 +32,78 @@ from ledger.cursor_records import CURSOR_TABLE, CursorRecords, slowest_of
 from ledger.deduplication import KnownSequence
 from ledger.delivery_records import DELIVERY_TABLE, DeliveryRecords
 from ledger.errors import NotFound, Refused
-from ledger.manifest_records import ManifestRecords, require_none_pending
+from ledger.manifest_records import MANIFEST_TABLE, ManifestRecords, require_none_pending
 from ledger.metadata_file import MetadataFile
 from ledger.partition_record import extend_partitioned, insert_ledger, insert_partitioned, require_ledger
 from ledger.policy_records import POLICY_TABLE, PolicyRecords
 from ledger.position import Position
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from ledger.record_tables import RecordTable
 from ledger.run import CommittedBatch
 from ledger.trimmed_records import TRIMMED_TABLE, TrimmedRecords, remember_trimmed
 from ledger.unwanted_objects import UNWANTED_TABLE, UnwantedRecords, put_all_unwanted, put_unwanted
 
-_SCHEMA = """
-CREATE TABLE store (id TEXT NOT NULL, host TEXT NOT NULL, created_ms INTEGER NOT NULL,
-  epoch INTEGER NOT NULL, next_ledger_id INTEGER NOT NULL);
-CREATE TABLE ledger (name TEXT PRIMARY KEY, folded TEXT NOT NULL UNIQUE, incarnation TEXT NOT NULL,
-  version INTEGER NOT NULL, info BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE segment (ledger_id INTEGER PRIMARY KEY, ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE,
-  block_bytes INTEGER NOT NULL, first_row INTEGER NOT NULL, rows INTEGER NOT NULL, file_bytes INTEGER NOT NULL,
-  created_ms INTEGER NOT NULL);
-CREATE INDEX segment_of_ledger ON segment (ledger);
-CREATE TABLE run (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, query TEXT NOT NULL,
-  batch INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (ledger, query)) WITHOUT ROWID;
-CREATE TABLE manifest (query TEXT NOT NULL, batch INTEGER NOT NULL, body BLOB NOT NULL,
-  PRIMARY KEY (query, batch)) WITHOUT ROWID;
-CREATE TABLE schema (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, version INTEGER NOT NULL,
-  body BLOB NOT NULL, PRIMARY KEY (ledger, version)) WITHOUT ROWID;
-"""
-_SEQUENCE_TABLE = """
-CREATE TABLE IF NOT EXISTS sequence (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, producer TEXT NOT NULL,
-  sequence_id INTEGER NOT NULL, last_ms INTEGER NOT NULL, PRIMARY KEY (ledger, producer)) WITHOUT ROWID"""
-# The first stores were made without these.
-_LATER = {
-    "policy": POLICY_TABLE,
-    "sequence": _SEQUENCE_TABLE,
-    "unwanted": UNWANTED_TABLE,
-    "delivery": DELIVERY_TABLE,
-    "trimmed": TRIMMED_TABLE,
-}
-_SCHEMA += CURSOR_TABLE + "".join(table + ";\n" for table in _LATER.values())
+_IN_LEDGER = "ledger TEXT NOT NULL REFERENCES ledger_row ON DELETE CASCADE"
+TABLES = (
+    RecordTable(
+        "store",
+        (
+            "id TEXT NOT NULL",
+            "host TEXT NOT NULL",
+            "created_ms INTEGER NOT NULL",
+            "epoch INTEGER NOT NULL",
+            "next_ledger_id INTEGER NOT NULL",
+            "commits INTEGER NOT NULL DEFAULT 0",
+        ),
+        rowid=True,
+        counted=False,
+    ),
+    RecordTable(
+        "ledger",
+        (
+            "name TEXT PRIMARY KEY",
+            "folded TEXT NOT NULL UNIQUE",
+            "incarnation TEXT NOT NULL",
+            "version INTEGER NOT NULL",
+            "info BLOB NOT NULL",
+        ),
+    ),
+    RecordTable(
+        "segment",
+        (
+            "ledger_id INTEGER PRIMARY KEY",
+            _IN_LEDGER,
+            "block_bytes INTEGER NOT NULL",
+            "first_row INTEGER NOT NULL",
+            "rows INTEGER NOT NULL",
+            "file_bytes INTEGER NOT NULL",
+            "created_ms INTEGER NOT NULL",
+        ),
+        indexed="ledger",
+        rowid=True,
+    ),
+    RecordTable(
+        "run",
+        (_IN_LEDGER, "query TEXT NOT NULL", "batch INTEGER NOT NULL", "body BLOB NOT NULL"),
+        "PRIMARY KEY (ledger, query)",
+    ),
+    MANIFEST_TABLE,
+    RecordTable(
+        "schema",
+        (_IN_LEDGER, "version INTEGER NOT NULL", "body BLOB NOT NULL"),
+        "PRIMARY KEY (ledger, version)",
+    ),
+    RecordTable(
+        "sequence",
+        (_IN_LEDGER, "producer TEXT NOT NULL", "sequence_id INTEGER NOT NULL", "last_ms INTEGER NOT NULL"),
+        "PRIMARY KEY (ledger, producer)",
+    ),
+    CURSOR_TABLE,
+    POLICY_TABLE,
+    UNWANTED_TABLE,
+    DELIVERY_TABLE,
+    TRIMMED_TABLE,
+)
 _COMMITTED = msgspec.json.Decoder(CommittedBatch)
 
 
@@ -121,13 +155,15 @@ class Metadata:
     def create(cls, path: Path, store_id: str, host: str, clock: Clock) -> Self:
         """The metadata of a new store."""
         row = (store_id, host, clock())
-        file = MetadataFile.create(path, _SCHEMA, lambda c: c.execute("INSERT INTO store VALUES (?, ?, ?, 0, 0)", row))
+        file = MetadataFile.create(
+            path, TABLES, lambda c: c.execute("INSERT INTO store_row VALUES (?, ?, ?, 0, 0, 0)", row)
+        )
         return cls(file, clock)
 
     @classmethod
     def open(cls, path: Path, clock: Clock) -> Self:
         """The metadata of an existing store."""
-        return cls(MetadataFile.open(path), clock)
+        return cls(MetadataFile.open(path, TABLES), clock)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -140,15 +176,11 @@ class Metadata:
 
     def adopt(self, host: str) -> None:
         """The store has moved here for good."""
-        self._file.change(lambda c: c.execute("UPDATE store SET host = ?", (host,)))
+        self._file.change(lambda c: c.execute("UPDATE store_row SET host = ?", (host,)))
 
     def bump_epoch(self) -> int:
         """Take the store: durable before it returns."""
-        epoch = self._file.bump_epoch()
-        names = self._file.read(lambda c: c.execute("SELECT name FROM sqlite_master").fetchall())
-        for table in _LATER.keys() - {name for (name,) in names}:
-            self._file.change(lambda c, table=table: c.execute(_LATER[table]))  # type: ignore[misc]
-        return epoch
+        return self._file.bump_epoch()
 
     def require_epoch(self, mine: int) -> None:
         """Raise Fenced unless the store is still ours."""
@@ -158,7 +190,7 @@ class Metadata:
         """A ledger id that nobody had and nobody will have again."""
 
         def allocate(c: sqlite3.Connection) -> int:
-            c.execute("UPDATE store SET next_ledger_id = next_ledger_id + 1")
+            c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + 1")
             return int(c.execute("SELECT next_ledger_id - 1 FROM store").fetchone()[0])
 
         return self._file.change(allocate)
@@ -238,7 +270,8 @@ class Metadata:
 
         def update(c: sqlite3.Connection) -> LedgerRecord:
             done = c.execute(
-                "UPDATE ledger SET version = version + 1, info = ? WHERE name = ? AND version = ? AND incarnation = ?",
+                "UPDATE ledger_row SET version = version + 1, info = ? "
+                "WHERE name = ? AND version = ? AND incarnation = ?",
                 (info.SerializeToString(), name, record.version, record.incarnation),
             )
             if done.rowcount != 1:
@@ -253,20 +286,20 @@ class Metadata:
                 remember_trimmed(c, name, record.info, listed)
             if segment is not None:
                 c.execute(
-                    "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT OR REPLACE INTO segment_row VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (segment.ledger_id, name, *_columns(segment)),
                 )
             kept = c.execute("SELECT ledger_id FROM segment WHERE ledger = ?", (name,)).fetchall()
-            c.executemany("DELETE FROM segment WHERE ledger_id = ?", [row for row in kept if row[0] not in listed])
+            c.executemany("DELETE FROM segment_row WHERE ledger_id = ?", [row for row in kept if row[0] not in listed])
             c.executemany(
-                "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO run_row VALUES (?, ?, ?, ?)",
                 [(name, batch.query, batch.batch, msgspec.json.encode(batch)) for batch in committed],
             )
-            c.executemany("DELETE FROM run WHERE ledger = ? AND query = ?", [(name, query) for query in forgotten])
+            c.executemany("DELETE FROM run_row WHERE ledger = ? AND query = ?", [(name, query) for query in forgotten])
             if sequences is not None:
-                c.execute("DELETE FROM sequence WHERE ledger = ?", (name,))
+                c.execute("DELETE FROM sequence_row WHERE ledger = ?", (name,))
                 c.executemany(
-                    "INSERT INTO sequence VALUES (?, ?, ?, ?)",
+                    "INSERT INTO sequence_row VALUES (?, ?, ?, ?)",
                     [(name, one.producer, one.sequence_id, one.last_ms) for one in sequences],
                 )
             return LedgerRecord(name, record.incarnation, record.version + 1, info)
@@ -279,8 +312,8 @@ class Metadata:
 
         def delete(c: sqlite3.Connection) -> None:
             put_all_unwanted(c, names)
-            c.executemany("DELETE FROM ledger WHERE name = ?", rows)
-            c.executemany("DELETE FROM policy WHERE scope = ?", rows)
+            c.executemany("DELETE FROM ledger_row WHERE name = ?", rows)
+            c.executemany("DELETE FROM policy_row WHERE scope = ?", rows)
 
         self._file.change(delete)
 
@@ -335,7 +368,7 @@ class Metadata:
                 return found, newest[1]
             if found != after:
                 raise Refused(f"ledger {name!r} has no schema yet, one was to follow version {after}")
-            c.execute("INSERT INTO schema VALUES (?, ?, ?)", (name, found + 1, body))
+            c.execute("INSERT INTO schema_row VALUES (?, ?, ?)", (name, found + 1, body))
             return found + 1, body
 
         return self._file.change(register)

@@ -6,36 +6,40 @@ Rules
   runs in a savepoint of its own, so one that fails takes nothing else with it.
 - Every transaction compares the broker's epoch first. Another epoch in the file means that the store was taken over:
   `Fenced`, and nothing is written. Who only asks whether the store is still ours looks at a file beside it first.
+- Every transaction counts itself (`store.commits`). The owner of the epoch writes the count beside the file after the
+  commit and before any answer (`ledger.commit_number`).
+- A file is checked as a whole before it is opened for writing (`ledger.metadata_reading`), each record on each read
+  (`ledger.record_tables`).
 - Readers borrow a connection from a pool and wait for no writer. (Not one per thread: a Flight server's callbacks come
   on threads that Python forgets after each call.)
-- A file that is refused (not ours, of another format, busy) is as it was before. A file that exists is never replaced.
+- A file that is refused (not ours, of another format, damaged, behind, busy) is as it was before. A file that exists is
+  never replaced.
+- A file of the first format gets its checksums when its owner opens it, in one transaction. From then on an older
+  program refuses it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
-import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ledger import disk
+from ledger.commit_number import CommitNumber, number_path
 from ledger.epoch_file import EpochFile
-from ledger.errors import AlreadyExists, Corrupt, Fenced, LedgerError, NotFound, Refused, Unavailable, Unsupported
+from ledger.errors import AlreadyExists, Fenced, NotFound, Unavailable
+from ledger.metadata_reading import APPLICATION_ID, FORMAT_VERSION, require_sound_file
+from ledger.record_tables import CheckedConnection, RecordTable, connect, create_tables, create_views, failure
 
-APPLICATION_ID = 0x4C444752  # "LDGR"
-FORMAT_VERSION = 1
 _BUSY_SECONDS = 10.0
 _IDLE_MAX = 32
-
-# The head of an SQLite file: what it is, the user's version, the application's id.
-_MAGIC, _HEAD_BYTES, _VERSION_AT, _APPLICATION_AT = b"SQLite format 3\0", 100, 60, 68
-_U32 = struct.Struct(">I")
-_RESTORE = "Restore it from a copy"
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection], T]
@@ -46,10 +50,11 @@ class MetadataFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._number: CommitNumber | None = None
         self._epoch: int | None = None
         self._seen: EpochFile | None = None
         self._writer = _connect(path)
-        self._idle: list[sqlite3.Connection] = []
+        self._idle: list[CheckedConnection] = []
         self._closed = False
         self._lock = threading.Lock()
         self._arrival = threading.Condition(self._lock)
@@ -58,22 +63,24 @@ class MetadataFile:
         self._thread.start()
 
     @classmethod
-    def create(cls, path: Path, schema: str, first: Change[object] | None = None) -> MetadataFile:
+    def create(cls, path: Path, tables: Sequence[RecordTable], first: Change[object] | None = None) -> MetadataFile:
         """A new file with these tables and what `first` puts in, durable under its final name or not there at all."""
         scratch = _scratch(path)
         for leftover in (scratch, Path(f"{scratch}-journal")):
             leftover.unlink(missing_ok=True)
-        connection = sqlite3.connect(scratch, isolation_level=None)
+        connection = connect(scratch)
         try:
-            connection.executescript(
-                f"PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL; PRAGMA application_id={APPLICATION_ID}; "
-                f"PRAGMA user_version={FORMAT_VERSION}; BEGIN; {schema}"
-            )
+            for pragma in ("journal_mode=DELETE", "synchronous=FULL", f"application_id={APPLICATION_ID}"):
+                connection.execute(f"PRAGMA {pragma}")
+            connection.execute("BEGIN")
+            create_tables(connection, tables)
+            create_views(connection, tables)
             if first is not None:
                 first(connection)
+            connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise _failure(scratch, error) from error
+            raise connection.failure(scratch, error) from error
         finally:
             connection.close()
         scratch.chmod(disk.FILE_MODE)
@@ -84,19 +91,27 @@ class MetadataFile:
             raise AlreadyExists(f"{path} exists already", hint="Open the store; its records are kept") from None
         scratch.unlink()
         disk.sync_directory(path.parent)
-        return cls.open(path)
+        return cls.open(path, tables)
 
     @classmethod
-    def open(cls, path: Path) -> MetadataFile:
-        """An existing file. Raises NotFound, Corrupt when it is none of ours, Unsupported for another format."""
+    def open(
+        cls, path: Path, tables: Sequence[RecordTable], migrated: Change[object] | None = None, *, behind: bool = False
+    ) -> MetadataFile:
+        """An existing file. Raises NotFound, Corrupt when it is none of ours, damaged or behind its commit number,
+        Unsupported for another format.
+
+        `migrated` completes the records of a file of the first format. `behind`: one that lacks commits is accepted.
+        """
         if not path.exists():
             raise NotFound(f"{path} is missing", hint="Restore it from a copy: without it the store cannot be read")
-        _require_ours(path)
+        version = require_sound_file(path, tables, behind=behind)
         _scratch(path).unlink(missing_ok=True)  # of a broker that died between the link and the unlink of `create`
         try:
+            if version < FORMAT_VERSION:
+                _migrate(path, tables, migrated)
             return cls(path)
         except sqlite3.Error as error:
-            raise _failure(path, error) from error
+            raise failure(path, error) from error
 
     def read(self, query: Change[T]) -> T:
         """Run a query: it sees the last committed state and waits for nobody."""
@@ -104,17 +119,19 @@ class MetadataFile:
             with self._lock:
                 self._require_open()
                 connection = self._idle.pop() if self._idle else _connect(self.path)
-            try:
-                return query(connection)
-            finally:
-                with self._lock:
-                    keep = not self._closed and len(self._idle) < _IDLE_MAX
-                    if keep:
-                        self._idle.append(connection)
-                if not keep:
-                    connection.close()
         except sqlite3.Error as error:
-            raise _failure(self.path, error) from error
+            raise failure(self.path, error) from error
+        try:
+            return query(connection)
+        except sqlite3.Error as error:
+            raise connection.failure(self.path, error) from error
+        finally:
+            with self._lock:
+                keep = not self._closed and len(self._idle) < _IDLE_MAX
+                if keep:
+                    self._idle.append(connection)
+            if not keep:
+                connection.close()
 
     def change(self, change: Change[T]) -> T:
         """Run a change in a durable transaction, together with whatever else waits; its own errors are raised here."""
@@ -129,7 +146,10 @@ class MetadataFile:
         """Make the store ours: every other broker's changes and acknowledgements fail from here on."""
 
         def bump(connection: sqlite3.Connection) -> int:
-            connection.execute("UPDATE store SET epoch = epoch + 1")
+            commits = connection.execute("SELECT commits FROM store").fetchone()[0]
+            self._let_go_of_number()
+            self._number = CommitNumber(number_path(self.path), commits)
+            connection.execute("UPDATE store_row SET epoch = epoch + 1")
             return int(connection.execute("SELECT epoch FROM store").fetchone()[0])
 
         self._epoch = None
@@ -164,6 +184,12 @@ class MetadataFile:
         self._thread.join()
         if self._seen is not None:
             self._seen.close()
+        self._let_go_of_number()
+
+    def _let_go_of_number(self) -> None:
+        number, self._number = self._number, None
+        if number is not None:
+            number.close()
 
     def _write(self) -> None:
         """The one thread that writes: commit whatever arrived while the last group was being committed."""
@@ -182,15 +208,19 @@ class MetadataFile:
         try:
             connection.execute("BEGIN IMMEDIATE")
             self._require_own(connection)
+            before = connection.total_changes
             for change, future in group:
                 settled.append(_run(self.path, connection, change, future))
+            commits = None if connection.total_changes == before else _count(connection)
             connection.execute("COMMIT")
+            if commits is not None and self._number is not None:
+                self._number.write(commits)
         except Exception as error:  # noqa: BLE001 — whatever it is, every caller of the group is told
             with suppress(sqlite3.Error):  # what made the group fail is told; the next BEGIN tells of this one
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-            failure = _failure(self.path, error) if isinstance(error, sqlite3.Error) else error
-            settled = [lambda future=future: future.set_exception(failure) for _, future in group]  # type: ignore[misc]
+            failed = connection.failure(self.path, error) if isinstance(error, sqlite3.Error) else error
+            settled = [lambda future=future: future.set_exception(failed) for _, future in group]  # type: ignore[misc]
         for settle in settled:
             settle()
 
@@ -206,7 +236,13 @@ class MetadataFile:
             raise Unavailable(f"{self.path} is closed", hint="Its broker is leaving; connect again")
 
 
-def _run(path: Path, connection: sqlite3.Connection, change: Change[Any], future: Future[Any]) -> Callable[[], None]:
+def _count(connection: sqlite3.Connection) -> int:
+    """Count the transaction that is about to be committed."""
+    connection.execute("UPDATE store_row SET commits = commits + 1")
+    return int(connection.execute("SELECT commits FROM store").fetchone()[0])
+
+
+def _run(path: Path, connection: CheckedConnection, change: Change[Any], future: Future[Any]) -> Callable[[], None]:
     """Run one change of a group; what is returned tells its caller once the group is committed."""
     connection.execute("SAVEPOINT change")
     try:
@@ -216,39 +252,14 @@ def _run(path: Path, connection: sqlite3.Connection, change: Change[Any], future
             raise  # SQLite gave the whole transaction up (disk full, device error): so do all
         connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")
-        failure = _failure(path, error) if isinstance(error, sqlite3.Error) else error
-        return lambda: future.set_exception(failure)
+        failed = connection.failure(path, error) if isinstance(error, sqlite3.Error) else error
+        return lambda: future.set_exception(failed)
     connection.execute("RELEASE change")
     return lambda: future.set_result(result)
 
 
-def _require_ours(path: Path) -> None:
-    """Look at the file's head, and let SQLite touch nothing: opening it for writing would make it a WAL file, and
-    opening it for reading fails where a killed broker left a write-ahead log that only a writer may recover.
-    """
-    try:
-        with disk.opened(path) as fd:
-            head = os.pread(fd, _HEAD_BYTES, 0)
-    except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error}", hint="Look at the disk of the store") from error
-    if head and (len(head) < _HEAD_BYTES or not head.startswith(_MAGIC)):
-        raise Corrupt(f"{path} is damaged or no metadata file: it begins with {head[:16]!r}", hint=_RESTORE)
-    head = head or bytes(_HEAD_BYTES)  # an empty file is an empty database, of nobody's
-    (version,), (application,) = (_U32.unpack_from(head, at) for at in (_VERSION_AT, _APPLICATION_AT))
-    if application != APPLICATION_ID:
-        raise Corrupt(f"{path} has application id {application:#x}, expected {APPLICATION_ID:#x}")
-    if version != FORMAT_VERSION:
-        raise Unsupported(f"{path} has format {version}, this code reads {FORMAT_VERSION}", hint=_other_format(version))
-
-
-def _other_format(version: int) -> str:
-    if version > FORMAT_VERSION:
-        return "Upgrade pyspark-ledger"
-    return "Open the store with the version of pyspark-ledger that wrote it"
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+def _connect(path: Path) -> CheckedConnection:
+    connection = connect(path, timeout=_BUSY_SECONDS)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
@@ -259,20 +270,38 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _migrate(path: Path, tables: Sequence[RecordTable], migrated: Change[object] | None) -> None:
+    """Give the records of a file of the first format their checksums: all in one transaction, or nothing."""
+    connection = connect(path, timeout=_BUSY_SECONDS)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        CommitNumber(number_path(path), 0).close()  # first: a file of this format is refused without a number
+        connection.execute("BEGIN IMMEDIATE")
+        create_tables(connection, tables)
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        known = [table for table in tables if table.name in there]
+        for table in known:
+            kept = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table.name})"))
+            connection.execute(f"INSERT INTO {table.row_name} ({kept}) SELECT {kept} FROM {table.name}")  # noqa: S608
+        for table in reversed(known):
+            connection.execute(f"DROP TABLE {table.name}")
+        create_views(connection, tables)
+        if migrated is not None:
+            migrated(connection)
+        connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+        connection.execute("COMMIT")
+        # An older program looks at the head of the file, not at its log. Who holds the file open puts this off.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        _log.info("%s has checksums from now on (format %d)", path, FORMAT_VERSION)
+    except sqlite3.Error as error:
+        raise connection.failure(path, error) from error
+    finally:
+        connection.close()
+
+
 def _scratch(path: Path) -> Path:
     return path.with_name(path.name + ".new")
-
-
-def _failure(path: Path, error: sqlite3.Error) -> LedgerError:
-    """What a caller can do about an error of SQLite. Only a file that is damaged or foreign is Corrupt: one that is
-    locked, full or not to be opened is whole, and must not be replaced by a copy.
-    """
-    if isinstance(error, sqlite3.IntegrityError):
-        return Refused(f"{path}: {error}", hint="Nothing was changed")
-    if type(error) is sqlite3.DatabaseError:
-        return Corrupt(f"{path} is damaged or no metadata file: {error}", hint=_RESTORE)
-    locked = "A broker stopped in the middle of a change keeps the file locked: let it go on, or kill it"
-    return Unavailable(f"{path}: {error}", hint=locked if "locked" in str(error) else "Look at the disk of the store")
 
 
 def _fenced(path: Path, found: int, mine: int) -> Fenced:

@@ -1,53 +1,48 @@
 """The metadata file of a store, looked at by somebody who does not own the store.
 
-Rules: nothing is changed, not even by SQLite; a change that is asked for is refused. While a broker has the file open a
-query sees its last committed state. What a killed broker left in the write-ahead log is read from a copy, because only
-a writer may bring the two together.
+Rules: nothing is changed, not even by SQLite (`ledger.metadata_reading`); a change that is asked for is refused. The
+file is checked as a whole when it is opened, and each record when it is read. One of the first format, which has no
+checksums, is read as it is.
 """
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ledger.errors import NotFound, Refused, Unavailable
+from ledger.errors import Corrupt, NotFound, Refused
 from ledger.host import require_open_to_us
 from ledger.metadata_file import Change, MetadataFile
+from ledger.metadata_reading import read_committed, require_sound_file
+from ledger.record_tables import RecordTable
 
 T = TypeVar("T")
-_BUSY_SECONDS = 10.0
+_LOOKS = 3
 
 
 class MetadataView(MetadataFile):
     """One SQLite file; any thread may read it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tables: Sequence[RecordTable]) -> None:
         # Not `super().__init__()`: that opens the file for writing, and starts the thread that writes.
         self.path = path
         if path.parent.is_dir():
             require_open_to_us(path.parent)
         if not path.exists():
             raise NotFound(f"{path} is missing", hint="Name the directory of a store")
+        for look in range(_LOOKS):
+            try:
+                require_sound_file(path, tables)
+            except Corrupt:  # a broker that began or ended meanwhile is another reason to find no sense in a file
+                if look == _LOOKS - 1:
+                    raise
+            else:
+                break
 
     def read(self, query: Change[T]) -> T:
         """Run a query on the last committed state."""
-        try:
-            return _asked(self.path, query)
-        except sqlite3.OperationalError as error:
-            if not _log_of(self.path).exists():
-                raise Unavailable(f"{self.path}: {error}", hint="Look at the disk of the store") from error
-        with tempfile.TemporaryDirectory(prefix="ledger-view-") as scratch:
-            copy = Path(scratch) / self.path.name
-            for source, target in ((self.path, copy), (_log_of(self.path), _log_of(copy))):
-                shutil.copyfile(source, target)
-            connection = sqlite3.connect(copy)
-            try:
-                return query(connection)
-            finally:
-                connection.close()
+        return read_committed(self.path, query)
 
     def change(self, change: Change[T]) -> T:  # noqa: ARG002 — the name is the parent's
         """Refused: that is the broker's."""
@@ -55,17 +50,3 @@ class MetadataView(MetadataFile):
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def _asked(path: Path, query: Change[T]) -> T:
-    # Without a write-ahead log nobody writes, and SQLite would make one to look at the file.
-    mode = "mode=ro" if _log_of(path).exists() else "mode=ro&immutable=1"
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=_BUSY_SECONDS)
-    try:
-        return query(connection)
-    finally:
-        connection.close()
-
-
-def _log_of(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")

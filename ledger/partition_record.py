@@ -29,7 +29,7 @@ def insert_ledger(
         for key, value in sorted(properties.items()):
             info.properties.add(key=key, value=value)
         row = (name, name.casefold(), incarnation, info.SerializeToString())
-        c.execute("INSERT INTO ledger VALUES (?, ?, ?, 0, ?)", row)
+        c.execute("INSERT INTO ledger_row VALUES (?, ?, ?, 0, ?)", row)
         return True
     if there[0] != name:
         raise Refused(
@@ -87,7 +87,7 @@ def extend_partitioned(c: sqlite3.Connection, name: str, partitions: int, new_in
     for pair in info.properties:
         if pair.key == PARTITIONS:
             pair.value = str(partitions)
-    c.execute("UPDATE ledger SET version = version + 1, info = ? WHERE name = ?", (info.SerializeToString(), name))
+    c.execute("UPDATE ledger_row SET version = version + 1, info = ? WHERE name = ?", (info.SerializeToString(), name))
 
 
 def _info(c: sqlite3.Connection, name: str) -> ManagedLedgerInfo:

@@ -17,8 +17,9 @@ from ledger.errors import NotFound
 from ledger.metadata_file import MetadataFile
 from ledger.names import namespace_of
 from ledger.partitions import partition_of
+from ledger.record_tables import RecordTable
 
-POLICY_TABLE = "CREATE TABLE IF NOT EXISTS policy (scope TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID"
+POLICY_TABLE = RecordTable("policy", ("scope TEXT PRIMARY KEY", "body BLOB NOT NULL"))
 
 
 class PolicyRecords:
@@ -64,9 +65,9 @@ class PolicyRecords:
             wanted = {**kept, **values}
             check(wanted)
             if wanted:
-                c.execute("INSERT OR REPLACE INTO policy VALUES (?, ?)", (scope, msgspec.json.encode(wanted)))
+                c.execute("INSERT OR REPLACE INTO policy_row VALUES (?, ?)", (scope, msgspec.json.encode(wanted)))
             else:
-                c.execute("DELETE FROM policy WHERE scope = ?", (scope,))
+                c.execute("DELETE FROM policy_row WHERE scope = ?", (scope,))
             return wanted
 
         return self._file.change(change)

@@ -28,7 +28,7 @@ from ledger.errors import LedgerError, NotFound, Refused
 from ledger.ledger_list import LedgerList, LogContext
 from ledger.log_description import log_description, log_end
 from ledger.log_snapshot import LogSegment, LogSnapshot
-from ledger.metadata import Metadata
+from ledger.metadata import TABLES, Metadata
 from ledger.metadata_view import MetadataView
 from ledger.names import canonical_name, nearest, short_name
 from ledger.partitions import partition_count, without_partitions
@@ -53,7 +53,7 @@ class ReadOnlyStore:
     def __init__(self, path: Path) -> None:
         self.address = str(path)
         self._directory = path / "ledgers"
-        self._metadata = Metadata(MetadataView(path / "metadata.sqlite"), system_clock_ms)
+        self._metadata = Metadata(MetadataView(path / "metadata.sqlite", TABLES), system_clock_ms)
         self._context = LogContext(
             self._metadata.store_record().store_id,
             -1,

@@ -13,11 +13,20 @@ from collections.abc import Collection
 from ledger.metadata_file import MetadataFile
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from ledger.protocol import LedgerSegment
+from ledger.record_tables import RecordTable
 
-TRIMMED_TABLE = """
-CREATE TABLE IF NOT EXISTS trimmed (ledger_id INTEGER PRIMARY KEY, ledger TEXT NOT NULL REFERENCES ledger
-  ON DELETE CASCADE, entries INTEGER NOT NULL, rows INTEGER NOT NULL, size_bytes INTEGER NOT NULL,
-  close_ms INTEGER NOT NULL)"""
+TRIMMED_TABLE = RecordTable(
+    "trimmed",
+    (
+        "ledger_id INTEGER PRIMARY KEY",
+        "ledger TEXT NOT NULL REFERENCES ledger_row ON DELETE CASCADE",
+        "entries INTEGER NOT NULL",
+        "rows INTEGER NOT NULL",
+        "size_bytes INTEGER NOT NULL",
+        "close_ms INTEGER NOT NULL",
+    ),
+    rowid=True,
+)
 
 
 def remember_trimmed(c: sqlite3.Connection, name: str, before: ManagedLedgerInfo, kept: Collection[int]) -> None:
@@ -26,7 +35,7 @@ def remember_trimmed(c: sqlite3.Connection, name: str, before: ManagedLedgerInfo
         if gone.ledgerId not in kept:
             row = c.execute("SELECT rows FROM segment WHERE ledger_id = ?", (gone.ledgerId,)).fetchone()
             values = (gone.ledgerId, name, gone.entries, row[0] if row else 0, gone.size, gone.timestamp)
-            c.execute("INSERT OR REPLACE INTO trimmed VALUES (?, ?, ?, ?, ?, ?)", values)
+            c.execute("INSERT OR REPLACE INTO trimmed_row VALUES (?, ?, ?, ?, ?, ?)", values)
 
 
 class TrimmedRecords:

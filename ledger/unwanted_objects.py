@@ -19,10 +19,11 @@ import msgspec
 from ledger.metadata_file import MetadataFile
 from ledger.offload_context import Attempt, Driver
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from ledger.record_tables import RecordTable
 
-UNWANTED_TABLE = (
-    "CREATE TABLE IF NOT EXISTS unwanted (attempt TEXT PRIMARY KEY, ledger_id INTEGER NOT NULL, ledger TEXT NOT NULL, "
-    "driver BLOB NOT NULL) WITHOUT ROWID"
+UNWANTED_TABLE = RecordTable(
+    "unwanted",
+    ("attempt TEXT PRIMARY KEY", "ledger_id INTEGER NOT NULL", "ledger TEXT NOT NULL", "driver BLOB NOT NULL"),
 )
 _DRIVER = msgspec.json.Decoder(Driver)
 
@@ -54,14 +55,14 @@ class UnwantedRecords:
 
     def remove(self, attempt: uuid.UUID) -> None:
         """Its objects are gone."""
-        self._file.change(lambda c: c.execute("DELETE FROM unwanted WHERE attempt = ?", (str(attempt),)).rowcount)
+        self._file.change(lambda c: c.execute("DELETE FROM unwanted_row WHERE attempt = ?", (str(attempt),)).rowcount)
 
 
 def put_unwanted(c: sqlite3.Connection, name: str, before: ManagedLedgerInfo, after: ManagedLedgerInfo) -> None:
     """Note the attempts that one state of a record has and the next has not."""
     left = {attempt.attempt for _, attempt in attempts_of(after)}
     c.executemany(
-        "INSERT OR REPLACE INTO unwanted VALUES (?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO unwanted_row VALUES (?, ?, ?, ?)",
         [
             (str(attempt.attempt), ledger_id, name, msgspec.json.encode(attempt.driver))
             for ledger_id, attempt in attempts_of(before)

@@ -301,7 +301,7 @@ def test_ten_million_holes_are_a_record(tmp_path: Path) -> None:
     asked = AskDelivery("wide", "c", decided.record)
     before = rig.store.deliveries.get(asked)
     assert measure_left(log.snapshot, before.shares[0].range, skipped_of(before.shares[0]))[1] == 200 * rows - len(gone)
-    held = sqlite3.connect(tmp_path / "s" / "metadata.sqlite").execute("SELECT max(length(body)) FROM delivery")
+    held = sqlite3.connect(tmp_path / "s" / "metadata.sqlite").execute("SELECT max(length(body)) FROM delivery_row")
     assert held.fetchone()[0] < 4_000_000
     rig.store.cursors.acknowledge(
         "wide", "c", [acknowledge_batch(*np.array([[segment.ledger_id] * 200, range(200), [-1] * 200]))]

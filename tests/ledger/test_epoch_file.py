@@ -14,6 +14,7 @@ import pytest
 from ledger.epoch_file import EpochFile
 from ledger.errors import Fenced
 from ledger.metadata_file import MetadataFile
+from ledger.record_tables import RecordTable
 
 
 @pytest.fixture
@@ -70,16 +71,18 @@ def test_who_writes_at_the_same_moment_is_seen_though_no_clock_moved(path: Path)
     file.close()
 
 
-SCHEMA = "CREATE TABLE store (epoch INTEGER NOT NULL); INSERT INTO store VALUES (0);"
+TABLES = (RecordTable("store", ("epoch INTEGER NOT NULL", "commits INTEGER NOT NULL"), rowid=True, counted=False),)
 
 
 def test_the_metadata_decides_where_the_file_is_silent(tmp_path: Path) -> None:
-    old = MetadataFile.create(tmp_path / "metadata.sqlite", SCHEMA)
+    old = MetadataFile.create(
+        tmp_path / "metadata.sqlite", TABLES, lambda c: c.execute("INSERT INTO store_row VALUES (0, 0)")
+    )
     mine = old.bump_epoch()
     old.require_epoch(mine)
     os.truncate(tmp_path / "metadata.epoch", 0)
     old.require_epoch(mine)
-    new = MetadataFile.open(tmp_path / "metadata.sqlite")
+    new = MetadataFile.open(tmp_path / "metadata.sqlite", TABLES)
     theirs = new.bump_epoch()
     for _ in range(2):
         with pytest.raises(Fenced, match=rf"has epoch {theirs}, this broker has {mine}"):

@@ -15,9 +15,14 @@ import pytest
 
 from ledger import metadata_file
 from ledger.errors import AlreadyExists, Corrupt, Fenced, NotFound, Refused, Unavailable, Unsupported
-from ledger.metadata_file import APPLICATION_ID, FORMAT_VERSION, MetadataFile
+from ledger.metadata_file import MetadataFile
+from ledger.metadata_reading import APPLICATION_ID, FORMAT_VERSION
+from ledger.record_tables import RecordTable
 
-SCHEMA = "CREATE TABLE store (epoch INTEGER NOT NULL); CREATE TABLE item (id INTEGER PRIMARY KEY) WITHOUT ROWID;"
+TABLES = (
+    RecordTable("store", ("epoch INTEGER NOT NULL", "commits INTEGER NOT NULL DEFAULT 0"), rowid=True, counted=False),
+    RecordTable("item", ("id INTEGER PRIMARY KEY",)),
+)
 PATIENCE = 20  # seconds until a hang is called one
 
 
@@ -28,15 +33,18 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(path: Path) -> Iterator[MetadataFile]:
-    file = MetadataFile.create(path, SCHEMA)
-    file.change(lambda c: c.execute("INSERT INTO store VALUES (0)"))
+    file = create(path)
     yield file
     file.close()
 
 
+def create(path: Path) -> MetadataFile:
+    return MetadataFile.create(path, TABLES, lambda c: c.execute("INSERT INTO store_row VALUES (0, 0)"))
+
+
 def insert(item: int) -> Callable[[sqlite3.Connection], int]:
     def change(connection: sqlite3.Connection) -> int:
-        connection.execute("INSERT INTO item VALUES (?)", (item,))
+        connection.execute("INSERT INTO item_row VALUES (?)", (item,))
         return item
 
     return change
@@ -90,7 +98,7 @@ def test_changes_that_arrive_together_share_one_transaction(file: MetadataFile) 
 
 def test_one_refused_change_of_a_group_takes_nothing_else_with_it(file: MetadataFile) -> None:
     def refused(connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT INTO item VALUES (99)")
+        connection.execute("INSERT INTO item_row VALUES (99)")
         raise Refused("not this one")
 
     changes: list[Callable[..., Any]] = [insert(1), refused, insert(2), insert(1), insert(3)]
@@ -124,7 +132,7 @@ def test_a_failed_commit_is_told_to_all_and_changes_nothing(
     file: MetadataFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata_file, "_BUSY_SECONDS", 0.05)
-    hasty = MetadataFile.open(path)
+    hasty = MetadataFile.open(path, TABLES)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(Unavailable, match="locked"):
@@ -138,7 +146,7 @@ def test_a_failed_commit_is_told_to_all_and_changes_nothing(
 
 def test_a_transaction_that_sqlite_gave_up_fails_for_all(file: MetadataFile) -> None:
     def give_up(connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT OR ROLLBACK INTO item VALUES (1)")
+        connection.execute("INSERT OR ROLLBACK INTO item_row VALUES (1)")
 
     file.change(insert(1))
     with ThreadPoolExecutor(3) as pool:
@@ -154,7 +162,7 @@ def test_a_transaction_that_sqlite_gave_up_fails_for_all(file: MetadataFile) -> 
 def test_another_epoch_fences_every_change_and_writes_nothing(file: MetadataFile, path: Path) -> None:
     assert file.bump_epoch() == 1
     file.require_epoch(1)
-    taker = MetadataFile.open(path)
+    taker = MetadataFile.open(path, TABLES)
     assert taker.bump_epoch() == 2
     with pytest.raises(Fenced, match="epoch 2, this broker has 1"):
         file.require_epoch(1)
@@ -167,7 +175,7 @@ def test_another_epoch_fences_every_change_and_writes_nothing(file: MetadataFile
 
 
 def test_an_epoch_is_never_given_twice(file: MetadataFile, path: Path) -> None:
-    brokers = [MetadataFile.open(path) for _ in range(4)]
+    brokers = [MetadataFile.open(path, TABLES) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         given = sorted(pool.map(MetadataFile.bump_epoch, brokers))
     assert given == [1, 2, 3, 4]
@@ -196,21 +204,21 @@ def test_close_settles_what_waits_and_refuses_what_comes_later(file: MetadataFil
         file.change(insert(9))
     with pytest.raises(Unavailable, match="closed"):
         file.epoch()
-    again = MetadataFile.open(file.path)
+    again = MetadataFile.open(file.path, TABLES)
     assert items(again) == set(range(5))
     again.close()
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, FORMAT_VERSION - 1])
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0])
 def test_another_format_is_refused_untouched(path: Path, version: int) -> None:
-    MetadataFile.create(path, SCHEMA).close()
+    create(path).close()
     with sqlite3.connect(path, isolation_level=None) as connection:
         connection.execute("PRAGMA journal_mode=DELETE")
         connection.execute(f"PRAGMA user_version={version}")
     connection.close()
     before = path.read_bytes()
     with pytest.raises(Unsupported, match=f"format {version}, this code reads {FORMAT_VERSION}"):
-        MetadataFile.open(path)
+        MetadataFile.open(path, TABLES)
     assert path.read_bytes() == before
 
 
@@ -222,58 +230,58 @@ def test_a_foreign_file_is_refused_untouched(path: Path) -> None:
     for content, said in ((path.read_bytes(), "application id 0x0"), (b"", "0x0"), (b"text " * 1000, "damaged")):
         path.write_bytes(content)
         with pytest.raises(Corrupt, match=said):
-            MetadataFile.open(path)
+            MetadataFile.open(path, TABLES)
         assert path.read_bytes() == content
         assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
 def test_what_a_killed_writer_left_is_recovered(path: Path, tmp_path: Path) -> None:
     """The write-ahead log without the shared memory beside it, as a kill between two steps of SQLite leaves them."""
-    left = MetadataFile.create(path, SCHEMA)
+    left = create(path)
     left.change(insert(7))
     copy = tmp_path / "copy.sqlite"
     for suffix in ("", "-wal"):
         shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
     left.close()
     assert Path(f"{copy}-wal").stat().st_size > 0
-    found = MetadataFile.open(copy)
+    found = MetadataFile.open(copy, TABLES)
     assert items(found) == {7}
     found.close()
 
 
 def test_a_locked_file_is_not_called_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    MetadataFile.create(path, SCHEMA).close()
+    create(path).close()
     monkeypatch.setattr(metadata_file, "_BUSY_SECONDS", 0.05)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("PRAGMA locking_mode=EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
     with pytest.raises(Unavailable, match="locked"):
-        MetadataFile.open(path)
+        MetadataFile.open(path, TABLES)
     other.close()
 
 
 def test_a_damaged_page_is_corruption(file: MetadataFile, path: Path) -> None:
-    file.change(lambda c: c.executemany("INSERT INTO item VALUES (?)", [(i,) for i in range(5000)]))
+    file.change(lambda c: c.executemany("INSERT INTO item_row VALUES (?)", [(i,) for i in range(5000)]))
     file.close()
     data = bytearray(path.read_bytes())
     data[4096:] = bytes(byte ^ 0xFF for byte in data[4096:])
     path.write_bytes(data)
-    damaged = MetadataFile.open(path)
+    damaged = path.read_bytes()
     with pytest.raises(Corrupt, match=r"metadata\.sqlite is damaged"):
-        items(damaged)
-    damaged.close()
+        MetadataFile.open(path, TABLES)
+    assert path.read_bytes() == damaged
 
 
 def test_a_missing_file_is_named_and_not_made(path: Path) -> None:
     with pytest.raises(NotFound, match=r"metadata\.sqlite is missing"):
-        MetadataFile.open(path)
+        MetadataFile.open(path, TABLES)
     assert not path.exists()
 
 
 def test_create_never_replaces_a_file(file: MetadataFile, path: Path) -> None:
     file.change(insert(1))
     with pytest.raises(AlreadyExists, match=r"metadata\.sqlite"):
-        MetadataFile.create(path, SCHEMA)
+        create(path)
     assert items(file) == {1}
     assert not path.with_name("metadata.sqlite.new").exists()
 
@@ -281,7 +289,7 @@ def test_create_never_replaces_a_file(file: MetadataFile, path: Path) -> None:
 def test_what_a_killed_create_left_is_cleared_away(path: Path) -> None:
     scratch = path.with_name("metadata.sqlite.new")
     scratch.write_bytes(b"half")
-    MetadataFile.create(path, SCHEMA).close()
+    create(path).close()
     os.link(path, scratch)  # killed between the link and the unlink
-    MetadataFile.open(path).close()
+    MetadataFile.open(path, TABLES).close()
     assert not scratch.exists()
