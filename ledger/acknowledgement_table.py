@@ -17,14 +17,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from ledger.acknowledged_rows import entry_sizes, positions_given
-from ledger.acknowledgements import Acknowledgements, CursorPlace, files_of_cursor
+from ledger.acknowledgements import Acknowledgements, CursorPlace
 from ledger.chunk_spans import ChunkTable
 from ledger.compression import NAMES, NONE
 from ledger.cursor import Cursor
@@ -205,13 +204,11 @@ class AcknowledgementTable:
         with self._lock:
             self._held.pop(key, None)
 
-    def forget(self, ledger: str) -> list[Path]:
-        """A managed ledger is going: let go of its cursors' sets; the files that go with it."""
+    def forget(self, ledger: str) -> None:
+        """A managed ledger is going: let go of its cursors' sets."""
         with self._lock:
             for key in [key for key in self._held if key[0] == ledger]:
                 self._held.pop(key).leave_ledger()
-        ids = [cursor.kept_info().cursorsLedgerId for cursor in self._metadata.cursors.of(ledger)]
-        return [path for ledger_id in ids for path in files_of_cursor(self._place.directory, ledger_id)]
 
     def start(self) -> None:
         """Flush by a timer what was acknowledged and not flushed."""

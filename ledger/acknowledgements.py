@@ -4,7 +4,8 @@ Invariants
 - `positions` is all of it; `pending` is the part that no flush has made durable. What is given to `add` is in both
   until then, so a flush that failed leaves nothing out.
 - A new ledger is whole and durable before the metadata names it, and the one before it is deleted after that. A crash
-  in between leaves a file that no record names, which the next start deletes.
+  in between leaves files that a record names as unwanted (`ledger.unwanted_files`), which the next start deletes.
+- `flush` asks for the new ledger to be named until `retire` says that it is.
 - What is read back is at most what was given and at least what was flushed: the state in the ledger and the mark-delete
   in the metadata are both only ever behind, and are joined.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,6 @@ from ledger.log_snapshot import LogSegment, LogSnapshot
 from ledger.position import Position
 from ledger.position_info import decode_cursor_info
 from ledger.position_set import PositionSet, split_range
-from ledger.segment_writer import data_path, index_path
 
 _log = logging.getLogger(__name__)
 _DAMAGED = (
@@ -46,6 +46,8 @@ class CursorPlace:
     rollover_ms: int
     clock: Clock
     allocate: Callable[[], int]
+    unlisted: Callable[[Collection[int]], None] = lambda _: None
+    """Told the ids of cursors' ledgers that no record names any more: deletes their files."""
     read_only: bool = False
 
 
@@ -61,6 +63,7 @@ class Acknowledgements:
         self._place = place
         self._log: CursorLog | None = None
         self._old: list[int] = []
+        self._unnamed = False
         self._whole = False
         self._began_ms = 0
 
@@ -124,7 +127,7 @@ class Acknowledgements:
         self.pending.trim_below(position)
 
     def flush(self, next_position: Position) -> bool:
-        """Make everything durable that was given; whether a new ledger was begun, which the metadata has to name."""
+        """Make everything durable that was given; whether it is in a new ledger, which the metadata has to name."""
         mark_delete = Position(next_position.ledger_id, next_position.entry_id - 1)
         now, began = self._place.clock(), False
         aged = 0 < self._place.rollover_ms <= now - self._began_ms
@@ -139,14 +142,14 @@ class Acknowledgements:
         if began:
             self._begin(mark_delete)
         self.pending, self.flushed_ms, self._whole = PositionSet(), now, began
-        return began
+        return self._unnamed
 
     def retire(self) -> None:
         """The metadata names the new ledger, or none: delete those before it."""
-        for ledger_id in self._old:
-            for path in files_of_cursor(self._place.directory, ledger_id):
-                path.unlink(missing_ok=True)
-        self._old.clear()
+        old, self._old, self._unnamed = self._old, [], False
+        if self._log is not None:
+            self._log.named()
+        self._place.unlisted(old)
 
     def leave_ledger(self) -> None:
         """The state is going to be elsewhere; `retire` deletes the ledger once the metadata says so."""
@@ -175,7 +178,7 @@ class Acknowledgements:
             log.close()
             raise
         self.leave_ledger()
-        self._log, self.ledger_id, self._began_ms = log, log.ledger_id, place.clock()
+        self._log, self.ledger_id, self._began_ms, self._unnamed = log, log.ledger_id, place.clock(), True
 
     def let_go(self) -> None:
         """Write no more; the file stays."""
@@ -204,11 +207,3 @@ def _recovered(place: CursorPlace, ledger_id: int, where: str) -> RecoveredState
     if found is None:
         raise Corrupt(f"{where}: its ledger {ledger_id} holds no whole state", hint=_DAMAGED)
     return found
-
-
-def files_of_cursor(directory: Path, ledger_id: int) -> list[Path]:
-    """The files of a cursor's ledger."""
-    if ledger_id < 0:
-        return []
-    path = data_path(directory, ledger_id)
-    return [path, index_path(directory, ledger_id), path.with_suffix(".torn")]

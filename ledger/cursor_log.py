@@ -7,8 +7,8 @@
 Invariants
 - A whole state is one uninterrupted run of entries, and is followed by deltas on it or by another whole state.
 - What was flushed was synced and is below the acknowledged end of the file: damage there is an error that names the
-  place. Above it lies at most what a crash tore: recovery goes back to the newest state that is whole, and takes
-  the deltas on it as far as their numbers have no gap.
+  place. Nothing is acknowledged before the metadata name the ledger. Above the end lies at most what a crash tore:
+  recovery goes back to the newest state that is whole, and takes the deltas on it as far as their numbers have no gap.
 - A recovered file is only read. The next flush begins a new ledger with a whole state, and the metadata names it then.
 """
 
@@ -82,6 +82,7 @@ class CursorLog:
         self._writer = writer
         self._form = form
         self._clock = clock
+        self._named = False
         self._number = 0
         self._base: int | None = None
         self._base_bytes = self._delta_bytes = self._deltas = 0
@@ -130,6 +131,12 @@ class CursorLog:
         self._base_bytes = sum(len(part) for part in parts)
         return self._base_bytes
 
+    def named(self) -> None:
+        """The metadata name this ledger: what is synced counts from here on."""
+        if not self._named:
+            self._named = True
+            self._writer.acknowledge()
+
     def close(self) -> None:
         """Let go of the file as it is."""
         self._writer.close()
@@ -151,7 +158,8 @@ class CursorLog:
         try:
             self._writer.write(entries)
             self._writer.sync()
-            self._writer.acknowledge()
+            if self._named:
+                self._writer.acknowledge()
         except LedgerError:
             self._base = None
             raise

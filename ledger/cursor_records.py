@@ -18,6 +18,7 @@ from ledger.partition_record import require_ledger
 from ledger.position import Position
 from ledger.proto.managed_ledger_pb2 import ManagedCursorInfo
 from ledger.record_tables import RecordTable
+from ledger.unwanted_files import put_listed, put_unlisted
 
 CURSOR_TABLE = RecordTable(
     "cursor",
@@ -92,30 +93,40 @@ class CursorRecords:
             cursor.name,
         )
 
+        own = {cursor.kept_info().cursorsLedgerId} - {-1}
+
         def put(c: sqlite3.Connection) -> int:
             if expected is None:
                 require_ledger(c, cursor.ledger)
                 _require_own_case(c, cursor)
+                put_listed(c, own)
                 return c.execute(
                     "INSERT OR IGNORE INTO cursor_row (info, floor_ledger, floor_entry, holder, lease_until_ms, "
                     "ledger, name, version) VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
                     values,
                 ).rowcount
-            return c.execute(
+            before = _own_ledgers(c, "ledger = ? AND name = ?", (cursor.ledger, cursor.name))
+            done = c.execute(
                 "UPDATE cursor_row SET info = ?, floor_ledger = ?, floor_entry = ?, holder = ?, lease_until_ms = ?, "
                 "version = version + 1 WHERE ledger = ? AND name = ? AND version = ?",
                 (*values, expected),
             ).rowcount
+            if done == 1:
+                put_unlisted(c, before - own)
+                put_listed(c, own - before)
+            return done
 
         done = self._file.change(put)
         return CursorRecord(cursor, 0 if expected is None else expected + 1) if done == 1 else None
 
     def delete(self, ledger: str, name: str) -> bool:
         """Delete a cursor; False when there was none."""
-        done = self._file.change(
-            lambda c: c.execute("DELETE FROM cursor_row WHERE ledger = ? AND name = ?", (ledger, name)).rowcount
-        )
-        return done == 1
+
+        def delete(c: sqlite3.Connection) -> bool:
+            put_unlisted(c, _own_ledgers(c, "ledger = ? AND name = ?", (ledger, name)))
+            return c.execute("DELETE FROM cursor_row WHERE ledger = ? AND name = ?", (ledger, name)).rowcount == 1
+
+        return self._file.change(delete)
 
     def slowest(self, ledger: str) -> Position | None:
         """The first position that any durable cursor of a managed ledger still needs; None without cursors."""
@@ -123,8 +134,7 @@ class CursorRecords:
 
     def ledger_ids(self) -> set[int]:
         """The ids of the cursors' own ledgers."""
-        infos = self._file.read(lambda c: c.execute("SELECT info FROM cursor").fetchall())
-        return {ManagedCursorInfo.FromString(row[0]).cursorsLedgerId for row in infos} - {-1}
+        return self._file.read(lambda c: _own_ledgers(c, "TRUE", ()))
 
 
 def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
@@ -133,6 +143,16 @@ def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
     needed = [next_position_of(ManagedCursorInfo.FromString(row[0])) for row in rows]
     needed += [Position(row[1], row[2]) for row in rows if row[1] is not None]
     return min(needed, default=None)
+
+
+def own_ledgers_of(c: sqlite3.Connection, ledger: str) -> set[int]:
+    """The ids of the own ledgers of a managed ledger's cursors, within a change."""
+    return _own_ledgers(c, "ledger = ?", (ledger,))
+
+
+def _own_ledgers(c: sqlite3.Connection, which: str, values: tuple[str, ...]) -> set[int]:
+    infos = c.execute(f"SELECT info FROM cursor WHERE {which}", values)  # noqa: S608 — texts of ours
+    return {ManagedCursorInfo.FromString(row[0]).cursorsLedgerId for row in infos} - {-1}
 
 
 def _cursor(

@@ -65,8 +65,8 @@ class LogContext:
     crew: SyncCrew
     sealed: Callable[[str], None]
     """Told the name of a managed ledger that has just sealed a ledger; must not wait for anything."""
-    deleted: Callable[[Collection[int]], None]
-    """Told the ids of ledgers whose files were just deleted."""
+    unlisted: Callable[[Collection[int]], None]
+    """Told the ids of ledgers that have just left the list, with or without their sidecar: deletes their files."""
     offloader: Callable[[], LedgerOffloader] = NoOffloader
     """Who keeps ledgers in object storage, at the moment."""
     prefer_remote: Callable[[], bool] = lambda: False
@@ -135,9 +135,6 @@ class LedgerList:
         """
         ledgers = cls(context.metadata.ledger(name), context, deduplication)
         ledgers._seal_left_open()
-        for segment in ledgers._sealed:
-            if segment.offloaded is not None and segment.offloaded.attempt.local_deleted:
-                segment.path.unlink(missing_ok=True)  # a crash came between stating it and doing it
         return ledgers
 
     def open_next(self, first_row: int) -> OpenLedger:
@@ -159,7 +156,7 @@ class LedgerList:
         try:
             self._save(info, SegmentRecord(ledger_id, policy.block_bytes, first_row, 0, 0, now))
         except BaseException:
-            # Whether it is listed is not known: the file stays, small, and the next start sweeps it if it is not.
+            # Whether it is listed is not known: the file stays, small. The next start deletes what is not.
             with suppress(OSError):
                 log.forget_unacknowledged()
             log.let_go()
@@ -181,12 +178,11 @@ class LedgerList:
         last = () if log is None else (log.segment(),)
         return LogSnapshot(self.name, (*self._sealed, *last), self.trimmed, self.terminated is not None)
 
-    def trim(self, gone: Sequence[int]) -> list[Path]:
-        """Take the first ledgers, all sealed, off the list; answers the files that are nobody's from now on."""
+    def trim(self, gone: Sequence[int]) -> None:
+        """Take the first ledgers, all sealed, off the list: their files are nobody's from now on."""
         last = self._sealed[len(gone) - 1]
-        info, listed = self._info(), ManagedLedgerInfo()
+        info = self._info()
         kept = [ledger for ledger in info.ledgerInfo if ledger.ledgerId not in gone]
-        listed.ledgerInfo.extend(ledger for ledger in info.ledgerInfo if ledger.ledgerId in gone)
         del info.ledgerInfo[:]
         info.ledgerInfo.extend(kept)
         mark = TrimMark(Position(last.ledger_id, last.entries), last.row_end)
@@ -194,7 +190,6 @@ class LedgerList:
         self._save(info, None, trimmed_to=mark.position)
         self.trimmed = mark
         del self._sealed[: len(gone)]
-        return files_of(listed, self._context.directory)
 
     def prepare_offload(self, ledger_id: int, attempt: Attempt) -> LocalLedger | None:
         """State a new attempt; what an earlier one may have left is unwanted from then on. None: it is complete."""
@@ -236,13 +231,12 @@ class LedgerList:
         self._save(info, None)
         self._replace_attempt(ledger_id, done)
 
-    def delete_local(self, ledger_ids: Collection[int]) -> list[Path]:
-        """State that the local data of complete ledgers are gone; answers the files, which are nobody's from now on.
+    def delete_local(self, ledger_ids: Collection[int]) -> None:
+        """State that the local data of complete ledgers are gone: these files are nobody's from now on.
 
         Their sidecars stay: a log is opened, measured and cut into parts without asking object storage.
         """
-        info, files = self._info(), []
-        done = {}
+        info, done = self._info(), {}
         for ledger_id in ledger_ids:
             listed = _listed(info, ledger_id, self.name)
             attempt = Attempt.of(listed)
@@ -252,11 +246,9 @@ class LedgerList:
                 )
             done[ledger_id] = attempt.without_local()
             done[ledger_id].put(listed)
-            files.append(data_path(self._context.directory, ledger_id))
         self._save(info, None)
         for ledger_id, attempt in done.items():
             self._replace_attempt(ledger_id, attempt)
-        return files
 
     def terminate(self, last: Position) -> None:
         """There is no entry after `last`, ever."""
@@ -332,11 +324,7 @@ class LedgerList:
             return
         del info.ledgerInfo[-1]
         self._save(info, None)
-        for path in (
-            data_path(self._context.directory, ledger_id),
-            index_path(self._context.directory, ledger_id),
-        ):
-            path.unlink(missing_ok=True)
+        self._context.unlisted([ledger_id])
 
     def _info(self) -> ManagedLedgerInfo:
         info = ManagedLedgerInfo()
@@ -396,19 +384,6 @@ class LedgerList:
             offloaded = OffloadedSegment(ledger_id, attempt, context.offloader, context.prefer_remote)
         source = SealedIndex(path, entries, record, context.store_id, index, offloaded)
         return LogSegment(ledger_id, entries, record.first_row, record.rows, size, close_ms, path, source, offloaded)
-
-
-def files_of(info: ManagedLedgerInfo, directory: Path) -> list[Path]:
-    """Every file of every ledger that a record lists, what recovery set aside included."""
-    return [
-        path
-        for listed in info.ledgerInfo
-        for path in (
-            data_path(directory, listed.ledgerId),
-            index_path(directory, listed.ledgerId),
-            data_path(directory, listed.ledgerId).with_suffix(".torn"),
-        )
-    ]
 
 
 def _listed(info: ManagedLedgerInfo, ledger_id: int, name: str) -> ManagedLedgerInfo.LedgerInfo:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 from ledger.ledger_list import LogContext
 from ledger.ledger_offloader import LocalLedger
@@ -48,8 +47,8 @@ def roll_over(writer: LogWriter, context: LogContext, older_than_ms: int) -> boo
     return True
 
 
-def trim(writer: LogWriter, context: LogContext) -> tuple[TrimmedLedgers, list[Path]]:
-    """Take what retention lets go off the list; answers the files, which are nobody's any more."""
+def trim(writer: LogWriter, context: LogContext) -> TrimmedLedgers:
+    """Take what retention lets go off the list: its files are nobody's any more."""
     snapshot = writer.list.snapshot(writer.opened)
     held = [_held(part) for part in snapshot.segments]
     # No message is left without its first chunk: not one that a cursor stands in, nor one that is still to be finished.
@@ -57,19 +56,19 @@ def trim(writer: LogWriter, context: LogContext) -> tuple[TrimmedLedgers, list[P
     unread = context.chunks.floor(snapshot, snapshot.end if needed is None else needed, context.clock())
     slowest = unread if needed is not None or unread < snapshot.end else None
     gone = expendable(held, slowest, writer.list.policy, context.clock())
-    ids, files = [ledger.ledger_id for ledger in gone], []
+    ids = [ledger.ledger_id for ledger in gone]
     if ids:
-        files = writer.list.trim(ids)
+        writer.list.trim(ids)
         writer.publish()
         _log.info("%s: ledgers %s are trimmed", snapshot.name, ids)
     local = local_expendable(held[len(ids) :], writer.list.policy, context.clock())
     if local:
-        files += writer.list.delete_local(local)
+        writer.list.delete_local(local)
         writer.publish()
         _log.info("%s: the local copies of ledgers %s are deleted", snapshot.name, local)
     start = writer.list.snapshot(writer.opened).start
     entries, size = sum(ledger.entries for ledger in gone), sum(ledger.size_bytes for ledger in gone)
-    return TrimmedLedgers(snapshot.name, ids, entries, size, start, local), files
+    return TrimmedLedgers(snapshot.name, ids, entries, size, start, local)
 
 
 def prepare_offload(writer: LogWriter, ledger_id: int, attempt: Attempt) -> LocalLedger | None:

@@ -210,10 +210,8 @@ class ManagedLedger:
 
     def trim(self) -> TrimmedLedgers:
         """Delete what the policy lets go and no durable cursor needs: one change of the record, then the files."""
-        trimmed, files = self._change(lambda: log_change.trim(self._writer, self._context))
-        for path in files:
-            path.unlink(missing_ok=True)
-        self._context.deleted([*trimmed.ledgers, *trimmed.local])
+        trimmed = self._change(lambda: log_change.trim(self._writer, self._context))
+        self._context.unlisted([*trimmed.ledgers, *trimmed.local])
         return trimmed
 
     def prepare_offload(self, ledger_id: int, attempt: Attempt) -> LocalLedger | None:

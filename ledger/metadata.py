@@ -12,6 +12,7 @@
     policy        what a ledger or a namespace states, by its name (ledger.policy_records)
     unwanted      objects in object storage that no record refers to any more (ledger.unwanted_objects)
     trimmed       what retention took, ledger by ledger (ledger.trimmed_records)
+    unwanted_file files of ledgers that are to be deleted (ledger.unwanted_files)
 
 Rules: every change compares the record's version (and the file the broker's epoch) and is durable when it returns.
 Ledger ids rise through the whole store and are never given twice. Names that differ only in case are refused.
@@ -28,7 +29,7 @@ from typing import Self
 import msgspec
 
 from ledger.clock import Clock
-from ledger.cursor_records import CURSOR_TABLE, CursorRecords, slowest_of
+from ledger.cursor_records import CURSOR_TABLE, CursorRecords, own_ledgers_of, slowest_of
 from ledger.deduplication import KnownSequence
 from ledger.delivery_records import DELIVERY_TABLE, DeliveryRecords
 from ledger.errors import NotFound, Refused
@@ -41,6 +42,14 @@ from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from ledger.record_tables import RecordTable
 from ledger.run import CommittedBatch
 from ledger.trimmed_records import TRIMMED_TABLE, TrimmedRecords, remember_trimmed
+from ledger.unwanted_files import (
+    UNWANTED_FILE_TABLE,
+    UnwantedFileRecords,
+    put_changed,
+    put_made,
+    put_of_first_format,
+    put_unlisted,
+)
 from ledger.unwanted_objects import UNWANTED_TABLE, UnwantedRecords, put_all_unwanted, put_unwanted
 
 _IN_LEDGER = "ledger TEXT NOT NULL REFERENCES ledger_row ON DELETE CASCADE"
@@ -103,6 +112,7 @@ TABLES = (
     UNWANTED_TABLE,
     DELIVERY_TABLE,
     TRIMMED_TABLE,
+    UNWANTED_FILE_TABLE,
 )
 _COMMITTED = msgspec.json.Decoder(CommittedBatch)
 
@@ -150,6 +160,7 @@ class Metadata:
         self.unwanted = UnwantedRecords(file)
         self.deliveries = DeliveryRecords(file)
         self.trimmed = TrimmedRecords(file)
+        self.unwanted_files = UnwantedFileRecords(file)
 
     @classmethod
     def create(cls, path: Path, store_id: str, host: str, clock: Clock) -> Self:
@@ -163,7 +174,7 @@ class Metadata:
     @classmethod
     def open(cls, path: Path, clock: Clock) -> Self:
         """The metadata of an existing store."""
-        return cls(MetadataFile.open(path, TABLES), clock)
+        return cls(MetadataFile.open(path, TABLES, put_of_first_format), clock)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -191,7 +202,9 @@ class Metadata:
 
         def allocate(c: sqlite3.Connection) -> int:
             c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + 1")
-            return int(c.execute("SELECT next_ledger_id - 1 FROM store").fetchone()[0])
+            given = int(c.execute("SELECT next_ledger_id - 1 FROM store").fetchone()[0])
+            put_made(c, given)
+            return given
 
         return self._file.change(allocate)
 
@@ -277,6 +290,7 @@ class Metadata:
             if done.rowcount != 1:
                 raise _lost(c, record)
             put_unwanted(c, name, record.info, info)
+            put_changed(c, record.info, info)
             if info.HasField("terminatedPosition") and not record.info.HasField("terminatedPosition"):
                 require_none_pending(c, name)
             slowest = None if trimmed_to is None else slowest_of(c, name)
@@ -306,16 +320,19 @@ class Metadata:
 
         return self._file.change(update)
 
-    def delete_ledger(self, *names: str) -> None:
-        """Delete records and all that belongs to them, in one step."""
+    def delete_ledger(self, *names: str) -> set[int]:
+        """Delete records and all that belongs to them, in one step; the ids of the ledgers that are unlisted then."""
         rows = [(name,) for name in names]
 
-        def delete(c: sqlite3.Connection) -> None:
+        def delete(c: sqlite3.Connection) -> set[int]:
             put_all_unwanted(c, names)
+            gone = {ledger_id for name in names for ledger_id in _listed_of(c, name) | own_ledgers_of(c, name)}
+            put_unlisted(c, gone)
             c.executemany("DELETE FROM ledger_row WHERE name = ?", rows)
             c.executemany("DELETE FROM policy_row WHERE scope = ?", rows)
+            return gone
 
-        self._file.change(delete)
+        return self._file.change(delete)
 
     def segments(self, name: str) -> list[SegmentRecord]:
         """The side rows of a managed ledger's ledgers, in order."""
@@ -376,6 +393,11 @@ class Metadata:
 
 def _columns(segment: SegmentRecord) -> tuple[int, int, int, int, int]:
     return segment.block_bytes, segment.first_row, segment.rows, segment.file_bytes, segment.created_ms
+
+
+def _listed_of(c: sqlite3.Connection, name: str) -> set[int]:
+    row = c.execute("SELECT info FROM ledger WHERE name = ?", (name,)).fetchone()
+    return set() if row is None else {listed.ledgerId for listed in ManagedLedgerInfo.FromString(row[0]).ledgerInfo}
 
 
 def _lost(c: sqlite3.Connection, record: LedgerRecord) -> Refused:

@@ -14,7 +14,6 @@ Invariants
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -31,9 +30,9 @@ from ledger.clock import Clock, new_id
 from ledger.cursor_table import CursorTable
 from ledger.deduplication import DEDUPLICATION_ENABLED
 from ledger.delivery_table import DeliveryTable
-from ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unavailable
+from ledger.errors import LedgerError, NotFound, Refused, Unavailable
 from ledger.host import StoreLock, host_identity, require_private
-from ledger.ledger_list import LogContext, files_of
+from ledger.ledger_list import LogContext
 from ledger.ledger_policy import DURABILITY, LedgerPolicy, require_properties, require_settings
 from ledger.log_snapshot import LogSnapshot
 from ledger.managed_ledger import ManagedLedger
@@ -52,6 +51,7 @@ from ledger.segment_format import require_block_bytes
 from ledger.settings import Settings
 from ledger.staging import StagingArea
 from ledger.sync_crew import SyncCrew
+from ledger.unwanted_files import UnwantedFiles
 from ledger.upkeep import Upkeep
 
 _DRAINING_THREADS = 16
@@ -74,7 +74,8 @@ class Store:
         self.path = path
         self.store_id = metadata.store_record().store_id
         self.epoch = metadata.bump_epoch()
-        chunks, place = ChunkTable(), _cursor_place(path / "ledgers", metadata, settings, clock)
+        self.files = UnwantedFiles(path / "ledgers", metadata.unwanted_files)
+        chunks, place = ChunkTable(), _cursor_place(path / "ledgers", metadata, settings, clock, self.files)
         self.acknowledgements = AcknowledgementTable(metadata, place, settings, chunks)
         self.deliveries = DeliveryTable(metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements)
         self.cursors = CursorTable(
@@ -116,6 +117,7 @@ class Store:
             ledger=self.ledger,
             offload_due=self.offloads.consider,
             offloading=offloader.has_target,
+            forget_deleted=self.files.forget_deleted,
         )
         self._context = LogContext(
             self.store_id,
@@ -127,7 +129,7 @@ class Store:
             self._executor,
             self._crew,
             self.upkeep.sealed,
-            lambda ledger_ids: self.on_deleted(ledger_ids),  # noqa: PLW0108 — as it is then, not now
+            self._unlisted,
             offloader,
             offloader.prefers_remote,
             chunks,
@@ -272,18 +274,13 @@ class Store:
         with self._opening:
             self._require_exists(name)
             self.require_ours()
-            files: list[Path] = []
             names = self.partitions.deleted_with(name)
             for going in names:
                 opened = self._opened.pop(going, None)
                 if opened is not None:
                     opened.close()
-                files += files_of(self._metadata.ledger(going).info, self._context.directory)
-                files += self.acknowledgements.forget(going)
-            self._metadata.delete_ledger(*names)
-        for path in files:
-            path.unlink(missing_ok=True)
-        self.on_deleted({int(path.stem) for path in files})
+                self.acknowledgements.forget(going)
+            self._unlisted(self._metadata.delete_ledger(*names))
 
     def describe(self, name: str) -> LedgerDescription:
         """A managed ledger with its cursors and the version of its schema."""
@@ -364,6 +361,10 @@ class Store:
         self._metadata.close()
         self._lock_held.release()
 
+    def _unlisted(self, ledger_ids: Collection[int]) -> None:
+        self.files.delete(ledger_ids)
+        self.on_deleted(ledger_ids)
+
     def _open_now(self) -> list[ManagedLedger]:
         return list(self._opened.copy().values())
 
@@ -375,20 +376,8 @@ class Store:
         raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.path}", hint=hint)
 
     def _sweep(self, *, staging: bool) -> None:
-        """Delete files of ledgers that no record lists: a crash came between making and listing, or after unlisting."""
-        listed, unused = self._metadata.ledger_ids(), self._metadata.next_ledger_id()
-        folder, known = self.path / "ledgers", {str(ledger_id) for ledger_id in listed}
-        # Names only: of thousands of files nearly all are listed, and none of them is looked at.
-        for name in [name for name in os.listdir(folder) if name.partition(".")[0] not in known]:  # noqa: PTH208
-            path, stem = folder / name, name.partition(".")[0]
-            if not stem.isdecimal() or int(stem) in listed or path.suffix == ".torn":
-                continue
-            if int(stem) >= unused:
-                raise Corrupt(
-                    f"{path} is of a ledger that the metadata never gave an id: its next is {unused}",
-                    hint="The metadata is older than the ledgers. Restore both from the same copy; nothing was deleted",
-                )
-            path.unlink()
+        """Delete files that records name as unwanted, and parts of the staging area whose time is over."""
+        self.files.sweep(self._metadata.ledger_ids(), self._metadata.next_ledger_id())
         if not staging:
             return
         retention_ms = self._settings.stagingRetentionSeconds * 1000
@@ -425,8 +414,11 @@ def _left_by_create(path: Path) -> bool:
     }
 
 
-def _cursor_place(ledgers: Path, metadata: Metadata, settings: Settings, clock: Clock) -> CursorPlace:
+def _cursor_place(
+    ledgers: Path, metadata: Metadata, settings: Settings, clock: Clock, files: UnwantedFiles
+) -> CursorPlace:
     """Where cursors keep their own ledgers, and how."""
     rollover_ms = settings.managedLedgerCursorRolloverTimeInSeconds * 1000
     store_id = metadata.store_record().store_id
-    return CursorPlace(ledgers, store_id, cursor_log_form(settings), rollover_ms, clock, metadata.allocate_ledger_id)
+    form, allocate = cursor_log_form(settings), metadata.allocate_ledger_id
+    return CursorPlace(ledgers, store_id, form, rollover_ms, clock, allocate, files.delete)

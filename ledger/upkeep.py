@@ -40,6 +40,7 @@ class Upkeep:
         ledger: Callable[[str], ManagedLedger],
         offload_due: Callable[[str], None],
         offloading: Callable[[], bool],
+        forget_deleted: Callable[[], None],
     ) -> None:
         self._metadata = metadata
         self._settings = settings
@@ -48,6 +49,7 @@ class Upkeep:
         self._ledger = ledger
         self._offload_due = offload_due
         self._offloading = offloading
+        self._forget_deleted = forget_deleted
         self._arrival = threading.Condition()
         self._sealed: set[str] = set()
         self._stopped = False
@@ -76,6 +78,7 @@ class Upkeep:
         """Seal what is due, trim what may go."""
         for ledger in list(self._opened()):
             _guarded(ledger.name, ledger.roll_over_if_due)
+        _guarded("what was deleted", self._forget_deleted)
         with self._arrival:
             self._sealed.clear()
         stated = self._metadata.policies.scopes()

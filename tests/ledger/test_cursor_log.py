@@ -45,7 +45,9 @@ def joined(*sets: PositionSet) -> PositionSet:
 
 def create(folder: Path, shape: CursorLogForm | None = None) -> CursorLog:
     folder.mkdir(exist_ok=True)
-    return CursorLog.create(folder, 7, STORE, shape or form(), clock)
+    log = CursorLog.create(folder, 7, STORE, shape or form(), clock)
+    log.named()
+    return log
 
 
 def recovered(folder: Path) -> PositionSet:

@@ -271,16 +271,19 @@ def test_many_tiny_ledgers(store_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= opened
 
 
-def test_files_that_no_record_lists_are_swept_and_others_left(store_path: Path) -> None:
+def test_a_file_that_no_record_knows_is_kept_and_told(store_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(store_path)
     fill(store, "log", [b"a"])
-    store._metadata.allocate_ledger_id()
+    given = store._metadata.allocate_ledger_id()
+    store._metadata.unwanted_files.remove([given])
     crash(store)
     folder = store_path / "ledgers"
-    for name in ("1.ledger", "1.index", "1.torn", "notes.txt"):
+    for name in (f"{given}.ledger", f"{given}.torn", "notes.txt", "007.ledger"):
         (folder / name).write_bytes(b"left")
+    before = {path.name for path in folder.iterdir()}
     store = open_store(store_path)
-    assert {path.name for path in folder.iterdir()} == {"0.ledger", "0.index", "1.torn", "notes.txt"}
+    assert {path.name for path in folder.iterdir()} == before
+    assert f"no record knows ledger {given} ({given}.ledger, {given}.torn): kept" in caplog.text
     assert contents(store, "log") == [b"a"]
     store.close()
 
