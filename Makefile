@@ -109,6 +109,15 @@ smoke: wheel
 smoke-lowest: wheel
 	@tools/smoke_wheel.sh requirements/lowest.lock
 
+# release-check: tag, version, changelog and tree of TAG=v1.2.3 agree, and its wheel and sdist work installed
+.PHONY: release-check
+release-check: setup
+	@$(BIN)/python tools/check_release.py $(TAG)
+	@rm -rf dist
+	@$(BIN)/hatchling build --directory dist
+	@set -e; for built in dist/*; do tools/smoke_wheel.sh requirements/wheel.lock "$$built"; done
+	@echo "release: publish it: $(BIN)/uv publish dist/*"
+
 # clean: remove what builds and runs leave behind; .venv stays
 .PHONY: clean
 clean:

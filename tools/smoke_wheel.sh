@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs dist/*.whl into a clean environment with exactly the versions of a lock, and uses it from there.
+# Installs a wheel or an sdist into a clean environment with exactly the versions of a lock, and uses it from there.
 #
-# Use: tools/smoke_wheel.sh requirements/wheel.lock      (after make wheel)
+# Use: tools/smoke_wheel.sh requirements/wheel.lock [FILE]      (after make wheel, whose dist/*.whl is the default)
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 lock=$root/${1:?which lock?}
+built=$(realpath "${2:-$(echo "$root"/dist/*.whl)}")
 python=${PYTHON:-$root/.venv/bin/python}
 
 scratch=$(mktemp -d)
@@ -13,7 +14,7 @@ trap 'rm -rf "$scratch"' EXIT
 install=("$scratch/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input)
 "${install[@]}" --require-hashes --no-deps -r "$root/requirements/bootstrap.lock"
 "${install[@]}" --require-hashes --no-deps --no-build-isolation -r "$lock"
-"${install[@]}" --no-deps "$root"/dist/*.whl
+"${install[@]}" --no-deps --no-build-isolation "$built"
 # The lock is complete and fits the wheel's own bounds, or this says what does not.
 "$scratch/venv/bin/python" -m pip check
 cp "$root/tools/smoke.py" "$scratch/"

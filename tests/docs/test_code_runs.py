@@ -1,7 +1,8 @@
-"""Goal: every line of code in README and docs runs. Method: each page's Python is one program, run as its reader would.
+"""Goal: every line of code in README and docs runs. Method: each page's Python is one program, run as its reader would,
+and all pages are one program, in the order of reading.
 
-A program has a directory, an interpreter and, when it asks for one, a JVM of its own. Shell lines are indented and
-begin with `make`: each names a target that there is.
+A page's program has a directory, an interpreter and, when it asks for one, a JVM of its own; the program of all pages
+has one directory and one Spark session. Shell lines are indented; after `make` stands a target that there is.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SAYS = {
     ],
     "docs/quickstart.md": [r"in the view: 1000, made again: 1001"],
     "docs/clusters.md": [r"grpc\+tls is how executors call it", r"rows: 1000", r"without Spark: 1000"],
-    "docs/acknowledging.md": [r"batch 0: 1,000 rows \(all there was\); orders up to date", r"backlog: 0"],
+    "docs/acknowledging.md": [r"batch 0: 1,000 rows \(all there was\); parcels up to date", r"backlog: 0"],
     "docs/cursors.md": [r"left: 7 in part: 1", r"skipped to 0 rows\nagain: 10", r"backlog: 5"],
     "docs/writing.md": [r"copied: 100", r"mornings: 100", r"carrier 2\|\s*16"],
     "docs/broker.md": [
@@ -47,7 +48,7 @@ SAYS = {
     ],
     "docs/bucket.md": [
         r"\|\s*1\|\s*tea\|\n\|\s*2\|salt\|",
-        r"\|public/default/persistent/orders\|0\s*\|1\s*\|complete\|",
+        r"\|public/default/persistent/shipments\|\d+\s*\|1\s*\|complete\|",
     ],
     "docs/cache.md": [r"100 entries from storage, 100 from the cache"],
     "docs/reading.md": [
@@ -62,7 +63,7 @@ SAYS = {
         r"'managedLedgerOffloadThresholdInSeconds': 3600",
     ],
     "docs/tables.md": [
-        r"segment 0 with 2 rows is published",
+        r"segment \d+ with 2 rows is published",
         r"\|\s*salt\|\s*1\|\n\|\s*tea\|\s*1\|",
         r"now: 3 rows, before: 2",
         r"table and log: \[1, 2, 3, 4\]",
@@ -73,6 +74,8 @@ SAYS = {
 }
 # The page whose reader has LEDGER_STORE set; to the others it is `./ledger-store`.
 BY_ENVIRONMENT = "docs/quickstart.md"
+TURN = "=== the turn of "
+PAGE_SECONDS, ALL_PAGES_SECONDS = 300, 600
 # A stream that the page leaves running has to get through what there is.
 END = """
 if "spark" in globals():
@@ -88,6 +91,40 @@ def pages() -> list[Path]:
 
 def code(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def in_order() -> list[Path]:
+    """README, then the pages as docs/index.md has them."""
+    linked = re.findall(r"\]\(([a-z-]+\.md)\)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
+    return [
+        page for page in dict.fromkeys([ROOT / "README.md", *(ROOT / "docs" / name for name in linked)]) if code(page)
+    ]
+
+
+def run(
+    blocks: list[str], directory: Path, environment: dict[str, str], seconds: int
+) -> subprocess.CompletedProcess[str]:
+    """One program, run to its end; brokers of stores that it made are stopped."""
+    (directory / "page.py").write_text("\n".join([*blocks, END]), encoding="utf-8")
+    inherited = {name: value for name, value in os.environ.items() if name != "LEDGER_STORE"}
+    try:
+        return subprocess.run(
+            [sys.executable, "page.py"],
+            cwd=directory,
+            env={**inherited, **environment, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    finally:
+        for note in directory.glob("*/broker.json"):
+            stop_broker_of(note.parent)
+
+
+def require_said(page: str, printed: str) -> None:
+    for line in SAYS[page]:
+        assert re.search(line, printed), f"{line!r} is not in what {page} prints:\n{printed}"
 
 
 def test_every_page_with_code_is_known() -> None:
@@ -107,33 +144,39 @@ def test_the_commands_of_the_readme_are_targets() -> None:
     assert set(commands) <= set(targets)
 
 
+def test_the_index_leads_to_every_page_with_code() -> None:
+    assert set(in_order()) == set(pages())
+
+
 @pytest.mark.docs
 @pytest.mark.spark
+@pytest.mark.timeout(PAGE_SECONDS + 30)
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_runs(page: Path, tmp_path: Path) -> None:
-    program = tmp_path / "page.py"
-    program.write_text("\n".join([*code(page), END]), encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if name != "LEDGER_STORE"}
     store, named = tmp_path / "ledger-store", str(page.relative_to(ROOT)) == BY_ENVIRONMENT
+    environment = {}
     if named:
         store = tmp_path / "elsewhere"
         environment["LEDGER_STORE"] = str(store)
-    try:
-        ran = subprocess.run(
-            [sys.executable, str(program)],
-            cwd=tmp_path,
-            env={**environment, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    finally:
-        stop_broker_of(store)
+    ran = run(code(page), tmp_path, environment, PAGE_SECONDS)
     assert ran.returncode == 0, ran.stderr[-3000:]
     said = [line for line in ran.stderr.splitlines() if "pyspark-ledger: the store is " in line]
     assert len(said) == len(set(said)), "where the store is, is said once"
     if named:
         assert (len(said), store.is_dir(), (tmp_path / "ledger-store").exists()) == (1, True, False), ran.stderr
-    for line in SAYS[str(page.relative_to(ROOT))]:
-        assert re.search(line, ran.stdout), f"{line!r} is not in what {page.name} prints:\n{ran.stdout}"
+    require_said(str(page.relative_to(ROOT)), ran.stdout)
+
+
+@pytest.mark.docs
+@pytest.mark.spark
+@pytest.mark.timeout(ALL_PAGES_SECONDS + 30)
+def test_code_runs_in_the_order_of_reading(tmp_path: Path) -> None:
+    """As in one notebook, whose session has Delta from its start: what a page leaves must not trip a later one."""
+    blocks = ["from pyspark_ledger import session", "session(delta=True)"]
+    for page in in_order():
+        blocks += [f"print({TURN + str(page.relative_to(ROOT))!r}, flush=True)", *code(page)]
+    ran = run(blocks, tmp_path, {}, ALL_PAGES_SECONDS)
+    turns = dict(turn.split("\n", 1) for turn in ran.stdout.split(TURN)[1:])
+    assert ran.returncode == 0, f"{list(turns)[-1:]}: {ran.stderr[-3000:]}"
+    for page, printed in turns.items():
+        require_said(page, printed)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from connector import tested_versions
 from ledger.errors import LedgerError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +32,29 @@ def test_links_lead_somewhere(page: Path) -> None:
         linked = (page.parent / target).resolve()
         if str(linked.relative_to(ROOT)) not in LATER:
             assert linked.exists(), f"{page.name} links {target}, which is not there"
+
+
+def test_extras_that_are_to_be_installed_are_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    code = [file for name in ("connector", "ledger", "offload") for file in (ROOT / name).rglob("*.py")]
+    named = {
+        extra
+        for file in [*pages(), *code]
+        for extras in re.findall(r"(?:pyspark-ledger|'\.)\[([a-z0-9,]+)\]", file.read_text(encoding="utf-8"))
+        for extra in extras.split(",")
+    }
+    assert "spark" in named <= set(project["optional-dependencies"])
+    for page in ("README.md", "docs/quickstart.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert "pip install '.[spark]'" in text, f"{page} has no line that works in a clone"
+        assert "pip install 'pyspark-ledger[spark]'" in text, f"{page} has no line that works from an index"
+
+
+@pytest.mark.parametrize(("page", "title"), [("README.md", "Compatibility"), ("docs/clusters.md", "Spark versions")])
+def test_the_versions_that_are_said_to_be_tested_are_those(page: str, title: str) -> None:
+    section = (ROOT / page).read_text(encoding="utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
+    tested = {*tested_versions.spark_versions(), tested_versions.DELTA}
+    assert set(re.findall(r"\b\d+\.\d+\.\d+\b", section)) == tested
 
 
 def test_every_target_of_make_is_explained() -> None:
