@@ -8,7 +8,8 @@
     sequence      the highest sequence id of each producer in sealed ledgers, where de-duplication is on
     schema        Arrow schemas of a ledger, versions from 0
     cursor        ManagedCursorInfo, replay floor, lease (ledger.cursor_records)
-    delivery      what batches of a cursor deliver that are more than a range (ledger.delivery_records)
+    delivery      what batches of a cursor deliver that are more than a range (ledger.delivery_records); large ones are
+                  in chunks, rows of `delivery_chunk`
     policy        what a ledger or a namespace states, by its name (ledger.policy_records)
     unwanted      objects in object storage that no record refers to any more (ledger.unwanted_objects)
     trimmed       what retention took, ledger by ledger (ledger.trimmed_records)
@@ -31,7 +32,7 @@ import msgspec
 from ledger.clock import Clock
 from ledger.cursor_records import CURSOR_TABLE, CursorRecords, own_ledgers_of, slowest_of
 from ledger.deduplication import KnownSequence
-from ledger.delivery_records import DELIVERY_TABLE, DeliveryRecords
+from ledger.delivery_records import DELIVERY_CHUNK_TABLE, DELIVERY_TABLE, DeliveryRecords
 from ledger.errors import NotFound, Refused
 from ledger.manifest_records import MANIFEST_TABLE, ManifestRecords, require_none_pending
 from ledger.metadata_file import MetadataFile
@@ -111,6 +112,7 @@ TABLES = (
     POLICY_TABLE,
     UNWANTED_TABLE,
     DELIVERY_TABLE,
+    DELIVERY_CHUNK_TABLE,
     TRIMMED_TABLE,
     UNWANTED_FILE_TABLE,
 )

@@ -63,7 +63,11 @@ def encode_state(info: bytes, *, compression: int = NONE, entry_bytes: int = ENT
     """The entries of a whole state: itself, or chunks and a footer where it is longer than `entry_bytes`."""
     if entry_bytes < ENTRY_BYTES_LEAST:
         raise Refused(f"entries of {entry_bytes} bytes are too small for a cursor, at least {ENTRY_BYTES_LEAST} are")
-    state = info if compression == NONE else _compressed(info, compression)
+    return in_chunks(info if compression == NONE else _compressed(info, compression), entry_bytes)
+
+
+def in_chunks(state: bytes, entry_bytes: int = ENTRY_BYTES_MAX) -> list[bytes]:
+    """The bytes themselves, or chunks of them and a footer where they are longer than `entry_bytes`."""
     if len(state) <= entry_bytes:
         return [state]
     if len(state) > FOOTER_LENGTH_MAX:
