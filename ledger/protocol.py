@@ -37,6 +37,7 @@ from ledger.cursor_calls import (
     SkipEntries,
 )
 from ledger.delivery_calls import AskDelivery, AskDue, BuryDead, DecidedDelivery, Delivery, Due, NextDelivery
+from ledger.health_calls import Health
 from ledger.hint_calls import HintReads, HintReply
 from ledger.life_calls import ChangePolicy, ChangeProperties, Policies, Properties, TrimmedLedgers
 from ledger.offload_calls import OffloadPrefix, OffloadStatus
@@ -342,6 +343,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "cache.follow": (FollowLedger, Empty),
     "cache.follow.many": (FollowLedgers, Empty),
     "cache.hint": (HintReads, HintReply),
+    "health": (Empty, Health),
     "settings": (Empty, SettingStates),
     "settings.change": (ChangeSetting, SettingStates),
     "shutdown": (Empty, Empty),

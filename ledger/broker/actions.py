@@ -17,6 +17,7 @@ import msgspec
 
 from ledger.broker.activity import Activity
 from ledger.broker.cached_reads import CachedReads
+from ledger.broker.error_log import ErrorLog
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.offloaded_reads import Reading
 from ledger.cache_calls import FollowLedger, FollowLedgers
@@ -30,6 +31,7 @@ from ledger.cursor_calls import (
     ResetCursor,
 )
 from ledger.errors import DataLoss, NotFound, Refused
+from ledger.health_calls import Health
 from ledger.life_calls import ChangeProperties, Properties
 from ledger.managed_ledger import ManagedLedger
 from ledger.names import canonical_name
@@ -69,6 +71,7 @@ READING = frozenset(
         "cache.follow.many",
         "cache.hint",
         "offload.status",
+        "health",
         "settings",
         "shutdown",
     }
@@ -80,12 +83,19 @@ class Actions:
     """The handlers of one broker."""
 
     def __init__(
-        self, store: Store, source: CachedReads, settings: LiveSettings, activity: Activity, token: str
+        self,
+        store: Store,
+        source: CachedReads,
+        settings: LiveSettings,
+        activity: Activity,
+        errors: ErrorLog,
+        token: str,
     ) -> None:
         self._store = store
         self._source = source
         self._settings = settings
         self._activity = activity
+        self._errors = errors
         self._token = token
 
     def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
@@ -140,9 +150,14 @@ class Actions:
             "cache.follow": self._follow,
             "cache.follow.many": self._follow_many,
             "cache.hint": self._source.hint,
+            "health": self._health,
             "settings": lambda _: self._settings.describe(),
             "settings.change": self._settings.change,
         }
+
+    def _health(self, _: Empty) -> Health:
+        errors, count = self._errors.newest()
+        return Health({name: str(error) for name, error in self._store.given_up().items()}, errors, count)
 
     def located(self, request: ReadRequest) -> list[SegmentBlock]:
         """The blocks of a range; raises DataLoss when the ledger was made again since it was asked for."""

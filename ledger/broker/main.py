@@ -30,6 +30,7 @@ from ledger.broker.admission import BrokerAdmission
 from ledger.broker.append_door import AppendDoor
 from ledger.broker.cached_reads import CachedReads
 from ledger.broker.discovery import BrokerRecord, socket_path, sweep_run_directory
+from ledger.broker.error_log import ErrorLog
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.server import BrokerServer
@@ -119,6 +120,8 @@ def _bound(
     cache.start()
     admission = BrokerAdmission(live, monotonic_ms)
     stopping = threading.Event()
+    errors = ErrorLog()
+    logging.getLogger().addHandler(errors)
 
     def server_at(where: Listening) -> BrokerServer:
         return BrokerServer(
@@ -130,6 +133,7 @@ def _bound(
             settings=live,
             admission=admission,
             activity=activity,
+            errors=errors,
             stopping=stopping,
         )
 
@@ -172,12 +176,14 @@ def _serve(
     while not stopping.wait(_CHECK_SECONDS):
         try:
             store.require_ours()
+            bound_log(sys.stderr.fileno(), str(log))
         except Fenced as fenced:
             # The socket's name is the successor's by now, and an orderly shutdown would remove it.
             _log.warning("leaving: %s", fenced)
             servers[0].let_go()
             _leave_at_once()
-        bound_log(sys.stderr.fileno(), str(log))
+        except (LedgerError, OSError) as error:
+            _log.warning("whether the store is ours was not seen, and is looked at again: %s", error)
         if not store.path.exists():
             _log.error("the store %s is gone; leaving, so that nothing is acknowledged into deleted files", store.path)
             servers[0].let_go()
@@ -243,5 +249,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _main() -> NoReturn:
+    status = 1
+    try:
+        status = main()
+    except Exception:  # noqa: BLE001 — at an ordinary exit Flight would wait for open streams, and nobody for it
+        _log.exception("the broker ends in a way that nobody foresaw")
+    finally:
+        _leave_at_once(status)
+
+
 if __name__ == "__main__":
-    _leave_at_once(main())
+    _main()

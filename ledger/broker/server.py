@@ -30,6 +30,7 @@ from ledger.broker.append_answers import Replies
 from ledger.broker.append_stream import AppendStream, entries_of
 from ledger.broker.bearer_token import BearerTokenFactory, require_allowed, require_token
 from ledger.broker.cached_reads import CachedReads
+from ledger.broker.error_log import ErrorLog
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
@@ -63,7 +64,7 @@ from ledger.staging import PartFile
 from ledger.store import Store
 
 # What is answered however busy the broker is: else nobody could mend it.
-_ALWAYS = frozenset({"hello", "settings", "settings.change", "shutdown"})
+_ALWAYS = frozenset({"hello", "health", "settings", "settings.change", "shutdown"})
 # Blocks that are made ready together, behind the first: what Python runs once for each block runs four times as fast
 # in a row as after a block was copied through the processor's caches. A reader that stands still holds so many, but no
 # more than `CachedReads.group_bytes` of what is not in a local file.
@@ -85,6 +86,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         settings: LiveSettings,
         admission: BrokerAdmission,
         activity: Activity,
+        errors: ErrorLog,
         stopping: threading.Event,
     ) -> None:
         middleware = {MIDDLEWARE: WantedStoreFactory()}
@@ -98,7 +100,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._settings = settings
         self._admission = admission
         self._activity = activity
-        self._actions = Actions(store, source, settings, activity, token)
+        self._actions = Actions(store, source, settings, activity, errors, token)
         self._handlers = self._actions.table() | {"hello": self._hello, "shutdown": self._shutdown}
         # Last: from here on calls come in.
         super().__init__(listening.address, middleware=middleware, **listening.tls)

@@ -24,6 +24,7 @@ from ledger.broker.activity import Activity
 from ledger.broker.admission import BrokerAdmission
 from ledger.broker.cached_reads import CachedReads
 from ledger.broker.client import Client
+from ledger.broker.error_log import ErrorLog
 from ledger.broker.listening import Listening
 from ledger.broker.live_settings import LiveSettings
 from ledger.broker.server import BrokerServer
@@ -110,6 +111,7 @@ class Served:
             settings=live,
             admission=BrokerAdmission(live, monotonic_ms),
             activity=Activity(monotonic_ms),
+            errors=ErrorLog(),
             stopping=threading.Event(),
         )
         self.client = Client(self.address, deadline_ms=0)
