@@ -53,6 +53,8 @@ class Heartbeat:
                 self._beat()
             except LedgerError as error:
                 _log.warning("%s: %s", self._thread.name, error)
+            except Exception:  # noqa: BLE001 — a lease that is renewed no more would go to somebody else
+                _log.exception("%s failed in a way that nobody foresaw", self._thread.name)
 
 
 class Subscription:

@@ -217,14 +217,19 @@ class AcknowledgementTable:
             self._thread.start()
 
     def flush(self) -> None:
-        """Make durable whatever is not."""
+        """Make durable whatever is not. Raises nothing: a cursor that fails stays dirty."""
         with self._lock:
             dirty = [(key, held) for key, held in self._held.items() if held.is_dirty]
         for key, held in dirty:
-            with held.lock:
-                found = self._metadata.cursors.get(*key)
-                if found is not None and held.is_dirty and self._held.get(key) is held:
-                    self._flush(found.cursor, held, found.cursor.next_position)
+            try:
+                with held.lock:
+                    found = self._metadata.cursors.get(*key)
+                    if found is not None and held.is_dirty and self._held.get(key) is held:
+                        self._flush(found.cursor, held, found.cursor.next_position)
+            except (LedgerError, OSError) as error:
+                _log.warning("cursor %s of %s was not flushed and is tried again: %s", key[1], key[0], error)
+            except Exception:  # noqa: BLE001 — the other cursors go on, and this one is tried again
+                _log.exception("cursor %s of %s was not flushed, in a way that nobody foresaw", key[1], key[0])
 
     def close(self) -> None:
         """End every set that is open: into the record when it is small, else with a whole state. Raises nothing."""
@@ -241,6 +246,8 @@ class AcknowledgementTable:
                 _log.info("%s: %s", key, fenced)
             except (LedgerError, OSError) as error:
                 _log.warning("cursor %s of %s is closed as it was last flushed: %s", key[1], key[0], error)
+            except Exception:  # noqa: BLE001 — the other cursors are closed, too
+                _log.exception("cursor %s of %s is closed as it was last flushed", key[1], key[0])
 
     def _close(self, key: tuple[str, str], held: Acknowledgements) -> None:
         found = self._metadata.cursors.get(*key)
@@ -316,10 +323,7 @@ class AcknowledgementTable:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._settings.managedLedgerCursorPositionFlushSeconds):
-            try:
-                self.flush()
-            except (LedgerError, OSError) as error:
-                _log.warning("cursors were not flushed and are tried again: %s", error)
+            self.flush()
 
 
 def cursor_log_form(settings: Settings) -> CursorLogForm:

@@ -199,7 +199,14 @@ class MetadataFile:
                 group, self._waiting = self._waiting, []
             if not group:
                 break
-            self._commit(group)
+            try:
+                self._commit(group)
+            except Exception as error:  # noqa: BLE001 — every other change of the store needs the thread
+                _log.exception("changes of %s ended in a way that nobody foresaw", self.path)
+                unknown = Unavailable(f"{self.path}: {error!r}; whether the change was made is not known")
+                for _, future in group:
+                    if not future.done():
+                        future.set_exception(unknown)
         self._writer.close()
 
     def _commit(self, group: list[tuple[Change[Any], Future[Any]]]) -> None:

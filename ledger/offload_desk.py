@@ -107,6 +107,11 @@ class OffloadDesk:
             self._arrival.notify_all()
         if self._thread is not None:
             self._thread.join()
+        with self._arrival:
+            for run in self._waiting.values():
+                run.state = "cancelled"
+            self._waiting.clear()
+            self._arrival.notify_all()
 
     def consider(self, name: str) -> None:
         """Queue what is due of a managed ledger by its policy, unless a run of it is there already."""
@@ -256,9 +261,18 @@ class OffloadDesk:
             self.round()
 
     def _do(self, run: _Run) -> None:
+        """Take each ledger of a run through the protocol. Raises nothing: whoever waits for the run is told."""
         try:
             for ledger_id in run.ids:
-                self._one(run, ledger_id)
+                try:
+                    self._one(run, ledger_id)
+                except LedgerError as error:
+                    self._failed(run, ledger_id, error)
+                except Exception as error:  # noqa: BLE001 — the others go on, and whoever asks hears of it
+                    _log.exception(
+                        "%s: the offload of ledger %d failed in a way that nobody foresaw", run.name, ledger_id
+                    )
+                    self._failed(run, ledger_id, LedgerError(f"ledger {ledger_id} of {run.name!r}: {error!r}"))
         finally:
             with self._arrival:
                 run.state = "cancelled" if run.cancelled else "failed" if run.failure is not None else "done"
@@ -278,11 +292,6 @@ class OffloadDesk:
                 self._failed(run, ledger_id, gone)
             else:
                 _log.info("%s: ledger %d was deleted before it was offloaded", run.name, ledger_id)
-        except LedgerError as error:
-            self._failed(run, ledger_id, error)
-        except Exception as error:  # noqa: BLE001 — the others go on, and whoever asks hears of it
-            _log.exception("%s: the offload of ledger %d failed in a way that nobody foresaw", run.name, ledger_id)
-            self._failed(run, ledger_id, LedgerError(f"ledger {ledger_id} of {run.name!r}: {error!r}"))
 
     def _failed(self, run: _Run, ledger_id: int, error: LedgerError) -> None:
         _log.warning("%s: ledger %d is not offloaded: %s", run.name, ledger_id, error)

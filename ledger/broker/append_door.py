@@ -63,14 +63,14 @@ class AppendDoor:
         while not self._shut.is_set():
             try:
                 peer, _ = self._socket.accept()
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 — the door stays open
                 if not self._shut.is_set():
-                    _log.error("a producer cannot come in yet: %s", error)
+                    _log.error("a producer cannot come in yet: %r", error)
                     self._shut.wait(_SHORT_SECONDS)
                 continue
             try:
                 threading.Thread(target=self._converse, args=(peer,), name="append", daemon=True).start()
-            except RuntimeError as error:
+            except Exception as error:  # noqa: BLE001 — as above
                 with peer:
                     _tell(peer, Unavailable(f"the broker has no thread for one more producer: {error}"))
 

@@ -223,6 +223,8 @@ class CachedReads:
                 self._appended(before, now)
         except (LedgerError, OSError) as error:
             _log.warning("%s: what was appended is not cached: %s", now.name, error)
+        except Exception:  # noqa: BLE001 — the append is durable, and must not fail for want of a cache
+            _log.exception("%s: what was appended is not cached, in a way that nobody foresaw", now.name)
 
     def forget(self, ledger_ids: Collection[int]) -> None:
         """Let go of ledgers whose files were deleted."""
@@ -302,11 +304,17 @@ class CachedReads:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):
-            if self._followed or any(pool.size for pool in self.cache.pools):
-                self.cache.expire()
-                self.hints.expire()
-            if self._shared is not None:
-                self._shared.expire()
+            try:
+                self._expire()
+            except Exception:  # noqa: BLE001 — without the thread nothing would be evicted by time any more
+                _log.exception("the cache's eviction by time failed in a way that nobody foresaw")
+
+    def _expire(self) -> None:
+        if self._followed or any(pool.size for pool in self.cache.pools):
+            self.cache.expire()
+            self.hints.expire()
+        if self._shared is not None:
+            self._shared.expire()
 
 
 def _no_edges(first: int, end: int) -> Integers:

@@ -337,7 +337,7 @@ class MessageProducer:
 
         `before` are entries that share its fate.
         """
-        error = sent.exception()
+        error = next((failed for one in (*before, sent) if (failed := one.exception()) is not None), None)
         position = EARLIEST if error is not None else sent.result()
         is_duplicate = error is None and any(one.result() == EARLIEST for one in (*before, sent))
         if is_duplicate and new:

@@ -231,7 +231,8 @@ class Producer:
             with self._writing:
                 self._over = True
                 self._stream.drop()
-        self._settle(error)
+        finally:
+            self._settle(error)
         with self._changed:
             self._stream.free()  # nothing is held any more
 

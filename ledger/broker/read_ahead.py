@@ -130,24 +130,38 @@ class ReadAhead:
         with self._lock:
             new = min(self._most(), self._coming) - self._threads if self._has_room() else 0
             self._threads += max(new, 0)
-        for _ in range(new):
-            threading.Thread(target=self._work, name="ahead", daemon=True).start()
+        for started in range(new):
+            try:
+                threading.Thread(target=self._work, name="ahead", daemon=True).start()
+            except RuntimeError as error:
+                _log.info("%d threads fewer than wanted read ahead: %s", new - started, error)
+                with self._lock:
+                    self._threads -= new - started
+                return
 
     def _has_room(self) -> bool:
         return self._ahead_bytes < self._room()
 
     def _work(self) -> None:
-        while True:
+        try:
+            while (found := self._claimed()) is not None:
+                reading, block = found
+                try:
+                    self._fetch(reading, block)
+                except (LedgerError, OSError) as error:
+                    _log.info("ledger %s is not read ahead at entry %d: %s", reading.ledger, block.first_entry, error)
+        except Exception:  # noqa: BLE001 — who asks reads for itself; the next plan starts a thread again
+            _log.exception("a thread that reads ahead ended in a way that nobody foresaw")
             with self._lock:
-                found = self._next()
-                if found is None:
-                    self._threads -= 1
-                    return
-            reading, block = found
-            try:
-                self._fetch(reading, block)
-            except (LedgerError, OSError) as error:
-                _log.info("ledger %s is not read ahead at entry %d: %s", reading.ledger, block.first_entry, error)
+                self._threads -= 1
+
+    def _claimed(self) -> tuple[Reading, SegmentBlock] | None:
+        """The next block to fetch. None when there is none: then the calling thread is counted no more."""
+        with self._lock:
+            found = self._next()
+            if found is None:
+                self._threads -= 1
+            return found
 
     def _next(self) -> tuple[Reading, SegmentBlock] | None:
         """The next block of the reader whose turn it is: the one that has waited longest."""
