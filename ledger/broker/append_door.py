@@ -19,7 +19,7 @@ import msgspec
 
 from ledger.broker.append_answers import Replies
 from ledger.broker.entry_stream import is_same_user
-from ledger.broker.shared_ring import RingReader, map_sealed
+from ledger.broker.shared_ring import RingReader, entry_file
 from ledger.clock import new_id
 from ledger.errors import LedgerError, Refused, Unavailable
 from ledger.json_faults import JSON_FAULTS, json_fault
@@ -133,7 +133,7 @@ def _sent(peer: socket.socket, ring: RingReader) -> Iterator[list[memoryview]]:
         try:
             if not places:
                 return
-            yield [map_sealed(fd) for fd in files] if files else ring.entries(places)
+            yield [entry_file(fd) for fd in files] if files else ring.entries(places)
         finally:
             for fd in files:
                 os.close(fd)

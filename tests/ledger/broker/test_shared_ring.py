@@ -1,21 +1,36 @@
 """Goal: no entry is overwritten before it is settled, and nothing but a producer's own ring is ever mapped.
 
-Method: random takes and releases against the bytes that were put in; rings that are lies.
+Method: random takes and releases against the bytes that were put in; rings that are lies; a producer that changes its
+memory between the broker's check and the write.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.broker.shared_ring import RingReader, RingWriter, map_sealed, pack_places, sealed_file
+from ledger import disk
+from ledger.broker.shared_ring import (
+    COPIED_BYTES_MAX,
+    RingReader,
+    RingWriter,
+    entry_file,
+    map_sealed,
+    pack_places,
+    sealed_file,
+)
+from ledger.entry import Buffer
 from ledger.errors import Refused, Unsupported
+from ledger.protocol import CreateLedger
+from tests.ledger import log_rig
+from tests.ledger.store_rig import open_store
 
 
 @pytest.fixture
@@ -109,3 +124,70 @@ def test_the_broker_keeps_entries_of_a_producer_that_is_gone(ring: RingWriter) -
     ring.close()
     del reader, ring
     assert bytes(entry) == b"kept"
+
+
+def flipped_while_written(monkeypatch: pytest.MonkeyPatch, flip: Callable[[], None]) -> None:
+    """Have a producer change its memory when its entry is checked, and none of it is in the file."""
+    real = disk.write_all
+
+    def write_all(fd: int, buffers: Sequence[Buffer], *rest: Any) -> int:
+        flip()
+        return real(fd, buffers, *rest)
+
+    monkeypatch.setattr(disk, "write_all", write_all)
+
+
+@pytest.mark.parametrize("size", [10, 1000, COPIED_BYTES_MAX - 100])
+def test_a_producer_that_changes_a_byte_after_the_check_poisons_no_log(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    store = open_store(store_path)
+    log = store.create_ledger(CreateLedger("log", block_bytes=1024 * 1024))
+    ring = RingWriter(100_000)
+    sent = log_rig.entry(b"x" * size)
+    place = ring.write([sent], len(sent))
+    entries = RingReader(ring.fd).entries(pack_places([(place, len(sent))]))
+
+    def flip() -> None:
+        ring._memory[place + len(sent) - 1] = 0
+
+    flipped_while_written(monkeypatch, flip)
+    log.append(entries).result(20)
+    monkeypatch.undo()
+    assert log_rig.contents(log) == [b"x" * size], "every reader checks the sum"
+    store.close()
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_producer_that_changes_the_file_of_an_entry_after_the_check_poisons_no_log(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    store = open_store(store_path)
+    log = store.create_ledger(CreateLedger("log", block_bytes=1024 * 1024))
+    sent = log_rig.entry(b"x" * 100_000)
+    fd = sealed_file(len(sent), [sent] if sealed else ())
+    if not sealed:
+        os.pwrite(fd, sent, 0)
+    refused: list[OSError] = []
+
+    def flip() -> None:
+        try:
+            os.pwrite(fd, b"y", 50_000)
+        except OSError as error:
+            refused.append(error)
+
+    entry = entry_file(fd)
+    flipped_while_written(monkeypatch, flip)
+    log.append([entry]).result(20)
+    monkeypatch.undo()
+    assert bool(refused) == sealed
+    assert log_rig.contents(log) == [b"x" * 100_000]
+    store.close()
+    os.close(fd)
+
+
+def test_an_empty_file_holds_an_empty_entry() -> None:
+    for content in ([], [b""]):
+        fd = sealed_file(0, content)
+        assert bytes(entry_file(fd)) == b""
+        os.close(fd)
