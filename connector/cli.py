@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from connector.cli_cache import show_cache
+from connector.cli_words import counted, next_words
 from ledger.api import LedgerStore, connect
 from ledger.broker.client import Client
 from ledger.cursor_calls import CursorState, NameCursor
@@ -216,7 +217,7 @@ def delete(
     found, canonical = opened(store), canonical_name(name)
     try:
         described = found.client.describe(canonical)
-        held = f" with {described.rows} rows and {len(described.cursors)} cursors"
+        held = f" with {counted(described.rows, 'row')} and {counted(len(described.cursors), 'cursor')}"
     except _DAMAGE as error:
         held = f", which is damaged: {error.message}"
     if not yes:
@@ -341,34 +342,43 @@ def position_at(text: str) -> Position:
         raise typer.BadParameter(f"{text!r} is neither earliest, latest nor LEDGER:ENTRY") from wrong
 
 
-def _ledger_table(described: list[LedgerDescription]) -> Table:
-    table = Table("ledger", "rows", "entries", "bytes", "segments", "cursors", "end")
+def _ledger_table(described: Iterable[LedgerDescription], title: str = "ledger") -> Table:
+    table = Table(title, "rows", "entries", "bytes", "segments", "cursors", "end")
     for ledger in described:
-        numbers = (ledger.rows, ledger.entries, ledger.size_bytes, len(ledger.segments), len(ledger.cursors))
-        table.add_row(visible(short_name(ledger.name)), *(f"{number:,}" for number in numbers), str(ledger.end))
+        numbers = (ledger.rows, ledger.entries, ledger.size_bytes, ledger.segment_count, len(ledger.cursors))
+        end = "empty" if ledger.end.ledger_id < 0 else str(ledger.end)
+        end = counted(len(ledger.partitions), "partition") if ledger.partitions else end
+        table.add_row(visible(short_name(ledger.name)), *(f"{number:,}" for number in numbers), end)
     return table
 
 
 def _describe(console: Console, described: LedgerDescription, cursors: list[CursorState]) -> None:
     console.print(f"{visible(described.name)}  ({described.incarnation})")
-    console.print(f"  {described.rows:,} rows in {described.entries:,} entries, [{described.start}, {described.end})")
+    where = f"[{next_words(described.start)}, {next_words(described.end)})"
+    if described.partitions:
+        where = counted(len(described.partitions), "partition")
+    held = f"{counted(described.rows, 'row')} in {counted(described.entries, 'entry', 'entries')}"
+    console.print(f"  {held}, {where}")
     console.print(
         f"  columns: {'version ' + str(described.schema_version) if described.schema_version >= 0 else 'none'}"
     )
     console.print(f"  cursors: {', '.join(map(visible, described.cursors)) or 'none'}")
-    for held in cursors:
+    for state in cursors:
         # It was read by Spark, nobody reads it now, and something is left: most likely the last batch of its last run.
-        if held.replay_floor is not None and held.backlog_rows and not held.lease_holder:
+        if state.replay_floor is not None and state.backlog_rows and not state.lease_holder:
             console.print(
-                f"  {cursor_label(held, described)}: {held.backlog_rows:,} rows not acknowledged. A query's last batch "
-                "stays until it starts again, unless its session comes from session() or configure()"
+                f"  {cursor_label(state, described)}: {counted(state.backlog_rows, 'row')} not acknowledged. "
+                "A query's last batch stays until it starts again, unless its session comes from session() or "
+                "configure()"
             )
     if described.terminated is not None:
         console.print(f"  terminated: its last entry is {described.terminated}")
+    if described.partitions:
+        console.print(_ledger_table(described.partitions, "partition"))
+        return
     table = Table("segment", "entries", "rows", "bytes", "state")
     for segment in described.segments:
-        state = "sealed" if segment.close_ms else "open"
-        table.add_row(
-            str(segment.ledger_id), f"{segment.entries:,}", f"{segment.rows:,}", f"{segment.size_bytes:,}", state
-        )
+        numbers = (segment.entries, segment.rows, segment.size_bytes)
+        kind = "sealed" if segment.close_ms else "open"
+        table.add_row(str(segment.ledger_id), *(f"{number:,}" for number in numbers), kind)
     console.print(table)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID, TextColumn
 
 from connector.cli import Output, OutputOption, StoreOption, literal_console, opened, reporting, show
+from connector.cli_words import counted
 from ledger.api import LedgerStore
 from ledger.clock import system_clock_ms
 from ledger.cursor import cursor_info
@@ -144,7 +145,11 @@ def verify(
                 checked[canonical] += done
 
             _verify(found, directory, described, advance)
-    show(output, checked, lambda console: console.print(f"{sum(checked.values()):,} entries hold"))
+    show(output, checked, lambda console: console.print(_held(sum(checked.values()))))
+
+
+def _held(entries: int) -> str:
+    return f"{counted(entries, 'entry', 'entries')} {'holds' if entries == 1 else 'hold'}"
 
 
 def _described(store: LedgerStore, names: Iterable[str]) -> Iterator[LedgerDescription]:

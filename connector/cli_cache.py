@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from connector.cli_words import counted as count_of
 from ledger.cache_calls import CacheMetrics, LedgerCacheMetrics
 
 
@@ -38,8 +39,8 @@ def show_cache(console: Console, counted: CacheMetrics, name: str) -> None:
         f"{counted.lingering_bytes:,} evicted and still referenced by readers, "
         f"{counted.inflight_read_bytes:,} on their way from storage; "
         f"{counted.local_file_bytes:,} of {counted.local_file_limit_bytes:,} bytes of local files accounted for; "
-        f"{counted.evictions:,} evictions by size in {counted.eviction_nanos / 1e6:,.1f} ms, "
-        f"{counted.requeues:,} lives extended"
+        f"{count_of(counted.evictions, 'eviction')} by size in {counted.eviction_nanos / 1e6:,.1f} ms, "
+        f"{count_of(counted.requeues, 'life', 'lives')} extended"
     )
     if any(part.readers for part in parts):
         console.print(_readers(parts))

@@ -7,6 +7,8 @@ write it, or as a cursor's ledger of a store of ours.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,18 +29,25 @@ from connector.cli import (
     reporting,
     show,
 )
+from connector.cli_words import counted, mark_delete_words, next_words
+from ledger import bit_words
+from ledger.compression import NAMES
 from ledger.cursor_calls import AskHoles, CursorState, Holes, NameCursor, OpenCursor, ResetCursor
 from ledger.cursor_log import recover_cursor_log
 from ledger.errors import Corrupt, NotFound, Refused
+from ledger.hidden_characters import visible
+from ledger.metadata_value import compression_of, is_cursor_info, parse_cursor_info
 from ledger.names import canonical_name
-from ledger.position import EARLIEST, LATEST, PositionRange
+from ledger.position import EARLIEST, LATEST, Position, PositionRange
 from ledger.position_chunks import ENTRY_BYTES_MAX, compression_number, decode_state, encode_state, state_ending_at
-from ledger.position_info import DecodedInfo, decode_info
+from ledger.position_info import DecodedInfo, decode_cursor_info, decode_info
 from ledger.position_set import PositionSet
 from ledger.read_calls import SeekTime
 
 cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
-_SHOWN_RANGES = 20
+_SHOWN = 20  # of ranges, and of entries of which rows are left
+_ROWS = ("rowsLeft", "firstRowsLeft")
+All = Annotated[bool, typer.Option("--all", help=f"All ranges and rows that are left, not the first {_SHOWN}.")]
 
 
 @cursors.command("list")
@@ -50,7 +59,7 @@ def list_cursors(name: Name, store: StoreOption = None, output: OutputOption = O
     states, damage = cursor_states(client, described)
     table = Table("cursor", "next position", "backlog rows", "backlog bytes", "held by")
     for state in states:
-        numbers = (str(state.next_position), f"{state.backlog_rows:,}", f"{state.backlog_bytes:,}")
+        numbers = (next_words(state.next_position), f"{state.backlog_rows:,}", f"{state.backlog_bytes:,}")
         table.add_row(cursor_label(state, described), *numbers, state.lease_holder)
     show(output, states, lambda console: console.print(table))
     fail(*damage)
@@ -67,7 +76,7 @@ def create_cursor(
 ) -> None:
     """Create a cursor; one that exists stays where it is."""
     state = opened(store).client.open_cursor(OpenCursor(canonical_name(name), cursor, position_at(start)))
-    show(output, state, lambda console: console.print(f"{state.cursor} is at {state.next_position}"))
+    show(output, state, lambda console: console.print(_place(state)))
 
 
 @cursors.command("reset")
@@ -95,7 +104,12 @@ def reset_cursor(
         else position_at(position)
     )
     state = client.call("cursor.reset", ResetCursor(canonical_name(name), cursor, wanted))
-    show(output, state, lambda console: console.print(f"{state.cursor} is at {state.next_position}"))
+    show(output, state, lambda console: console.print(_place(state)))
+
+
+def _place(state: CursorState) -> str:
+    left = counted(state.backlog_rows, "row")
+    return f"{visible(state.cursor)} is at {next_words(state.next_position)}, {left} left"
 
 
 @cursors.command("delete")
@@ -109,7 +123,9 @@ def delete_cursor(name: Name, cursor: str, store: StoreOption = None, output: Ou
 
 @cursors.command("describe")
 @reporting
-def describe_cursor(name: Name, cursor: str, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+def describe_cursor(
+    name: Name, cursor: str, whole: All = False, store: StoreOption = None, output: OutputOption = Output.text
+) -> None:
     """A cursor: its mark-delete, what is acknowledged beyond it, what it has left, how large its state is."""
     client, ledger = opened(store).client, canonical_name(name)
     state: CursorState = client.call("cursor.describe", NameCursor(ledger, cursor))
@@ -118,14 +134,14 @@ def describe_cursor(name: Name, cursor: str, store: StoreOption = None, output: 
     shown = {
         "cursor": state.cursor,
         "ledger": state.ledger,
-        "markDelete": f"{state.next_position.ledger_id}:{state.next_position.entry_id - 1}",
+        "markDelete": str(Position(state.next_position.ledger_id, state.next_position.entry_id - 1)),
         "replayFloor": None if state.replay_floor is None else str(state.replay_floor),
         "backlog": {"entries": state.backlog_entries, "rows": state.backlog_rows, "bytes": state.backlog_bytes},
         "properties": state.properties,
         "leaseHolder": state.lease_holder,
         "cursorLedger": state.cursor_ledger,
         "stateBytes": len(found.info),
-        **_of_positions(PositionSet() if said is None else said.acknowledged, "" if said is None else said.encoding),
+        **_of_positions(said or DecodedInfo(EARLIEST, PositionSet()), whole=whole),
     }
     _show(output, shown)
 
@@ -159,10 +175,14 @@ def export_cursor(
 
 @reporting
 def position_info(
-    files: Annotated[list[Path], typer.Argument(help="A PositionInfo; or chunks and footer, in order; or a .ledger.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="A PositionInfo or ManagedCursorInfo; or chunks and footer, in order; or a .ledger."),
+    ],
     compression: Annotated[
-        str, typer.Option(help="Of the state: NONE, LZ4, ZLIB, ZSTD or SNAPPY. A .ledger tells it itself.")
+        str, typer.Option(help="Of the state: NONE, LZ4, ZLIB, ZSTD or SNAPPY. Records and a .ledger tell theirs.")
     ] = "NONE",
+    whole: All = False,
     output: OutputOption = Output.text,
 ) -> None:
     """What a cursor's state says, Pulsar's or ours: mark-delete, ranges, rows that are left, properties."""
@@ -170,53 +190,93 @@ def position_info(
         if not file.is_file():
             raise NotFound(f"there is no file {file}")
     if len(files) == 1 and files[0].suffix == ".ledger":
-        _show(output, _of_ledger(files[0]))
+        _show(output, _of_ledger(files[0], whole=whole))
         return
     where = ", ".join(file.name for file in files)
     entries = [memoryview(file.read_bytes()) for file in files]
+    if len(files) == 1 and is_cursor_info(entries[0]):
+        _show(output, _of_record(entries[0], where, whole=whole))
+        return
     state = state_ending_at(len(entries) - 1, lambda number: entries[number], where)
     said = decode_info(decode_state(state, compression_number(compression), where), where)
-    _show(output, {"parts": max(len(files) - 1, 1), "bytes": len(state), **_of_info(said)})
+    _show(output, {"parts": max(len(files) - 1, 1), "bytes": len(state), **_of_info(said, whole=whole)})
 
 
-def _of_ledger(file: Path) -> dict[str, Any]:
+def _of_record(value: memoryview, where: str, *, whole: bool) -> dict[str, Any]:
+    """A cursor's record of Pulsar's metadata store: the whole state, or what it was when its ledger began."""
+    info = parse_cursor_info(value, where)
+    return {
+        "record": "ManagedCursorInfo",
+        "compression": NAMES[compression_of(value, where)],
+        "bytes": len(value),
+        "cursorLedger": info.cursorsLedgerId,
+        **_of_info(decode_cursor_info(info, where), whole=whole),
+        "cursorProperties": {pair.name: pair.value for pair in info.cursorProperties},
+    }
+
+
+def _of_ledger(file: Path, *, whole: bool) -> dict[str, Any]:
     if not file.stem.isdecimal():
         raise Refused(f"{file} is no ledger's file: its name is no number")
     found = recover_cursor_log(file.parent, int(file.stem), "", take=False)
     if found is None:
         raise Corrupt(f"{file} holds no whole state of a cursor")
     said = DecodedInfo(found.mark_delete, found.acknowledged, {}, found.crossing, found.encoding)
-    return {"entries": found.entries, "bytes": found.size_bytes, "deltas": found.deltas, **_of_info(said)}
+    return {"entries": found.entries, "bytes": found.size_bytes, "deltas": found.deltas, **_of_info(said, whole=whole)}
 
 
-def _of_info(said: DecodedInfo) -> dict[str, Any]:
+def _of_info(said: DecodedInfo, *, whole: bool) -> dict[str, Any]:
     crossing = [f"({lower}..{upper}]" for lower, upper in said.crossing]
     return {
         "markDelete": str(said.mark_delete),
-        **_of_positions(said.acknowledged, said.encoding),
+        **_of_positions(said, whole=whole),
         **({"overLedgers": crossing} if crossing else {}),
         "properties": dict(said.properties),
     }
 
 
-def _of_positions(positions: PositionSet, encoding: str) -> dict[str, Any]:
-    ranges: list[str] = []
-    for runs in positions.runs():
-        room = _SHOWN_RANGES - len(ranges)
-        pairs = zip(runs.starts[:room].tolist(), runs.ends[:room].tolist(), strict=True)
-        ranges += [f"({runs.ledger_id}:{start - 1}..{runs.ledger_id}:{end - 1}]" for start, end in pairs]
+def _of_positions(said: DecodedInfo, *, whole: bool) -> dict[str, Any]:
+    positions, most = said.acknowledged, None if whole else _SHOWN
     return {
-        "encoding": {"words": "field 6, words of bits", "ranges": "field 3, ranges"}.get(encoding, "none"),
+        "encoding": {"words": "field 6, words of bits", "ranges": "field 3, ranges"}.get(said.encoding, "none"),
         "acknowledgedRanges": positions.range_count(),
         "acknowledgedEntries": positions.entry_count(),
         "partialEntries": positions.batch_count(),
-        "firstRanges": ranges,
+        "ranges" if whole else "firstRanges": list(islice(_ranges(positions), most)),
+        "rowsLeft" if whole else "firstRowsLeft": list(islice(_rows_left(positions), most)),
     }
+
+
+def _ranges(positions: PositionSet) -> Iterator[str]:
+    """The runs of whole entries, open-closed."""
+    for runs in positions.runs():
+        for start, end in zip(runs.starts.tolist(), runs.ends.tolist(), strict=True):
+            yield f"({runs.ledger_id}:{start - 1}..{runs.ledger_id}:{end - 1}]"
+
+
+def _rows_left(positions: PositionSet) -> Iterator[str]:
+    """The rows that are not acknowledged, of entries of which others are: `3:17 rows 0, 4-7`."""
+    for ledger_id in positions.ledgers():
+        rows = positions.rows(ledger_id)
+        for number, entry_id in enumerate(rows.entries.tolist()):
+            words = rows.words[int(rows.starts[number]) : int(rows.starts[number + 1])]
+            starts, ends = bit_words.runs(words)
+            runs = zip(starts.tolist(), (ends - 1).tolist(), strict=True)
+            told = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+            yield f"{ledger_id}:{entry_id} rows {told}"
 
 
 def _show(output: Output, shown: dict[str, Any]) -> None:
     def text(console: Console) -> None:
         for key, value in shown.items():
-            console.print(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+            console.print(f"{key}: {_words(key, value)}")
 
     show(output, shown, text)
+
+
+def _words(key: str, value: Any) -> str:
+    if key == "markDelete":
+        return mark_delete_words(Position.parse(value))
+    if key in _ROWS:
+        return "; ".join(value) or "none"
+    return (", ".join(value) or "none") if isinstance(value, list) else str(value)

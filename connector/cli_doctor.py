@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from connector.cli import Output, OutputOption, reporting, show
+from connector.cli_words import counted
 from connector.doctor import Surroundings, examine
 from connector.finding import Finding
 
@@ -60,4 +61,5 @@ def _print(console: Console, findings: list[Finding]) -> None:
         if finding.do:
             console.print(f"{'':8}→ {finding.do}")
     problems = sum(finding.state == "problem" for finding in findings)
-    console.print("nothing is wrong" if not problems else f"{problems} problems; interpreter here: {sys.executable}")
+    said = f"{counted(problems, 'problem')}; interpreter here: {sys.executable}"
+    console.print(said if problems else "nothing is wrong")

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from connector.cli import Name, Output, OutputOption, StoreOption, opened, reporting, show
+from connector.cli_words import counted
 from ledger.errors import Refused
 from ledger.ledger_life import change_policy
 from ledger.life_calls import ChangePolicy, ChangeProperties, Policies
@@ -26,7 +27,8 @@ Forget = Annotated[list[str] | None, typer.Option("--forget", help="A name to fo
 def trim(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
     """Delete what retention lets go and no cursor needs, now. Without a policy that is nothing."""
     done = opened(store).client.call("trim", NameLedger(canonical_name(name)))
-    text = f"{len(done.ledgers)} segments with {done.entries:,} entries trimmed; {done.name} begins at {done.start}"
+    gone = f"{counted(len(done.ledgers), 'segment')} with {counted(done.entries, 'entry', 'entries')}"
+    text = f"{gone} trimmed; {done.name} begins at {done.start}"
     show(output, done, lambda console: console.print(text))
 
 

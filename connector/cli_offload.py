@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from connector.cli import Name, Output, OutputOption, StoreOption, opened, reporting, show
+from connector.cli_words import counted, next_words
 from ledger.broker.client import Client
 from ledger.clock import pause
 from ledger.errors import Refused, Unavailable
@@ -22,6 +23,7 @@ from ledger.position import Position
 from ledger.protocol import NameLedger
 
 _ASK_MS = 200
+_ACTIVE = ("waiting", "running")
 
 
 @reporting
@@ -54,24 +56,32 @@ def offload(
 
 def _followed(client: Client, found: OffloadStatus, *, shown: bool) -> OffloadStatus:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    if found.state not in _ACTIVE:  # nothing was to be done, and a bar would have no total
+        return found
     with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
-        task = bar.add_task("offload", total=None)
+        task = bar.add_task("offload", total=found.bytes_total)
         while True:
             now = f"ledger {found.left[0]}" if found.left else "done"
-            bar.update(task, description=now, completed=found.bytes_done, total=found.bytes_total or None)
-            if found.state not in ("waiting", "running"):
+            bar.update(task, description=now, completed=found.bytes_done, total=found.bytes_total)
+            if found.state not in _ACTIVE:
                 return found
             pause(_ASK_MS)
             found = client.call("offload.status", NameLedger(found.name))
 
 
 def _sentence(found: OffloadStatus) -> str:
-    swept = f", {found.swept} leftovers swept" if found.swept else ""
-    return (
-        f"{found.name}: {found.state}; {len(found.done)} ledgers in this run, {len(found.left)} left, "
-        f"{found.offloaded} in object storage ({found.local} of them here, too){swept}; not there yet from "
-        f"{found.first_left}"
-    )
+    said = [found.state]
+    if found.state != "idle":
+        said.append(f"{counted(len(found.done), 'ledger')} in this run, {len(found.left)} left")
+    if found.offloaded:
+        here = f" ({found.local} of them here, too)" if found.local else ""
+        said.append(f"{counted(found.offloaded, 'ledger')} in object storage{here}")
+        said.append(f"everything before {next_words(found.first_left)} is there")
+    else:
+        said.append("nothing is in object storage yet")
+    if found.swept:
+        said.append(f"{counted(found.swept, 'leftover')} swept")
+    return f"{found.name}: {'; '.join(said)}"
 
 
 def _position(text: str) -> Position | None:

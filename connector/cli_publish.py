@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from connector.cli import Name, Output, OutputOption, StoreOption, reporting, show, source_options
+from connector.cli_words import counted
 from connector.delta_settings import PACKAGES, s3a_settings
 from connector.option_kinds import duration
 from connector.publisher import PublishedSegment, Publisher
@@ -80,7 +81,7 @@ def publish(
     spark.sparkContext.setLogLevel("ERROR")
 
     def tell(found: PublishedSegment) -> None:
-        rows = "" if found.rows < 0 else f", {found.rows:,} rows"
+        rows = "" if found.rows < 0 else f", {counted(found.rows, 'row')}"
         text = f"{short_name(found.ledger)}: segment {found.segment}{rows} is in {publisher.table}"
         show(output, found, lambda console: console.print(text))
 

@@ -48,6 +48,7 @@ def log_description(
             LedgerSegment(part.ledger_id, part.entries, part.size_bytes, part.rows, part.close_ms)
             for part in snapshot.segments
         ],
+        segment_count=len(snapshot.segments),
         cursors=[],
         properties=dict(properties),
         terminated=terminated,

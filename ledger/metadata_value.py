@@ -13,6 +13,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import TypeAlias, TypeVar
 
@@ -33,6 +34,9 @@ VALUE_BYTES_MAX = 64 * 1024 * 1024
 COMPRESS_ABOVE_BYTES = 16 * 1024  # Pulsar's default: a smaller value stays plain
 
 _MAGIC = b"\x47\x78"
+# Fields 1 to 3 of a cursor's record are numbers; of a PositionInfo only the first two are.
+_CURSOR_HEAD = re.compile(rb"\x08[\x80-\xff]{0,9}[\x00-\x7f]\x10[\x80-\xff]{0,9}[\x00-\x7f]\x18")
+_HEAD_BYTES_MAX = 32
 _U32 = struct.Struct(">I")
 
 
@@ -56,6 +60,12 @@ def serialise_info(info: Info, compression: int = NONE, *, above_bytes: int = CO
     kind = ManagedLedgerInfoMetadata if isinstance(info, ManagedLedgerInfo) else ManagedCursorInfoMetadata
     head = kind(compressionType=compression, uncompressedSize=len(plain)).SerializeToString()
     return b"".join((_MAGIC, _U32.pack(len(head)), head, compress(compression, plain)))
+
+
+def is_cursor_info(value: Buffer) -> bool:
+    """Whether bytes of a cursor begin as its record does: compressed, or with an entry id where a state has a range."""
+    begin = bytes(memoryview(value).cast("B")[:_HEAD_BYTES_MAX])
+    return begin.startswith(_MAGIC) or _CURSOR_HEAD.match(begin) is not None
 
 
 def compression_of(value: Buffer, where: str) -> int:

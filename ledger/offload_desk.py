@@ -20,7 +20,7 @@ import logging
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ledger.clock import Clock
@@ -50,14 +50,19 @@ class _Run:
     """One run over one managed ledger."""
 
     name: str
-    ids: list[int]
+    sizes: dict[int, int]
+    """Bytes of each ledger: of its entries, of its file once that is known."""
     state: str = "waiting"
     done: list[int] = field(default_factory=list)
     bytes_done: int = 0
-    bytes_total: int = 0
     failure: LedgerError | None = None
     cancelled: bool = False
     swept: int = 0
+
+    @property
+    def bytes_total(self) -> int:
+        """Bytes of all ledgers of the run."""
+        return sum(self.sizes.values())
 
     @property
     def active(self) -> bool:
@@ -119,7 +124,7 @@ class OffloadDesk:
         with self._arrival:
             earlier = self._runs.get(name)
             if ids and not self._stopped and (earlier is None or not earlier.active):
-                self._put(_Run(name, ids))
+                self._put(_Run(name, self._sizes(name, ids)))
 
     def offload(self, request: OffloadPrefix) -> OffloadStatus:
         """Begin, cancel or sweep; answers how far it is."""
@@ -142,11 +147,11 @@ class OffloadDesk:
             earlier = self._runs.get(name)
             if earlier is not None and earlier.active:
                 raise Refused(
-                    f"{name!r} is being offloaded already, ledgers {earlier.ids}", hint="Wait for it, or cancel it"
+                    f"{name!r} is being offloaded already, ledgers {[*earlier.sizes]}", hint="Wait for it, or cancel it"
                 )
             if self._stopped:
                 raise Unavailable("the broker is leaving", hint="Connect again")
-            run = _Run(name, ids)
+            run = _Run(name, self._sizes(name, ids))
             if ids:
                 self._put(run)
             else:
@@ -173,7 +178,7 @@ class OffloadDesk:
         """How far the offload of a managed ledger is."""
         ledger = self._ledger(name)
         found, run = self._candidates(ledger.name), self._runs.get(ledger.name)
-        run = run or _Run(ledger.name, [], "idle")
+        run = run or _Run(ledger.name, {}, "idle")
         attempts = dict(attempts_of(self._metadata.ledger(ledger.name).info))
         complete = [attempt for attempt in attempts.values() if attempt.complete]
         return OffloadStatus(
@@ -181,7 +186,7 @@ class OffloadDesk:
             run.state,
             first_left(found, ledger.snapshot.end),
             list(run.done),
-            [ledger_id for ledger_id in run.ids if ledger_id not in run.done],
+            [ledger_id for ledger_id in run.sizes if ledger_id not in run.done],
             run.bytes_done,
             run.bytes_total,
             "" if run.failure is None else str(run.failure),
@@ -227,7 +232,7 @@ class OffloadDesk:
         return {attempt.attempt for info in infos for _, attempt in attempts_of(info)} | self._running
 
     def _swept(self, name: str) -> OffloadStatus:
-        run = _Run(name, [], "done")
+        run = _Run(name, {}, "done")
         run.swept = self.sweep()
         self.sweep_left()
         run.swept += self._offloader().delete_orphans(self._store_id, self._stated())
@@ -263,7 +268,7 @@ class OffloadDesk:
     def _do(self, run: _Run) -> None:
         """Take each ledger of a run through the protocol. Raises nothing: whoever waits for the run is told."""
         try:
-            for ledger_id in run.ids:
+            for ledger_id in run.sizes:
                 try:
                     self._one(run, ledger_id)
                 except LedgerError as error:
@@ -284,6 +289,8 @@ class OffloadDesk:
         try:
             if self._offloaded(run, ledger_id):
                 run.done.append(ledger_id)
+            else:
+                run.sizes[ledger_id] = 0  # nothing of it is left to be copied
         except (_Cancelled, Fenced) as stopped:
             run.cancelled = True
             _log.info("%s: the offload of ledger %d stops: %s", run.name, ledger_id, stopped)
@@ -315,7 +322,7 @@ class OffloadDesk:
     def _copy(
         self, run: _Run, log: ManagedLedger, offloader: LedgerOffloader, attempt: uuid.UUID, local: LocalLedger
     ) -> None:
-        run.bytes_total, done_before = run.bytes_total + local.file_bytes, run.bytes_done
+        run.sizes[local.ledger_id], done_before = local.file_bytes, run.bytes_done
 
         def progress(done: int) -> None:
             run.bytes_done = done_before + done
@@ -361,6 +368,10 @@ class OffloadDesk:
             OffloadCandidate(one.ledgerId, one.entries, one.size, one.timestamp, one.ledgerId in complete)
             for one in info.ledgerInfo
         ]
+
+    def _sizes(self, name: str, ids: Sequence[int]) -> dict[int, int]:
+        sizes = {one.ledger_id: one.size_bytes for one in self._candidates(name)}
+        return {ledger_id: sizes.get(ledger_id, 0) for ledger_id in ids}
 
     def _still_there(self, name: str, ledger_id: int) -> bool:
         return self._metadata.exists(name) and any(

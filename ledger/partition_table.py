@@ -79,6 +79,7 @@ class PartitionTable:
             last_publish_ms=max(part.last_publish_ms for part in parts),
             schema_version=self._metadata.schema(name, -1)[0],
             segments=[],
+            segment_count=sum(part.segment_count for part in parts),
             cursors=sorted({cursor for part in parts for cursor in part.cursors}),
             properties=self._properties(name),
             partitions=[msgspec.structs.replace(part, segments=[]) for part in parts],

@@ -152,7 +152,8 @@ class LedgerSegment(msgspec.Struct, frozen=True):
 class LedgerDescription(msgspec.Struct, frozen=True):
     """A managed ledger as it stands. `end` is the position after the last entry; `rows` counts all rows ever.
 
-    Of a partitioned ledger the counts are sums, and positions stand in its `partitions` only.
+    Of a partitioned ledger the counts are sums, and positions stand in its `partitions` only. `segment_count`: of
+    `segments`, which are left out of partitions and their whole.
     `terminated`, once it is: the position of the last entry there will ever be, `(-1, -1)` if there was none.
     """
 
@@ -170,6 +171,7 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     properties: dict[str, str] = {}
     partitions: list[LedgerDescription] = []
     terminated: Position | None = None
+    segment_count: int = 0
 
 
 class LedgerNames(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ Pulsar wrote.
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 from pathlib import Path
@@ -169,3 +170,57 @@ def test_chunks_and_their_footer_are_dumped(tmp_path: Path) -> None:
     assert run_json("dump", "positioninfo", str(single), "--compression", "ZSTD")["acknowledgedRanges"] == 33_334
     run("dump", "positioninfo", str(single), status=1)
     run("dump", "positioninfo", str(tmp_path / "none"), status=1)
+
+
+@pytest.mark.parametrize("name", ["few", "many", "runs"])
+def test_records_of_pulsars_metadata_are_dumped_compressed_or_not(name: str) -> None:
+    compressed = FIXTURES / "cur-holes-lz4" / f"{name}.cursor-info.live.bin"
+    said = run_json("dump", "positioninfo", str(compressed))
+    assert (said["record"], said["compression"]) == ("ManagedCursorInfo", "LZ4")
+    (ledger,) = FIXTURES.glob(f"cur-holes-lz4/{name}.cursor-ledger-*.live")
+    assert said["cursorLedger"] == int(ledger.name.split("-")[-1].partition(".")[0])
+    plain = FIXTURES / "cur-batch-messageranges" / f"{name}.cursor-info.after-unload.bin"
+    assert run_json("dump", "positioninfo", str(plain))["compression"] == "NONE"
+
+
+def test_all_ranges_are_dumped_where_all_are_asked_for() -> None:
+    file = str(FIXTURES / "cur-holes-lz4" / "runs.cursor-info.after-unload.bin")
+    few, everything = run_json("dump", "positioninfo", file), run_json("dump", "positioninfo", file, "--all")
+    assert few["cursorLedger"] == -1
+    assert len(few["firstRanges"]) == 20
+    assert len(everything["ranges"]) == everything["acknowledgedRanges"] == 401
+    assert everything["ranges"][:20] == few["firstRanges"]
+
+
+@pytest.mark.parametrize("name", ["few", "many", "runs"])
+def test_batches_are_dumped_row_by_row(name: str) -> None:
+    """What Pulsar's client acknowledged, and what is left by the dump, are all rows of each batch."""
+    folder = FIXTURES / "cur-batch-messageranges"
+    said = run_json("dump", "positioninfo", str(folder / f"{name}.cursor-info.after-unload.bin"), "--all")
+    acknowledged: dict[str, set[int]] = {}
+    for line in gzip.decompress((folder / f"{name}.acked.txt.gz").read_bytes()).decode().split():
+        ledger, entry, row = line.split(":")
+        acknowledged.setdefault(f"{ledger}:{entry}", set()).add(int(row))
+    assert len(said["rowsLeft"]) == said["partialEntries"] > 100
+    for told in said["rowsLeft"]:
+        entry, _, rows = told.partition(" rows ")
+        left = {row for part in rows.split(", ") for row in span(part)}
+        assert left | acknowledged[entry] == set(range(max(left | acknowledged[entry]) + 1)), entry
+        assert not left & acknowledged[entry], entry
+
+
+def span(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def test_a_new_cursor_says_where_it_is(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_STORE", str(store))
+    run("create", "orders")
+    assert run("cursor", "create", "orders", "early") == "early is at before the first entry, 0 rows left\n"
+    assert "markDelete: before the first entry\n" in run("cursor", "describe", "orders", "early")
+    assert run_json("cursor", "describe", "orders", "early")["markDelete"] == "-1:-1"
+    connect(store).ledger("orders").append([{"id": 1}])
+    assert run("cursor", "create", "orders", "late", "--start", "0:0") == "late is at 0:0, 1 row left\n"
+    assert "markDelete: before the first entry of segment 0\n" in run("cursor", "describe", "orders", "late")
+    assert "before the first entry" in run("cursor", "list", "orders")

@@ -350,3 +350,37 @@ def test_a_name_of_an_earlier_release_is_listed_as_it_is(store: Path, monkeypatc
     assert "a\\u202eb" in run("describe", "a\u202eb")
     run("delete", "a\u202eb", "--yes")
     assert run_json("list") == []
+
+
+def test_a_partitioned_ledger_is_listed_as_the_sum_of_its_partitions(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    run("create", "orders", "--partitions", "3")
+    connect(store).ledger("orders").append([{"id": number} for number in range(7)])
+    run("cursor", "create", "orders-partition-1", "billing")
+    (listed,) = run_json("list")
+    parts = [run_json("describe", part["name"]) for part in listed["partitions"]]
+    assert len(parts) == 3
+    for field in ("rows", "entries", "size_bytes", "segment_count"):
+        assert listed[field] == sum(part[field] for part in parts), field
+    assert listed["segment_count"] == sum(len(part["segments"]) for part in parts) >= 1
+    said = run("list")
+    cells = [cell.strip() for cell in said.splitlines()[-2].split("│")]
+    assert cells[1:6] == ["orders", "7", *(f"{listed[name]:,}" for name in ("entries", "size_bytes", "segment_count"))]
+    assert "3 partitions" in said
+    assert "-1" not in said
+    described = run("describe", "orders")
+    assert "7 rows in" in described
+    assert "orders-partition-2" in described
+    assert "-1:-1" not in described
+
+
+def test_one_of_a_thing_is_singular(store: Path) -> None:
+    run("create", "orders")
+    assert "0 rows in 0 entries, [before the first entry, before the first entry)" in run("describe", "orders")
+    run("append", "orders", "a")
+    assert "1 row in 1 entry" in run("describe", "orders")
+    assert "1 entry holds" in run("verify")
+    assert "0 segments with 0 entries trimmed" in run("trim", "orders")
+    assert "with 1 row and 0 cursors" in run("delete", "orders", status=1, stdin="n\n")

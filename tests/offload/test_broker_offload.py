@@ -98,10 +98,16 @@ def test_the_command_offloads_tells_and_sweeps(store: LedgerStore, tmp_path: Pat
     clicks.append([{"id": 1}])
     assert "no offloader is configured" in command("offload", "clicks", status=1)
     command("settings", "set", "managedLedgerOffloadBucket", str(tmp_path / "objects"))
-    assert "0 ledgers in this run" in command("offload", "clicks")
+    assert command("offload", "clicks", "--status") == f"{clicks.name}: idle; nothing is in object storage yet\n"
+    nothing = CliRunner().invoke(app, ["offload", "clicks"])
+    assert "0 ledgers in this run, 0 left; nothing is in object storage yet" in nothing.stdout
+    assert "bytes" not in nothing.stderr, "a bar of nothing has no total"
     told = json.loads(command("offload", "clicks", "--seal", "--output", "json"))
     assert (told["state"], told["done"], told["first_left"]) == ("done", [0], [0, 1])
-    assert "1 in object storage (1 of them here, too)" in command("offload", "clicks", "--status")
+    assert told["bytes_done"] == told["bytes_total"] > 0
+    said = command("offload", "clicks", "--status")
+    assert "1 ledger in this run, 0 left; 1 ledger in object storage (1 of them here, too)" in said
+    assert "everything before 0:1 is there" in said
     assert "0 leftovers" not in command("offload", "clicks", "--sweep")
     assert "done" in command("offload", "clicks", "--cancel")
     assert "LEDGER:ENTRY" in command("offload", "clicks", "--until", "x", status=1)
