@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from connector.dead_letters import PLACE, TOPIC
 from connector.row_shape import RowShape, RowWishes, row_shape
@@ -55,6 +54,8 @@ def _with_origin(properties: pa.MapArray, topics: pa.Array, positions: pa.Struct
     chosen = np.full(own + 2 * count, -1, dtype=np.int64)
     chosen[ends - 2], chosen[ends - 1] = own + np.arange(count), own + count + np.arange(count)
     chosen[chosen < 0] = np.arange(own)
+    import pyarrow.compute as pc
+
     places = pc.binary_join_element_wise(
         *(positions.field(name).cast(pa.string()) for name in ("ledgerId", "entryId", "batchIndex")), ":"
     )

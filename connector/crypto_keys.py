@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from connector.shipped_files import file_on_this_host
 from ledger.errors import NotFound, Refused
 from ledger.json_faults import JSON_FAULTS
-from ledger.message_encryption import ANY_NAME, PrivateKeys
 from ledger.path_text import require_path
+
+if TYPE_CHECKING:
+    from ledger.message_encryption import PrivateKeys
 
 KeyReferences = tuple[tuple[str, str], ...]
 _FORMS = 'file:/path, env:NAME, or JSON such as {"name": "file:/path"}'
@@ -27,6 +30,8 @@ _KEY_BYTES_MAX = 64 * 1024
 
 def key_references(value: str) -> KeyReferences:
     """The references of the option, by name; raises ValueError, without a word of what was given."""
+    from ledger.message_encryption import ANY_NAME  # options are read in processes that decode nothing
+
     said = value.strip()
     named = {ANY_NAME: said}
     if said.startswith("{"):
@@ -41,6 +46,8 @@ def key_references(value: str) -> KeyReferences:
 
 def read_keys(references: KeyReferences) -> PrivateKeys | None:
     """The keys, read now, on this host; None without a reference."""
+    from ledger.message_encryption import PrivateKeys
+
     return PrivateKeys({name: _read(name, reference) for name, reference in references}) if references else None
 
 

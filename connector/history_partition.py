@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from connector.metadata_columns import message_ids
 from connector.row_shape import RowShape
@@ -53,5 +52,7 @@ def _message_ids(batch: pa.RecordBatch, partition: int) -> pa.Array:
     new[1:] = (ledgers[1:] != ledgers[:-1]) | (entries[1:] != entries[:-1])
     firsts = np.flatnonzero(new)
     places = [Position(*place) for place in zip(ledgers[firsts].tolist(), entries[firsts].tolist(), strict=True)]
+    import pyarrow.compute as pc
+
     index = pc.struct_field(batch.column(batch.schema.get_field_index(POSITION)), "batchIndex")
     return message_ids(partition, places, np.cumsum(new) - 1, np.asarray(index, dtype=np.int64))

@@ -15,7 +15,7 @@ Flags = npt.NDArray[np.bool_]
 
 NO_WORDS: Words = np.zeros(0, dtype=np.uint64)
 _ONES = 2**64 - 1
-_SET_OF_16 = np.array([number.bit_count() for number in range(1 << 16)], dtype=np.uint8)
+_SET_OF_16 = np.unpackbits(np.arange(1 << 16, dtype=np.uint16).view(np.uint8)).reshape(-1, 16).sum(1, dtype=np.uint8)
 
 
 def word_count(bits: int) -> int:

@@ -7,7 +7,6 @@ cast without loss or refused, naming the column and both types. Equal types are 
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ledger.errors import Refused
 
@@ -51,7 +50,7 @@ def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
     if column.type == field.type:
         return column
     try:
-        return pc.cast(column, field.type, safe=True)
+        return column.cast(field.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
         raise Refused(
             f"column {field.name!r} of {where} is {column.type} and cannot become {field.type}: {wrong}",

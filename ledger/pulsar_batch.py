@@ -25,7 +25,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ledger.compression import NONE, compress
 from ledger.entry import ARROW_PROPERTY, Buffer, encode_entry
@@ -312,6 +311,8 @@ def _items(
         return _even_items(values, _lengths(values), behind)
     sizes = key_sizes + sum(mask.sum(axis=1, dtype=np.int64) for _, mask in (*before, *behind))
     columns = [_joined([_u32(sizes), *before]), *([keys] if keys is not None else []), _joined(behind), values]
+    import pyarrow.compute as pc  # a tenth of a start of most processes, which write no batches
+
     empty = pa.scalar(b"", pa.large_binary())
     joined = pc.binary_join_element_wise(*columns, empty, null_handling="replace", null_replacement="")
     _, offsets, data = joined.buffers()
@@ -382,6 +383,8 @@ def _joined(pieces: Sequence[tuple[_Bytes, _Mask]]) -> pa.Array:
 
 def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
     """Bytes of each value, 0 for null."""
+    import pyarrow.compute as pc
+
     return np.asarray(pc.fill_null(pc.binary_length(column), 0), dtype=np.int64)
 
 
@@ -393,6 +396,8 @@ def _as_binary(column: pa.Array, name: str) -> pa.Array:
     """A column of bytes or text as large binary, without a copy of the data."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
+    import pyarrow.compute as pc
+
     kind = column.type
     if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or _is_text(kind)):
         raise Refused(f"{name} are {kind}, expected binary or text")
@@ -426,7 +431,7 @@ def _times(column: pa.Array | None, count: int) -> _Numbers:
         return np.zeros(count, dtype=np.uint64)
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms"), safe=False)
-    times = np.asarray(pc.fill_null(column.cast(pa.int64()), 0), dtype=np.int64)
+    times = np.asarray(column.cast(pa.int64()).fill_null(0), dtype=np.int64)
     if times.size and times.min() < 0:
         raise Refused(f"an event time is {times.min()}, expected milliseconds since 1970")
     return times.astype(np.uint64)

@@ -7,7 +7,6 @@ differ. Those of cache, cursors and offloading stand in tables of their own (`le
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +114,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def load(cls, path: Path) -> Settings:
         """The settings of a TOML file; what it does not name has its default."""
+        import tomllib  # a private broker has no file
+
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:

@@ -13,8 +13,6 @@ Rules
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,15 +22,10 @@ from urllib.parse import urlsplit
 from ledger.broker.bearer_token import read_tokens, require_reference, token_header
 from ledger.broker.task_token import LEDGERS_NAMED_MAX, TASK_TOKEN_MS, May, TaskClaims, task_token
 from ledger.clock import Clock
-from ledger.errors import LedgerError, NotFound, Refused, Unauthenticated
+from ledger.errors import LedgerError, NotFound, Refused
 from ledger.path_text import require_path
 
 TLS_SCHEME = "grpc+tls://"
-_PROBE_SECONDS = 5.0
-# A broker that is killed in that moment hangs up, too: it is asked again, and does not answer any more.
-_PROBES = 3
-_X509_EXPIRED = 10
-_HINT = "Compare the client's authority, certificate and key with the broker's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,78 +99,11 @@ class Credentials:
 
     def failure(self, address: str) -> LedgerError | None:
         """What TLS has against a connection to an address; None when it has nothing, or the host does not answer."""
-        try:
-            return self._handshake_failure(address) if address.startswith(TLS_SCHEME) else None
-        except (OSError, ValueError):
+        if not address.startswith(TLS_SCHEME):
             return None
+        from ledger.broker.tls_handshake import handshake_failure  # most clients need no TLS
 
-    def _handshake_failure(self, address: str) -> LedgerError | None:
-        try:
-            context = self._context()
-        except (OSError, ValueError) as wrong:
-            said = getattr(wrong, "reason", None) or wrong
-            return Refused(f"the TLS files of the client cannot be used: {said}", hint=_HINT)
-        for _ in range(_PROBES):
-            try:
-                if _kept_open(address, context):
-                    return None
-            except ssl.SSLCertVerificationError as wrong:
-                return Unauthenticated(
-                    f"the broker at {address} shows a certificate that is not trusted: {wrong.verify_message}",
-                    hint=_HINT,
-                )
-            except ssl.SSLError as wrong:
-                said = (wrong.reason or str(wrong)).lower().replace("_", " ")
-                return Unauthenticated(f"TLS with the broker at {address} fails: {said}", hint=_HINT)
-        return self._not_taken(address)
-
-    def _not_taken(self, address: str) -> LedgerError:
-        """A server of gRPC hangs up without a word when it does not like the client's certificate."""
-        if not self.certificate:
-            return Unauthenticated(f"the broker at {address} asks for a certificate, none was given", hint=_HINT)
-        why = ": it has expired" if _expired(self.certificate, self.key) else ""
-        return Unauthenticated(
-            f"the broker at {address} does not take the certificate {self.certificate}{why}", hint=_HINT
-        )
-
-    def _context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.ca or None)
-        context.set_alpn_protocols(["h2"])
-        if self.certificate:
-            context.load_cert_chain(self.certificate, self.key)
-        return context
-
-
-def _kept_open(address: str, context: ssl.SSLContext) -> bool:
-    """Whether a broker still listens after the handshake; raises what TLS or the network has against it."""
-    where = urlsplit(address)
-    plain = socket.create_connection((where.hostname or "", where.port or 0), _PROBE_SECONDS)
-    with plain:
-        try:
-            with context.wrap_socket(plain, server_hostname=where.hostname) as secured:
-                return bool(secured.recv(1))
-        except (ssl.SSLEOFError, ConnectionResetError):
-            return False
-
-
-def _expired(certificate: str, key: str) -> bool:
-    """Whether a certificate is out of date: it is shown to a client in memory that trusts it and nothing else."""
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificate, key)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.load_verify_locations(certificate)
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = (client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True))
-    for end in (*ends, *ends):
-        try:
-            end.do_handshake()
-        except ssl.SSLWantReadError:
-            continue
-        except ssl.SSLCertVerificationError as wrong:
-            return wrong.verify_code == _X509_EXPIRED
-    return False
+        return handshake_failure(address, self.ca, self.certificate, self.key)
 
 
 def read_pem(path: str) -> bytes:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,6 +118,8 @@ def _require_free(address: str) -> None:
 
 
 def _tls(address: str, settings: Settings) -> dict[str, Any]:
+    import ssl  # most brokers listen at a private socket
+
     certificate, key = settings.tlsCertificateFilePath, settings.tlsKeyFilePath
     if not certificate or not key:
         raise Refused(

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ledger.byte_ranges import Bytes, Flags, Integers, ranges_of
 from ledger.payload_schema.values import Values
@@ -148,6 +147,8 @@ def _texts(payloads: pa.Array) -> Values:
         rows = {row: text for row, text in enumerate(payloads.to_pylist()) if _is_broken(text)}
         broken = np.zeros(len(payloads), dtype=np.bool_)
         broken[list(rows)] = True
+        import pyarrow.compute as pc
+
         kept = pc.if_else(pa.array(broken), pa.scalar(None, pa.binary()), payloads)
         return Values(kept.cast(pa.string()), {row: f"a STRING that is no UTF-8: {rows[row][:20]!r}" for row in rows})
     return Values(texts)

@@ -71,6 +71,23 @@ def test_import_is_light() -> None:
     assert run(f"import pyspark_ledger, sys; print({heavy} & set(sys.modules))", ROOT) == "set()\n"
 
 
+# Each costs as much as everything of ours: what a process does not use, it does not import.
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("connector.data_source", {"pyarrow", "numpy", "google.protobuf", "ssl", "tomllib", "boto3"}),
+        ("ledger.api", {"pyarrow.compute", "pyarrow.flight", "ssl", "tomllib", "boto3"}),
+        ("connector.stream_reader, connector.stream_writer", {"pyarrow.compute", "pyarrow.flight", "ssl", "boto3"}),
+        ("connector.batch_reader, connector.batch_writer", {"pyarrow.compute", "pyarrow.flight", "ssl", "boto3"}),
+        ("ledger.broker.main", {"pyarrow.compute", "ssl", "tomllib", "boto3", "pyspark"}),
+    ],
+)
+def test_a_process_imports_only_what_it_uses(modules: str, heavy: set[str]) -> None:
+    bare = "import sys, pyspark.sql.datasource, pyspark.sql.streaming.datasource; before = set(sys.modules)"
+    before = "import sys; before = set()" if "pyspark" in heavy else bare
+    assert run(f"{before}; import {modules}; print({heavy} & set(sys.modules) - before)", ROOT) == "set()\n"
+
+
 def test_import_works_without_pyspark() -> None:
     code = "import sys; sys.modules['pyspark'] = None; import pyspark_ledger as p; print(p.DefaultSource.name())"
     assert run(code, ROOT) == "ledger\n"
