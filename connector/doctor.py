@@ -27,8 +27,10 @@ from typing import Any
 from connector import tested_versions, worker_probe
 from connector.doctor_store import check_store
 from connector.finding import Finding
+from connector.worker_start import MESSAGE, check_start, timed_start
 
 _PROBE_SECONDS = 60
+_SAYS = f"; of a stream Spark says '{MESSAGE}'"
 _JAVA_LEAST = 17
 
 
@@ -89,6 +91,7 @@ def examine(surroundings: Surroundings, store: str | None = None) -> Iterator[Fi
         if command not in probes:
             probes[command] = probed(command, surroundings)
             yield from check_python(what, command, probes[command], surroundings)
+    yield from _check_start(probes[surroundings.workers_python], surroundings)
     yield from check_discovery(probes[surroundings.lookup_python], surroundings)
     yield check_connect(surroundings)
     if store is not None:
@@ -105,7 +108,7 @@ def probed(command: str, surroundings: Surroundings) -> dict[str, Any] | str:
         done = subprocess.run(  # noqa: S603  # the interpreter that Spark would start
             [path, "-c", source],
             cwd=surroundings.directory,
-            env={**surroundings.environ, "PYTHONPATH": os.pathsep.join(_python_path(surroundings))},
+            env=_workers_environ(surroundings),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -119,6 +122,10 @@ def probed(command: str, surroundings: Surroundings) -> dict[str, Any] | str:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
         return f"it is no Python, or a very old one; it ended with status {done.returncode}: {said[-1] if said else ''}"
     return found
+
+
+def _workers_environ(surroundings: Surroundings) -> dict[str, str]:
+    return {**surroundings.environ, "PYTHONPATH": os.pathsep.join(_python_path(surroundings))}
 
 
 def _python_path(surroundings: Surroundings) -> Iterator[str]:
@@ -217,7 +224,7 @@ def check_python(what: str, command: str, found: dict[str, Any] | str, surroundi
     """One interpreter of Spark's: it runs, is of the driver's version, and has what a task imports, from one place."""
     fix = f"Set PYSPARK_PYTHON={sys.executable} (or to the same environment on every host), then start a new session"
     if isinstance(found, str):
-        yield Finding(what, "problem", f"{command}: {found}", fix)
+        yield Finding(what, "problem", f"{command}: {found}{_SAYS}", fix)
         return
     version, ours = ".".join(map(str, found["python"])), ".".join(map(str, sys.version_info[:3]))
     if found["python"][:2] != list(sys.version_info[:2]):
@@ -226,10 +233,18 @@ def check_python(what: str, command: str, found: dict[str, Any] | str, surroundi
     missing = {name: module["error"] for name, module in found["modules"].items() if "error" in module}
     if missing:
         said = "; ".join(f"{name}: {error}" for name, error in missing.items())
-        yield Finding(what, "problem", f"{command} is {found['executable']}, which does not import {said}", fix)
+        yield Finding(what, "problem", f"{command} is {found['executable']}, which does not import {said}{_SAYS}", fix)
     else:
         yield Finding(what, "ok", f"{command} is {found['executable']}, Python {version}, with all that a task imports")
     yield _check_origins(what, found, surroundings)
+
+
+def _check_start(found: dict[str, Any] | str, surroundings: Surroundings) -> Iterator[Finding]:
+    """The time until a worker connects, of an interpreter that has what it needs."""
+    if isinstance(found, str) or any("error" in module for module in found["modules"].values()):
+        return  # said already
+    start = timed_start(found["executable"], surroundings.directory, _workers_environ(surroundings))
+    yield from check_start(start, surroundings.conf)
 
 
 def _check_origins(what: str, found: dict[str, Any], surroundings: Surroundings) -> Finding:

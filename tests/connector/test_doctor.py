@@ -19,6 +19,7 @@ from connector import tested_versions
 from connector.command import app
 from connector.doctor import Surroundings, check_delta_version, check_spark_version, examine
 from connector.finding import Finding
+from connector.worker_start import WorkerStart, check_start, timed_start
 from ledger.api import connect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +49,29 @@ def test_nothing_is_wrong_here(tmp_path: Path) -> None:
     found = examined(tmp_path)
     assert [f for f in found if f.state == "problem"] == []
     assert {"java", "spark", "jars", "the driver's python", "discovery", "connect"} <= {f.check for f in found}
+    (start,) = [f for f in found if f.check == "start of a worker"]
+    assert "Spark waits 10 s, then says 'Python worker failed to connect back'" in start.found
+
+
+def test_a_worker_that_connects_late_is_told_apart_from_one_that_ends(tmp_path: Path, bare_python: str) -> None:
+    (ready,) = check_start(WorkerStart(1.2, 1.0), {})
+    assert (ready.state, ready.do) == ("ok", "")
+    (slow,) = check_start(WorkerStart(8.3, 1.1), {})
+    assert slow.state == "warning"
+    assert "ready after 8.3 s, 1.1 s of them processor time" in slow.found
+    assert "Leave a processor free" in slow.do
+    ended = timed_start(bare_python, tmp_path, {})
+    (problem,) = check_start(ended, {})
+    assert (problem.state, "PYSPARK_PYTHON" in problem.do) == ("problem", True)
+    assert "ends before it connects: ModuleNotFoundError: No module named 'pyspark'" in problem.found
+    assert "Python worker failed to connect back" in problem.found
+
+
+def test_workers_without_a_daemon_are_all_under_sparks_limit(tmp_path: Path) -> None:
+    found = examined(tmp_path, conf={"spark.python.use.daemon": "false"})
+    (warned,) = [f for f in found if "spark.python.use.daemon" in f.found]
+    assert warned.state == "warning"
+    assert "Unset it" in warned.do
 
 
 def test_a_python_of_another_version(tmp_path: Path) -> None:
@@ -73,6 +97,7 @@ def _version(path: str) -> str:
 def test_a_python_without_packages(tmp_path: Path, bare_python: str) -> None:
     problem = only_problem(examined(tmp_path, PYSPARK_PYTHON=bare_python), "the workers' python")
     assert "pyarrow: ModuleNotFoundError" in problem.found
+    assert "Python worker failed to connect back" in problem.found
     assert "pyspark:" not in problem.found, "Spark brings its own"
     named = only_problem(
         examined(tmp_path, conf={"spark.pyspark.python": bare_python}, PYSPARK_PYTHON=""), "the workers' python"
