@@ -71,6 +71,16 @@ class DeliveryTable:
             self._asked.add((cursor.ledger, cursor.name))
             return self._explicit(request, cursor, new, known, acknowledged, snapshot)
 
+    def redelivered(self, request: NextDelivery, decided: DecidedDelivery) -> PositionSet:
+        """The rows of a batch that was decided, and of its dead letters, that were delivered before."""
+        snapshot = self._snapshot_of(request.ledger)
+        wanted = [record for record, some in ((decided.record, decided.back_rows), (DEAD, decided.dead)) if some]
+        records = [self._records.get(snapshot.name, request.cursor, record) for record in wanted]
+        found = PositionSet()
+        for share in (share for record in records if record is not None for share in record.shares if share.count):
+            found.update(outside(skipped_of(share), share.range, snapshot))
+        return found
+
     def due(self, request: AskDue) -> Due:
         """What would come back with the batch after a record; nothing changes."""
         snapshot = self._snapshot_of(request.ledger)

@@ -30,6 +30,7 @@ from ledger.cursor_calls import (
     ReleaseLease,
     ResetCursor,
 )
+from ledger.delivery_calls import BuryDead, DecidedDelivery, NextDelivery
 from ledger.errors import DataLoss, NotFound, Refused
 from ledger.health_calls import Health
 from ledger.life_calls import ChangeProperties, Properties
@@ -134,10 +135,10 @@ class Actions:
             "cursor.skip": self._moving(cursors.skip),
             "cursor.properties": cursors.change_properties,
             "cursor.holes": cursors.holes,
-            "delivery.next": store.deliveries.next,
+            "delivery.next": self._next_delivery,
             "delivery.due": store.deliveries.due,
             "delivery.get": store.deliveries.get,
-            "delivery.bury": _acknowledging(store.deliveries.bury),
+            "delivery.bury": _acknowledging(self._bury),
             "cursor.delete": _acknowledging(self._delete_cursor),
             "lease.acquire": self._acquire_lease,
             "lease.release": _acknowledging(self._release_lease),
@@ -268,6 +269,19 @@ class Actions:
         state = self._store.cursors.reset(request)
         self._source.reset(state.ledger, state.cursor, state.next_position)
         return state
+
+    def _next_delivery(self, request: NextDelivery) -> DecidedDelivery:
+        """Decide on a batch. What was delivered before is read again: after a time-out, and to be buried."""
+        decided = self._store.deliveries.next(request)
+        if decided.back_rows or decided.dead:
+            again = self._store.deliveries.redelivered(request, decided)
+            self._source.again(canonical_name(request.ledger), request.cursor, again)
+        return decided
+
+    def _bury(self, request: BuryDead) -> None:
+        self._store.deliveries.bury(request)
+        ledger = canonical_name(request.ledger)
+        self._source.commit(ledger, request.cursor, self._store.cursors.next_position(ledger, request.cursor))
 
     def _delete_cursor(self, request: NameCursor) -> None:
         self._store.cursors.delete(request)

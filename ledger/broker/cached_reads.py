@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 
 import numpy as np
@@ -50,6 +50,7 @@ from ledger.settings import Settings
 
 _MB = 1024 * 1024
 _APPENDED_BYTES = 4 * _MB
+_RANGES_MAX = 1024
 _log = logging.getLogger(__name__)
 
 
@@ -205,14 +206,12 @@ class CachedReads:
             self.hints.forget(Reading(ledger, reader))
 
     def again(self, ledger: str, reader: str, positions: PositionSet) -> None:
-        """Entries come back to a reader: it gave them back, or never acknowledged them."""
+        """Entries come back to a reader, whole or in part: it gave them back, or did not acknowledge them in time."""
         if ledger not in self._followed:
             return
         with self.cache.moving(ledger) as readers:
-            for runs in positions.runs():
-                for first, end in zip(runs.starts.tolist(), runs.ends.tolist(), strict=True):
-                    range_ = PositionRange(Position(runs.ledger_id, first), Position(runs.ledger_id, end))
-                    readers.again(reader, range_)
+            for range_ in _entry_ranges(positions):
+                readers.again(reader, range_)
 
     def moved(self, before: LogSnapshot, now: LogSnapshot) -> None:
         """A log has grown: what was appended is cached for those who follow it. Raises nothing: the writer calls."""
@@ -315,6 +314,19 @@ class CachedReads:
             self.hints.expire()
         if self._shared is not None:
             self._shared.expire()
+
+
+def _entry_ranges(positions: PositionSet) -> Iterator[PositionRange]:
+    """The entries of which any row is in a set, as ranges. Where these are many, the smallest gaps are closed."""
+    entries = positions.copy()
+    for ledger_id in positions.ledgers():
+        entries.add_entries(ledger_id, positions.rows(ledger_id).entries)
+    for ledger_id, starts, ends in entries.runs():
+        gaps = starts[1:] - ends[:-1]
+        apart = np.sort(np.argsort(gaps)[-(_RANGES_MAX - 1) :])
+        firsts, stops = np.append(starts[0], starts[1:][apart]), np.append(ends[:-1][apart], ends[-1])
+        for first, end in zip(firsts.tolist(), stops.tolist(), strict=True):
+            yield PositionRange(Position(ledger_id, first), Position(ledger_id, end))
 
 
 def _no_edges(first: int, end: int) -> Integers:

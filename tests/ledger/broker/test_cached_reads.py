@@ -18,16 +18,18 @@ import pytest
 
 from ledger.acknowledged_rows import acknowledge_batch
 from ledger.broker.acknowledge_stream import acknowledge
+from ledger.broker.cached_reads import _entry_ranges
 from ledger.broker.client import Client
 from ledger.broker.embedded import connect_store
 from ledger.cache.policies import POLICIES
 from ledger.cache_calls import CacheMetrics, LedgerCacheMetrics
 from ledger.cache_setting import CACHE_POLICIES
 from ledger.cursor_calls import AcquireLease, MarkDelete, NameCursor, OpenCursor, ReleaseLease, ResetCursor
-from ledger.delivery_calls import NextDelivery
+from ledger.delivery_calls import BuryDead, DecidedDelivery, NextDelivery
 from ledger.errors import LedgerError
 from ledger.host import process_identity
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
+from ledger.position_set import PositionSet
 from ledger.protocol import AcknowledgeCommand, ChangeSetting, CreateLedger, Empty
 from ledger.read_calls import ReadRequest
 
@@ -58,6 +60,17 @@ class Queries:
 
     def acknowledge(self, name: str, end: int) -> None:
         self.client.mark_delete(MarkDelete(self.name, name, Position(self.ledger, end)))
+
+    def deliver(self, name: str, after: int, end: int, *, timeout_ms: int = 60_000, most: int = -1) -> DecidedDelivery:
+        """Decide on a batch, as the driver of a query with `ackMode` explicit does."""
+        request = NextDelivery(self.name, name, after, EARLIEST, Position(self.ledger, end), True, timeout_ms, most)
+        decided: DecidedDelivery = self.client.call("delivery.next", request)
+        return decided
+
+    def give(self, name: str, action: str, *rows: tuple[int, int]) -> None:
+        """Acknowledge entries and rows, or give them back; row -1 is the whole entry."""
+        lines = np.array([[self.ledger, entry, row] for entry, row in rows], dtype=np.int64)
+        acknowledge(self.client, AcknowledgeCommand(self.name, name, action=action), [acknowledge_batch(*lines.T)])
 
     def end(self, name: str) -> None:
         self.client.call("lease.release", ReleaseLease(self.name, name, f"{process_identity()}/{name}"))
@@ -190,14 +203,85 @@ def test_what_a_query_gives_back_is_expected_again(queries: Queries) -> None:
     queries.read("a", 0, 50)
     queries.read("b", 0, 50)
     assert queries.of_ledger().expected_reads == 0
-    end = Position(queries.ledger, 50)
-    queries.client.call("delivery.next", NextDelivery(queries.name, "a", 0, EARLIEST, end, explicit=True))
-    lines = np.array([[queries.ledger, 7, -1], [queries.ledger, 9, -1]], dtype=np.int64)
-    command = AcknowledgeCommand(queries.name, "a", action="nack")
-    acknowledge(queries.client, command, [acknowledge_batch(*lines.T)])
+    queries.deliver("a", 0, 50)
+    queries.give("a", "nack", (7, -1), (9, -1))
     assert queries.of_ledger().expected_reads > 0
     queries.read("a", 7, 8)
     queries.read("a", 9, 10)
+    assert queries.of_ledger().expected_reads == 0
+
+
+def test_what_comes_back_by_its_timeout_is_expected_again(queries: Queries) -> None:
+    queries.begin("a", "b")
+    first = queries.deliver("a", 0, 50)
+    for name in "ab":
+        queries.read(name, 0, 50)
+    assert queries.of_ledger().expected_reads == 0
+    assert queries.deliver("a", first.record, 50).record == 0  # nothing is late
+    assert queries.of_ledger().expected_reads == 0
+    queries.give("a", "ack", (3, -1), (4, -1))
+    back = queries.deliver("a", first.record, 50, timeout_ms=0)
+    assert back.back_rows == 48
+    assert queries.of_ledger().expected_reads == 50, "one span, which one reader expects"
+    queries.read("a", 0, 3)
+    assert queries.of_ledger().expected_reads == 50
+    queries.read("a", 5, 50)
+    assert queries.of_ledger().expected_reads == 0
+
+
+def test_dead_letters_are_expected_until_they_are_read_and_no_more_when_they_are_buried(queries: Queries) -> None:
+    queries.begin("a", "b")
+    first = queries.deliver("a", 0, 50)
+    for name in "ab":
+        queries.read(name, 0, 50)
+    dead = queries.deliver("a", first.record, 50, timeout_ms=0, most=0).dead
+    assert dead
+    assert queries.of_ledger().expected_reads == 50
+    queries.read("a", 0, 50)
+    assert queries.of_ledger().expected_reads == 0
+    queries.client.call("delivery.bury", BuryDead(queries.name, "a", dead))
+    assert queries.of_ledger().readers[0].position == Position(queries.ledger, 50)
+
+
+def test_an_entry_of_which_some_rows_are_given_back_is_expected_again(
+    queries: Queries, make_entry: Callable[..., bytes]
+) -> None:
+    with queries.client.producer(queries.name) as producer:
+        producer.append(make_entry(b"five", num_messages_in_batch=5)).result(30)
+    queries.begin("a", "b")
+    queries.deliver("a", 0, 101)
+    for name in "ab":
+        queries.read(name, 100, 101)
+    before = queries.of_ledger().expected_reads
+    queries.give("a", "nack", (100, 2))
+    assert queries.of_ledger().expected_reads == before + 1
+    queries.read("a", 100, 101)
+    assert queries.of_ledger().expected_reads == before
+
+
+def test_many_entries_that_come_back_are_few_ranges_with_the_small_gaps_closed() -> None:
+    wanted = PositionSet()
+    wanted.add_entries(1, np.arange(0, 10_000, 2))
+    wanted.add_entries(1, np.arange(50_000, 60_000, 100))
+    wanted.add_entries(2, np.array([3, 4, 9]))
+    found = list(_entry_ranges(wanted))
+    assert [range_ for range_ in found if range_.start.ledger_id == 2] == [
+        PositionRange(Position(2, 3), Position(2, 5)), PositionRange(Position(2, 9), Position(2, 10)),
+    ]  # fmt: skip
+    first = [range_ for range_ in found if range_.start.ledger_id == 1]
+    assert len(first) == 1024
+    covered = {entry for range_ in first for entry in range(range_.start.entry_id, range_.end.entry_id)}
+    assert covered >= {*range(0, 10_000, 2), *range(50_000, 60_000, 100)}
+    assert sum(entry >= 50_000 for entry in covered) == 100, "where gaps are large, nothing else comes back"
+
+
+def test_a_reset_forgets_what_was_to_come_back(queries: Queries) -> None:
+    queries.begin("a", "b")
+    first = queries.deliver("a", 0, 50)
+    for name in "ab":
+        queries.read(name, 0, 50)
+    queries.deliver("a", first.record, 50, timeout_ms=0)
+    queries.client.call("cursor.reset", ResetCursor(queries.name, "a", Position(queries.ledger, 60)))
     assert queries.of_ledger().expected_reads == 0
 
 
