@@ -116,14 +116,16 @@ CACHE_SETTINGS: dict[str, Setting] = {
         "switch",
         0,
         1,
-        "1: reading extends a life, under `expected-reads` and `slowest-reader`. Pulsar 4 has 1, Pulsar 5 has 0.",
+        "1: reading extends a life, under `expected-reads` and `slowest-reader`. PIP-430 and Pulsar 4 have 1, Pulsar 5 "
+        "has 0: what all its readers have read takes room from what is expected.",
         live=True,
     ),
     "managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis": Setting(
         "milliseconds",
         0,
         2**31 - 1,
-        "For so long after the last reader of a ledger left what is appended is still cached: it may be back at once.",
+        "For so long after the last reader of a ledger left what is appended is still cached: it may be back at once. "
+        "Pulsar's default is twice the time threshold.",
         live=True,
     ),
     "managedLedgerMaxReadsInFlightSizeInMB": Setting(

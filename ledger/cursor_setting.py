@@ -26,7 +26,7 @@ CURSOR_SETTINGS: dict[str, Setting] = {
         0,
         1,
         "1: the state of a cursor that is larger than the next setting is cut into chunks with a footer (PIP-381). "
-        "0: one that is larger is refused.",
+        "0: one that is larger is refused. PIP-381 has 0, for brokers of older versions; a store here has none.",
     ),
     "persistentUnackedRangesMaxEntrySize": Setting(
         "bytes", 1024, 4 * _MB, "The largest entry of a cursor's ledger; PIP-381's default."

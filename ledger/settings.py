@@ -90,7 +90,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     brokerDeduplicationProducerInactivityTimeoutMinutes: int = 360
     brokerIdleTimeoutSeconds: int = 300
     brokerShutdownTimeoutMs: int = 60_000
-    cursorInfoCompressionType: str = ""
+    cursorInfoCompressionType: str = "NONE"
     cacheEvictionPolicy: str = "cursor-distance"
     bindAddress: str = ""
     tlsCertificateFilePath: str = ""
