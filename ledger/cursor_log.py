@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CursorLogForm:
-    """How states are written. `deltas_max` 0: none, PIP-381 to the letter."""
+    """How states are written. `deltas_max` 0: whole states only, as in PIP-381."""
 
     entry_bytes: int
     compression: int

@@ -55,7 +55,7 @@ CURSOR_SETTINGS: dict[str, Setting] = {
         0,
         100_000,
         "Flushes of a cursor that write only what was added, until a whole state is written again; 0: every flush "
-        "writes a whole state, PIP-381 to the letter.",
+        "writes a whole state, as in PIP-381.",
     ),
 }
 

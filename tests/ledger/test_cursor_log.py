@@ -13,10 +13,16 @@ import numpy as np
 import pytest
 
 from ledger.compression import LZ4, NONE, ZSTD
-from ledger.cursor_log import CursorLog, CursorLogForm, recover_cursor_log
+from ledger.cursor_log import BLOCK_BYTES, CursorLog, CursorLogForm, recover_cursor_log
+from ledger.entry import parse_entry
 from ledger.errors import Corrupt, LedgerError
 from ledger.position import Position
+from ledger.position_chunks import encode_state
+from ledger.position_info import encode_info
 from ledger.position_set import PositionSet
+from ledger.sealed_index import entry_traits
+from ledger.segment_format import FRAME_BYTES
+from ledger.segment_recovery import recover_segment
 from ledger.segment_writer import data_path, index_path
 
 STORE = "0123456789abcdef"
@@ -99,6 +105,19 @@ def test_without_deltas_every_flush_is_pip_381s(tmp_path: Path) -> None:
     whole = log.write_state(Position(3, -1), some(1))
     assert log.flush(Position(3, -1), some(1), some(2, share=0.001)) == whole
     log.close()
+    parts = encode_state(encode_info(Position(3, -1), some(1)), entry_bytes=1024)
+    assert len(parts) > 2
+    assert payloads(tmp_path) == [*parts, *parts]
+
+
+def payloads(folder: Path) -> list[bytes]:
+    """What stands in the entries of a cursor's ledger, without their envelopes."""
+    path = data_path(folder, 7)
+    index = recover_segment(path, 7, store_id=STORE, block_bytes=BLOCK_BYTES, first_row=0, describe=entry_traits).index
+    data = path.read_bytes()
+    places = zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)
+    entries = [data[at + FRAME_BYTES : at + FRAME_BYTES + size] for at, size in places]
+    return [bytes(parse_entry(entry, "an entry").payload) for entry in entries]
 
 
 def test_a_ledger_without_a_state_is_none(tmp_path: Path) -> None:
