@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 try:
     from pyspark.sql.datasource import DataSource
@@ -52,6 +54,8 @@ __all__ = [
 ]
 
 _PACKAGES = ("connector", "ledger", "offload")
+# The default store of each session, with its options, as `register` was given them.
+_registered: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
 
 
 class DefaultSource(DataSource):
@@ -110,6 +114,7 @@ def register(
     from ledger.store_location import store_location
 
     chosen = store or os.environ.get("LEDGER_STORE")
+    _registered[spark] = (store, options)
     source: Any = DefaultSource
     if chosen:
         defaults = {"default_store": store_location(chosen), "default_options": dict(options or {})}
@@ -134,12 +139,14 @@ def serve(
     """Start a broker on the driver's host that executors on other hosts reach, and make it the session's default.
 
     `store` is a directory of the driver's host; `host` is how executors call it (`spark.driver.host` by default). The
-    answer has `address`, `connect()` and `stop()`. See docs/clusters.md.
+    answer has `address`, `connect()`, and `stop()`, which gives the session its former default. See docs/clusters.md.
     """
     _require_own_packages()
     from connector.cluster import serve_session
 
-    served = serve_session(spark, None if store is None else os.fspath(store), host, port)
+    default, options = _registered.get(spark, (None, None))
+    leave = partial(register, spark, store=default, options=options)
+    served = serve_session(spark, None if store is None else os.fspath(store), host, port, leave)
     register(spark, store=served.address, options=served.options)
     return served
 

@@ -90,8 +90,13 @@ class Served:
         shutil.rmtree(self._tls.directory, ignore_errors=True)
 
 
-def serve_session(spark: SparkSession, store: str | None, host: str | None, port: int) -> Served:
-    """Start the broker and ship its certificates; the caller registers the source with `address` and `options`."""
+def serve_session(
+    spark: SparkSession, store: str | None, host: str | None, port: int, leave: Callable[[], object]
+) -> Served:
+    """Start the broker and ship its certificates; the caller registers the source with `address` and `options`.
+
+    `leave` gives the session the default store that it had, before the broker stops.
+    """
     if is_connect(spark):
         raise Refused(
             "serve() starts a broker on the driver's host, a session of Spark Connect is not there",
@@ -112,16 +117,17 @@ def serve_session(spark: SparkSession, store: str | None, host: str | None, port
         raise
     for name in ("ca.pem", "client.pem", "client.key"):
         context.addFile(str(tls.file(name)))
-    return Served(client, address, Path(location), tls, lambda: _acknowledged(spark))
+    return Served(client, address, Path(location), tls, lambda: _left(spark, leave))
 
 
-def _acknowledged(spark: SparkSession) -> None:
+def _left(spark: SparkSession, leave: Callable[[], object]) -> None:
     """Let the last acknowledgements reach the broker, at the end of a process, too: it goes before they would."""
     from connector.acknowledging import is_installed, settle
 
-    with suppress(Exception):  # the session may be stopped, and then it acknowledges nothing any more
+    with suppress(Exception):  # the session may be stopped, and then it acknowledges nothing and reads nothing any more
         if is_installed(spark):
             settle(spark)
+        leave()
 
 
 def warn_of_short_life(store: Path) -> None:

@@ -75,7 +75,7 @@ SAYS = {
 # The page whose reader has LEDGER_STORE set; to the others it is `./ledger-store`.
 BY_ENVIRONMENT = "docs/quickstart.md"
 TURN = "=== the turn of "
-PAGE_SECONDS, ALL_PAGES_SECONDS = 300, 600
+PAGE_SECONDS, ALL_PAGES_SECONDS = 300, 900
 # A stream that the page leaves running has to get through what there is.
 END = """
 if "spark" in globals():
