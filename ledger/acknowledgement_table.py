@@ -6,6 +6,7 @@ Rules
   rate it is flushed at most so often, by whoever comes later, by a timer and at close: a crash then gives back what was
   acknowledged since, at most `managedLedgerCursorPositionFlushSeconds`.
 - `managedLedgerMaxUnackedRangesToPersist`, when set, refuses what would exceed it: nothing is dropped in silence.
+- A cursor stands where the metadata or its own ledger say, whichever is further: `state` is how everybody asks.
 - Of a store that is only read the set is read anew each time: its broker may be writing it.
 - At a clean close a small set goes into the metadata record and its ledger away; a large one ends with a whole state.
 """
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -41,6 +43,14 @@ from ledger.settings import Settings
 _log = logging.getLogger(__name__)
 
 
+class StandingCursor(NamedTuple):
+    """A cursor as it stands; `ledger_id` is its own ledger's, -1 without one."""
+
+    cursor: Cursor
+    positions: PositionSet
+    ledger_id: int
+
+
 class AcknowledgementTable:
     """The sets of a store's cursors. Any thread may call any method."""
 
@@ -59,18 +69,31 @@ class AcknowledgementTable:
     def of(self, cursor: Cursor, snapshot: LogSnapshot) -> Acknowledgements:
         """The set of a cursor, read if need be."""
         if self._place.read_only:
-            return Acknowledgements.open(cursor, self._place, snapshot)[0]
+            return Acknowledgements.open(cursor, self._place, snapshot)
         key = (cursor.ledger, cursor.name)
         with self._lock:
             held = self._held.get(key)
             if held is None:
                 found = self._metadata.cursors.get(*key)
                 cursor = cursor if found is None else found.cursor
-                held, next_position = Acknowledgements.open(cursor, self._place, snapshot)
-                if next_position != cursor.next_position:
-                    self._change(key, lambda found: found.at(max(found.next_position, next_position)))
+                held = Acknowledgements.open(cursor, self._place, snapshot)
+                if held.recovered_to != cursor.next_position:
+                    self._change(key, held.furthest)
                 self._held[key] = held
             return held
+
+    def state(self, cursor: Cursor, snapshot: LogSnapshot, *, durable: bool = False) -> StandingCursor:
+        """Return the cursor as it stands and a copy of what is acknowledged beyond its mark-delete.
+
+        `durable`: none of which a crash takes back, for whoever writes down what follows from it.
+        """
+        if not self.holds(cursor):
+            return StandingCursor(cursor, PositionSet(), -1)
+        with self._holding(cursor, snapshot) as held:
+            found = self._found(cursor, held)
+            if durable and held.is_dirty:
+                found = self._flush(found, held, found.next_position)
+            return StandingCursor(found, held.positions.copy(), held.ledger_id)
 
     def holds(self, cursor: Cursor) -> bool:
         """Whether there is anything beyond mark-delete, as far as is known without reading it."""
@@ -93,7 +116,7 @@ class AcknowledgementTable:
     def acknowledge_positions(self, cursor: Cursor, given: PositionSet, snapshot: LogSnapshot) -> Cursor:
         """The same of a set that is known to be in the log."""
         with self._holding(cursor, snapshot) as held:
-            found = self._found(cursor)
+            found = self._found(cursor, held)
             given.trim_below(found.next_position)
             self._require_room(held, given, found)
             # Of a call that was not answered all may be known, and nothing durable yet.
@@ -103,23 +126,6 @@ class AcknowledgementTable:
             moved = self._flush(found, held, next_position) if self._is_due(held) else self._at(found, next_position)
             held.trim_below(moved.next_position)
             return moved
-
-    def positions(self, cursor: Cursor, snapshot: LogSnapshot) -> PositionSet:
-        """A copy of what is acknowledged beyond mark-delete."""
-        if not self.holds(cursor):
-            return PositionSet()
-        with self._holding(cursor, snapshot) as held:
-            return held.positions.copy()
-
-    def durable_positions(self, cursor: Cursor, snapshot: LogSnapshot) -> PositionSet:
-        """The same, none of which a crash takes back: for whoever writes down what follows from it."""
-        if not self.holds(cursor):
-            return PositionSet()
-        with self._holding(cursor, snapshot) as held:
-            if held.is_dirty:
-                found = self._found(cursor)
-                self._flush(found, held, found.next_position)
-            return held.positions.copy()
 
     def hold_floor(self, cursor: Cursor, floor: Position) -> None:
         """What lies at or after `floor` may be read again, whatever is acknowledged of it."""
@@ -158,7 +164,7 @@ class AcknowledgementTable:
         """The cursor as it is now, and what of a range is acknowledged beyond its mark-delete at that moment."""
         with self._holding(cursor, snapshot) as held:
             # What joined mark-delete since the caller saw the cursor is in the set no more.
-            found = self._found(cursor)
+            found = self._found(cursor, held)
             start = max(range_.start, found.next_position)
             return found, held.positions.within(PositionRange(start, max(start, range_.end)))
 
@@ -281,8 +287,10 @@ class AcknowledgementTable:
             (cursor.ledger, cursor.name), lambda found: found.at(max(found.next_position, next_position))
         )
 
-    def _found(self, cursor: Cursor) -> Cursor:
-        return self._change((cursor.ledger, cursor.name), lambda found: found)
+    def _found(self, cursor: Cursor, held: Acknowledgements) -> Cursor:
+        """The cursor as the metadata have it; of a store that is only read, as its ledger has it if that is further."""
+        found = self._change((cursor.ledger, cursor.name), lambda found: found)
+        return held.furthest(found) if self._place.read_only else found
 
     def _change(self, key: tuple[str, str], change: Callable[[Cursor], Cursor]) -> Cursor:
         while True:

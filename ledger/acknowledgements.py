@@ -59,6 +59,8 @@ class Acknowledgements:
         self.positions = positions
         self.pending = PositionSet()
         self.ledger_id = ledger_id
+        self.recovered_to: Position | None = None
+        """How far the ledger said that the cursor is, which the metadata may not know yet."""
         self.flushed_ms = 0
         self._place = place
         self._log: CursorLog | None = None
@@ -68,8 +70,8 @@ class Acknowledgements:
         self._began_ms = 0
 
     @classmethod
-    def open(cls, cursor: Cursor, place: CursorPlace, snapshot: LogSnapshot) -> tuple[Acknowledgements, Position]:
-        """What is kept of a cursor, and the first position that it leaves unacknowledged."""
+    def open(cls, cursor: Cursor, place: CursorPlace, snapshot: LogSnapshot) -> Acknowledgements:
+        """Read what is kept of a cursor."""
         where, next_position = f"cursor {cursor.name!r} of {cursor.ledger!r}", cursor.next_position
         info = cursor.kept_info()
         crossing: tuple[tuple[Position, Position], ...] = ()
@@ -86,7 +88,13 @@ class Acknowledgements:
             for part in split_range(lower, upper, ledgers):
                 positions.add_run(part.start.ledger_id, part.start.entry_id, part.end.entry_id)
         positions.trim_below(next_position)
-        return cls(place, positions, info.cursorsLedgerId), next_position
+        opened = cls(place, positions, info.cursorsLedgerId)
+        opened.recovered_to = next_position
+        return opened
+
+    def furthest(self, cursor: Cursor) -> Cursor:
+        """The cursor where the metadata have it, or where its ledger said it was when it was read."""
+        return cursor if self.recovered_to is None else cursor.at(max(cursor.next_position, self.recovered_to))
 
     @property
     def is_dirty(self) -> bool:

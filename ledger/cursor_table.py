@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
 
-from ledger.acknowledgement_table import AcknowledgementTable
+from ledger.acknowledgement_table import AcknowledgementTable, StandingCursor
 from ledger.backlog import backlog, estimated_backlog, unacknowledged
 from ledger.chunk_spans import ChunkTable
 from ledger.clock import Clock
@@ -31,7 +31,7 @@ from ledger.cursor_calls import (
     SkipEntries,
 )
 from ledger.cursor_records import CursorRecord
-from ledger.errors import NotFound, Refused
+from ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from ledger.host import is_gone
 from ledger.ledger_policy import require_properties
 from ledger.log_snapshot import LogSnapshot
@@ -123,9 +123,7 @@ class CursorTable:
         found = self._metadata.cursors.get(snapshot.name, name)
         if found is None:
             return None
-        cursor, known = found.cursor, PositionSet()
-        if self.beyond is not None and self.beyond.holds(cursor):
-            known = self.beyond.positions(cursor, snapshot)
+        cursor, known, _ = self._standing(found.cursor, snapshot)
         behind = PositionRange(max(start, snapshot.start), min(cursor.next_position, snapshot.end))
         for part in snapshot.slices(behind) if behind else ():
             known.add_run(part.segment.ledger_id, part.first, part.end)
@@ -134,7 +132,7 @@ class CursorTable:
     def skip(self, request: SkipEntries) -> CursorState:
         """Acknowledge so many of the next entries, or all there are."""
         snapshot = self._snapshot_of(request.ledger)
-        cursor = self._get(snapshot.name, request.cursor).cursor
+        cursor = self._standing(self._get(snapshot.name, request.cursor).cursor, snapshot).cursor
         at = min(request.end, snapshot.end)
         if request.entries >= 0:
             at = min(at, self._beyond().after(cursor, request.start, request.entries, snapshot))
@@ -179,7 +177,7 @@ class CursorTable:
 
     def next_position(self, ledger: str, name: str) -> Position:
         """The first position that a cursor has not acknowledged."""
-        return self._get(ledger, name).cursor.next_position
+        return self._standing(self._get(ledger, name).cursor, self._snapshot_of(ledger)).cursor.next_position
 
     def is_leased(self, ledger: str, name: str) -> bool:
         """Whether somebody reads in a cursor's name."""
@@ -191,7 +189,8 @@ class CursorTable:
         found = [self._metadata.cursors.get(ledger, name) for name in self._metadata.cursors.names(ledger)]
         now = self._clock()
         live = [record.cursor for record in found if record is not None and record.cursor.lease.until_ms > now]
-        return [(cursor.name, cursor.next_position, cursor.lease.until_ms - now) for cursor in live]
+        standing = [self._standing_if_sound(cursor) for cursor in live]
+        return [(cursor.name, cursor.next_position, cursor.lease.until_ms - now) for cursor in standing]
 
     def acquire_lease(self, request: AcquireLease) -> LeaseReply:
         """Take or renew a lease; the reply says who has it now."""
@@ -225,6 +224,19 @@ class CursorTable:
             return nullcontext()
         return self.beyond.cleared(cursor, snapshot, deleted=deleted)
 
+    def _standing(self, cursor: Cursor, snapshot: LogSnapshot) -> StandingCursor:
+        """The cursor as it stands, whatever of that the metadata know yet."""
+        if self.beyond is None:
+            return StandingCursor(cursor, PositionSet(), -1)
+        return self.beyond.state(cursor, snapshot)
+
+    def _standing_if_sound(self, cursor: Cursor) -> Cursor:
+        """The same for who only estimates; a cursor whose ledger is damaged where the metadata have it."""
+        try:
+            return self._standing(cursor, self._snapshot_of(cursor.ledger)).cursor
+        except (Corrupt, DataLoss):
+            return cursor
+
     def _beyond(self) -> AcknowledgementTable:
         if self.beyond is None:
             raise Refused("this store is opened for reading only", hint="Acknowledge through its broker")
@@ -243,13 +255,10 @@ class CursorTable:
     def _state(
         self, cursor: Cursor, snapshot: LogSnapshot, *, created: bool = False, precise: bool = True
     ) -> CursorState:
+        cursor, positions, own = self._standing(cursor, snapshot)
         left = PositionRange(max(cursor.next_position, snapshot.start), snapshot.end)
         counted = (backlog if precise else estimated_backlog)(snapshot, left)
-        held = self.beyond.of(cursor, snapshot) if self.beyond is not None and self.beyond.holds(cursor) else None
-        positions = PositionSet()
-        if held is not None:
-            with held.lock:
-                positions = held.positions.copy()
+        if positions:
             counted = unacknowledged(positions, snapshot, left, counted, precise=precise)
         entries, rows, size = counted
         return CursorState(
@@ -266,6 +275,6 @@ class CursorTable:
             acknowledged_ranges=positions.range_count(),
             acknowledged_entries=positions.entry_count(),
             partial_entries=positions.batch_count(),
-            cursor_ledger=-1 if held is None else held.ledger_id,
+            cursor_ledger=own,
             properties=cursor.properties,
         )

@@ -62,8 +62,8 @@ class DeliveryTable:
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
             known = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
+            cursor, acknowledged, _ = self._beyond.state(cursor, snapshot, durable=True)
             start = self._reading_on(request, known, cursor)
-            acknowledged = self._beyond.durable_positions(cursor, snapshot)
             new = PositionRange(max(start, snapshot.start), max(start, request.end))
             if not request.explicit:
                 self._asked.discard((cursor.ledger, cursor.name))
@@ -88,7 +88,7 @@ class DeliveryTable:
             cursor = self._cursor(snapshot.name, request.cursor)
             known = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
             allowed = Allowance()
-            acknowledged = self._beyond.positions(cursor, snapshot)
+            cursor, acknowledged, _ = self._beyond.state(cursor, snapshot)
             due = self._outcome(request, cursor, known, acknowledged, snapshot, allowed).due
             head = head_left(snapshot, due[0].range, skipped_of(due[0])) if due else None
         head_rows, head_bytes = (0, 0) if head is None else head[:2]
@@ -161,7 +161,7 @@ class DeliveryTable:
             for share in dead.shares:
                 gone.update(outside(skipped_of(share), share.range, snapshot))
             self._beyond.acknowledge_positions(cursor, gone, snapshot)
-            self._beyond.durable_positions(cursor, snapshot)
+            self._beyond.state(cursor, snapshot, durable=True)
             self._records.forget(snapshot.name, cursor.name, dead_only=True)
 
     def _plain(

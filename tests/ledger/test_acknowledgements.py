@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from ledger.acknowledgement_table import AcknowledgementTable
 from ledger.acknowledgements import Acknowledgements
-from ledger.cursor_calls import ResetCursor
+from ledger.api import open_read_only
+from ledger.cursor_calls import AcquireLease, AskHoles, NameCursor, ResetCursor
 from ledger.cursor_log import CursorLog, CursorLogForm
+from ledger.delivery_calls import NextDelivery
 from ledger.errors import Corrupt, DataLoss, Unavailable
-from ledger.position import Position
+from ledger.position import Position, PositionRange
+from ledger.position_info import decode_info
 from ledger.segment_writer import data_path, index_path
 from tests.ledger.cursor_rig import ROWS, CursorRig
 from tests.ledger.log_rig import NOW
@@ -35,6 +39,62 @@ def test_it_survives_a_crash_and_a_second_one(rig: CursorRig) -> None:
     state = rig.state()
     assert (state.acknowledged_entries, state.partial_entries, state.backlog_rows) == (3, 1, 100 - 15 - 3)
     assert rig.ack((3, 1, 3), (3, 1, 4)).acknowledged_entries == 4
+
+
+def crashed_before_the_metadata_knew(rig: CursorRig, monkeypatch: pytest.MonkeyPatch) -> Position:
+    """The cursor's ledger holds a newer mark-delete than its record: the process died between the two."""
+    rig.ack((2, 1))
+
+    def die(*_: object) -> None:
+        raise Unavailable("killed")
+
+    monkeypatch.setattr(AcknowledgementTable, "_at", die)
+    with pytest.raises(Unavailable):
+        rig.ack((0, 0), (0, 1), (0, 2))
+    monkeypatch.undo()
+    return Position(0, 3)
+
+
+def test_the_first_state_after_a_crash_is_that_of_the_cursors_ledger(
+    rig: CursorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = crashed_before_the_metadata_knew(rig, monkeypatch)
+    rig.crash()
+    first = rig.state()
+    assert first == rig.state()
+    assert (first.next_position, first.acknowledged_entries, first.backlog_rows) == (newer, 1, 100 - 15 - 5)
+
+
+@pytest.mark.parametrize("ask", ["holes", "lease", "acknowledged", "deliver"])
+def test_every_reader_of_a_state_sees_it_first(rig: CursorRig, monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
+    newer = crashed_before_the_metadata_knew(rig, monkeypatch)
+    rig.store.cursors.acquire_lease(AcquireLease("log", "c", "me", 10_000))
+    rig.crash()
+    cursors, log = rig.store.cursors, rig.store.ledger("log").name
+    if ask == "holes":
+        everything = PositionRange(Position(0, 0), Position(5, 0))
+        holes = cursors.holes(AskHoles("log", "c", everything, whole=True))
+        assert decode_info(holes.info, "holes").mark_delete == Position(0, 2)
+    elif ask == "lease":
+        assert [place for _, place, _ in cursors.leased(log)] == [newer]
+        assert cursors.next_position(log, "c") == newer
+    elif ask == "acknowledged":
+        known = cursors.acknowledged("log", "c", Position(0, 0))
+        assert known is not None
+        assert known.entry_count() == 4
+    else:
+        request = NextDelivery("log", "c", 0, Position(0, 0), Position(1, 0), explicit=False)
+        assert rig.store.deliveries.next(request).record == 1, "what was acknowledged is left out"
+
+
+def test_a_store_that_is_only_read_shows_it_too(rig: CursorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = crashed_before_the_metadata_knew(rig, monkeypatch)
+    store = open_read_only(rig.path).client
+    state = store.call("cursor.describe", NameCursor("log", "c"))
+    assert (state.next_position, state.backlog_rows) == (newer, 100 - 15 - 5)
+    everything = PositionRange(Position(0, 0), Position(5, 0))
+    holes = store.call("cursor.holes", AskHoles("log", "c", everything, whole=True))
+    assert decode_info(holes.info, "holes").mark_delete == Position(0, 2)
 
 
 def test_a_clean_close_keeps_a_small_set_in_the_record(rig: CursorRig) -> None:

@@ -87,7 +87,7 @@ class DeliveryRig(LogRig):
     def left(self) -> set[Row]:
         """The rows that the store does not know to be acknowledged."""
         cursor = self.store.deliveries._cursor("public/default/persistent/log", "c")
-        held = self.store.acknowledgements.positions(cursor, self.store.ledger("log").snapshot)
+        cursor, held, _ = self.store.acknowledgements.state(cursor, self.store.ledger("log").snapshot)
         at = cursor.next_position
         return {
             row for row in all_rows() if Position(*row[:2]) >= at and not held.contains_row(Position(*row[:2]), row[2])
