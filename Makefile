@@ -61,7 +61,7 @@ test-faults: setup
 # test-long: the tests marked slow, such as long random histories, and a thousand rounds of kills
 .PHONY: test-long
 test-long: setup
-	LEDGER_FAULT_ROUNDS=1000 $(BIN)/python -m pytest -m "slow or fault" $(T)
+	LEDGER_FAULT_ROUNDS=1000 $(BIN)/python -m pytest -o faulthandler_timeout=0 -m "slow or fault" $(T)
 
 # test-pulsar: Pulsar's own code reads what is offloaded here (some 100 MB of jars from Maven Central the first time)
 .PHONY: test-pulsar

@@ -4,12 +4,14 @@
 where a test marked `tables` is among those that run. Tests that use them are marked `spark` here, so that nobody can
 forget, and run last: a broken rule is heard before a JVM starts. Who starts a session in a process of its own marks it
 by hand. What the folders of `WITHOUT_JVM` hold finds no Java.
+A test has 120 s (`timeout` in pyproject.toml), one with a marker of `SECONDS` so many, one with `timeout` what it says.
 Ledger stores belong in `tmp_path`; the fixture `store_path` says so. Buckets are those of a real S3 server,
 `s3_server`, which is started once, by the first test that wants it.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import uuid
@@ -26,6 +28,16 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 SPARK_FIXTURES = {"spark_session", "spark_context"}
+# Seconds for a test with this marker, on a machine that does much else: a JVM alone may take one minute to start.
+SECONDS = {
+    "fault": 30 * int(os.environ.get("LEDGER_FAULT_ROUNDS") or 50),
+    "slow": 1500,
+    "pulsar": 900,  # fetches jars
+    "docs": 600,
+    "tables": 600,
+    "spark": 600,
+}
+EXIT_SECONDS = 120
 # Formats, disk and crashes.
 WITHOUT_JVM = {"ledger", "offload", "faults"}
 
@@ -42,13 +54,17 @@ os.environ.pop("SPARK_REMOTE", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a JVM and move it to the end; the order among the others stays."""
+    """Mark what starts a JVM and move it to the end; the order among the others stays. Give long tests their time."""
     for item in items:
         if SPARK_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
         if item.get_closest_marker("spark") and folder_of(item) in WITHOUT_JVM:
             message = f"{item.nodeid} starts a JVM, tests of {', '.join(sorted(WITHOUT_JVM))} do without: move it"
             raise pytest.UsageError(message)
+        if item.get_closest_marker("timeout") is None:
+            seconds = max((SECONDS[mark.name] for mark in item.iter_markers() if mark.name in SECONDS), default=None)
+            if seconds is not None:
+                item.add_marker(pytest.mark.timeout(seconds))
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
 
 
@@ -67,6 +83,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
     for name, value in delta_settings().items():
         SparkConfigBuilder.get().set(name, value)
+
+
+def pytest_unconfigure() -> None:
+    """End a run whose threads do not end, with the stacks of all: a test that was given up may leave one behind."""
+    faulthandler.dump_traceback_later(EXIT_SECONDS, exit=True, file=sys.__stderr__)
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ def store(store_path: Path) -> Iterator[Path]:
 
 def kill_all(store_path: Path) -> None:
     """SIGKILL whoever serves a store, its supervisor first, so that nobody brings the broker back."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while left := serving(store_path):
         assert time.monotonic() < until, f"processes {left} still serve {store_path}"
         for pid in sorted(left, key=_is_supervisor, reverse=True):

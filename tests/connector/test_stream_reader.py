@@ -196,7 +196,7 @@ def test_what_is_planned_is_read_ahead_before_a_task_asks(
     stream = reader(store, startingPosition="earliest", pacing=pacing)
     start = text(stream.initialOffset())
     end = text(stream.latestOffset(start, ALL))
-    client, until = connect(store).client, time.monotonic() + 20
+    client, until = connect(store).client, time.monotonic() + 60
     while client.call("cache", Empty()).entries < 10:
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -317,6 +317,6 @@ def test_a_broker_that_was_stopped_and_taken_over_acknowledges_nothing_more(
     check([payload for payload in before if payload != b"99/0/"], writers)
     victim.close()
     for child in children:
-        child.wait(10)
+        child.wait(60)
     reopened = victim.client()
     assert read_log(reopened, "log") == before

@@ -65,7 +65,7 @@ def test_a_tail_that_had_caught_up_gets_what_comes_and_goes_on_waiting(
                 with pytest.raises(TimeoutError):
                     coming.result(0.2)
                 orders.append([{"id": number}])
-                assert coming.result(10).to_pylist() == [{"id": number}]
+                assert coming.result(60).to_pylist() == [{"id": number}]
         finally:
             orders.terminate()  # whoever still waits is let go
     assert list(tables) == []

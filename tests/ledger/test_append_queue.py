@@ -76,7 +76,7 @@ class Disk:
         with self._alone("sync"):
             assert written
             self.entered.set()
-            assert self.free.wait(10)
+            assert self.free.wait(60)
             if self.fail_next:
                 self.fail_next -= 1
                 raise OSError("as asked for")
@@ -151,7 +151,7 @@ def held(disk: Disk) -> PendingAppend:
     disk.entered.clear()
     first = item(1)
     disk.queue.put(first)
-    assert disk.entered.wait(10)
+    assert disk.entered.wait(60)
     return first
 
 
@@ -159,12 +159,12 @@ def closed(queue: AppendQueue[Written]) -> None:
     """Close a queue, in time."""
     closing = threading.Thread(target=queue.close, args=("over",), daemon=True)
     closing.start()
-    closing.join(10)
+    closing.join(60)
     assert not closing.is_alive(), "close waits for a turn that nobody has"
 
 
 def until(reached: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not reached():
         assert time.monotonic() < end
         time.sleep(0.001)
@@ -191,8 +191,8 @@ def test_what_gathers_while_the_disk_syncs_goes_together_in_order_and_a_run_goes
     putting.start()
     until(lambda: not putting.is_alive() or isinstance(put[0], PendingRun) or bool(disk.written[1:]))
     disk.free.set()
-    putting.join(10)
-    put[-1].future.result(10)
+    putting.join(60)
+    put[-1].future.result(60)
     assert [size for group in disk.synced for size in group] == [1, *[size for group in synced for size in group]]
     assert [group for group in disk.synced if group[0] in (7, 8, 9)] == [g for g in synced if g[0] in (7, 8, 9)]
 
@@ -207,7 +207,7 @@ def test_the_next_group_is_written_while_the_one_before_is_synced(make: Make) ->
     assert not first.future.done()
     assert disk.inside["sync"] == 1
     disk.free.set()
-    items[-1].future.result(10)
+    items[-1].future.result(60)
     assert disk.synced == [[1], [2, 3]], "both with one sync"
 
 
@@ -226,19 +226,19 @@ def test_a_group_takes_what_the_ledger_has_room_for_and_never_less_than_one(
     def held_write(group: list[PendingAppend]) -> Written:
         taken.append([one.size for one in group])
         entered.set()
-        assert free.wait(10)
+        assert free.wait(60)
         return write(group)
 
     disk.write = held_write  # type: ignore[method-assign]
     first = threading.Thread(target=lambda: queue.put(item(1), here=True))
     first.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     items = [item(2), item(3), item(4)]
     for one in items:
         queue.put(one, here=True)
     free.set()
-    items[-1].future.result(10)
-    first.join(10)
+    items[-1].future.result(60)
+    first.join(60)
     assert taken == [[1], *groups]
 
 
@@ -255,7 +255,7 @@ def test_what_a_failed_sync_leaves_is_written_again_before_all_that_came_later(
     putting = threading.Thread(target=lambda: [queue.put(one, here=True) for one in put])
     putting.start()
     disk.free.set()
-    putting.join(10)
+    putting.join(60)
     closed(queue)
     assert disk.order == [1, *map(abs, behind)]
 
@@ -273,7 +273,7 @@ def test_close_waits_for_what_was_queued_and_refuses_what_comes_after(make: Make
     assert closing.is_alive()
     assert not last.future.done()
     disk.free.set()
-    closing.join(10)
+    closing.join(60)
     assert last.future.done()
     assert disk.synced == [[1], [2]]
     queue.close("again")
@@ -288,8 +288,8 @@ def test_a_future_that_its_owner_cancels_stops_nobody(make: Make) -> None:
     queue.put(patient)
     assert not impatient.future.cancel()
     disk.free.set()
-    patient.future.result(10)
-    assert impatient.future.result(10) == Position(0, 0)
+    patient.future.result(60)
+    assert impatient.future.result(60) == Position(0, 0)
 
 
 def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> None:
@@ -318,7 +318,7 @@ def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> 
     last = item(2)
     late.put(last)
     try:
-        assert last.future.result(10) == Position(0, 0)
+        assert last.future.result(60) == Position(0, 0)
     finally:
         stop.set()
         for queue in queues:
@@ -352,7 +352,7 @@ def test_logs_that_wait_for_their_syncs_do_so_with_fewer_threads_than_logs(wait:
             queues.append(queue)
             last.append((disk, items[-1]))
         for disk, end in last:
-            assert end.future.result(10) == Position(0, 0)
+            assert end.future.result(60) == Position(0, 0)
             assert disk.order == [1, 2, 3]
         for queue in queues:
             closed(queue)
@@ -418,7 +418,7 @@ def test_an_error_that_no_step_handles_gives_the_log_up(
         for one in (change, *items):
             queue.put(one)
         disk.free.set()
-        change.future.result(10)
+        change.future.result(60)
     else:
         for one in items:
             queue.put(one, here=here)
@@ -427,7 +427,7 @@ def test_an_error_that_no_step_handles_gives_the_log_up(
         items.append(first)
     given_up(disk, items)
     if step != "settle":
-        assert first.future.result(10) == Position(0, 0), "what was synced before is acknowledged"
+        assert first.future.result(60) == Position(0, 0), "what was synced before is acknowledged"
     assert "orders is given up, an error was not handled" in caplog.text
     assert "bit flip" in caplog.text
 
@@ -479,7 +479,7 @@ def test_an_error_of_a_sync_is_what_the_log_settles_with(executor: ThreadPoolExe
     for disk, one in zip(disks[1:], items, strict=True):
         disk.queue.put(one, here=True)
     disks[0].free.set()
-    assert [one.future.result(10) for one in items] == [Position(0, 0) for _ in items]
+    assert [one.future.result(60) for one in items] == [Position(0, 0) for _ in items]
     assert raised == [step]
     for disk in disks:
         closed(disk.queue)
@@ -534,7 +534,7 @@ def test_a_callback_that_raises_harms_nobody(make: Make) -> None:
     behind = item(2)
     queue.put(behind)
     disk.free.set()
-    assert behind.future.result(10) == Position(0, 0)
+    assert behind.future.result(60) == Position(0, 0)
     closed(queue)
     assert not disk.given_up
 
@@ -550,5 +550,5 @@ def test_an_interrupted_caller_leaves_nobody_waiting(make: Make) -> None:
     with pytest.raises(KeyboardInterrupt):
         queue.put(one, here=True)
     with pytest.raises(Unavailable, match="KeyboardInterrupt"):
-        one.future.result(10)
+        one.future.result(60)
     closed(queue)

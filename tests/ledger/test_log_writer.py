@@ -44,7 +44,7 @@ class HeldSync:
         if self._held:
             self._held = False
             self.entered.set()
-            assert self.free.wait(20)
+            assert self.free.wait(60)
         if self.failures:
             self.failures -= 1
             raise OSError(errno.EIO, "Input/output error")
@@ -54,10 +54,10 @@ class HeldSync:
 def in_flight(log: ManagedLedger, held: HeldSync) -> list[Future[Position]]:
     """One append inside its sync, a second one written behind it."""
     futures = [log.append([entry(b"a1"), entry(b"a2")])]
-    assert held.entered.wait(20)
+    assert held.entered.wait(60)
     futures.append(log.append([entry(b"b")]))
     log_file = log._writer._open
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while log_file.written < 4:  # type: ignore[union-attr]
         assert time.monotonic() < until
         time.sleep(0.001)
@@ -68,13 +68,13 @@ def test_both_groups_move_to_the_next_ledger_in_order_when_a_sync_fails(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = create(store, entries=100)
-    before = log.append([entry(b"before")]).result(20)
+    before = log.append([entry(b"before")]).result(60)
     held = HeldSync(monkeypatch)
     held.failures = 1
     futures = in_flight(log, held)
     assert contents(log) == [b"before"], "written is not acknowledged"
     held.free.set()
-    positions = [future.result(20) for future in futures]
+    positions = [future.result(60) for future in futures]
     moved = positions[0].ledger_id
     assert moved > before.ledger_id
     assert positions == [Position(moved, 0), Position(moved, 2)]
@@ -87,7 +87,7 @@ def test_what_is_told_to_have_failed_never_turns_up_with_the_next_groups_sync(
 ) -> None:
     """The epoch cannot be read after the first sync: its entries are in the file, below those of the second group."""
     log = create(store, entries=100)
-    log.append([entry(b"before")]).result(20)
+    log.append([entry(b"before")]).result(60)
     held = HeldSync(monkeypatch)
     futures = in_flight(log, held)
     real, asked = store._metadata.require_epoch, []
@@ -101,8 +101,8 @@ def test_what_is_told_to_have_failed_never_turns_up_with_the_next_groups_sync(
     monkeypatch.setattr(store._metadata, "require_epoch", unreadable)
     held.free.set()
     with pytest.raises(Unavailable, match="cannot be read"):
-        futures[0].result(20)
-    futures[1].result(20)
+        futures[0].result(60)
+    futures[1].result(60)
     assert contents(log) == [b"before", b"b"]
 
 
@@ -111,16 +111,16 @@ def test_a_taken_over_broker_acknowledges_neither_of_two_groups_in_flight(
 ) -> None:
     old = open_store(store_path)
     log = create(old, entries=100)
-    log.append([entry(b"before")]).result(20)
+    log.append([entry(b"before")]).result(60)
     held = HeldSync(monkeypatch)
     futures = in_flight(log, held)
     new = open_store(store_path, take_over=True)
-    new.ledger("log").append([entry(b"new")]).result(20)
+    new.ledger("log").append([entry(b"new")]).result(60)
     found = contents(new.ledger("log"))
     held.free.set()
     for future in futures:
         with pytest.raises(Fenced):
-            future.result(20)
+            future.result(60)
     old.close()
     assert contents(new.ledger("log")) == found
     new.close()
@@ -130,18 +130,18 @@ def test_a_run_waits_for_the_groups_before_it_and_what_comes_later_for_the_run(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = create(store, entries=100)
-    log.append([entry(b"before")]).result(20)
+    log.append([entry(b"before")]).result(60)
     held = HeldSync(monkeypatch)
     futures = [log.append([entry(b"a")])]
-    assert held.entered.wait(20)
+    assert held.entered.wait(60)
     done: list[object] = []
     thread = threading.Thread(target=lambda: done.append(commit(store, 0, [b"r1", b"r2"], run=5)))
     thread.start()
     held.free.set()
-    thread.join(20)
+    thread.join(60)
     futures.append(log.append([entry(b"z")]))
     for future in futures:
-        future.result(20)
+        future.result(60)
     assert contents(log) == [b"before", b"a", b"r1", b"r2", b"z"]
 
 
@@ -153,18 +153,18 @@ def test_a_log_whose_answer_raises_is_sealed_where_it_was_acknowledged(
     store: Store, store_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log, other = create(store, entries=100), create(store, "other", entries=100)
-    log.append([entry(b"before")]).result(20)
+    log.append([entry(b"before")]).result(60)
     held = HeldSync(monkeypatch)
     futures = in_flight(log, held)
     monkeypatch.setattr(log._writer, "settle", raises)
     held.free.set()
     for future in futures:
         with pytest.raises(Unavailable, match=r"log' is given up .*bit flip.* is not known"):
-            future.result(20)
-    for change in (lambda: log.append([entry(b"late")]).result(20), log.roll_over, log.terminate):
+            future.result(60)
+    for change in (lambda: log.append([entry(b"late")]).result(60), log.roll_over, log.terminate):
         with pytest.raises(Unavailable, match=r"log' is given up until its broker is started again: .*bit flip"):
             change()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while log._writer.given_up is None or log._writer._queue._syncing:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -173,11 +173,11 @@ def test_a_log_whose_answer_raises_is_sealed_where_it_was_acknowledged(
     assert (segment.entries, segment.close_ms > 0) == (1, True), "sealed"
     assert "is given up, an error was not handled" in caplog.text
     assert list(store.given_up()) == [log.name]
-    other.append([entry(b"other")]).result(20)
+    other.append([entry(b"other")]).result(60)
     store.close()
     again = open_store(store_path)
     assert contents(again.ledger("log")) == [b"before"]
-    again.ledger("log").append([entry(b"after")]).result(20)
+    again.ledger("log").append([entry(b"after")]).result(60)
     assert contents(again.ledger("log")) == [b"before", b"after"]
     assert not again.given_up()
     again.close()
@@ -187,13 +187,13 @@ def test_a_sync_that_fails_in_an_odd_way_moves_the_log_to_a_new_ledger(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = create(store, entries=100)
-    log.append([entry(b"before")]).result(20)
+    log.append([entry(b"before")]).result(60)
     with monkeypatch.context() as patch:
         patch.setattr(disk, "sync_data", raises)
         lost = log.append([entry(b"lost")])
         with pytest.raises(Unavailable, match=r"bit flip.* is not known"):
-            lost.result(20)
-    log.append([entry(b"after")]).result(20)
+            lost.result(60)
+    log.append([entry(b"after")]).result(60)
     assert contents(log) == [b"before", b"after"]
     assert [segment.entries for segment in log.describe().segments] == [1, 1]
 
@@ -201,12 +201,12 @@ def test_a_sync_that_fails_in_an_odd_way_moves_the_log_to_a_new_ledger(
 def test_a_log_that_an_odd_error_kept_from_its_seal_is_recovered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would have two open ledgers in its record, and could never be opened again."""
     log = create(store, entries=100)
-    log.append([entry(b"before")]).result(20)
+    log.append([entry(b"before")]).result(60)
     with monkeypatch.context() as patch:
         patch.setattr(log._writer.list, "seal", raises)
         with pytest.raises(Unavailable, match="bit flip"):
             log.roll_over()
-    log.append([entry(b"after")]).result(20)
+    log.append([entry(b"after")]).result(60)
     assert contents(log) == [b"before", b"after"]
 
 
@@ -215,7 +215,7 @@ def test_a_log_that_cannot_be_sealed_at_its_close_keeps_no_other_open(
 ) -> None:
     log, other = create(store, entries=100), create(store, "other", entries=100)
     for one in (log, other):
-        one.append([entry(b"before")]).result(20)
+        one.append([entry(b"before")]).result(60)
     monkeypatch.setattr(log._writer.list, "seal", raises)
     store.close()
     again = open_store(store_path)
@@ -254,7 +254,7 @@ def test_random_faults_lose_nothing_double_nothing_and_keep_the_order(
     assert positions == sorted(set(positions))
     expected = [payload for i in kept for payload in (b"%d" % i, b"%d+" % i)]
     assert contents(log) == expected
-    log.append([entry(b"after")]).result(20)
+    log.append([entry(b"after")]).result(60)
     store.close()
     again = open_store(store_path)
     assert contents(again.ledger("log")) == [*expected, b"after"]

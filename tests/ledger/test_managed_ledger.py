@@ -114,7 +114,7 @@ def test_a_device_that_fails_loses_nothing_and_the_log_goes_on_or_says_that_it_c
     acknowledged, unknown = [b"before"], []
     for number in range(6):
         payload = b"%d" % number * 150  # so that space must be reserved, too
-        error = log.append([entry(payload)]).exception(10)
+        error = log.append([entry(payload)]).exception(60)
         if error is None:
             acknowledged.append(payload)
             continue
@@ -127,7 +127,7 @@ def test_a_device_that_fails_loses_nothing_and_the_log_goes_on_or_says_that_it_c
     store.close()
     again = open_store(store_path)
     assert [p for p in contents(again.ledger("log")) if p not in unknown] == acknowledged
-    again.ledger("log").append([entry(b"after")]).result(10)
+    again.ledger("log").append([entry(b"after")]).result(60)
     again.close()
 
 
@@ -144,11 +144,11 @@ def test_a_full_disk_is_said_and_leaks_no_files(store_path: Path, monkeypatch: p
     opened = open_files()
     for _ in range(20):
         with pytest.raises(Unavailable, match="No space left"):
-            log.append([entry(b"x" * 300), entry(b"y" * 300)]).result(10)
+            log.append([entry(b"x" * 300), entry(b"y" * 300)]).result(60)
     assert open_files() <= opened
     assert sorted(p.name for p in (store_path / "ledgers").iterdir()) == ["0.index", "0.ledger"]
     monkeypatch.setattr(disk, "preallocate", real)
-    log.append([entry(b"after")]).result(10)
+    log.append([entry(b"after")]).result(60)
     assert contents(log) == [b"before", b"after"]
     store.close()
 
@@ -166,13 +166,13 @@ def test_metadata_that_cannot_be_written_at_a_rollover_leaks_nothing(
     opened = open_files()
     monkeypatch.setattr(store._metadata, "update_ledger", refuse)
     for number in range(4):
-        log.append([entry(b"%d" % number)]).result(10)
+        log.append([entry(b"%d" % number)]).result(60)
     for _ in range(10):
         with pytest.raises(Unavailable, match="disk is full"):
-            log.append([entry(b"no")]).result(10)
+            log.append([entry(b"no")]).result(60)
     assert open_files() <= opened
     monkeypatch.setattr(store._metadata, "update_ledger", real)
-    log.append([entry(b"after")]).result(10)
+    log.append([entry(b"after")]).result(60)
     found = contents(log)
     assert (found[0], found[-1], len(found)) == (b"before", b"after", 6), "it goes on when the disk does"
     assert len(log.describe().segments) == 2
@@ -255,7 +255,7 @@ def test_waiting_for_more_ends_when_more_comes_and_not_before(store: Store) -> N
     thread.start()
     assert not waited.wait(0.05)
     log.append([entry(b"y")]).result()
-    assert waited.wait(10)
+    assert waited.wait(60)
     thread.join()
     log.wait_past(log.end().end, 1)  # comes back although nothing came
 

@@ -23,7 +23,7 @@ TABLES = (
     RecordTable("store", ("epoch INTEGER NOT NULL", "commits INTEGER NOT NULL DEFAULT 0"), rowid=True, counted=False),
     RecordTable("item", ("id INTEGER PRIMARY KEY",)),
 )
-PATIENCE = 20  # seconds until a hang is called one
+PATIENCE = 60  # seconds until a hang is called one
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from ledger.file_syncs import FILES_MAX, FileSyncs
 from ledger.sync_crew import SyncCrew
 
-WAIT = 10
+WAIT = 60
 
 
 class Turn:

@@ -69,7 +69,7 @@ def test_a_store_that_never_falls_silent_has_its_rounds(make: Callable[..., LogR
     rig.now += 11 * MINUTE
     rig.store.upkeep.start()
     try:
-        pause, end = threading.Event(), time.monotonic() + 30
+        pause, end = threading.Event(), time.monotonic() + 60
         while not idle.snapshot.segments[-1].close_ms and time.monotonic() < end:
             rig.store.upkeep.sealed(rig.store.ledger("busy").name)
             pause.wait(0.02)

@@ -29,7 +29,7 @@ class GatedStore(DirectoryStore):
     def get_range(self, key: str, start: int, length: int) -> Buffer:
         """The bytes, when it is time."""
         self.asked.set()
-        assert self.go.wait(20)
+        assert self.go.wait(60)
         return super().get_range(key, start, length)
 
 
@@ -46,14 +46,14 @@ def test_a_window_that_somebody_waits_for_is_not_cancelled_to_make_room_for_anot
     windows = RangeWindows(10, 20, threads=1)
     with ThreadPoolExecutor(2) as readers:
         first = readers.submit(windows.read, WindowedObject(store, "one", len(DATA), 0), 0, 30)
-        assert store.asked.wait(20)
+        assert store.asked.wait(60)
         while len(windows._kept) < 3:  # its windows wait for the only thread
             pass
         second = readers.submit(windows.read, WindowedObject(store, "two", len(DATA), 0), 0, 30)
         while not any(key[1] == "two" for key in list(windows._kept)):
             pass
         store.go.set()
-        assert bytes(first.result(20)) == bytes(second.result(20)) == DATA[:30]
+        assert bytes(first.result(60)) == bytes(second.result(60)) == DATA[:30]
     assert not windows._awaited
     assert not windows._awaited
     assert bytes(windows.read(WindowedObject(store, "one", len(DATA), 0), 0, 10)) == DATA[:10]
@@ -65,10 +65,10 @@ def test_who_waits_when_it_is_closed_is_told_to_read_again(store: GatedStore) ->
     windows = RangeWindows(10, 100, threads=1)
     with ThreadPoolExecutor(1) as readers:
         waiting = readers.submit(windows.read, WindowedObject(store, "one", len(DATA), 0), 0, 50)
-        assert store.asked.wait(20)
+        assert store.asked.wait(60)
         while len(windows._kept) < 5:
             pass
         windows.close()
         store.go.set()
         with pytest.raises(Unavailable, match="one: its reader was closed"):
-            waiting.result(20)
+            waiting.result(60)

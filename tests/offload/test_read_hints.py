@@ -92,7 +92,7 @@ class HintedLog:
 
 
 def wait_for(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not done():
         assert time.monotonic() < until
         time.sleep(0.002)

@@ -207,7 +207,7 @@ def store(store_path: Path) -> Iterator[LedgerStore]:
     yield opened
     assert len(list(SHM.glob(ours))) == 1
     opened.client.call("shutdown", Empty())
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while list(SHM.glob(ours)):  # who leaves takes its blocks along
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -225,7 +225,7 @@ def offloaded_notes(store: LedgerStore, objects: Path) -> Ledger:
 
 
 def wait_for(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not done():
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -31,7 +31,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], A
 
 def test_kill_leaves_nothing(module: Callable[[str], AppProcess]) -> None:
     application = module(PROGRAM)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while len(session_members(application.pid)) < 3 and time.monotonic() < until:
         time.sleep(0.02)
     assert len(session_members(application.pid)) == 3

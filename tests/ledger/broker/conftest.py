@@ -24,7 +24,7 @@ from ledger.read_calls import ReadRequest
 from ledger.segment_reader import iter_frames
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:

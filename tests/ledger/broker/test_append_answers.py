@@ -21,7 +21,7 @@ from ledger.managed_ledger import AppendedPart
 from ledger.position import Position
 from ledger.protocol import Appended
 
-_SECONDS = 30
+_SECONDS = 60
 
 
 T = TypeVar("T")

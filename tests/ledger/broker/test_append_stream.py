@@ -40,13 +40,13 @@ def test_entries_that_share_a_batch_with_a_bad_one_do_not_fail_for_it(
         producer.append(entries[0])
         futures = [producer.append(entry) for entry in entries[1:]]
         assert len(producer._queued) == 6
-    assert [future.result(10).entry_id for future in futures[:2]] == [1, 2]
+    assert [future.result(60).entry_id for future in futures[:2]] == [1, 2]
     with pytest.raises(Corrupt, match="CRC32C") as corrupt:
-        futures[2].result(10)
+        futures[2].result(60)
     assert "not known" not in corrupt.value.message
     for future in futures[3:]:
         with pytest.raises(Unavailable, match=r"an entry before it failed: .*CRC32C.* whether 2 entries in flight"):
-            future.result(10)
+            future.result(60)
     with pytest.raises(Corrupt):
         producer.append(make_entry(b"late"))
     assert [payload for _, payload in read_log(client, "orders")] == [b"0", b"1", b"2"]

@@ -32,7 +32,7 @@ from tests.ledger.log_rig import NOW, contents, entry
 from tests.ledger.store_rig import create, open_store
 from tests.offload.offload_rig import OffloadRig
 
-SECONDS = 20
+SECONDS = 60
 
 
 class Once:

@@ -166,7 +166,7 @@ def test_a_broker_that_was_asked_to_leave_is_not_brought_back_but_started_when_n
     client = connect_store(rig.store, create=True)
     client.create(CreateLedger("orders"))
     with client.producer("orders") as producer:
-        producer.append(make_entry(b"kept")).result(10)
+        producer.append(make_entry(b"kept")).result(60)
     client.call("shutdown", Empty())
     rig.wait_until(lambda: not rig._ours(), "supervisor and broker leave")
     assert connect_store(rig.store).describe("orders").entries == 1

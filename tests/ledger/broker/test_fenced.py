@@ -125,7 +125,7 @@ class Served:
         self.part = writer.close()
         self.open_part = self.client.stage_part("q", 1)
         # The stream is open at once; its file is made by a thread of the server's, whenever that comes to it.
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while sum(path.suffix == ".part" for path in self.staged()) < 2:
             assert time.monotonic() < until, "the part that stays open was never begun"
             time.sleep(0.01)

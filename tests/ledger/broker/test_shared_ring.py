@@ -152,7 +152,7 @@ def test_a_producer_that_changes_a_byte_after_the_check_poisons_no_log(
         ring._memory[place + len(sent) - 1] = 0
 
     flipped_while_written(monkeypatch, flip)
-    log.append(entries).result(20)
+    log.append(entries).result(60)
     monkeypatch.undo()
     assert log_rig.contents(log) == [b"x" * size], "every reader checks the sum"
     store.close()
@@ -178,7 +178,7 @@ def test_a_producer_that_changes_the_file_of_an_entry_after_the_check_poisons_no
 
     entry = entry_file(fd)
     flipped_while_written(monkeypatch, flip)
-    log.append([entry]).result(20)
+    log.append([entry]).result(60)
     monkeypatch.undo()
     assert bool(refused) == sealed
     assert log_rig.contents(log) == [b"x" * 100_000]

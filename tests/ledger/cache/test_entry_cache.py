@@ -262,20 +262,20 @@ def test_concurrent_readers_of_overlapping_ranges_share_one_read() -> None:
         reads.append((first, end))
         if (first, end) == (0, 100):
             reading.set()
-            assert go.wait(10)
+            assert go.wait(60)
         return block(first, end)
 
     with ThreadPoolExecutor(8) as threads:
         first = threads.submit(cache.fetch, "orders", "a", 1, 0, 100, slow)
-        assert reading.wait(10)
+        assert reading.wait(60)
         inside = threads.submit(cache.fetch, "orders", "b", 1, 20, 30, slow)
         beyond = threads.submit(cache.fetch, "orders", "c", 1, 90, 120, slow)
         while (100, 120) not in reads:
             pass
         go.set()
-        assert ranges(first.result(10)) == [(0, 100)]
-        assert ranges(inside.result(10)) == [(20, 30)]
-        assert ranges(beyond.result(10)) == [(90, 100), (100, 120)]
+        assert ranges(first.result(60)) == [(0, 100)]
+        assert ranges(inside.result(60)) == [(20, 30)]
+        assert ranges(beyond.result(60)) == [(90, 100), (100, 120)]
     assert sorted(reads) == [(0, 100), (100, 120)]
     counts = cache.ledger("orders").counts
     assert (counts.misses, counts.hits) == (120, 20)
@@ -288,19 +288,19 @@ def test_who_waited_for_a_read_that_failed_reads_for_himself() -> None:
 
     def failing(_first: int, _end: int) -> CachedBlock:
         reading.set()
-        assert go.wait(10)
+        assert go.wait(60)
         raise Unavailable("the disk is gone")
 
     storage = Storage()
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(cache.fetch, "orders", "a", 1, 0, 100, failing)
-        assert reading.wait(10)
+        assert reading.wait(60)
         waiting.set()
         second = threads.submit(cache.fetch, "orders", "b", 1, 20, 30, storage)
         go.set()
         with pytest.raises(Unavailable, match="the disk is gone"):
-            first.result(10)
-        assert ranges(second.result(10)) == [(20, 30)]
+            first.result(60)
+        assert ranges(second.result(60)) == [(20, 30)]
     assert storage.reads == [(20, 30)]
 
 

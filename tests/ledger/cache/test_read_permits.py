@@ -45,7 +45,7 @@ def test_reads_wait_in_the_order_in_which_they_came() -> None:
     assert order == [0, 1]
     permits.give_back(90)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert order == [0, 1, 2]
     assert permits.used == 20
 
