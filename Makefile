@@ -3,6 +3,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 BIN := .venv/bin
+# Every broker and every Spark worker would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 # The locks of other Sparks than that of .venv.
 SPARKS ?= spark40 spark41 spark42
 # What is typed strictly; the module at the top is named once it is there.
