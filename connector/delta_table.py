@@ -94,16 +94,31 @@ class DeltaTable:
         return read.load(self.target) if self.is_path else read.table(self.target)
 
     def create(
-        self, empty: DataFrame, partitions: Sequence[str], properties: Mapping[str, str], user_metadata: str
+        self,
+        rows: DataFrame,
+        app: str,
+        version: int,
+        user_metadata: str,
+        partitions: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Make it, if it is not there, with the columns of a frame and no rows."""
-        write = empty.where("false").write.format("delta").mode("ignore").partitionBy(*partitions)
-        self._save(write.options(**properties).option("userMetadata", user_metadata))
+        """Make the table with its first rows in one commit; an error leaves no table. Raises Raced if there is one.
+
+        A table with a name takes user metadata from the session of `rows` only: see `tagged_session`.
+        """
+        write = _appending(rows, app, version, user_metadata).partitionBy(*partitions).options(**(properties or {}))
+        try:
+            self._save(write)
+        except Raced:
+            raise
+        except Exception as error:
+            if self.identity():  # of other columns: of somebody who was faster
+                raise Raced(f"another maker of {self} was faster: {error}") from error
+            raise
 
     def append(self, rows: DataFrame, app: str, version: int, user_metadata: str) -> None:
         """One commit of these rows, if the table has none of this application with this version or above."""
-        write = rows.write.format("delta").mode("append").option("mergeSchema", "true")
-        self._save(write.option("txnAppId", app).option("txnVersion", version).option("userMetadata", user_metadata))
+        self._save(_appending(rows, app, version, user_metadata))
 
     def widen(self, rows: DataFrame, user_metadata: str) -> None:
         """Give it the columns of these rows that it has not."""
@@ -163,6 +178,11 @@ class DeltaTable:
             if _ABSENT.search(_said(error)):
                 return None
             raise
+
+
+def _appending(rows: DataFrame, app: str, version: int, user_metadata: str) -> Any:
+    write = rows.write.format("delta").mode("append").option("mergeSchema", "true")
+    return write.option("txnAppId", app).option("txnVersion", version).option("userMetadata", user_metadata)
 
 
 def tagged_session(spark: SparkSession, user_metadata: str, transaction: tuple[str, int] | None = None) -> SparkSession:

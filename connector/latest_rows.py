@@ -57,11 +57,17 @@ class LatestRows:
         apart = tagged_session(self.view.spark, said, (app_id(log.name, log.incarnation), up_to))
         rows = self._rows(self.table.within(apart).frame(), log, (has, up_to), own)
         columns = [name for name in rows.columns if name not in (_DELETES, _RANK)]
-        self._make_ready(self.table.frame().select(*map(_quoted, columns)))
+        view = self.view.within(apart)
+        if not self.view.identity():
+            kept = rows.where(f"NOT {_quoted(_DELETES)}").select(*map(_quoted, columns))
+            view.create(kept, app_id(log.name, log.incarnation), up_to, said)
+            return
+        if set(columns) - set(self.view.frame().columns):
+            self.view.widen(self.table.frame().select(*map(_quoted, columns)), Publication("create").text())
         source = f"ledger_latest_{new_id().replace('-', '')}"
         rows.createTempView(source)
         try:
-            self.view.within(apart).run(_merge(self.view.sql, source, self.key, columns))
+            view.run(_merge(self.view.sql, source, self.key, columns))
         finally:
             apart.catalog.dropTempView(source)
 
@@ -87,13 +93,6 @@ class LatestRows:
             return f"coalesce({self.deleted_when}, false)"
         values = [name for name in own if name != self.key]
         return " AND ".join(f"{_quoted(name)} IS NULL" for name in values) or "false"
-
-    def _make_ready(self, rows: DataFrame) -> None:
-        """Make the view, or give it the columns that the table has got."""
-        if not self.view.identity():
-            self.view.create(rows, [], {}, Publication("create").text())
-        elif set(rows.columns) - set(self.view.frame().columns):
-            self.view.widen(rows, Publication("create").text())
 
 
 def _merge(view: str, source: str, key: str, columns: list[str]) -> str:

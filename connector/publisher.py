@@ -8,6 +8,7 @@ Invariants
 - One commit per segment, in order of the segments, with the log's life as `txnAppId` and the segment's id as
   `txnVersion`. A segment that is in the table already is passed over by Delta, so a publisher may be killed anywhere
   and begin again, and several may run: who loses a race looks again.
+- The first segment's commit makes the table. A publish that fails leaves no table without rows.
 - No segment is written before the commit of the one before it is visible: of a log, the newest segment says all.
 - Dead letters of a segment are committed before its rows: whoever finds the rows finds them, too.
 - A table that was made anew, a ledger that was, rows that somebody else changed, and segments that went before they
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
-from connector.delta_table import DeltaTable, Raced
+from connector.delta_table import DeltaTable, Raced, tagged_session
 from connector.latest_rows import LatestRows
 from connector.publication import (
     NOTHING,
@@ -44,7 +45,7 @@ from ledger.position import Position
 from ledger.published_note import PublishedNote
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 _RACES_MAX = 20
@@ -163,26 +164,28 @@ class Publisher:
         return done
 
     def _publish_segment(self, log: SealedLog, segment: SealedSegment) -> None:
-        frame = self.source.rows(self.spark, log, segment, rescue=self.dead_letters is not None)
-        app = app_id(log.name, log.incarnation)
-        rows = table_rows(frame, self._partitions, log.incarnation)
+        letters = self.dead_letters
         said = Publication(
             "segment", log.name, log.incarnation, segment.ledger_id, str(segment.last), segment.rows, self._looked
         ).text()
-        if self.dead_letters is not None:
-            letters = dead_letters(frame, log.incarnation)
-            if not self.dead_letters.identity():
-                self.dead_letters.create(letters, [one.name for one in BY_DATE], {}, Publication("create").text())
-            self.dead_letters.append(letters, app, segment.ledger_id, said)
-        if not self._identity:
-            self._create(rows)
-            rows = table_rows(frame, self._partitions, log.incarnation)  # of the table that is there, whoever made it
-        self.table.append(rows, app, segment.ledger_id, said)
-
-    def _create(self, rows: DataFrame) -> None:
-        names = [one.name for one in self._partitions]
+        commit = app_id(log.name, log.incarnation), segment.ledger_id, said
+        missing = [self.table] if not self._identity else []
+        missing += [letters] if letters is not None and not letters.identity() else []
+        # A table with a name takes the metadata of the commit that makes it from the session.
+        session = self.spark if all(one.is_path for one in missing) else tagged_session(self.spark, said)
+        frame = self.source.rows(session, log, segment, rescue=letters is not None)
+        if letters is not None:
+            rows = dead_letters(frame, log.incarnation)
+            if letters in missing:
+                letters.create(rows, *commit, [one.name for one in BY_DATE])
+            else:
+                letters.append(rows, *commit)
+        rows = table_rows(frame, self._partitions, log.incarnation)
+        if self._identity:
+            self.table.append(rows, *commit)
+            return
         properties = {_SKIP_INDEX: _INDEXED, **self.publishing.properties}
-        self.table.create(rows, names, properties, Publication("create").text())
+        self.table.create(rows, *commit, [one.name for one in self._partitions], properties)
         self._know(self.table.identity())
 
     def _know(self, identity: str) -> None:

@@ -91,7 +91,7 @@ def test_segments_become_a_table(orders: Published) -> None:
     assert found.same
     assert published_up_to(orders.spark, orders.target, NAME) == done[-1].segment
     history = orders.table().history()
-    assert len(history) == 1 + len(done)
+    assert len(history) == len(done)
     assert orders.publish() == []
     assert len(orders.table().history()) == len(history), "nothing new is no commit"
     # A wider row: the column comes behind all others.
@@ -145,6 +145,32 @@ def test_a_publisher_that_dies_at_any_step_leaves_each_segment_once(orders: Publ
     assert orders.ids() == list(range(len(orders.sealed())))
 
 
+def test_a_first_publish_that_fails_leaves_no_table(orders: Published) -> None:
+    orders.append(0, 1, 2)
+    first = orders.sealed()[0]
+    damaged = orders.store / "ledgers" / f"{first}.ledger"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-20] + bytes(20))
+    names = ["spark_catalog.default.orders", orders.target]
+    letters, view = f"{orders.target}-letters", f"{orders.target}-view"
+    orders.spark.sql("DROP TABLE IF EXISTS spark_catalog.default.orders")
+    try:
+        for orders.target in names:
+            with pytest.raises(Exception, match="LEDGER_CORRUPT"):
+                orders.publish(dead_letters=letters, latest=view)
+            assert [DeltaTable(orders.spark, name).identity() for name in (orders.target, letters, view)] == [""] * 3
+        damaged.write_bytes(whole)
+        for orders.target in names:
+            done = orders.publish(dead_letters=letters, latest=view)
+            assert orders.ids() == list(range(len(done)))
+            # Made by its first segment, which the commit names, in a catalog too.
+            oldest = orders.table().history()[-1]
+            assert oldest.publication is not None
+            assert oldest.publication.segment == first
+    finally:
+        orders.spark.sql("DROP TABLE IF EXISTS spark_catalog.default.orders")
+
+
 def test_publishers_that_race_leave_each_segment_once(orders: Published) -> None:
     orders.append(*range(4))
     failed: list[BaseException] = []
@@ -180,6 +206,7 @@ def test_who_loses_every_race_gets_on_with_the_winner(orders: Published, monkeyp
         winner._publish_segment(log, log.segments[len(lost) - 1])
         raise Raced("the other one")
 
+    monkeypatch.setattr(loser.table, "create", append)
     monkeypatch.setattr(loser.table, "append", append)
     assert loser.publish() == []
     assert len(lost) == len(log.segments)
