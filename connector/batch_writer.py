@@ -18,6 +18,8 @@ from connector.sink_run import (
     abort_parts,
     application_query,
     commit_parts,
+    is_written,
+    nothing_staged,
     running_task,
     stage_rows,
 )
@@ -37,9 +39,12 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         self._once = application is None
         app_id, self._batch = application or ("", 0)
         self._query = f"batch-{new_id()}" if self._once else application_query(target, app_id)
+        self._repeated = not self._once and is_written(target, self._query, self._batch)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """On an executor: stage the rows of one task."""
+        """On an executor: stage the rows of one task; pull none where the batch is in the log already."""
+        if self._repeated:
+            return nothing_staged(self._target, self._version, self._query, self._batch)
         return stage_rows(self._target, self._version, self._query, self._batch, iterator, running_task())
 
     def commit(self, messages: list[PartMessage | None]) -> None:  # type: ignore[override]

@@ -7,7 +7,8 @@ Invariants
 - The run's id is made of the query and the batch alone: a batch that is repeated, by any process, is the same run, and
   the broker appends it once.
 - A write that states `txnAppId` and `txnVersion` is batch `txnVersion` of a query that they name: one that is not above
-  the newest is a repetition. What was staged for a repetition is thrown away.
+  the newest is a repetition. What was staged for a repetition is thrown away. A task that knows of it pulls no rows
+  (`connector.repeated_batch`); such a batch is never committed, its rows are in no part.
 - Spark may repeat a commit after a failure, and so does this module while the broker is away; both are harmless.
 - The query travels in the messages, because the committer has none: messages that disagree are refused, naming both.
 - A task that fails leaves a part that nobody commits; the broker sweeps it.
@@ -18,17 +19,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from connector.connection import DRIVER_DEADLINE_MS, DriverConnection
+from connector.repeated_batch import is_repetition
 from connector.row_staging import StagingTask, staged_parts
 from connector.shipped_files import on_this_host
 from connector.sink_target import SinkTarget
-from ledger.errors import Refused
+from ledger.errors import Refused, Unavailable
 from ledger.run import RunId
 from ledger.run_calls import AbortRun, CommitRun, CommitRuns, CommittedRun, CommittedRuns, LedgerParts, StagedPart
+
+if TYPE_CHECKING:
+    from ledger.broker.client import Client
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class PartMessage(WriterCommitMessage):
     store_id: str
     version: str
     staged: tuple[LedgerParts, ...]
+    repeated: bool = False
+    """The batch was in the log before the task began, and the task pulled no rows."""
 
     @property
     def parts(self) -> list[StagedPart]:
@@ -70,25 +78,44 @@ def running_task() -> int:
     return 0 if context is None else int(context.partitionId())
 
 
+def task_client(target: SinkTarget) -> Client:
+    """Return the client of a task."""
+    from ledger.broker.client import client_for
+
+    return client_for(target.address, target.store_id, on_this_host(target.task_credentials))
+
+
 def stage_rows(
     target: SinkTarget, version: str, query: str, batch: int, rows: Iterable[pa.RecordBatch], task: int = 0
 ) -> PartMessage:
     """Write the rows of one task to staged parts of their own; nobody sees them before the commit."""
-    from ledger.broker.client import client_for
-
-    client = client_for(target.address, target.store_id, on_this_host(target.task_credentials))
+    client = task_client(target)
     staged = staged_parts(client, target, StagingTask(query, batch, run_of(query, batch), task), rows)
     return PartMessage(query, batch, target.store_id, version, tuple(staged))
+
+
+def nothing_staged(target: SinkTarget, version: str, query: str, batch: int) -> PartMessage:
+    """Return the message of a task whose batch is a repetition."""
+    return PartMessage(query, batch, target.store_id, version, (), repeated=True)
+
+
+def is_written(target: SinkTarget, query: str, batch: int) -> bool:
+    """On the driver: return whether a batch is in the log."""
+    connection = _connection(target)
+    return is_repetition(lambda *asked: connection.call(lambda client: client.call(*asked)), target, query, batch)
 
 
 def commit_parts(
     target: SinkTarget, version: str, messages: Sequence[PartMessage | None], batch: int, *, once: bool = False
 ) -> CommittedRun | CommittedRuns | None:
-    """Append the staged parts of a batch, in the order of its partitions, exactly once. None: it had no rows.
+    """Append the staged parts of a batch, in the order of its partitions, exactly once; None if there are none.
 
     `once`: the query has no other batch.
     """
     told = _agreed(target, version, messages, batch)
+    if any(message.repeated for message in told):
+        _drop_repeated(target, told, batch)
+        return None
     staged = _by_ledger(told)
     if not staged:
         return None
@@ -113,6 +140,16 @@ def abort_parts(target: SinkTarget, messages: Sequence[PartMessage | None], batc
     if parts:
         connection = _connection(target)
         connection.call(lambda client: client.call("run.abort", AbortRun(told[0].query, batch, parts)))
+
+
+def _drop_repeated(target: SinkTarget, told: Sequence[PartMessage], batch: int) -> None:
+    """End a batch of which a task pulled no rows: nothing may be appended, because its rows are in no part."""
+    if not is_written(target, told[0].query, batch):
+        raise Unavailable(
+            f"batch {batch} of {target.ledger} was in the log when its tasks began, and is gone now",
+            hint="The ledger was deleted meanwhile: write again",
+        )
+    abort_parts(target, told, batch)
 
 
 def _by_ledger(told: Sequence[PartMessage]) -> list[LedgerParts]:

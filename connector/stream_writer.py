@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from connector.sink_run import PartMessage, abort_parts, commit_parts, running_task, stage_rows
+from connector.repeated_batch import is_repeated_task
+from connector.sink_run import (
+    PartMessage,
+    abort_parts,
+    commit_parts,
+    nothing_staged,
+    running_task,
+    stage_rows,
+    task_client,
+)
 from connector.sink_target import SinkTarget
 from ledger.errors import Unsupported
 
@@ -34,8 +43,10 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter or object):  # type: ignore
         self._version = version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """On an executor: stage the rows of one task."""
+        """On an executor: stage the rows of one task; pull none where the batch is in the log already."""
         query, batch = running_batch()
+        if is_repeated_task(task_client(self._target).call, self._target, query, batch):
+            return nothing_staged(self._target, self._version, query, batch)
         return stage_rows(self._target, self._version, query, batch, iterator, running_task())
 
     def commit(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803

@@ -63,6 +63,13 @@ class ManifestCommits:
             self._records.put(manifest)
             return self._roll_forward(manifest)
 
+    def newest(self, query: str) -> int:
+        """Return the newest batch of a query that is in all of its ledgers; -1 if there is none."""
+        found = self._records.newest(query)
+        if found is None:
+            return -1
+        return found.batch if found.done else found.batch - 1
+
     def finish(self, query: str) -> None:
         """Roll the query's newest batch forward if it is committed and not in all of its ledgers yet."""
         if query not in self._unfinished:

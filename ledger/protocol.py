@@ -57,10 +57,12 @@ from ledger.read_calls import (
 )
 from ledger.run_calls import (
     AbortRun,
+    AskNewestBatch,
     CommitRun,
     CommitRuns,
     CommittedRun,
     CommittedRuns,
+    NewestBatch,
     OpenStaging,
     StagingPlace,
 )
@@ -339,6 +341,7 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "stage.open": (OpenStaging, StagingPlace),
     "run.commit": (CommitRun, CommittedRun),
     "runs.commit": (CommitRuns, CommittedRuns),
+    "run.newest": (AskNewestBatch, NewestBatch),
     "run.abort": (AbortRun, Empty),
     "cache": (Empty, CacheMetrics),
     "cache.reads": (Empty, CacheReads),

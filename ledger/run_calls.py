@@ -101,6 +101,21 @@ class CommittedRuns(msgspec.Struct, frozen=True):
     runs: dict[str, CommittedRun]
 
 
+class AskNewestBatch(msgspec.Struct, frozen=True):
+    """Ask for the newest batch of a query in one ledger, of this `incarnation`; with `several`, over all ledgers."""
+
+    name: Name
+    query: Name
+    incarnation: Name = ""
+    several: bool = False
+
+
+class NewestBatch(msgspec.Struct, frozen=True):
+    """The newest batch that is in all of its ledgers; -1: none is."""
+
+    batch: int
+
+
 class AbortRun(msgspec.Struct, frozen=True):
     """Throw staged parts away. Parts that are gone already are ignored."""
 

@@ -46,7 +46,7 @@ from ledger.partitions import partition_names, require_partitions, without_parti
 from ledger.policy_desk import PolicyDesk
 from ledger.producer_messages import ChangePartitions
 from ledger.protocol import CreateLedger, GetSchema, LedgerDescription, RegisterSchema, SchemaVersion
-from ledger.run_calls import AbortRun, CommitRun, CommittedRun, StagingPlace
+from ledger.run_calls import AbortRun, AskNewestBatch, CommitRun, CommittedRun, NewestBatch, StagingPlace
 from ledger.segment_format import require_block_bytes
 from ledger.settings import Settings
 from ledger.staging import StagingArea
@@ -328,6 +328,14 @@ class Store:
         self._staging.remove([part.part for part in request.parts])
         self._staging.sweep_before(request.query, request.batch)
         return committed
+
+    def newest_batch(self, request: AskNewestBatch) -> NewestBatch:
+        """Return the newest batch of a query that would be answered as a repetition."""
+        if request.several:
+            return NewestBatch(self.commits.newest(request.query))
+        ledger = self.ledger(request.name)
+        found = ledger.committed_batch(request.query) if ledger.incarnation == request.incarnation else None
+        return NewestBatch(-1 if found is None else found.batch)
 
     def abort(self, request: AbortRun) -> None:
         """Throw staged parts away, but for those of a batch that is committed."""

@@ -33,7 +33,9 @@ May = Literal["read", "write"]
 _APPEND = "AppendCommand"
 _ALLOWED: dict[str, frozenset[str]] = {
     "read": frozenset({"hello", "locate", "locate.many", "survey", "DoGet"}),
-    "write": frozenset({"hello", "stage.open", "StageCommand", "describe", "schema.get", "schema.register", "create"}),
+    "write": frozenset(
+        {"hello", "stage.open", "StageCommand", "run.newest", "describe", "schema.get", "schema.register", "create"}
+    ),
 }
 
 

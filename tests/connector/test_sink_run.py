@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
+from connector import repeated_batch
+from connector.batch_writer import LedgerBatchWriter
 from connector.options import read_options
 from connector.sink_run import PartMessage, abort_parts, commit_parts, run_of, stage_rows
 from connector.sink_target import SinkTarget, prepare_target
+from connector.stream_writer import LedgerStreamWriter
 from ledger.api import connect
+from ledger.broker.client import Client
 from ledger.errors import LedgerError, Refused
 
 spec = importlib.util.spec_from_file_location("connector_fixtures", Path(__file__).parent / "conftest.py")
@@ -160,3 +165,58 @@ def test_two_queries_write_one_ledger_each_its_batches_once(store: Path) -> None
         assert not commit_parts(sink, "1", [theirs], batch).repeated
         assert commit_parts(sink, "1", [stage(sink, batch, 0, 5, query="a")], batch).repeated
     assert sorted(held(store)) == sorted([*range(5), *range(100, 105)] * 3)
+
+
+def unread() -> Iterator[pa.RecordBatch]:
+    pytest.fail("a row was pulled")
+    yield
+
+
+def test_tasks_of_a_batch_that_is_there_pull_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, asked = target(store), []
+    writer = LedgerStreamWriter(sink, "1")
+
+    def task(batch: int, rows: Iterator[pa.RecordBatch]) -> PartMessage:
+        monkeypatch.setattr("connector.stream_writer.running_batch", lambda: (QUERY, batch))
+        return writer.write(rows)  # type: ignore[return-value]
+
+    call = Client.call
+
+    def counting(self: Client, action: str, *given: object, **named: object) -> object:
+        asked.append(action)
+        return call(self, action, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(repeated_batch, "_staged", {})
+    monkeypatch.setattr(Client, "call", counting)
+    commit_parts(sink, "1", [task(0, iter(batches(0, 4)))], 0)
+    commit_parts(sink, "1", [task(1, iter(batches(4, 6)))], 1)
+    assert asked.count("run.newest") == 1, "who goes on asks no more"
+    # The batch again: in a process that staged it, and in one that staged nothing.
+    for known in ({}, dict(repeated_batch._staged)):
+        monkeypatch.setattr(repeated_batch, "_staged", known)
+        messages = [task(1, unread()), task(1, unread()), stage(sink, 1, 4, 6)]
+        assert commit_parts(sink, "1", messages, 1) is None
+    assert held(store) == list(range(6))
+    assert not list((store / "staging").rglob("*.part"))
+    assert asked.count("run.abort") == 2
+
+
+def test_a_batch_that_is_gone_at_its_commit_is_an_error_and_appends_nothing(store: Path) -> None:
+    options = read_options(
+        {"path": "out", "store": str(store), "txnAppId": "nightly", "txnVersion": "3"}, "batch write"
+    )
+
+    def writer() -> LedgerBatchWriter:
+        return LedgerBatchWriter(prepare_target(options, SCHEMA), "1", options.application)
+
+    first = writer()
+    first.commit([first.write(iter(batches(0, 4)))])
+    again = writer()
+    messages = [again.write(unread())]
+    again.commit(messages)
+    assert held(store) == list(range(4))
+    connect(store).delete("out")
+    writer()
+    with pytest.raises(LedgerError, match=r"batch 3 of .*out was in the log when its tasks began, and is gone now"):
+        again.commit(messages)
+    assert connect(store).ledger("out").describe().entries == 0

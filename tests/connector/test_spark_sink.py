@@ -103,6 +103,27 @@ def test_a_batch_in_foreach_batch_is_written_once(spark_session: SparkSession, s
     assert numbers(api, "first") == numbers(api, "second") == list(range(15))
 
 
+def test_a_batch_that_is_there_already_pulls_no_rows(spark_session: SparkSession, store: Path) -> None:
+    api, half = connect(store), 2_000_000
+
+    def write(rows: DataFrame, version: int) -> None:
+        writer = rows.write.format("ledger").mode("append").options(store=str(store))
+        writer.options(txnAppId="nightly", txnVersion=str(version)).save("nights")
+
+    write(spark_session.range(10).withColumnRenamed("id", "n"), 3)
+    # The last row of each task, far behind what Spark has read ahead when a task ends.
+    last = f.when(f.col("id") % half == half - 1, f.raise_error(f.lit("the last row was pulled")))
+    rows = spark_session.range(0, 2 * half, 1, 2).select(last.otherwise(f.col("id")).alias("n"))
+    for version in (3, 2):
+        write(rows, version)
+    assert numbers(api, "nights") == list(range(10))
+    with pytest.raises(Exception, match="the last row was pulled"):
+        write(rows, 4)
+    api.delete("nights")
+    write(spark_session.range(5).withColumnRenamed("id", "n"), 3)
+    assert numbers(api, "nights") == list(range(5)), "a ledger that was made again has seen no batch"
+
+
 def test_complete_mode_appends_the_whole_result_each_time(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:
