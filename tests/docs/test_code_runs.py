@@ -58,7 +58,7 @@ SAYS = {
     ],
     "docs/tiered-storage.md": [
         r"done - 1 segment in object storage, 1 here as well",
-        r"\[0\] has no local data any more",
+        r"\[\d+\] has no local data any more",
         r"1001 rows, most of them from there",
         r"'managedLedgerOffloadThresholdInSeconds': 3600",
     ],
