@@ -2,7 +2,8 @@
 
 Rules: files are only read. `verify` compares every byte of every sealed segment with the metadata, and every committed
 entry of the open one, and of those that are in object storage only, with its checksum; the first that disagrees ends it
-with the error that names both values.
+with the error that names both values. All records of the metadata are compared with their checksums first. At the end
+files that no record knows are named, with status 1.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from rich.progress import Progress, TaskID, TextColumn
 
-from connector.cli import Output, OutputOption, StoreOption, literal_console, opened, reporting, show
+from connector.cli import Output, OutputOption, StoreOption, fail, literal_console, opened, reporting, show
 from connector.cli_words import counted
 from ledger.api import LedgerStore
 from ledger.clock import system_clock_ms
@@ -38,6 +39,7 @@ from ledger.segment_reader import iter_frames, walk_segment
 from ledger.segment_verification import verify_segment
 from ledger.segment_writer import data_path
 from ledger.store_location import store_location
+from ledger.unwanted_files import unknown_files
 from offload.block_index import parse_index
 
 dump = typer.Typer(no_args_is_help=True, help="What stands in a file, ours or Pulsar's.")
@@ -146,10 +148,23 @@ def verify(
 
             _verify(found, directory, described, advance)
     show(output, checked, lambda console: console.print(_held(sum(checked.values()))))
+    fail(*([] if name else _unknown(directory)))
 
 
 def _held(entries: int) -> str:
     return f"{counted(entries, 'entry', 'entries')} {'holds' if entries == 1 else 'hold'}"
+
+
+def _unknown(directory: Path) -> list[str]:
+    """A line for each ledger whose files no record knows."""
+    folder, said = directory / "ledgers", []
+    there = {path.name for path in folder.iterdir()}  # before the records: what is listed later is no find
+    metadata = Metadata(MetadataView(directory / "metadata.sqlite", TABLES), system_clock_ms)
+    for ledger_id, paths in unknown_files(folder, metadata.ledger_ids(), metadata.unwanted_files.all()).items():
+        names = [path.name for path in paths if path.name in there and path.exists()]
+        if names:
+            said.append(f"no record knows ledger {ledger_id} ({', '.join(names)} in {folder}): see ledger repair")
+    return said
 
 
 def _described(store: LedgerStore, names: Iterable[str]) -> Iterator[LedgerDescription]:

@@ -10,13 +10,14 @@ from connector.cli_doctor import doctor
 from connector.cli_life import policy, properties, terminate, trim
 from connector.cli_offload import offload
 from connector.cli_publish import publish
+from connector.cli_repair import repair
 from connector.cli_settings import settings
 
 app.add_typer(cursors, name="cursor")
 dump.command("positioninfo")(position_info)
 app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")
-for command in (serve, stop, trim, terminate, properties, policy, offload, publish, verify, doctor):
+for command in (serve, stop, trim, terminate, properties, policy, offload, publish, verify, repair, doctor):
     app.command()(command)
 
 __all__ = ["app"]

@@ -148,6 +148,7 @@ class LedgerList:
             block_bytes=policy.block_bytes,
             first_row=first_row,
             sync=self._is_synced,
+            owner=self.incarnation,
         )
         info = self._info()
         info.ledgerInfo.add(ledgerId=ledger_id)

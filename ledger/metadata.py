@@ -174,9 +174,9 @@ class Metadata:
         return cls(file, clock)
 
     @classmethod
-    def open(cls, path: Path, clock: Clock) -> Self:
-        """The metadata of an existing store."""
-        return cls(MetadataFile.open(path, TABLES, put_of_first_format), clock)
+    def open(cls, path: Path, clock: Clock, *, behind: bool = False) -> Self:
+        """The metadata of an existing store; with `behind` also when they lack commits."""
+        return cls(MetadataFile.open(path, TABLES, put_of_first_format, behind=behind), clock)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -209,6 +209,12 @@ class Metadata:
             return given
 
         return self._file.change(allocate)
+
+    def give_ledger_ids_after(self, last: int) -> None:
+        """Give no id up to `last` any more: there are files of it."""
+        self._file.change(
+            lambda c: c.execute("UPDATE store_row SET next_ledger_id = max(next_ledger_id, ?)", (last + 1,))
+        )
 
     def ledger_ids(self) -> set[int]:
         """The ids of all ledgers that any record lists, cursors' own among them."""

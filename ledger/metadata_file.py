@@ -35,7 +35,15 @@ from ledger.commit_number import CommitNumber, number_path
 from ledger.epoch_file import EpochFile
 from ledger.errors import AlreadyExists, Fenced, NotFound, Unavailable
 from ledger.metadata_reading import APPLICATION_ID, FORMAT_VERSION, require_sound_file
-from ledger.record_tables import CheckedConnection, RecordTable, connect, create_tables, create_views, failure
+from ledger.record_tables import (
+    SQLITE_ERRORS,
+    CheckedConnection,
+    RecordTable,
+    connect,
+    create_tables,
+    create_views,
+    failure,
+)
 
 _BUSY_SECONDS = 10.0
 _IDLE_MAX = 32
@@ -123,7 +131,7 @@ class MetadataFile:
             raise failure(self.path, error) from error
         try:
             return query(connection)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise connection.failure(self.path, error) from error
         finally:
             with self._lock:
@@ -226,7 +234,7 @@ class MetadataFile:
             with suppress(sqlite3.Error):  # what made the group fail is told; the next BEGIN tells of this one
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-            failed = connection.failure(self.path, error) if isinstance(error, sqlite3.Error) else error
+            failed = connection.failure(self.path, error) if isinstance(error, SQLITE_ERRORS) else error
             settled = [lambda future=future: future.set_exception(failed) for _, future in group]  # type: ignore[misc]
         for settle in settled:
             settle()
@@ -259,7 +267,7 @@ def _run(path: Path, connection: CheckedConnection, change: Change[Any], future:
             raise  # SQLite gave the whole transaction up (disk full, device error): so do all
         connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")
-        failed = connection.failure(path, error) if isinstance(error, sqlite3.Error) else error
+        failed = connection.failure(path, error) if isinstance(error, SQLITE_ERRORS) else error
         return lambda: future.set_exception(failed)
     connection.execute("RELEASE change")
     return lambda: future.set_result(result)

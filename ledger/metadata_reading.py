@@ -23,6 +23,7 @@ from ledger.commit_number import number_path, read_number, require_not_behind
 from ledger.errors import Corrupt, Unavailable, Unsupported
 from ledger.record_tables import (
     RESTORE,
+    SQLITE_ERRORS,
     CheckedConnection,
     RecordTable,
     connect,
@@ -97,7 +98,9 @@ def version_of(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def read_committed(path: Path, query: Query[T], told: Callable[[Path, sqlite3.Error], Exception] = failure) -> T:
+def read_committed(
+    path: Path, query: Query[T], told: Callable[[Path, sqlite3.Error | UnicodeDecodeError], Exception] = failure
+) -> T:
     """Run a query on the last committed state; what SQLite raises becomes what `told` makes of it."""
     connection = None
     try:
@@ -115,7 +118,7 @@ def read_committed(path: Path, query: Query[T], told: Callable[[Path, sqlite3.Er
                 shutil.copyfile(source, target)
             connection = connect(copy)
             return query(connection)
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         found = connection.damage if connection is not None else []
         raise Corrupt(f"{path}: {found[0]}", hint=RESTORE) if found else told(path, error) from error
     finally:

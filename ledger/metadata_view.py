@@ -2,7 +2,7 @@
 
 Rules: nothing is changed, not even by SQLite (`ledger.metadata_reading`); a change that is asked for is refused. The
 file is checked as a whole when it is opened, and each record when it is read. One of the first format, which has no
-checksums, is read as it is.
+checksums, is read as it is. Only who asks for it sees metadata that lack commits (`behind`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOKS = 3
 class MetadataView(MetadataFile):
     """One SQLite file; any thread may read it."""
 
-    def __init__(self, path: Path, tables: Sequence[RecordTable]) -> None:
+    def __init__(self, path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> None:
         # Not `super().__init__()`: that opens the file for writing, and starts the thread that writes.
         self.path = path
         if path.parent.is_dir():
@@ -33,7 +33,7 @@ class MetadataView(MetadataFile):
             raise NotFound(f"{path} is missing", hint="Name the directory of a store")
         for look in range(_LOOKS):
             try:
-                require_sound_file(path, tables)
+                require_sound_file(path, tables, behind=behind)
             except Corrupt:  # a broker that began or ended meanwhile is another reason to find no sense in a file
                 if look == _LOOKS - 1:
                     raise

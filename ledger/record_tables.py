@@ -40,6 +40,10 @@ _NOT_DAMAGE = (
 _encode = msgspec.msgpack.Encoder().encode
 
 
+# A damaged file's text stands in SQLite's own messages, which Python decodes.
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+
+
 class RecordTable(NamedTuple):
     """One table: its columns as SQL declares them, its constraints, an index.
 
@@ -111,7 +115,7 @@ class CheckedConnection(sqlite3.Connection):
 
     damage: list[str]
 
-    def failure(self, path: Path, error: sqlite3.Error) -> LedgerError:
+    def failure(self, path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerError:
         """What a caller can do about an error of a statement."""
         found, self.damage[:] = self.damage[:], []
         return Corrupt(f"{path}: {found[0]}", hint=RESTORE) if found else failure(path, error)
@@ -199,19 +203,20 @@ def require_sound(connection: sqlite3.Connection, path: Path, tables: Iterable[R
             raise Corrupt(f"{path}: table {table.name!r} has {len(sums)} records, expected 1", hint=RESTORE)
 
 
-def failure(path: Path, error: sqlite3.Error) -> LedgerError:
+def failure(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerError:
     """What a caller can do about an error of SQLite. A file that is locked, full or not to be opened is whole, and must
     not be replaced by a copy.
     """
     if isinstance(error, sqlite3.IntegrityError):
         return Refused(f"{path}: {error}", hint="Nothing was changed")
-    if type(error) is sqlite3.DatabaseError or _RAISED in str(error) or "UTF-8" in str(error):
+    damaged = isinstance(error, UnicodeDecodeError) or type(error) is sqlite3.DatabaseError
+    if damaged or _RAISED in str(error) or "UTF-8" in str(error):
         return Corrupt(f"{path} is damaged or no metadata file: {error}", hint=RESTORE)
     locked = "A broker stopped in the middle of a change keeps the file locked: let it go on, or kill it"
     return Unavailable(f"{path}: {error}", hint=locked if "locked" in str(error) else "Look at the disk of the store")
 
 
-def damage_of(path: Path, error: sqlite3.Error) -> LedgerError:
+def damage_of(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerError:
     """The same while a file is checked: whatever is not the moment's or the disk's fault is the file's."""
     if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _NOT_DAMAGE:
         return failure(path, error)

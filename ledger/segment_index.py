@@ -1,6 +1,7 @@
 """The sidecar of a segment, `<id>.index`: where each entry is, when it was taken, at which row it ends.
 
     0        header  magic "LIDX", version, ledger id, block bytes, first row, store id, crc32c
+    128      owner   incarnation of the managed ledger, crc32c; zeros where nobody said it
     512      acknowledged end, slot 0   sequence, entries, end offset, row end, crc32c
     1024     acknowledged end, slot 1   (writes alternate, so a torn one leaves the other)
     1536     seal    entries, data bytes, size bytes, row end, crc32c of all rows, crc32c of this record
@@ -49,6 +50,8 @@ _HEADER = struct.Struct("<4sIqqq64s")
 _SLOT = struct.Struct("<qqqq")
 _SEAL = struct.Struct("<qqqqI")
 _CRC = struct.Struct("<I")
+_OWNER = struct.Struct("<64s")
+_OWNER_AT = 128
 _SLOTS_AT, _SLOT_STRIDE, _SEAL_AT, _ROWS_AT = 512, 512, 1536, 2048
 _CAPACITY_MIN = 64
 _FEW = 64
@@ -185,7 +188,7 @@ class AcknowledgedEnd:
 class OpenSidecar:
     """The sidecar of an unsealed segment: its newest acknowledged end, its rows up to there or to an unsound one.
 
-    The rows are a view of the file.
+    The rows are a view of the file. `owner` is the incarnation of the managed ledger, empty where it is not known.
     """
 
     store_id: str
@@ -193,6 +196,7 @@ class OpenSidecar:
     first_row: int
     acknowledged: AcknowledgedEnd
     rows: Rows
+    owner: str = ""
 
 
 class IndexFile:
@@ -206,8 +210,10 @@ class IndexFile:
         self._map = self._reserve(_RESERVE_BYTES)
 
     @classmethod
-    def create(cls, path: Path, ledger_id: int, *, store_id: str, block_bytes: int, first_row: int) -> IndexFile:
-        """A new sidecar of a segment without entries, synced."""
+    def create(
+        cls, path: Path, ledger_id: int, *, store_id: str, block_bytes: int, first_row: int, owner: str = ""
+    ) -> IndexFile:
+        """A new sidecar of a segment without entries, synced. An `owner` that does not fit is left out."""
         name = store_id.encode()
         if len(name) > 64:
             raise Refused(f"store id {store_id!r} has {len(name)} bytes, at most 64 fit a sidecar")
@@ -216,6 +222,9 @@ class IndexFile:
         try:
             file = cls(path, fd)
             file._map[: len(header)] = header
+            if owner and len(owner.encode()) <= _OWNER.size:
+                said = _sealed_by_crc(_OWNER.pack(owner.encode()))
+                file._map[_OWNER_AT : _OWNER_AT + len(said)] = said
             file.acknowledge(AcknowledgedEnd(0, HEADER_BYTES, first_row))
             disk.sync_data(fd)
         except BaseException:
@@ -347,13 +356,14 @@ def load_open(path: Path, ledger_id: int) -> OpenSidecar:
     """The sidecar of a segment that was not sealed; raises NotFound, or Corrupt if unbelievable."""
     with disk.opened(path) as fd:
         block_bytes, first_row, store_id = _read_header(fd, path, ledger_id)
+        owner = _read_owner(fd)
         data = disk.mapped(fd)[_ROWS_AT:]
         ends = [end for end in (_read_slot(fd, path, slot) for slot in (0, 1)) if end is not None]
     if not ends:
         raise Corrupt(f"{path}: neither slot of the acknowledged end has its checksum")
     rows: Rows = np.frombuffer(data, dtype=ROW, count=len(data) // ROW.itemsize)
     acknowledged = max(ends, key=lambda end: end[0])[1]
-    return OpenSidecar(store_id, block_bytes, first_row, acknowledged, _sound(rows[: acknowledged.entries]))
+    return OpenSidecar(store_id, block_bytes, first_row, acknowledged, _sound(rows[: acknowledged.entries]), owner)
 
 
 def _write_seal(fd: int, path: Path, index: EntryIndex, written: Rows, file_bytes: int) -> None:
@@ -364,6 +374,13 @@ def _write_seal(fd: int, path: Path, index: EntryIndex, written: Rows, file_byte
     disk.write_all(fd, [_sealed_by_crc(record)], _SEAL_AT, path)
     os.ftruncate(fd, end)
     disk.sync_data(fd)
+
+
+def _read_owner(fd: int) -> str:
+    raw = disk.read_exact(fd, _OWNER.size + _CRC.size, _OWNER_AT)
+    name = raw[: _OWNER.size].rstrip(b"\0")
+    sound = len(raw) == _OWNER.size + _CRC.size and _CRC.unpack(raw[_OWNER.size :])[0] == crc32c(raw[: _OWNER.size])
+    return name.decode() if sound else ""
 
 
 def _read_header(fd: int, path: Path, ledger_id: int) -> tuple[int, int, str]:

@@ -106,8 +106,12 @@ class SegmentWriter:
         first_row: int = 0,
         preallocate_bytes: int = 0,
         sync: bool = True,
+        owner: str = "",
     ) -> SegmentWriter:
-        """A new segment without entries, durable on return; on failure no file is left."""
+        """A new segment without entries, durable on return; on failure no file is left.
+
+        `owner` is the incarnation of the managed ledger, for whoever finds the files without a record.
+        """
         require_block_bytes(block_bytes)
         index = EntryIndex(ledger_id, first_row)
         fd = disk.create_file(data_path(directory, ledger_id))
@@ -119,6 +123,7 @@ class SegmentWriter:
                 store_id=store_id,
                 block_bytes=block_bytes,
                 first_row=first_row,
+                owner=owner,
             )
         except BaseException:
             os.close(fd)

@@ -1,10 +1,11 @@
 """Where a store's broker is: a record beside the store, and the socket that a private broker always uses.
 
-    <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote"}
+    <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote", "crc32c"}
     <run directory>/<16 hex digits>.sock      by store id, so the address outlives any one broker process
     <run directory>/<16 hex digits>.token     locked for as long as its broker lives
 
-Rules: the record is replaced whole; a record is a hint, and only a broker that answers with the store's id counts.
+Rules: the record is replaced whole; a record is a hint, and only a broker that answers with the store's id counts. A
+record whose checksum is wrong is none. One of an older broker has no checksum.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from ledger import disk
+from ledger.checksum import crc32c
 from ledger.clock import Clock
 from ledger.host import run_directory
 from ledger.json_faults import JSON_FAULTS
@@ -32,6 +34,7 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     epoch: int
     store_id: str
     remote: str = ""
+    crc32c: int | None = None
 
     def write(self, store: Path) -> None:
         """Put the record beside the store."""
@@ -39,7 +42,7 @@ class BrokerRecord(msgspec.Struct, frozen=True):
         scratch.unlink(missing_ok=True)
         fd = disk.create_file(scratch)
         try:
-            disk.write_all(fd, [msgspec.json.encode(self)], 0, scratch)
+            disk.write_all(fd, [msgspec.json.encode(msgspec.structs.replace(self, crc32c=_sum_of(self)))], 0, scratch)
         finally:
             os.close(fd)
         scratch.rename(store / "broker.json")
@@ -48,12 +51,17 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     def read(cls, store: Path) -> BrokerRecord | None:
         """The record, or None when there is none that can be read."""
         try:
-            return _RECORD.decode((store / "broker.json").read_bytes())
+            record = _RECORD.decode((store / "broker.json").read_bytes())
         except (FileNotFoundError, *JSON_FAULTS):
             return None
+        return record if record.crc32c in (None, _sum_of(record)) else None
 
 
 _RECORD = msgspec.json.Decoder(BrokerRecord)
+
+
+def _sum_of(record: BrokerRecord) -> int:
+    return crc32c(msgspec.json.encode(msgspec.structs.replace(record, crc32c=None)))
 
 
 def sweep_run_directory(clock: Clock) -> None:
