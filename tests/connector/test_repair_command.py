@@ -1,5 +1,6 @@
-"""Goal: `ledger repair` says what is wrong and changes nothing without `--yes`; `verify` leads to it. Method: the command
-itself, on a store whose metadata are older than its ledgers.
+"""Goal: `ledger repair` says what is wrong and changes nothing without `--yes`; `verify` leads to it.
+
+Method: the command itself, on a store whose metadata are older than its ledgers.
 """
 
 from __future__ import annotations
