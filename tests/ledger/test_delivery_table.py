@@ -415,8 +415,12 @@ def test_a_reset_while_a_batch_is_decided_is_before_it_or_after(
         return decides(*given)
 
     monkeypatch.setattr(rig.store.deliveries, "_outcome", meanwhile)
-    first = rig.take()
-    resets[0].join()
+    try:
+        first = rig.take()
+    except DataLoss:  # the reset came between the decision and its rows: the reader begins anew
+        first = Counter[tuple[Row, int]]()
+        rig.after, rig.position = 0, Position(1, 0)
+    resets[0].join(60)
     assert {row for row, _ in first + rig.take()} == set(all_rows(range(1, 5)))
     assert rig.backlog() == 80
 
