@@ -311,19 +311,15 @@ class Metadata:
                     "INSERT OR REPLACE INTO segment_row VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (segment.ledger_id, name, *_columns(segment)),
                 )
-            kept = c.execute("SELECT ledger_id FROM segment WHERE ledger = ?", (name,)).fetchall()
-            c.executemany("DELETE FROM segment_row WHERE ledger_id = ?", [row for row in kept if row[0] not in listed])
+            gone = [(before.ledgerId,) for before in record.info.ledgerInfo if before.ledgerId not in listed]
+            c.executemany("DELETE FROM segment_row WHERE ledger_id = ?", gone)
             c.executemany(
                 "INSERT OR REPLACE INTO run_row VALUES (?, ?, ?, ?)",
                 [(name, batch.query, batch.batch, msgspec.json.encode(batch)) for batch in committed],
             )
             c.executemany("DELETE FROM run_row WHERE ledger = ? AND query = ?", [(name, query) for query in forgotten])
             if sequences is not None:
-                c.execute("DELETE FROM sequence_row WHERE ledger = ?", (name,))
-                c.executemany(
-                    "INSERT INTO sequence_row VALUES (?, ?, ?, ?)",
-                    [(name, one.producer, one.sequence_id, one.last_ms) for one in sequences],
-                )
+                _put_sequences(c, name, sequences)
             return LedgerRecord(name, record.incarnation, record.version + 1, info)
 
         return self._file.change(update)
@@ -401,6 +397,15 @@ class Metadata:
 
 def _columns(segment: SegmentRecord) -> tuple[int, int, int, int, int]:
     return segment.block_bytes, segment.first_row, segment.rows, segment.file_bytes, segment.created_ms
+
+
+def _put_sequences(c: sqlite3.Connection, name: str, sequences: list[KnownSequence]) -> None:
+    """Replace the producers' sequence ids; a record costs more than a look at it, and few producers have moved."""
+    before = set(c.execute("SELECT producer, sequence_id, last_ms FROM sequence WHERE ledger = ?", (name,)))
+    after = {(one.producer, one.sequence_id, one.last_ms) for one in sequences}
+    gone = {row[0] for row in before} - {row[0] for row in after}
+    c.executemany("DELETE FROM sequence_row WHERE ledger = ? AND producer = ?", [(name, one) for one in gone])
+    c.executemany("INSERT OR REPLACE INTO sequence_row VALUES (?, ?, ?, ?)", [(name, *row) for row in after - before])
 
 
 def _listed_of(c: sqlite3.Connection, name: str) -> set[int]:

@@ -222,14 +222,15 @@ class MetadataFile:
         settled: list[Callable[[], None]] = []
         try:
             connection.execute("BEGIN IMMEDIATE")
-            self._require_own(connection)
-            before = connection.total_changes
+            commits, before = self._commits_so_far(connection), connection.total_changes
             for change, future in group:
                 settled.append(_run(self.path, connection, change, future))
-            commits = None if connection.total_changes == before else _count(connection)
+            changed = connection.total_changes != before
+            if changed:
+                connection.execute("UPDATE store_row SET commits = ?", (commits + 1,))
             connection.execute("COMMIT")
-            if commits is not None and self._number is not None:
-                self._number.write(commits)
+            if changed and self._number is not None:
+                self._number.write(commits + 1)
         except Exception as error:  # noqa: BLE001 — whatever it is, every caller of the group is told
             with suppress(sqlite3.Error):  # what made the group fail is told; the next BEGIN tells of this one
                 if connection.in_transaction:
@@ -239,22 +240,16 @@ class MetadataFile:
         for settle in settled:
             settle()
 
-    def _require_own(self, connection: sqlite3.Connection) -> None:
-        if self._epoch is None:
-            return
-        found = int(connection.execute("SELECT epoch FROM store").fetchone()[0])
-        if found != self._epoch:
-            raise _fenced(self.path, found, self._epoch)
+    def _commits_so_far(self, connection: sqlite3.Connection) -> int:
+        """The commits before this one; raises Fenced unless the store is ours."""
+        epoch, commits = connection.execute("SELECT epoch, commits FROM store").fetchone()
+        if self._epoch not in (None, epoch):
+            raise _fenced(self.path, epoch, self._epoch)
+        return int(commits)
 
     def _require_open(self) -> None:
         if self._closed:
             raise Unavailable(f"{self.path} is closed", hint="Its broker is leaving; connect again")
-
-
-def _count(connection: sqlite3.Connection) -> int:
-    """Count the transaction that is about to be committed."""
-    connection.execute("UPDATE store_row SET commits = commits + 1")
-    return int(connection.execute("SELECT commits FROM store").fetchone()[0])
 
 
 def _run(path: Path, connection: CheckedConnection, change: Change[Any], future: Future[Any]) -> Callable[[], None]:

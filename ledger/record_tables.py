@@ -2,7 +2,8 @@
 
     <name>_row   the columns, and `sum`: 62 bits of BLAKE2b over the table's name and the record, computed by SQLite
     <name>       a view of the same columns; reading a record through the view compares its checksum
-    account      for each table the number of its records and the sum of their checksums, modulo 2**62
+    account      for each table the number of its records and the sum of their checksums, modulo 2**62; damage to the
+                 account is a difference, too
 
 Invariants
 - Triggers keep the account. A change costs as much as the records that it changes.
@@ -96,17 +97,15 @@ class RecordTable(NamedTuple):
 
     def _counting(self, records: str, digest: str) -> str:
         counted = f"records = {records}, digest = ({digest}) & {_MASK}"
-        return f"UPDATE account_row SET {counted} WHERE name = '{self.name}'"  # noqa: S608 — as above
+        return f"UPDATE account SET {counted} WHERE name = '{self.name}'"  # noqa: S608 — as above
 
     def _trigger(self, event: str, action: str) -> dict[str, str]:
         name = f"{self.row_name}_{event.lower()}"
         return {name: f"CREATE TRIGGER {name} AFTER {event} ON {self.row_name} BEGIN {action}; END"}
 
 
-ACCOUNT = RecordTable(
-    "account",
-    ("name TEXT PRIMARY KEY", "records INTEGER NOT NULL", "digest INTEGER NOT NULL"),
-    counted=False,
+_ACCOUNT = (
+    "CREATE TABLE account (name TEXT PRIMARY KEY, records INTEGER NOT NULL, digest INTEGER NOT NULL) WITHOUT ROWID"
 )
 
 
@@ -161,18 +160,19 @@ def record_sum(*record: object) -> int:
 
 def create_tables(connection: sqlite3.Connection, tables: Iterable[RecordTable]) -> None:
     """Make tables, triggers and accounts, within the caller's transaction."""
-    for table in (ACCOUNT, *tables):
+    connection.execute(_ACCOUNT)
+    for table in tables:
         for statement in table.tables().values():
             connection.execute(statement)
     connection.executemany(
-        "INSERT INTO account_row (name, records, digest) VALUES (?, 0, 0)",
+        "INSERT INTO account VALUES (?, 0, 0)",
         [(table.name,) for table in tables if table.counted],
     )
 
 
 def create_views(connection: sqlite3.Connection, tables: Iterable[RecordTable]) -> None:
     """Make the views, whose names must be free."""
-    for table in (ACCOUNT, *tables):
+    for table in tables:
         for statement in table.view().values():
             connection.execute(statement)
 
@@ -228,9 +228,9 @@ def _sums_of(table: RecordTable) -> str:
 
 
 def _require_statements(connection: sqlite3.Connection, path: Path, tables: list[RecordTable]) -> None:
-    expected = {
-        name: statement for table in (ACCOUNT, *tables) for name, statement in (table.tables() | table.view()).items()
-    }
+    expected = {"account": _ACCOUNT}
+    for table in tables:
+        expected |= table.tables() | table.view()
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):

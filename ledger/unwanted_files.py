@@ -23,7 +23,6 @@ from pathlib import Path
 from ledger import disk
 from ledger.errors import Corrupt, LedgerError
 from ledger.metadata_file import MetadataFile
-from ledger.offload_context import Attempt
 from ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from ledger.record_tables import RecordTable
 from ledger.segment_index import load_open
@@ -74,7 +73,8 @@ def put_changed(c: sqlite3.Connection, before: ManagedLedgerInfo, after: Managed
     had, has = ({listed.ledgerId: listed for listed in info.ledgerInfo} for info in (before, after))
     put_unlisted(c, had.keys() - has.keys())
     put_listed(c, has.keys() - had.keys())
-    gone = [ledger_id for ledger_id in has if _is_remote(has[ledger_id]) and not _is_remote(had.get(ledger_id))]
+    offloaded = [one for one, listed in has.items() if listed.HasField("offloadContext") and _is_remote(listed)]
+    gone = [one for one in offloaded if one not in had or not _is_remote(had[one])]
     c.executemany("INSERT OR REPLACE INTO unwanted_file_row VALUES (?, ?)", [(one, _DATA) for one in gone])
 
 
@@ -178,6 +178,5 @@ def _is_kept(directory: Path, ledger_id: int, what: str) -> bool:
     return what == _MADE and not holds_nothing(directory, ledger_id)
 
 
-def _is_remote(listed: ManagedLedgerInfo.LedgerInfo | None) -> bool:
-    attempt = None if listed is None else Attempt.of(listed)
-    return attempt is not None and attempt.complete and attempt.local_deleted
+def _is_remote(listed: ManagedLedgerInfo.LedgerInfo) -> bool:
+    return listed.offloadContext.complete and listed.offloadContext.bookkeeperDeleted
