@@ -232,7 +232,7 @@ def _require_statements(connection: sqlite3.Connection, path: Path, tables: list
     for table in tables:
         expected |= table.tables() | table.view()
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
-    for name in sorted(expected.keys() | found.keys()):
+    for name in sorted(expected.keys() | found.keys(), key=str):  # damage may have made a name bytes
         if expected.get(name) != found.get(name):
             raise Corrupt(
                 f"{path}: {name!r} was made by {found.get(name, 'nothing')!r}, "

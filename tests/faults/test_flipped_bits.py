@@ -66,7 +66,10 @@ class Damaged:
 
 
 def is_named(name: str, said: str) -> bool:
-    """Whether an error names the file; an object by its key, which is the name of its file here."""
+    """Whether an error names the file: an object by its key, the name of its file here; a segment by its id."""
+    path = Path(name)
+    if path.suffix == ".ledger" and f"block of ledger {path.stem}:" in said:
+        return True
     return Path(name).name.removesuffix("-wal").removesuffix(".meta.json") in said
 
 

@@ -105,6 +105,16 @@ def test_a_record_that_was_changed_lost_or_added_is_an_error(path: Path, metadat
     assert path.read_bytes() == before
 
 
+def test_a_name_that_is_no_text_any_more_is_damage(path: Path, metadata: Metadata) -> None:
+    metadata._file.close()
+    with sqlite3.connect(path, isolation_level=None) as connection:
+        connection.execute("PRAGMA writable_schema=ON")
+        connection.execute("UPDATE sqlite_master SET name = CAST(name AS BLOB) WHERE name = 'run'")
+    connection.close()
+    with pytest.raises(Corrupt, match=r"metadata\.sqlite"):
+        MetadataView(path, TABLES)
+
+
 @pytest.mark.parametrize(
     "use",
     [
