@@ -72,10 +72,10 @@ def require_columns(given: pa.Schema, registered: pa.Schema, ledger: str) -> Non
     """Refuse a writer whose columns are not those of the ledger, naming what lacks and what is new."""
     missing = [field for field in registered if field.name not in given.names]
     extra = [field for field in given if field.name not in registered.names]
-    differs = [f"{word} {_named(fields)}" for word, fields in (("without", missing), ("with", extra)) if fields]
+    differs = [f"{_named(fields)} {word}" for word, fields in (("missing", missing), ("not in it", extra)) if fields]
     if differs:
         raise Refused(
-            f"what is written to ledger {ledger!r} has not its columns: {', and '.join(differs)}",
+            f"what is written to ledger {ledger!r} does not match its columns: {', and '.join(differs)}",
             hint="Write the ledger's columns, null where there is no value, or write to another ledger; "
             "in Spark option mergeSchema adds new ones",
         )

@@ -8,7 +8,7 @@ stays as it is from the moment that its place is sent until it is acknowledged.
 
 A producer that breaks this rule changes what the broker has checked and not written yet. An entry of up to
 `COPIED_BYTES_MAX` bytes is therefore copied before its check, which costs less than 3 % of an append. The copy of a
-larger one would cost 5 to 10 %: such an entry is written from shared memory. An entry in a file of its own is sealed
+larger one would cost up to 10 %: such an entry is written from shared memory. An entry in a file of its own is sealed
 against writing, or copied.
 
 Invariants
@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from ledger.entry import Buffer
 from ledger.errors import Refused, Unsupported
 
-COPIED_BYTES_MAX = 16 * 1024
+COPIED_BYTES_MAX = 4 * 1024
 _PLACE = struct.Struct("<qq")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _UNCHANGING = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE

@@ -25,6 +25,7 @@ from ledger.errors import LedgerError, NotFound, Unavailable
 from ledger.metadata_file import MetadataFile
 from ledger.offload_calls import OffloadPrefix
 from ledger.position import Position
+from ledger.record_tables import RecordTable
 from ledger.segment_reader import SegmentBlock
 from ledger.settings import Settings
 from tests.ledger.cursor_rig import CursorRig
@@ -78,11 +79,15 @@ def in_time(work: Callable[[], object]) -> object:
 def test_the_writer_of_the_metadata_tells_its_callers_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = MetadataFile.create(tmp_path / "metadata.sqlite", "CREATE TABLE store (epoch INTEGER NOT NULL)")
+    table = RecordTable("item", ("id INTEGER PRIMARY KEY",))
+    store = RecordTable("store", ("epoch INTEGER NOT NULL", "commits INTEGER NOT NULL"), rowid=True, counted=False)
+    file = MetadataFile.create(
+        tmp_path / "metadata.sqlite", (store, table), lambda c: c.execute("INSERT INTO store_row VALUES (0, 0)")
+    )
     monkeypatch.setattr(file, "_commit", Once(file._commit))
 
     def insert() -> object:
-        return file.change(lambda c: c.execute("INSERT INTO store VALUES (0)").rowcount)
+        return file.change(lambda c: c.execute("INSERT INTO item_row VALUES (7)").rowcount)
 
     told = in_time(insert)
     assert isinstance(told, Unavailable)
