@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
-from functools import partial
+from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -58,12 +58,33 @@ _PACKAGES = ("connector", "ledger", "offload")
 _registered: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
 
 
+def _faced(method: Any) -> Any:
+    """Let an error of ours leave with one frame, as `connector.spark_face` does, which must not be imported here."""
+
+    @wraps(method)
+    def call(*given: Any, **named: Any) -> Any:
+        try:
+            return method(*given, **named)
+        except ImportError:  # of packages that are not ours, perhaps
+            raise
+        except Exception as error:
+            from connector.spark_face import bare
+            from ledger.errors import LedgerError
+
+            if not isinstance(error, LedgerError):
+                raise
+            raise bare(error) from None
+
+    return call
+
+
 class DefaultSource(DataSource):
     """The data source `ledger`; its options are in docs/options.md."""
 
     default_store: str | None = None
     default_options: Mapping[str, str] = MappingProxyType({})  # what goes with that store
 
+    @_faced
     def __init__(self, options: MutableMapping[str, str]) -> None:
         _require_own_packages()
         super().__init__(options)
@@ -78,22 +99,27 @@ class DefaultSource(DataSource):
         """What `format()` is given."""
         return "ledger"
 
+    @_faced
     def schema(self) -> StructType:
         """The ledger's columns, and metadata when asked for."""
         return self._source.schema()
 
+    @_faced
     def reader(self, schema: StructType) -> Any:
         """A bounded read."""
         return self._source.batch_reader(schema)
 
+    @_faced
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  # Spark's name
         """A stream."""
         return self._source.stream_reader(schema)
 
+    @_faced
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # Spark's signature
         """An append."""
         return self._source.batch_writer(schema, overwrite=overwrite)
 
+    @_faced
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802  # Spark's
         """A streaming sink; complete mode comes as `overwrite` and appends."""
         return self._source.stream_writer(schema)

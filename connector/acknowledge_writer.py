@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from connector.acknowledged_positions import MESSAGE_ID, POSITION, acknowledged
 from connector.connection import DriverConnection
 from connector.options import LedgerOptions, require_ledger
+from connector.spark_face import spark_face
 from ledger.broker.acknowledge_stream import acknowledge
 from ledger.cursor_calls import NameCursor
 from ledger.errors import Refused
@@ -40,6 +41,7 @@ class PositionsMessage(WriterCommitMessage):
     positions: bytes
 
 
+@spark_face
 class LedgerAcknowledgeWriter(DataSourceArrowWriter):
     """Acknowledges the rows of a DataFrame in a subscription's name, or gives them back."""
 

@@ -21,6 +21,7 @@ from connector.options import LedgerOptions
 from connector.partition_fetch import FetchRange, fetch
 from connector.read_edges import ReadEdges
 from connector.read_plan import SizedRange
+from connector.spark_face import spark_face
 from ledger.position import EARLIEST, LATEST, PositionRange
 from ledger.survey_calls import Reading
 
@@ -37,6 +38,7 @@ class LedgerPartition(InputPartition):
     value: FetchRange
 
 
+@spark_face
 class LedgerBatchReader(DataSourceReader):
     """Plans a range on the driver, reads its parts in tasks."""
 

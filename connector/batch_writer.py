@@ -24,12 +24,14 @@ from connector.sink_run import (
     stage_rows,
 )
 from connector.sink_target import SinkTarget
+from connector.spark_face import spark_face
 from ledger.clock import new_id
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage
 
 
+@spark_face
 class LedgerBatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame. `application`: its `txnAppId` and `txnVersion`, None for a write that stands alone."""
 

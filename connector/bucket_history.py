@@ -22,6 +22,7 @@ from connector.bucket_reader import BucketPartition, BucketReader
 from connector.history_partition import HistoryPart, fetch_history
 from connector.history_reader import HistoryPartition
 from connector.history_table import BEGINNING, HistoryRead, HistoryTable
+from connector.spark_face import spark_face
 from ledger.errors import DataLoss, Refused
 from ledger.names import canonical_name
 from ledger.position import EARLIEST, LATEST, Position, PositionRange
@@ -31,6 +32,7 @@ from offload.table_rows import LogRows
 _log = logging.getLogger(__name__)
 
 
+@spark_face
 class BucketHistoryReader(BucketReader):
     """Plans both on the driver, reads their parts in tasks."""
 

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from connector.bucket_partition import BucketPart, fetch_part
 from connector.bucket_read import BucketRead, BucketSeen, require_bucket
 from connector.options import LedgerOptions
+from connector.spark_face import spark_face
 from ledger.errors import Refused
 from ledger.position import PositionRange
 from offload.bucket_listing import read_catalogue
@@ -53,6 +54,7 @@ class ListingPartition(InputPartition):
     value: pa.RecordBatch
 
 
+@spark_face
 class BucketReader(DataSourceReader):
     """Plans parts of objects on the driver, reads them in tasks."""
 
@@ -79,6 +81,7 @@ class BucketReader(DataSourceReader):
         return iter(()) if partition is None or partition.value is None else fetch_part(partition.value)
 
 
+@spark_face
 class ListingReader(DataSourceReader):
     """What a bucket holds, as rows."""
 

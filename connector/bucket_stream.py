@@ -23,6 +23,7 @@ from connector.bucket_reader import BucketPartition
 from connector.ignored_start import IgnoredStart
 from connector.offsets import LedgerOffset, StreamOffset, batch_range
 from connector.options import LedgerOptions
+from connector.spark_face import spark_face
 from ledger.errors import DataLoss, Refused
 from ledger.position import Position, PositionRange
 from offload.bucket_log import BucketLog
@@ -131,6 +132,7 @@ class BucketDriver:
         return ends
 
 
+@spark_face
 class BucketStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
     """Spark's face of it."""
 

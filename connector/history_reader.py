@@ -19,6 +19,7 @@ from connector.history_edges import HistoryEdges
 from connector.history_partition import HistoryPart, fetch_history
 from connector.history_table import WHOLE, HistoryRead, HistoryTable
 from connector.ledger_read import LedgerRead
+from connector.spark_face import spark_face
 from ledger.errors import DataLoss
 from ledger.survey_calls import Reading, Survey
 from offload.table_rows import LogRows
@@ -31,6 +32,7 @@ class HistoryPartition(InputPartition):
     value: HistoryPart
 
 
+@spark_face
 class HistoryBatchReader(LedgerBatchReader):
     """Plans both on the driver, reads their parts in tasks."""
 

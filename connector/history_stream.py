@@ -14,12 +14,14 @@ from pyspark.sql.datasource import InputPartition
 from connector.history_driver import HistoryDriver
 from connector.history_partition import HistoryPart, fetch_history
 from connector.options import LedgerOptions
+from connector.spark_face import spark_face
 from connector.stream_reader import LedgerStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@spark_face
 class HistoryStreamReader(LedgerStreamReader):
     """Spark's face of it."""
 

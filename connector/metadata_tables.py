@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from connector.connection import DriverConnection
 from connector.schema import spark_schema
+from connector.spark_face import spark_face
 from ledger.bit_words import Integers
 from ledger.cursor_calls import AskHoles, CursorState, Holes, NameCursor
 from ledger.names import canonical_name
@@ -84,6 +85,7 @@ class HolesPartition(InputPartition):
             yield pa.RecordBatch.from_arrays(arrays, schema=_TABLES["holes"].schema)
 
 
+@spark_face
 class MetadataReader(DataSourceReader):
     """One table of one store."""
 

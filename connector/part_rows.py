@@ -17,12 +17,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from connector.bucket_partition import BucketPart, fetch_part
 from connector.bucket_reader import BucketPartition
+from connector.spark_face import spark_face
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
+@spark_face
 class PartReader(DataSourceReader):
     """Reads what was planned elsewhere."""
 

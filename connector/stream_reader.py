@@ -22,6 +22,7 @@ from connector.ignored_start import IgnoredStart
 from connector.offsets import StreamOffset
 from connector.options import LedgerOptions
 from connector.partition_fetch import fetch
+from connector.spark_face import spark_face
 from connector.stream_driver import StreamDriver
 from ledger.errors import LedgerError, Unsupported
 
@@ -37,6 +38,7 @@ _log = logging.getLogger(__name__)
 _MIXIN: Any = getattr(admission, "SupportsTriggerAvailableNow", object)
 
 
+@spark_face
 class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
     """Spark's face of it: offsets in and out as JSON values, partitions to executors."""
 

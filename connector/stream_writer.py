@@ -22,6 +22,7 @@ from connector.sink_run import (
     task_client,
 )
 from connector.sink_target import SinkTarget
+from connector.spark_face import spark_face
 from ledger.errors import Unsupported
 
 try:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
+@spark_face
 class LedgerStreamWriter(DataSourceStreamArrowWriter or object):  # type: ignore[misc]
     """Writes micro-batches to a ledger, each exactly once."""
 
