@@ -135,6 +135,7 @@ def verify(
     directory = Path(found.client.hello().store_path)
     if not (directory / "metadata.sqlite").exists():
         raise Refused(f"the store {directory} is not on this host", hint="Run ledger verify where its broker runs")
+    records = Metadata(MetadataView(directory / "metadata.sqlite", TABLES), system_clock_ms)
     checked: dict[str, int] = {}
     columns = (TextColumn("{task.description}", markup=False), *Progress.get_default_columns()[1:])
     with Progress(*columns, console=Console(stderr=True), disable=output is Output.json) as progress:
@@ -146,20 +147,19 @@ def verify(
                 progress.advance(task, done)
                 checked[canonical] += done
 
-            _verify(found, directory, described, advance)
+            _verify(found, directory, records, described, advance)
     show(output, checked, lambda console: console.print(_held(sum(checked.values()))))
-    fail(*([] if name else _unknown(directory)))
+    fail(*([] if name else _unknown(directory, records)))
 
 
 def _held(entries: int) -> str:
     return f"{counted(entries, 'entry', 'entries')} {'holds' if entries == 1 else 'hold'}"
 
 
-def _unknown(directory: Path) -> list[str]:
+def _unknown(directory: Path, metadata: Metadata) -> list[str]:
     """A line for each ledger whose files no record knows."""
     folder, said = directory / "ledgers", []
     there = {path.name for path in folder.iterdir()}  # before the records: what is listed later is no find
-    metadata = Metadata(MetadataView(directory / "metadata.sqlite", TABLES), system_clock_ms)
     for ledger_id, paths in unknown_files(folder, metadata.ledger_ids(), metadata.unwanted_files.all()).items():
         names = [path.name for path in paths if path.name in there and path.exists()]
         if names:
@@ -175,14 +175,18 @@ def _described(store: LedgerStore, names: Iterable[str]) -> Iterator[LedgerDescr
 
 
 def _verify(
-    store: LedgerStore, directory: Path, described: LedgerDescription, advance: Callable[[int], object]
+    store: LedgerStore,
+    directory: Path,
+    records: Metadata,
+    described: LedgerDescription,
+    advance: Callable[[int], object],
 ) -> None:
-    here = _sealed_here(directory, described.name)
+    here = _sealed_here(records, described.name)
     for part in described.segments:
         try:
             _verify_part(store, directory, described, part, here.get(part.ledger_id), advance)
         except DataLoss:
-            before, here = here, _sealed_here(directory, described.name)
+            before, here = here, _sealed_here(records, described.name)
             if part.ledger_id not in here:
                 continue  # retention took it meanwhile
             if here[part.ledger_id] == before.get(part.ledger_id):
@@ -190,9 +194,8 @@ def _verify(
             _verify_part(store, directory, described, part, here[part.ledger_id], advance)
 
 
-def _sealed_here(directory: Path, name: str) -> dict[int, SegmentRecord | None]:
+def _sealed_here(records: Metadata, name: str) -> dict[int, SegmentRecord | None]:
     """The ledgers that the metadata lists now; None for one that is open, or in object storage only."""
-    records = Metadata(MetadataView(directory / "metadata.sqlite", TABLES), system_clock_ms)
     kept = {record.ledger_id: record for record in records.segments(name)}
     listed = records.ledger(name).info.ledgerInfo
     return {one.ledgerId: kept[one.ledgerId] if one.timestamp and not _is_remote(one) else None for one in listed}
