@@ -233,17 +233,19 @@ def test_a_broker_that_hangs_ends_the_query_in_time(
     stream = reader(store, startingPosition="earliest")
     start = text(stream.initialOffset())
     connection = stream._running.read.connection
-    # Else it is two minutes for the call, half of one until nobody looks for another broker, and half of one for both.
-    monkeypatch.setitem(Client.call.__kwdefaults__, "attempt_seconds", 0.3)
-    monkeypatch.setattr(connection.client, "revive", None)
-    monkeypatch.setattr(connection, "_deadline_ms", 300)
     broker = json.loads((store / "broker.json").read_text())["pid"]
-    os.kill(broker, signal.SIGSTOP)
-    try:
-        with pytest.raises(Unavailable):
-            stream.latestOffset(start, ALL)
-    finally:
-        os.kill(broker, signal.SIGCONT)
+    with monkeypatch.context() as short:
+        # Else it is two minutes for the call, half of one until nobody looks for another broker, and half of one for
+        # both.
+        short.setitem(Client.call.__kwdefaults__, "attempt_seconds", 0.3)
+        short.setattr(connection.client, "revive", None)
+        short.setattr(connection, "_deadline_ms", 300)
+        os.kill(broker, signal.SIGSTOP)
+        try:
+            with pytest.raises(Unavailable):
+                stream.latestOffset(start, ALL)
+        finally:
+            os.kill(broker, signal.SIGCONT)
     assert rows(stream, start, text(stream.latestOffset(start, ALL))) == list(range(10))
     stream.stop()
 
