@@ -91,9 +91,14 @@ class RecordTable(NamedTuple):
         return made
 
     def view(self) -> dict[str, str]:
-        """The statement that makes the view."""
+        """The statement that makes the view.
+
+        The comparison is a correlated subquery, which SQLite evaluates after all other terms of a query. Otherwise
+        SQLite puts the constant of `column = ?` in place of the column, and compares records that nobody asked for.
+        """
         said = f"CREATE VIEW {self.name} AS SELECT {self.names()} FROM {self.row_name}"  # noqa: S608 — names of ours
-        return {self.name: f"{said} WHERE checked(sum, '{self.name}', {self.names()})"}
+        checked = f"checked({self.row_name}.sum, '{self.name}', {self.names(self.row_name + '.')})"
+        return {self.name: f"{said} WHERE (SELECT {checked})"}
 
     def _counting(self, records: str, digest: str) -> str:
         counted = f"records = {records}, digest = ({digest}) & {_MASK}"

@@ -16,6 +16,7 @@ from ledger.metadata_file import MetadataFile
 from ledger.metadata_reading import FORMAT_VERSION, require_sound_file
 from ledger.metadata_view import MetadataView
 from ledger.position import Position
+from ledger.record_tables import RecordTable, connect, create_tables, create_views
 
 NOW = 1_700_000_000_000
 # The file as format 1 had it, without what a ledger or two put into it.
@@ -66,6 +67,28 @@ def behind_its_back(path: Path, *statements: str) -> None:
             connection.execute(f"DROP TRIGGER {name}")
         for statement in (*statements, *(sql for _, sql in triggers)):
             connection.execute(statement)
+    connection.close()
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table.counted], ids=lambda table: table.name)
+def test_a_query_by_any_column_compares_the_records_that_it_asks_for(tmp_path: Path, table: RecordTable) -> None:
+    """SQLite puts a constant in place of a column where it can: other records must not be compared with it."""
+    connection = connect(tmp_path / "file")
+    create_tables(connection, [table])
+    create_views(connection, [table])
+    columns = [column.split()[:2] for column in table.columns]
+    value = {"TEXT": lambda row: f"t{row}", "INTEGER": lambda row: row, "BLOB": lambda row: bytes([row])}
+    for row in (1, 2, 3):
+        given = [value[kind](row) for _, kind in columns]
+        marks = ", ".join("?" * len(given))
+        connection.execute(f"INSERT INTO {table.row_name} ({table.names()}) VALUES ({marks})", given)  # noqa: S608
+    last, kind = columns[-1]
+    for name, own in columns:
+        query = f"SELECT * FROM {table.name} WHERE {name} = ?"  # noqa: S608 — names of ours
+        assert connection.execute(query, (value[own](2),)).fetchall() == [tuple(value[kind](2) for _, kind in columns)]
+        both = f"SELECT count(*) FROM {table.name} WHERE {name} = ? AND {last} = ?"  # noqa: S608 — as above
+        assert connection.execute(both, (value[own](3), value[kind](3))).fetchone() == (1,)
+        assert connection.execute(both, (value[own](3), value[kind](1))).fetchone() == (0,)
     connection.close()
 
 
