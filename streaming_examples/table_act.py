@@ -53,8 +53,8 @@ class TableAct:
         counted = sum(row[1] for row in table)
         held = table == wanted and counted == rows
         self.checks.append(Check("the table answers SQL as the log does", held, f"{counted:,} flights"))
-        # Version 0 made the table; each one after it is a segment.
-        before, end = delta.option("versionAsOf", len(done) - 1).load(self.table), Position(done[-1].segment, 0)
+        # Version 0 is the first segment, each version after it the next one.
+        before, end = delta.option("versionAsOf", len(done) - 2).load(self.table), Position(done[-1].segment, 0)
         earlier, known = ask(before), ask(log.option("endingPosition", str(end)).load(self.ledger))
         counted = sum(row[1] for row in earlier)
         held = earlier == known and 0 < counted < rows
