@@ -7,9 +7,11 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 # The locks of other Sparks than that of .venv.
 SPARKS ?= spark40 spark41 spark42
-# What is typed strictly; the module at the top is named once it is there.
-TYPED := ledger connector offload $(wildcard pyspark_ledger.py)
-FORMATTED := ledger connector offload benchmarks streaming_examples tests tools $(wildcard pyspark_ledger.py)
+# Processes that share the tests, a file at a time: tests wait for their brokers for half of their time.
+WORKERS ?= 2
+# The package that is installed: its folders are links to those at the top, which mypy follows and ruff does not.
+TYPED := pyspark_ledger
+FORMATTED := ledger connector offload pyspark_ledger benchmarks streaming_examples tests tools
 
 # help: this list
 .PHONY: help
@@ -43,7 +45,8 @@ check: setup
 # test: everything but the long tests and those of the docs; those without a JVM first (T=tests/path or -k… narrows it)
 .PHONY: test
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not fault and not pulsar and not docs and not tables" $(T)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		-m "not slow and not fault and not pulsar and not docs and not tables" $(T)
 
 # test-docs: every line of code in README and docs runs, each page as a program of its own
 .PHONY: test-docs
@@ -58,7 +61,7 @@ test-tables: setup
 # test-faults: kills processes, damages files, compares what is left
 .PHONY: test-faults
 test-faults: setup
-	$(BIN)/python -m pytest -m "fault" $(T)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "fault" $(T)
 
 # test-long: the tests marked slow, such as long random histories, and a thousand rounds of kills
 .PHONY: test-long
@@ -75,14 +78,14 @@ test-pulsar: setup
 test-spark:
 	@set -e; for spark in $(SPARKS); do \
 		LOCK=requirements/$$spark.lock tools/setup.sh .venv-$$spark; \
-		.venv-$$spark/bin/python -m pytest tests/connector/test_spark_versions.py tests/connector/test_spark_batch.py $(T); \
+		.venv-$$spark/bin/python -m pytest tests/stories/test_spark_versions.py tests/stories/test_spark_batch.py $(T); \
 	done
 
 # test-connect: the story over Spark Connect, whose packages are put beside the environment
 .PHONY: test-connect
 test-connect: setup
 	@tools/setup_connect.sh build/connect
-	PYTHONPATH=$(CURDIR)/build/connect $(BIN)/python -m pytest tests/connector/test_spark_connect.py $(T)
+	PYTHONPATH=$(CURDIR)/build/connect $(BIN)/python -m pytest tests/stories/test_spark_connect.py $(T)
 
 # bench: run the benchmark NAME=…, or all; ends with lines `ratio <name> <value>`
 .PHONY: bench

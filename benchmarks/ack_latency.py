@@ -22,9 +22,9 @@ from pyarrow import flight
 from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
 from benchmarks.raw_disk import bench_dir
-from ledger.api import connect
-from ledger.broker.entry_batches import entry_batch
-from ledger.protocol import ENTRY_SCHEMA, CreateLedger, Empty
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, CreateLedger, Empty
+from pyspark_ledger.ledger.transport.entry_batches import entry_batch
 
 MESSAGE_BYTES = 1024
 APPENDS = 400

@@ -27,15 +27,15 @@ from benchmarks.harness import compare
 from benchmarks.raw_disk import bench_dir
 from benchmarks.rows import ENTRY_BYTES, ROW_BYTES, entry_rows, fill
 from benchmarks.spark_queries import drained, session, start
-from ledger.acknowledged_rows import acknowledge_batch
-from ledger.api import connect
-from ledger.broker.acknowledge_stream import acknowledge
-from ledger.broker.client import Client
-from ledger.cursor_calls import OpenCursor
-from ledger.names import canonical_name
-from ledger.position import EARLIEST
-from ledger.protocol import AcknowledgeCommand, Empty
 from pyspark_ledger import acknowledge as acknowledge_rows
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.client.acknowledge import acknowledge
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import EARLIEST
+from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
+from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand, Empty
+from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 
 ALL_CASES = "ack_rate,holes_read_by_entry,holes_read_by_row"
 CASES = os.environ.get("ACKNOWLEDGE_CASES", ALL_CASES).split(",")

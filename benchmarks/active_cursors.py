@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from benchmarks.harness import Loop, compare
-from ledger.cache.active_cursors import ActiveCursors, LazyCursors, SortedCursors
-from ledger.position import Position
+from pyspark_ledger.ledger.cache.active_cursors import ActiveCursors, LazyCursors, SortedCursors
+from pyspark_ledger.ledger.position import Position
 
 ROUNDS = 200
 

@@ -22,12 +22,12 @@ from pathlib import Path
 from benchmarks.harness import Loop, compare
 from benchmarks.raw_disk import bench_dir, let_go, raw_append, warm_memory
 from benchmarks.recording_broker import SyncRecord, recording_broker
-from ledger.broker.client import Client
-from ledger.entry import encode_entry
-from ledger.names import canonical_name
-from ledger.position import Position
-from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import CreateLedger
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.message.entry import encode_entry
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
 
 SIZES = {"64KiB": (64 * 1024, 4096), "1MiB": (1024 * 1024, 512), "8MiB": (8 * 1024 * 1024, 128)}
 IN_FLIGHT = 64

@@ -18,12 +18,12 @@ from queue import SimpleQueue
 from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
 from benchmarks.raw_disk import bench_dir, let_go, warm_memory
-from ledger.clock import system_clock_ms
-from ledger.managed_ledger import ManagedLedger
-from ledger.position import Position
-from ledger.protocol import CreateLedger
-from ledger.settings import Settings
-from ledger.store import Store
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
 
 LEDGERS, SIZE, APPENDS = 100, 64 * 1024, 20  # of each ledger, in a round
 _TOTAL = LEDGERS * SIZE * APPENDS

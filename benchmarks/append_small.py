@@ -20,8 +20,8 @@ from benchmarks.append import replay_loop
 from benchmarks.harness import Loop, compare
 from benchmarks.raw_disk import bench_dir, let_go, warm_memory
 from benchmarks.recording_broker import recording_broker
-from ledger.api import LedgerStore
-from ledger.ledger import Ledger
+from pyspark_ledger.ledger.api.ledger import Ledger
+from pyspark_ledger.ledger.api.store import LedgerStore
 
 SIZE = 1024
 COUNT = int(os.environ.get("APPEND_SMALL_MESSAGES") or 200_000)

@@ -15,10 +15,10 @@ from benchmarks.repeated_rows import allow
 from benchmarks.rows import create, rows_of
 from benchmarks.spark_queries import start, step, took
 from benchmarks.stream_read import Bench, prepared
-from ledger.arrow_payload import arrow_metadata, encode_rows
-from ledger.broker.producer import Producer
-from ledger.entry import encode_entry
-from ledger.names import canonical_name
+from pyspark_ledger.ledger.client.producer import Producer
+from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
+from pyspark_ledger.ledger.message.entry import encode_entry
+from pyspark_ledger.ledger.names import canonical_name
 
 BATCHES = 20
 ROW_BYTES = 120

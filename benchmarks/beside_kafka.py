@@ -24,13 +24,13 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.kafka_broker import Kafka, jars, kafka
 from benchmarks.raw_disk import bench_dir
 from benchmarks.spark_queries import Took, drained, session, start
-from ledger.api import connect
-from ledger.arrow_payload import arrow_metadata, encode_rows
-from ledger.broker.client import Client
-from ledger.columns import schema_bytes
-from ledger.entry import encode_entry
-from ledger.names import canonical_name
-from ledger.protocol import CreateLedger, Empty
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
+from pyspark_ledger.ledger.message.columns import schema_bytes
+from pyspark_ledger.ledger.message.entry import encode_entry
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
 
 MIB = 1024 * 1024
 SCHEMA = pa.schema([("value", pa.binary())])

@@ -22,11 +22,11 @@ from pyarrow import flight
 from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
 from benchmarks.raw_disk import bench_dir
-from ledger.api import connect
-from ledger.broker.client import Client
-from ledger.position import EARLIEST, PositionRange
-from ledger.protocol import BLOCK_SCHEMA, ChangeSetting, CreateLedger, Empty
-from ledger.read_calls import ReadRequest
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.position import EARLIEST, PositionRange
+from pyspark_ledger.ledger.protocol.actions import BLOCK_SCHEMA, ChangeSetting, CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
 
 TOTAL_BYTES = 256 * 1024 * 1024
 SIZES = {"1KiB": 1024, "1MiB": 1024 * 1024}

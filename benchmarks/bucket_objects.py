@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from benchmarks.raw_disk import bench_dir
 from benchmarks.rows import fill
-from ledger.api import LedgerStore, connect
-from ledger.names import canonical_name
-from ledger.protocol import Empty
-from offload.bucket_listing import read_catalogue
-from offload.catalogue import Segment
-from offload.object_store import ObjectStore
-from offload.opened_store import open_object_store
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.offload.bucket.catalogue import Segment
+from pyspark_ledger.offload.bucket.listing import read_catalogue
+from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.storage.object_store import ObjectStore
 from streaming_examples.s3_server import S3Server
 
 PROVIDER = "streaming_examples.s3_server:credentials"

@@ -19,8 +19,8 @@ from benchmarks.offloaded_backlog import LEDGER, offloaded_backlog
 from benchmarks.raw_disk import bench_dir
 from benchmarks.rows import ENTRY_BYTES, fill
 from benchmarks.spark_queries import session, start
-from ledger.cache_calls import CacheMetrics
-from ledger.protocol import Empty
+from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.cache import CacheMetrics
 
 LOCAL = "local"
 ROW_BYTES = 1024

@@ -13,12 +13,12 @@ from collections import deque
 import numpy as np
 
 from benchmarks.harness import compare
-from ledger.cache.cached_span import CachedBlock
-from ledger.cache.entry_cache import EntryCache
-from ledger.cache.eviction_policy import CacheLimits
-from ledger.cache.policies import DEFAULT_POLICY, POLICIES
-from ledger.position import Position
-from ledger.segment_index import Integers
+from pyspark_ledger.ledger.cache.block import CachedBlock
+from pyspark_ledger.ledger.cache.cache import EntryCache
+from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits
+from pyspark_ledger.ledger.cache.eviction.registry import DEFAULT_POLICY, POLICIES
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.segment.index import Integers
 
 ENTRY_BYTES = 1024
 BATCH = 256

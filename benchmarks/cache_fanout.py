@@ -27,8 +27,8 @@ from pyspark.sql import SparkSession
 from benchmarks.offloaded_backlog import LEDGER, OffloadedBacklog, offloaded_backlog
 from benchmarks.raw_disk import bench_dir
 from benchmarks.spark_queries import rows_read, session
-from ledger.cache_calls import CacheMetrics
-from ledger.protocol import ChangeSetting, Empty
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty
+from pyspark_ledger.ledger.protocol.cache import CacheMetrics
 
 QUERIES = 8
 SPREAD = 0.3

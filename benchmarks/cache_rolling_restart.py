@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from benchmarks.cache_simulator import Simulation
 from benchmarks.cache_traces import rolling_restart
-from ledger.cache.policies import DEFAULT_POLICY, POLICIES
+from pyspark_ledger.ledger.cache.eviction.registry import DEFAULT_POLICY, POLICIES
 
 
 def main() -> None:

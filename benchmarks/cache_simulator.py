@@ -22,15 +22,14 @@ import numpy as np
 
 from benchmarks.cache_traces import Trace, all_traces
 from benchmarks.cache_yardsticks import S3Fifo, Sieve, optimum, reads_of
-from ledger.cache.cache_settings import limits_of
-from ledger.cache.cached_span import CachedBlock
-from ledger.cache.entry_cache import EntryCache
-from ledger.cache.eviction_policy import CacheLimits, EvictionPolicy
-from ledger.cache.ledger_readers import LedgerReaders
-from ledger.cache.policies import DEFAULT_POLICY, POLICIES
-from ledger.position import Position, PositionRange
-from ledger.segment_index import Integers
-from ledger.settings import Settings
+from pyspark_ledger.ledger.cache.block import CachedBlock
+from pyspark_ledger.ledger.cache.cache import EntryCache
+from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy
+from pyspark_ledger.ledger.cache.eviction.registry import DEFAULT_POLICY, POLICIES, limits_of
+from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.segment.index import Integers
+from pyspark_ledger.ledger.settings.broker import Settings
 
 ENTRIES = 64  # of a block
 _ALIVE_MS = 2**40

@@ -28,12 +28,12 @@ from benchmarks.processor_time import processor_seconds
 from benchmarks.raw_disk import bench_dir
 from benchmarks.rows import ENTRY_BYTES, create, entry, entry_rows
 from benchmarks.spark_queries import rows_read, session, start, until_read
-from ledger.api import connect
-from ledger.broker.client import Client
-from ledger.broker.discovery import BrokerRecord
-from ledger.names import canonical_name
-from ledger.protocol import Empty
-from ledger.run_calls import CommitRun
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.commits import CommitRun
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 
 QUERIES = 8
 ROW_BYTES = 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from benchmarks.cache_simulator import Simulation, best_of
 from benchmarks.cache_traces import all_traces
-from ledger.cache.policies import DEFAULT_POLICY, POLICIES
+from pyspark_ledger.ledger.cache.eviction.registry import DEFAULT_POLICY, POLICIES
 
 
 def main() -> None:

@@ -18,9 +18,9 @@ from botocore.endpoint import Endpoint
 
 from benchmarks.harness import compare
 from benchmarks.offload import BUCKET, EXTRA, bucket_and_ledger
-from ledger.segment_reader import blocks, frame_table
-from offload.ledger_copies import LedgerCopies
-from offload.object_key import ObjectKey
+from pyspark_ledger.ledger.segment.reader import blocks, frame_table
+from pyspark_ledger.offload.format.object_names import ObjectKey
+from pyspark_ledger.offload.offloader import LedgerCopies
 
 _WINDOW_BYTES = 16 * 1024 * 1024
 _BLOCK_BYTES = 4 * 1024 * 1024

@@ -16,7 +16,7 @@ from benchmarks.bucket_objects import BUCKET, bucket
 from benchmarks.harness import compare
 from benchmarks.rows import ENTRY_BYTES, ROW_BYTES
 from benchmarks.spark_queries import session
-from offload.bucket_log import segment_spans
+from pyspark_ledger.offload.bucket.topic_log import segment_spans
 
 ENTRIES = int(os.environ.get("BUCKET_ENTRIES") or 256)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import ROUNDS_MIN
-from ledger import bit_words
-from ledger.clock import system_clock_ms
-from ledger.compression import ZSTD
-from ledger.cursor_log import CursorLog, CursorLogForm
-from ledger.position import Position
-from ledger.position_set import PositionSet
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.cursor.cursor_log import CursorLog, CursorLogForm
+from pyspark_ledger.ledger.message.compression import ZSTD
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.positions import bitset
+from pyspark_ledger.ledger.positions.position_set import PositionSet
 
 LEDGERS, ENTRIES, ACKNOWLEDGED = 100, 400_000, 1_000
 
@@ -29,7 +29,7 @@ def main() -> None:
     dice = np.random.default_rng(3)
     state = PositionSet()
     for ledger_id in range(LEDGERS):
-        state.add_words(ledger_id, bit_words.of_flags(dice.random(ENTRIES) < 0.5))
+        state.add_words(ledger_id, bitset.of_flags(dice.random(ENTRIES) < 0.5))
     with tempfile.TemporaryDirectory() as folder:
         log = CursorLog.create(
             Path(folder), 1, "benchmark", CursorLogForm(1 << 20, ZSTD, 1_000, 50_000), system_clock_ms

@@ -18,11 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.raw_disk import bench_dir
 from benchmarks.rows import ENTRY_BYTES, create, entry
-from connector.published_rows import PUBLISH_DATE
-from connector.publisher import Publisher
-from ledger.api import connect
-from ledger.ledger import Ledger
-from ledger.protocol import Empty
+from pyspark_ledger.connector.publish.publisher import Publisher
+from pyspark_ledger.connector.publish.segment_rows import PUBLISH_DATE
+from pyspark_ledger.ledger.api.ledger import Ledger
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.protocol.actions import Empty
 
 MIB = 1024 * 1024
 ROW_BYTES = 120

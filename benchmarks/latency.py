@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 
 from benchmarks.beside_kafka import ROUNDS, Peers, peers
 from benchmarks.repeated_rows import allow
-from ledger.arrow_payload import arrow_metadata, encode_rows
-from ledger.columns import schema_bytes
-from ledger.entry import encode_entry
-from ledger.names import canonical_name
-from ledger.protocol import CreateLedger
+from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
+from pyspark_ledger.ledger.message.columns import schema_bytes
+from pyspark_ledger.ledger.message.entry import encode_entry
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
 
 SECONDS = float(os.environ.get("LATENCY_SECONDS", "6"))
 KAFKA = os.environ.get("LATENCY_KAFKA") == "1"

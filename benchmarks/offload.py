@@ -23,14 +23,14 @@ import numpy as np
 from benchmarks.append import entry_of
 from benchmarks.harness import compare
 from benchmarks.raw_disk import bench_dir
-from ledger.clock import system_clock_ms
-from ledger.ledger_offloader import LocalLedger
-from ledger.names import canonical_name
-from ledger.offload_context import Attempt, Driver
-from ledger.protocol import CreateLedger
-from ledger.settings import Settings
-from ledger.store import Store
-from offload.ledger_copies import LedgerCopies
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.tiering.offloader import LocalLedger
+from pyspark_ledger.offload.offloader import LedgerCopies
 from streaming_examples.s3_server import S3Server
 
 TOTAL_BYTES = 1024 * 1024 * 1024
@@ -52,7 +52,7 @@ def sealed_ledger(directory: Path) -> LocalLedger:
         entry = b"".join(bytes(part) for part in entry_of(payload, 7))
         log.append([entry] * 8).result()
     log.roll_over()
-    local = log.prepare_offload(log.snapshot.segments[0].ledger_id, Attempt(uuid.uuid4(), Driver("bench")))
+    local = log.prepare_offload(log.snapshot.segments[0].ledger_id, OffloadAttempt(uuid.uuid4(), Driver("bench")))
     if local is None:
         message = "a ledger that was just sealed is offloaded already"
         raise RuntimeError(message)

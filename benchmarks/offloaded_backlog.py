@@ -22,9 +22,9 @@ from benchmarks.counting_proxy import ROOT, CountingProxy
 from benchmarks.raw_disk import bench_dir
 from benchmarks.rows import ENTRY_BYTES, entry
 from benchmarks.rows import SCHEMA as ROWS
-from ledger.api import LedgerStore, connect
-from ledger.columns import schema_bytes
-from ledger.protocol import CreateLedger, Empty
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
+from pyspark_ledger.ledger.message.columns import schema_bytes
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
 from streaming_examples.s3_server import S3Server
 
 LEDGER = "backlog"
@@ -77,7 +77,7 @@ def _broker(directory: Path, cache_mb: int, windows_mb: int) -> Iterator[LedgerS
         f"managedLedgerOffloadReadBufferSizeInBytes = {_MB}\nmanagedLedgerOffloadDeletionLagMs = 0\n"
     )
     command = [
-        sys.executable, "-m", "ledger.broker.main",
+        sys.executable, "-m", "pyspark_ledger.ledger.broker.main",
         "--store", str(directory / "store"), "--create", "--config", str(config), "--idle", "0",
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -21,10 +21,10 @@ from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
 from benchmarks.raw_disk import bench_dir
 from benchmarks.recording_broker import connected
-from ledger.clock import system_clock_ms
-from ledger.protocol import CreateLedger
-from ledger.settings import Settings
-from ledger.store import Store
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
 
 MANY, FEW = 10_000, 10
 _OPENED_AT_ONCE = 500
@@ -62,7 +62,7 @@ def made(folder: Path, ledgers: int) -> Path:
 
 def start_loop(store: Path) -> Loop:
     """Starts a broker and asks it for the names."""
-    command = [sys.executable, "-m", "ledger.broker.main", "--store", str(store), "--idle", "0"]
+    command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(store), "--idle", "0"]
 
     def loop() -> float:
         start = time.perf_counter()

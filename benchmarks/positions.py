@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.harness import compare
-from ledger import bit_words
-from ledger.compression import ZSTD
-from ledger.position import Position
-from ledger.position_chunks import decode_state, encode_state, state_ending_at
-from ledger.position_info import decode_info, encode_info
-from ledger.position_set import PositionSet
-from ledger.proto.managed_ledger_pb2 import PositionInfo
+from pyspark_ledger.ledger.message.compression import ZSTD
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.positions import bitset
+from pyspark_ledger.ledger.positions.position_chunks import decode_state, encode_state, state_ending_at
+from pyspark_ledger.ledger.positions.position_info import decode_info, encode_info
+from pyspark_ledger.ledger.positions.position_set import PositionSet
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import PositionInfo
 
 RANGES = 10_000_000
 BASE_RANGES = 100_000
@@ -52,7 +52,7 @@ def position_set(acknowledged: Flags) -> PositionSet:
     """The set, in ledgers of some million entries."""
     made = PositionSet()
     for number, at in enumerate(range(0, len(acknowledged), LEDGER_ENTRIES)):
-        made.add_words(number, bit_words.of_flags(acknowledged[at : at + LEDGER_ENTRIES]))
+        made.add_words(number, bitset.of_flags(acknowledged[at : at + LEDGER_ENTRIES]))
     return made
 
 
@@ -92,7 +92,7 @@ def main() -> None:
 
     dice = np.random.default_rng(2)
     state = position_set(dice.random(4 * RANGES) < 0.5)
-    starts, ends = bit_words.runs(bit_words.of_flags(dice.random(4 * BASE_RANGES) < 0.5))
+    starts, ends = bitset.runs(bitset.of_flags(dice.random(4 * BASE_RANGES) < 0.5))
     runs = list(zip((starts - 1).tolist(), (ends - 1).tolist(), strict=True))
     entries = save(state)
     for what, work in (("save", lambda: save(state)), ("recover", lambda: recover(entries))):

@@ -18,16 +18,16 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from benchmarks.harness import Loop, compare
-from connector.metadata_columns import Topic
-from connector.pulsar_rows import PulsarRows
-from connector.row_shape import RowShape
-from connector.schema import METADATA
-from ledger.columns import schema_bytes
-from ledger.compression import LZ4, compress, decompress
-from ledger.entry import encode_entry, parse_entry
-from ledger.position import Position
-from ledger.proto.pulsar_messages_pb2 import MessageMetadata, SingleMessageMetadata
-from tests.ledger.test_fixtures_pulsar import walk
+from pyspark_ledger.connector.rows.message_rows import PulsarRows
+from pyspark_ledger.connector.rows.metadata_columns import Topic
+from pyspark_ledger.connector.rows.shape import RowShape
+from pyspark_ledger.connector.schema import METADATA
+from pyspark_ledger.ledger.message.columns import schema_bytes
+from pyspark_ledger.ledger.message.compression import LZ4, compress, decompress
+from pyspark_ledger.ledger.message.entry import encode_entry, parse_entry
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata, SingleMessageMetadata
+from tests.ledger.message.test_fixtures_pulsar import walk
 
 ROWS = 1_000_000
 PER_BATCH = 100

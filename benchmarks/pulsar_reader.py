@@ -15,10 +15,10 @@ from pathlib import Path
 
 from benchmarks.bucket_objects import BUCKET, Bucket, bucket
 from benchmarks.harness import compare
-from offload.bucket_log import segment_spans
-from offload.catalogue import Segment
-from offload.frame_stream import stream_frames
-from offload.read_ahead import ObjectRange, ReadAhead
+from pyspark_ledger.offload.bucket.catalogue import Segment
+from pyspark_ledger.offload.bucket.frames import stream_frames
+from pyspark_ledger.offload.bucket.topic_log import segment_spans
+from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY
 
 ROOT = Path(__file__).parent.parent
@@ -75,7 +75,7 @@ def read_here(there: Bucket, segments: Sequence[Segment]) -> int:
     spans = [span for segment in segments for span in segment_spans(segment)]
     ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for span in spans]
     entries = 0
-    with ReadAhead(there.objects, ranges) as ahead:
+    with RangePrefetcher(there.objects, ranges) as ahead:
         for number, span in enumerate(spans):
             for _ in stream_frames(ahead.pieces(number), span, span.data_name):
                 entries += 1

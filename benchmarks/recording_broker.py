@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ledger.broker.client import Client
-from ledger.broker.embedded import connect_store
-from ledger.broker.main import main as serve
-from ledger.clock import monotonic_ms, pause
-from ledger.errors import LedgerError
-from ledger.segment_format import HEADER_BYTES
-from ledger.segment_writer import SegmentWriter
+from pyspark_ledger.ledger.broker.main import main as serve
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.client.connect import connect_store
+from pyspark_ledger.ledger.clock import monotonic_ms, pause
+from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.segment.format import HEADER_BYTES
+from pyspark_ledger.ledger.segment.writer import SegmentWriter
 
 _START_MS = 20_000
 

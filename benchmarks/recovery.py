@@ -27,12 +27,12 @@ import numpy as np
 from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
 from benchmarks.raw_disk import bench_dir
-from ledger.clock import system_clock_ms
-from ledger.names import canonical_name
-from ledger.protocol import CreateLedger
-from ledger.segment_format import HEADER_BYTES
-from ledger.settings import Settings
-from ledger.store import Store
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.segment.format import HEADER_BYTES
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
 
 SIZES = {"1KiB": 1024, "1MiB": 1024 * 1024}
 TOTAL_BYTES = 1024 * 1024 * 1024

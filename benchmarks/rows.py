@@ -11,11 +11,12 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from ledger.arrow_payload import arrow_metadata, encode_rows
-from ledger.broker.client import Client
-from ledger.columns import schema_bytes
-from ledger.entry import Buffer, encode_entry
-from ledger.protocol import CreateLedger
+from pyspark_ledger.ledger.checksum import Buffer
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
+from pyspark_ledger.ledger.message.columns import schema_bytes
+from pyspark_ledger.ledger.message.entry import encode_entry
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
 
 ROW_BYTES = {"120B": 120, "1KiB": 1024}
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("body", pa.binary())])

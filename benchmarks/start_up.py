@@ -23,15 +23,15 @@ from pathlib import Path
 import pyspark
 
 from benchmarks.harness import Loop, compare
-from ledger.broker.embedded import connect_store, stop_broker
+from pyspark_ledger.ledger.client.connect import connect_store, stop_broker
 
 ROUNDS = 11
 BASE = "import pyspark.sql.datasource, pyspark.sql.streaming.datasource, pyarrow"
 PROCESSES = {
     "lookup": "import pyspark_ledger",
-    "source": "import pyspark_ledger, connector.data_source",
-    "runner": f"{BASE}, connector.stream_reader",
-    "task": f"{BASE}, connector.batch_reader",
+    "source": "import pyspark_ledger, pyspark_ledger.connector.data_source",
+    "runner": f"{BASE}, pyspark_ledger.connector.read.stream_reader",
+    "task": f"{BASE}, pyspark_ledger.connector.read.batch_reader",
 }
 ROOT = Path(__file__).parent.parent
 ARCHIVES = Path(pyspark.__file__).parent / "python" / "lib"

@@ -32,15 +32,15 @@ from benchmarks.raw_disk import bench_dir
 from benchmarks.repeated_rows import BareServer, allow
 from benchmarks.rows import ENTRY_BYTES, ROW_BYTES, create, entry, entry_rows, fill
 from benchmarks.spark_queries import Took, drained, session, start, step, took
-from connector.offsets import LedgerRange
-from connector.read_plan import SizedRange, plan_tasks
-from ledger.api import connect
-from ledger.broker.client import Client
-from ledger.names import canonical_name
-from ledger.position import Position, PositionRange
-from ledger.protocol import Empty
-from ledger.read_calls import SplitRanges
-from ledger.run_calls import CommitRun
+from pyspark_ledger.connector.read.offsets import LedgerRange
+from pyspark_ledger.connector.read.task_split import SizedRange, plan_tasks
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.protocol.commits import CommitRun
+from pyspark_ledger.ledger.protocol.reads import SplitRanges
 
 MIB = 1024 * 1024
 BATCH_ENTRIES = 512 * MIB // ENTRY_BYTES

@@ -18,7 +18,7 @@ from benchmarks.harness import Comparison
 from benchmarks.raw_disk import warm_memory
 from benchmarks.rows import ROW_BYTES
 from benchmarks.spark_queries import drained
-from ledger.names import canonical_name
+from pyspark_ledger.ledger.names import canonical_name
 
 FILE_BYTES = 64 * MIB
 FILES_PER_BATCH = 2

@@ -19,10 +19,11 @@ from benchmarks.harness import ROUNDS_MIN
 from benchmarks.rows import create, rows_of
 from benchmarks.spark_queries import start, step, took
 from benchmarks.stream_read import Bench, prepared
-from ledger.arrow_payload import arrow_metadata, encode_rows
-from ledger.broker.producer import Producer
-from ledger.entry import Buffer, encode_entry
-from ledger.names import canonical_name
+from pyspark_ledger.ledger.checksum import Buffer
+from pyspark_ledger.ledger.client.producer import Producer
+from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
+from pyspark_ledger.ledger.message.entry import encode_entry
+from pyspark_ledger.ledger.names import canonical_name
 
 LEDGERS, ENTRY_ROWS, ROW_BYTES = 1_000, 100, 120
 BATCHES = 3

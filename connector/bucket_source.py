@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from connector.option_kinds import Use
-from connector.options import LedgerOptions, read_options
-from connector.schema import spark_schema
-from ledger.errors import Refused, Unsupported
+from pyspark_ledger.connector.options.option import Use
+from pyspark_ledger.connector.options.options import LedgerOptions, read_options
+from pyspark_ledger.connector.schema import spark_schema
+from pyspark_ledger.ledger.errors import Refused, Unsupported
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from connector.bucket_read import BucketSeen
-    from connector.bucket_reader import BucketReader, ListingReader
-    from connector.bucket_stream import BucketStreamReader
+    from pyspark_ledger.connector.read.bucket.batch import BucketReader, ListingReader
+    from pyspark_ledger.connector.read.bucket.scan import BucketSeen
+    from pyspark_ledger.connector.read.bucket.stream import BucketStreamReader
 
 
 class BucketSource:
@@ -35,10 +35,10 @@ class BucketSource:
         """The columns of the topic; of the listing where none is named."""
         options = read_options(self._given)
         if not options.ledger:
-            from connector.bucket_reader import LISTING
+            from pyspark_ledger.connector.read.bucket.batch import LISTING
 
             return spark_schema(LISTING, "the listing")
-        from connector.bucket_read import BucketRead
+        from pyspark_ledger.connector.read.bucket.scan import BucketRead
 
         read = BucketRead(options)
         found = read.schema()
@@ -47,18 +47,18 @@ class BucketSource:
 
     def batch_reader(self, schema: StructType) -> BucketReader | ListingReader:
         """A bounded read, or the listing."""
-        from connector.bucket_reader import BucketReader, ListingReader
+        from pyspark_ledger.connector.read.bucket.batch import BucketReader, ListingReader
 
         options = self._options("batch read")
         if options.history is not None:
-            from connector.bucket_history import BucketHistoryReader
+            from pyspark_ledger.connector.read.table.batch import BucketHistoryReader
 
             return BucketHistoryReader(options, schema, self._seen)
         return BucketReader(options, schema, self._seen) if options.ledger else ListingReader(options)
 
     def stream_reader(self, schema: StructType) -> BucketStreamReader:
         """A stream of what is there, and of what is offloaded later."""
-        from connector.bucket_stream import BucketStreamReader
+        from pyspark_ledger.connector.read.bucket.stream import BucketStreamReader
 
         options = self._options("stream read")
         if not options.ledger:

@@ -13,22 +13,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from connector.announcement import announce
-from connector.option_kinds import Use
-from connector.options import LedgerOptions, read_options
-from ledger.errors import Refused
-from ledger.store_location import store_location
+from pyspark_ledger.connector.connection import announce
+from pyspark_ledger.connector.options.option import Use
+from pyspark_ledger.connector.options.options import LedgerOptions, read_options
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.location import store_location
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from connector.acknowledge_writer import LedgerAcknowledgeWriter
-    from connector.batch_reader import LedgerBatchReader
-    from connector.batch_writer import LedgerBatchWriter
-    from connector.bucket_source import BucketSource
-    from connector.metadata_tables import MetadataReader
-    from connector.stream_reader import LedgerStreamReader
-    from connector.stream_writer import LedgerStreamWriter
+    from pyspark_ledger.connector.bucket_source import BucketSource
+    from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
+    from pyspark_ledger.connector.read.store_tables import MetadataReader
+    from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
+    from pyspark_ledger.connector.write.acknowledge import LedgerAcknowledgeWriter
+    from pyspark_ledger.connector.write.batch_writer import LedgerBatchWriter
+    from pyspark_ledger.connector.write.stream_writer import LedgerStreamWriter
 
 # What Spark adds to the options while it makes a table of its catalog.
 _OF_A_CATALOG = "owner"
@@ -42,7 +42,7 @@ def source_for(
 ) -> LedgerSource | BucketSource:
     """The source that the options ask for: a ledger of a store, or a topic of a bucket."""
     if any(name.lower() == "offload" for name in given):
-        from connector.bucket_source import BucketSource
+        from pyspark_ledger.connector.bucket_source import BucketSource
 
         return BucketSource(given)
     return LedgerSource(given, version, default_store, default_options)
@@ -77,48 +77,48 @@ class LedgerSource:
 
     def schema(self) -> StructType:
         """The columns that a reader gets."""
-        from connector.ledger_read import LedgerRead
+        from pyspark_ledger.connector.read.ledger.scan import LedgerRead
 
         options = self._located(read_options(self._given))
         if options.table is not None:
-            from connector.metadata_tables import table_schema
+            from pyspark_ledger.connector.read.store_tables import table_schema
 
             return table_schema(options.table)
         return LedgerRead(options).schema()
 
     def batch_reader(self, schema: StructType) -> LedgerBatchReader | MetadataReader:
         """A bounded read."""
-        from connector.batch_reader import LedgerBatchReader
+        from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
 
         options = self._options("batch read")
         if options.table is not None:
-            from connector.metadata_tables import MetadataReader
+            from pyspark_ledger.connector.read.store_tables import MetadataReader
 
             return MetadataReader(options)
         self._require_schema(options, schema)
         if options.history is not None:
-            from connector.history_reader import HistoryBatchReader
+            from pyspark_ledger.connector.read.table.batch import HistoryBatchReader
 
             return HistoryBatchReader(options, schema)
         return LedgerBatchReader(options, schema)
 
     def stream_reader(self, schema: StructType) -> LedgerStreamReader:
         """A stream."""
-        from connector.stream_reader import LedgerStreamReader
+        from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 
         options = self._options("stream read")
         options.require_acknowledger()
         self._require_schema(options, schema)
         if options.history is not None:
-            from connector.history_stream import HistoryStreamReader
+            from pyspark_ledger.connector.read.table_stream_reader import HistoryStreamReader
 
             return HistoryStreamReader(options, schema)
         return LedgerStreamReader(options, schema)
 
     def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter | LedgerAcknowledgeWriter:
         """An append, or what `action` says of rows that were read. Overwriting is refused."""
-        from connector.batch_writer import LedgerBatchWriter
-        from connector.sink_target import prepare_target
+        from pyspark_ledger.connector.write.batch_writer import LedgerBatchWriter
+        from pyspark_ledger.connector.write.target import prepare_target
 
         options = self._options("batch write")
         if overwrite:
@@ -127,7 +127,7 @@ class LedgerSource:
                 hint='Write with mode("append"), or delete the ledger first',
             )
         if options.action is not None:
-            from connector.acknowledge_writer import LedgerAcknowledgeWriter
+            from pyspark_ledger.connector.write.acknowledge import LedgerAcknowledgeWriter
 
             return LedgerAcknowledgeWriter(options, schema)
         if options.subscription:
@@ -140,8 +140,8 @@ class LedgerSource:
 
     def stream_writer(self, schema: StructType) -> LedgerStreamWriter:
         """A streaming sink. Complete mode appends the whole result at every batch."""
-        from connector.sink_target import prepare_target
-        from connector.stream_writer import stream_writer
+        from pyspark_ledger.connector.write.stream_writer import stream_writer
+        from pyspark_ledger.connector.write.target import prepare_target
 
         return stream_writer(prepare_target(self._options("stream write"), schema), self._version)
 
@@ -153,6 +153,6 @@ class LedgerSource:
 
     @staticmethod
     def _require_schema(options: LedgerOptions, schema: StructType) -> None:
-        from connector.ledger_read import LedgerRead
+        from pyspark_ledger.connector.read.ledger.scan import LedgerRead
 
         LedgerRead(options, schema).shape()

@@ -1,26 +1,34 @@
-"""Columns: Spark's types and Arrow's, and what a reader gets beside the rows.
+"""Columns as Spark's and Arrow's types: those of a ledger, the metadata columns, and those that a write adds.
 
 Rules
-- A ledger's columns are registered as an Arrow schema, all nullable, by the first write. They only grow, behind
-  those that are there, and a type never changes.
-- What Spark is handed must equal `to_arrow_schema(schema, timezone="UTC")` exactly: it is made in one place.
-- A ledger without registered columns holds messages as a Pulsar client wrote them: one column, `value binary`, unless
-  the schema of their payloads is known (`connector.row_shape`).
+- A ledger's columns are registered as an Arrow schema, all nullable, by the first write.
+- Columns only grow, behind the existing ones. A type never changes, and a column is never removed.
+- A reader's schema must equal `to_arrow_schema(schema, timezone="UTC")` exactly. It is made in one place.
+- A ledger without registered columns holds messages as a Pulsar client wrote them: one column, `value binary`. Except
+  when the schema of their payloads is known (`connector.rows.shape`).
 - A type that Arrow, Spark or the log cannot carry is refused naming the column.
+- A write has the columns of its ledger. With `mergeSchema` it may add columns.
+- Rows that cannot be written are refused before anything is registered or staged.
+- If two writers add columns at once, each finds the other's columns and adds its own behind them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ledger.columns import require_columns
-from ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.api.schemas import require_columns_registered
+from pyspark_ledger.ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.message.columns import require_columns, schema_bytes, schema_from_bytes
+from pyspark_ledger.ledger.protocol.actions import RegisterSchema, SchemaVersion
 
 if TYPE_CHECKING:
+    import msgspec
     from pyspark.sql.types import DataType, StructType
+
 
 RAW = pa.schema([pa.field("value", pa.binary())])
 METADATA = pa.schema(
@@ -45,9 +53,9 @@ METADATA = pa.schema(
 )
 # How often a row was delivered before, where rows are acknowledged one by one; the last column of all.
 REDELIVERY_COUNT = pa.field("__redeliveryCount", pa.int32())
-# What a row is written with beside its columns; the rest of METADATA follows from where it is.
+# Metadata columns that a row is written with; the rest of METADATA follows from the row's place.
 SAID_BY_ROWS = ("__key", "__eventTime", "__messageProperties")
-# What no column of a ledger may be called, in any case.
+# Names that no column of a ledger may have, in any case.
 _BESIDE_ROWS = {name.lower(): name for name in (*METADATA.names, "__ledger")}
 # Arrow could carry some of these; a reader other than this Spark could not tell what they are.
 _NOT_CARRIED = frozenset(
@@ -208,3 +216,23 @@ def nullable_type(kind: Any) -> Any:
     if isinstance(kind, MapType):
         return MapType(nullable_type(kind.keyType), nullable_type(kind.valueType), valueContainsNull=True)
     return kind
+
+
+Ask = Callable[[str, "msgspec.Struct"], Any]
+"""A call of the broker's protocol: an action and its request."""
+_ROUNDS_MAX = 100
+
+
+def settled_columns(ask: Ask, given: StructType, found: SchemaVersion, ledger: str, *, merge: bool) -> SchemaVersion:
+    """The registered columns to write rows of this Spark schema with; `found` are those that the ledger has."""
+    require_columns_registered(found, ledger)
+    if not merge:
+        require_writable(given, schema_from_bytes(found.arrow_schema), ledger)
+        return found
+    for _ in range(_ROUNDS_MAX):
+        registered = schema_from_bytes(found.arrow_schema)
+        columns = grown_columns(given, registered, ledger)
+        if columns.equals(registered):
+            return found
+        found = ask("schema.register", RegisterSchema(ledger, schema_bytes(columns), found.version))
+    raise AssertionError(f"{_ROUNDS_MAX} others added columns to {ledger} meanwhile")

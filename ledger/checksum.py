@@ -7,14 +7,17 @@ array over the same bytes passes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from ledger.entry import Buffer
+    import pyarrow as pa
+
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 
 def crc32c(buffer: Buffer, start: int = 0) -> int:

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ledger.errors import AlreadyExists, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused, Unavailable
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from ledger.errors import Refused
+from pyspark_ledger.ledger.errors import Refused
 
 _KINDS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ledger.position import Position
+from pyspark_ledger.ledger.position import Position
 
 
 class MessageId(msgspec.Struct, frozen=True, order=True, array_like=True):

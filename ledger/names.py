@@ -1,24 +1,30 @@
-"""Names of managed ledgers, as Pulsar writes them: `tenant/namespace/persistent/topic`.
+"""Names of managed ledgers, as Pulsar writes them (`tenant/namespace/persistent/topic`), and of their partitions.
 
-Rules: short names (`orders`), `tenant/namespace/topic` and `persistent://…` are understood and mean the same ledger;
-every part is kept as the user wrote it. A name is never part of a path on disk, and is refused here if it could not be
-one in somebody else's store: empty parts, `.` and `..`, control characters, more than 255 bytes in a part. A name is
-measured before anything scans the text.
+Rules of names
+- Short names (`orders`), `tenant/namespace/topic` and `persistent://…` are understood and mean the same ledger. Every
+  part is kept as the user wrote it.
+- A name is never part of a path on disk. It is refused here if it could not be one in another store: empty parts, `.`
+  and `..`, control characters, more than 255 bytes in a part.
+- A name is measured before anything scans the text.
+- Hidden characters (`ledger.hidden_characters`) are refused in new names only. A ledger that has one is opened, read
+  and deleted by its name.
 
-Hidden characters (`ledger.hidden_characters`) are refused in new names only: a ledger that has one is opened, read and
-deleted by its name.
+Rules of partitions
+- Partition n of `orders` is the ledger `orders-partition-n`, as in Pulsar.
+- The ledger `orders` itself holds nothing. Its record has the property `ledger.partitions`, the number of partitions.
+- Partitions are numbered from 0, without a gap. Their number only grows: with fewer, keys would lose their history.
 """
 
 from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
-from ledger.errors import Refused
-from ledger.hidden_characters import hidden_in, require_encodable
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.hidden_characters import hidden_in, require_encodable
 
 _TENANT, _NAMESPACE, _DOMAIN = "public", "default", "persistent"
 _PART_BYTES_MAX = 255
@@ -150,3 +156,44 @@ def _require_text(part: str, where: str) -> None:
     size = len(part.encode())
     if size > _PART_BYTES_MAX:
         raise Refused(f"{where[:80]} has a part of {size} bytes, at most {_PART_BYTES_MAX} are allowed", hint=_HINT)
+
+
+PARTITIONS = "ledger.partitions"
+PARTITIONS_MAX = 10_000
+_SUFFIX = "-partition-"
+
+
+def partition_name(name: str, partition: int) -> str:
+    """Return the name of the ledger of one partition."""
+    return f"{name}{_SUFFIX}{partition}"
+
+
+def partition_names(name: str, partitions: int, first: int = 0) -> list[str]:
+    """The ledgers of the partitions from `first` on."""
+    return [partition_name(name, partition) for partition in range(first, partitions)]
+
+
+def partition_of(name: str) -> tuple[str, int] | None:
+    """Return the partitioned ledger and the partition's number that a name states; None for any other name."""
+    whole, suffix, number = name.rpartition(_SUFFIX)
+    if not (suffix and whole and number.isascii() and number.isdecimal() and str(int(number)) == number):
+        return None
+    return whole, int(number)
+
+
+def partition_count(properties: Mapping[str, str]) -> int:
+    """How many partitions a record states; 0 for a ledger that has none."""
+    return int(properties.get(PARTITIONS, 0))
+
+
+def require_partitions(partitions: int) -> None:
+    """Refuse a number that no ledger may have."""
+    if not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:  # type: ignore[redundant-expr]  # a user's
+        raise Refused(f"{partitions!r} partitions were asked for, a ledger has 1 to {PARTITIONS_MAX}")
+
+
+def without_partitions(names: Iterable[str]) -> list[str]:
+    """The names, without those that are a partition of another one of them."""
+    listed = list(names)
+    wholes = set(listed)
+    return [name for name in listed if (part := partition_of(name)) is None or part[0] not in wholes]

@@ -4,7 +4,7 @@ Rules
 - A message with a key: hash of the key's text as it stands on the wire (a key of bytes: its base64), without its sign
   bit, modulo the number of partitions. `murmur3_32` is MurmurHash3 x86 32 with seed 0 over UTF-8, which all of Pulsar's
   clients have; `java_string` is Java's `String.hashCode`, over UTF-16.
-- A message without a key: round-robin by batch; see `ledger.broker.partitioned_producer`.
+- A message without a key: round-robin by batch; see `ledger.client.partitioned_producer`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ledger.errors import Refused
+from pyspark_ledger.ledger.errors import Refused
 
 _MASK, _POSITIVE = 0xFFFFFFFF, 0x7FFFFFFF
 _C1, _C2 = 0xCC9E2D51, 0x1B873593

@@ -16,17 +16,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from ledger import disk
-from ledger.errors import Corrupt
-from ledger.ledger_offloader import LocalLedger
-from ledger.names import pulsar_path
-from ledger.proto.managed_ledger_pb2 import LedgerMetadataFormat
-from ledger.segment_format import FRAME, FRAME_BYTES
-from ledger.segment_index import EntryIndex
-from offload.block_index import MANAGED_LEDGER, PAYLOAD_SCHEMAS, BlockIndex, IndexedBlock
-from offload.object_store import PART_BYTES_MIN
-from offload.part_upload import FilePart
-from offload.ranged_ledger import VERSION, VERSION_KEY
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.errors import Corrupt
+from pyspark_ledger.ledger.names import pulsar_path
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import LedgerMetadataFormat
+from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
+from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.tiering.offloader import LocalLedger
+from pyspark_ledger.offload.format.block_index import MANAGED_LEDGER, PAYLOAD_SCHEMAS, BlockIndex, IndexedBlock
+from pyspark_ledger.offload.reader import VERSION, VERSION_KEY
+from pyspark_ledger.offload.storage.object_store import PART_BYTES_MIN
+from pyspark_ledger.offload.upload import FilePart
 
 _HERE = "127.0.0.1:3181"  # an ensemble must name a bookie; there is none
 _INCARNATION = "LedgerIncarnation"

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ledger.errors import DataLoss, LedgerError, Terminated
-from pyspark_ledger import connect, session
+from pyspark_ledger import DataLoss, LedgerError, Terminated, connect, session
 from streaming_examples.broker_control import kill_broker
 from streaming_examples.flights import FLIGHT_ROWS, flights
 

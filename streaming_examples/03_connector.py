@@ -13,9 +13,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
-from connector.progress_watch import ledgers_of
-from ledger.protocol import CreateLedger
 from pyspark_ledger import connect, session, settle, watch
+from pyspark_ledger.connector.session.metrics import ledgers_of
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from streaming_examples.flights import FLIGHT_ROWS, flights
 
 spark = session("connector")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from ledger.cache_calls import CacheMetrics, FollowLedger
-from ledger.cache_setting import CACHE_POLICIES
-from ledger.names import canonical_name
-from ledger.position import Position, PositionRange
-from ledger.protocol import ChangeSetting, Empty
-from ledger.read_calls import ReadRequest
 from pyspark_ledger import connect, session
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty
+from pyspark_ledger.ledger.protocol.cache import CacheMetrics, FollowLedger
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.settings.cache import CACHE_POLICIES
 from streaming_examples.flights import flights
 
 spark = session("cache")

@@ -14,16 +14,15 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from ledger.acknowledged_rows import acknowledge_batch
-from ledger.broker.acknowledge_stream import acknowledge
-from ledger.compression import ZSTD
-from ledger.cursor_log import recover_cursor_log
-from ledger.position import Position
-from ledger.position_chunks import encode_state
-from ledger.position_info import encode_info
-from ledger.position_set import PositionSet
-from ledger.protocol import AcknowledgeCommand
-from pyspark_ledger import connect
+from pyspark_ledger import Position, connect
+from pyspark_ledger.ledger.client.acknowledge import acknowledge
+from pyspark_ledger.ledger.cursor.cursor_log import recover_cursor_log
+from pyspark_ledger.ledger.message.compression import ZSTD
+from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
+from pyspark_ledger.ledger.positions.position_chunks import encode_state
+from pyspark_ledger.ledger.positions.position_info import encode_info
+from pyspark_ledger.ledger.positions.position_set import PositionSet
+from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand
 from streaming_examples.broker_control import kill_broker
 from streaming_examples.flights import FLIGHT_ROWS, flights
 

@@ -12,10 +12,10 @@ import signal
 import time
 from pathlib import Path
 
-from ledger.broker.client import Client
-from ledger.broker.embedded import connect_store
-from ledger.errors import LedgerError
-from ledger.protocol import Empty
+from pyspark_ledger import LedgerError
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.client.connect import connect_store
+from pyspark_ledger.ledger.protocol.actions import Empty
 from streaming_examples.app_process import session_members
 
 _LEAVE_SECONDS = 10.0

@@ -31,8 +31,7 @@ from pyspark.sql.streaming import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ledger.errors import Unavailable
-from pyspark_ledger import connect, session
+from pyspark_ledger import Unavailable, connect, session
 from streaming_examples.app_process import AppProcess
 from streaming_examples.audit import Check, exactly_once, nothing_dropped, went_on, windows_right
 from streaming_examples.batch_files import BatchFiles

@@ -10,9 +10,9 @@ import threading
 import time
 from dataclasses import dataclass
 
-from ledger.broker.client import Client
-from ledger.cursor_calls import NameCursor
-from ledger.errors import LedgerError, NotFound
+from pyspark_ledger import LedgerError, NotFound
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.protocol.cursors import NameCursor
 
 _LOOK_SECONDS = 0.1
 

@@ -13,9 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ledger.api import LedgerStore
-from ledger.position import Position
-from pyspark_ledger import publish
+from pyspark_ledger import LedgerStore, Position, publish
 from streaming_examples.audit import Check
 
 SQL = """

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from streaming_examples.s3_server import S3Server
 
 ROOT = Path(__file__).resolve().parent.parent
+pytest.register_assert_rewrite("tests.rigs")
+
 SPARK_FIXTURES = {"spark_session", "spark_context"}
 # Seconds for a test with this marker, on a machine that does much else: a JVM alone may take one minute to start.
 SECONDS = {
@@ -39,7 +41,7 @@ SECONDS = {
 }
 EXIT_SECONDS = 120
 # Formats, disk and crashes.
-WITHOUT_JVM = {"ledger", "offload", "faults"}
+WITHOUT_JVM = ("ledger", "offload", "stories/faults")
 
 # A worker must import the very modules that the tests import, from whatever directory pytest was started in.
 sys.path.insert(0, str(ROOT))
@@ -58,8 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SPARK_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
-        if item.get_closest_marker("spark") and folder_of(item) in WITHOUT_JVM:
-            message = f"{item.nodeid} starts a JVM, tests of {', '.join(sorted(WITHOUT_JVM))} do without: move it"
+        if item.get_closest_marker("spark") and without_jvm(item):
+            message = f"{item.nodeid} starts a JVM, tests of {', '.join(WITHOUT_JVM)} do without: move it"
             raise pytest.UsageError(message)
         if item.get_closest_marker("timeout") is None:
             seconds = max((SECONDS[mark.name] for mark in item.iter_markers() if mark.name in SECONDS), default=None)
@@ -68,9 +70,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
 
 
-def folder_of(item: pytest.Item) -> str:
-    """The folder of `tests` that a test is in."""
-    return item.path.relative_to(ROOT / "tests").parts[0]
+def without_jvm(item: pytest.Item) -> bool:
+    """Whether a test is in a folder whose tests find no Java."""
+    return item.path.is_relative_to(ROOT / "tests") and any(
+        item.path.is_relative_to(ROOT / "tests" / folder) for folder in WITHOUT_JVM
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -79,15 +83,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     from pytest_spark.config import SparkConfigBuilder
 
-    from connector.delta_settings import delta_settings
+    from pyspark_ledger.connector.session.delta import delta_settings
 
     for name, value in delta_settings().items():
         SparkConfigBuilder.get().set(name, value)
 
 
-def pytest_unconfigure() -> None:
-    """End a run whose threads do not end, with the stacks of all: a test that was given up may leave one behind."""
-    faulthandler.dump_traceback_later(EXIT_SECONDS, exit=True, file=sys.__stderr__)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End a run whose threads do not end, with the stacks of all: a test that was given up may leave one behind.
+
+    A process that shares the tests with others waits for them, for minutes perhaps, and is ended by the run.
+    """
+    if not hasattr(config, "workerinput"):
+        faulthandler.dump_traceback_later(EXIT_SECONDS, exit=True, file=sys.__stderr__)
 
 
 @pytest.fixture(autouse=True)
@@ -96,8 +104,8 @@ def dead_stores() -> Iterator[None]:
 
     With more than 1,024 of them Spark's listeners are never called: the socket of py4j waits for them with `select`.
     """
-    from ledger.errors import LedgerError
-    from ledger.store import Store
+    from pyspark_ledger.ledger.errors import LedgerError
+    from pyspark_ledger.ledger.store.store import Store
 
     opened, own = list[Store](), Store.open.__func__
 
@@ -122,7 +130,7 @@ def store_path(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where none is needed, none can be started."""
-    if folder_of(request.node) in WITHOUT_JVM:
+    if without_jvm(request.node):
         monkeypatch.setenv("JAVA_HOME", os.devnull)
 
 

@@ -17,15 +17,20 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("ledger", "connector", "offload", "streaming_examples", "benchmarks", "tests", "tools")
 FILE_LINES_WARN, FILE_LINES_MAX = 400, 600
 FUNCTION_LINES_WARN, FUNCTION_LINES_MAX = 50, 80
+# One noun a folder; ledger/log is the core.
+FOLDER_FILES_MAX = {"ledger/log": 16}
+FILES_MAX = 13  # with __init__
+TEST_NAME_MAX = 70
+ARCHITECTURE_LINES_MAX = 250
 # A name that says nothing collects everything.
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "base", "impl", "misc", "types"}
-LIBRARY = ("ledger", "connector", "offload", "pyspark_ledger.py")
+LIBRARY = ("ledger", "connector", "offload", "pyspark_ledger")
 
 
 def sources() -> list[Path]:
     """Every source file of ours, generated ones left out."""
     found = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    found += [path for path in [ROOT / "pyspark_ledger.py"] if path.exists()]
+    found.append(ROOT / "pyspark_ledger" / "__init__.py")  # the folders in it are links to those above
     return sorted(path for path in found if not path.name.endswith("_pb2.py"))
 
 
@@ -51,6 +56,10 @@ def functions(path: Path) -> list[tuple[str, int]]:
                 length -= (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
             lengths.append((node.name, length))
     return lengths
+
+
+def long_test_names(path: Path) -> list[str]:
+    return [name for name, _ in functions(path) if name.startswith("test_") and len(name) > TEST_NAME_MAX]
 
 
 def swallowed(path: Path) -> list[int]:
@@ -94,6 +103,54 @@ def test_swallowed_exceptions_are_nowhere_in_the_library(path: Path) -> None:
     assert not lines, f"{name_of(path)} swallows every exception at line {lines}"
 
 
+def folders() -> list[Path]:
+    """Every package of the library, generated code left out."""
+    found = {path.parent for path in sources() if name_of(path).split("/")[0] in LIBRARY}
+    return sorted(found - {ROOT / "ledger" / "proto", ROOT / "pyspark_ledger"})
+
+
+@pytest.mark.parametrize("folder", folders(), ids=name_of)
+def test_a_folder_is_small_and_says_what_lives_there(folder: Path) -> None:
+    files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    most = FOLDER_FILES_MAX.get(name_of(folder), FILES_MAX)
+    assert len(files) <= most, f"{name_of(folder)} has {len(files)} files, at most {most}: find the noun that moves out"
+    assert documented(folder / "__init__.py"), f"{name_of(folder)}/__init__.py: say in three lines what lives here"
+
+
+def test_rooms_of_the_same_kind_have_the_same_file_names() -> None:
+    rooms = [ROOT / "connector" / "read" / room for room in ("ledger", "bucket", "table")]
+    missing = [room / name for room in rooms for name in ("scan.py", "stream.py", "task.py")]
+    assert [name_of(path) for path in missing if not path.exists()] == []
+
+
+def test_folders_of_tests_mirror_the_packages() -> None:
+    tests = ROOT / "tests"
+    found = {path.parent.relative_to(tests) for package in LIBRARY for path in (tests / package).rglob("test_*.py")}
+    assert [str(folder) for folder in sorted(found) if not (ROOT / folder / "__init__.py").exists()] == []
+    schemas = [path.stem for path in (ROOT / "ledger/message/schema").glob("*.py") if path.stem != "__init__"]
+    assert [name for name in schemas if not (tests / f"ledger/message/schema/test_{name}.py").exists()] == []
+
+
+def test_the_architecture_is_read_in_one_sitting() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= ARCHITECTURE_LINES_MAX
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sources():
+        if name_of(path).split("/")[0] in LIBRARY:
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(name_of(path))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_names_of_tests_are_short() -> None:
+    tests = [path for path in sources() if path.is_relative_to(ROOT / "tests")]
+    found = {name_of(path): long_test_names(path) for path in tests if "fixtures" not in path.parts}
+    assert {path: names for path, names in found.items() if names} == {}, f"at most {TEST_NAME_MAX} characters"
+
+
 def test_the_checks_here_would_fail(tmp_path: Path) -> None:
     """A rule that cannot fail is none: each is shown a file that breaks it."""
     bad = tmp_path / "bad.py"
@@ -102,3 +159,6 @@ def test_the_checks_here_would_fail(tmp_path: Path) -> None:
     assert functions(bad) == [("long", 91)]
     bad.write_text("try:\n    x = 1\nexcept Exception:\n    pass\n", encoding="utf-8")
     assert swallowed(bad) == [3]
+    names = ["test_" + "x" * 65, "test_" + "x" * 66]
+    bad.write_text("".join(f"def {name}(): ...\n" for name in names), encoding="utf-8")
+    assert long_test_names(bad) == names[1:]

@@ -31,9 +31,9 @@ def refusals(root: Path, tag: str) -> Iterator[str]:
 
 def _version_refusals(root: Path, version: str) -> Iterator[str]:
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    module = (root / "pyspark_ledger.py").read_text(encoding="utf-8")
+    module = (root / "ledger" / "version.py").read_text(encoding="utf-8")
     imported = re.search(r'^__version__ = "(.*)"$', module, re.MULTILINE)
-    for file, stated in (("pyproject.toml", project), ("pyspark_ledger.py", imported and imported[1])):
+    for file, stated in (("pyproject.toml", project), ("ledger/version.py", imported and imported[1])):
         if stated != version:
             yield f"{file} has version {stated}, the tag {version}; change the version, or the tag"
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from google_crc32c import implementation as crc_implementation
 from pyspark.sql import SparkSession
 
-import ledger
 import pyspark_ledger
 
 ROWS = 1_000
@@ -24,14 +24,15 @@ def main() -> None:
     """Write and read through `format("ledger")`, in batches, without registering anything."""
     environment = Path(sys.prefix)
     home = Path(str(pyspark_ledger.__file__)).parent
-    for module in (ledger, pyspark_ledger):
-        where = Path(str(module.__file__))
-        if environment not in where.parents:
-            message = f"{module.__name__} came from {where}, not from {environment}: is the checkout on the path?"
-            raise RuntimeError(message)
-    untyped = [package for package in ("connector", "ledger", "offload") if not (home / package / "py.typed").is_file()]
-    if untyped:
-        message = f"the wheel came without py.typed in {', '.join(untyped)}: type checkers would take them for untyped"
+    if environment not in home.parents:
+        message = f"pyspark_ledger came from {home}, not from {environment}: is the checkout on the path?"
+        raise RuntimeError(message)
+    if not (home / "py.typed").is_file():
+        message = "the wheel came without py.typed: type checkers would take the package for untyped"
+        raise RuntimeError(message)
+    strangers = [name for name in ("connector", "ledger", "offload") if find_spec(name) is not None]
+    if strangers:
+        message = f"the wheel put {', '.join(strangers)} at the top of site-packages, where only pyspark_ledger belongs"
         raise RuntimeError(message)
     if crc_implementation != "c":
         message = f"google-crc32c runs its {crc_implementation} implementation, wanted c: checksums crawl"

@@ -1,1 +1,5 @@
-"""The broker of a store and its clients, over Arrow Flight."""
+"""The server process of a store, over Arrow Flight.
+
+`main` starts it, `actions` has every call, `server` the streams of Flight, `append_socket` those of producers on this
+host; the read path is in `reads`.
+"""

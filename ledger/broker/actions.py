@@ -15,35 +15,58 @@ from typing import Any
 
 import msgspec
 
-from ledger.broker.activity import Activity
-from ledger.broker.cached_reads import CachedReads
-from ledger.broker.error_log import ErrorLog
-from ledger.broker.live_settings import LiveSettings
-from ledger.broker.offloaded_reads import Reading
-from ledger.cache_calls import FollowLedger, FollowLedgers
-from ledger.clock import system_clock_ms
-from ledger.cursor_calls import (
+from pyspark_ledger.ledger.broker.error_log import ErrorLog
+from pyspark_ledger.ledger.broker.limits import Activity
+from pyspark_ledger.ledger.broker.live_settings import LiveSettings
+from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
+from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol.actions import (
+    AskEnd,
+    CreateLedger,
+    Empty,
+    LedgerDescription,
+    LedgerEnd,
+    LedgerNames,
+    NameLedger,
+)
+from pyspark_ledger.ledger.protocol.cache import FollowLedger, FollowLedgers
+from pyspark_ledger.ledger.protocol.commits import OpenStaging, StagingPlace
+from pyspark_ledger.ledger.protocol.cursors import (
     AcquireLease,
+    BuryDead,
     CursorState,
+    DecidedDelivery,
     LeaseReply,
     NameCursor,
+    NextDelivery,
     ReleaseLease,
     ResetCursor,
 )
-from ledger.delivery_calls import BuryDead, DecidedDelivery, NextDelivery
-from ledger.errors import DataLoss, NotFound, Refused
-from ledger.health_calls import Health
-from ledger.life_calls import ChangeProperties, Properties
-from ledger.managed_ledger import ManagedLedger
-from ledger.names import canonical_name
-from ledger.producer_messages import AskSequence, LastSequence, PartitionCount
-from ledger.protocol import AskEnd, CreateLedger, Empty, LedgerDescription, LedgerEnd, LedgerNames, NameLedger
-from ledger.read_calls import BlockPlace, Places, PositionReply, ReadRequest, SeekTime, SplitParts, SplitRequest
-from ledger.run_calls import OpenStaging, StagingPlace
-from ledger.seal_calls import SealedLedger
-from ledger.segment_reader import SegmentBlock
-from ledger.store import Store
-from ledger.survey import Surveyor
+from pyspark_ledger.ledger.protocol.health import Health
+from pyspark_ledger.ledger.protocol.ledgers import (
+    AskSequence,
+    ChangeProperties,
+    LastSequence,
+    PartitionCount,
+    Properties,
+    SealedLedger,
+)
+from pyspark_ledger.ledger.protocol.reads import (
+    BlockPlace,
+    Places,
+    PositionReply,
+    ReadRequest,
+    SeekTime,
+    SplitParts,
+    SplitRequest,
+)
+from pyspark_ledger.ledger.segment.reader import SegmentBlock
+from pyspark_ledger.ledger.store.batch_status import Surveyor
+from pyspark_ledger.ledger.store.store import Store
 
 # What changes nothing. Everything else is refused by a broker whose store was taken over.
 READING = frozenset(
@@ -290,9 +313,9 @@ class Actions:
         self._source.leave(canonical_name(request.ledger), request.cursor)
 
 
-def reading_of(request: ReadRequest) -> Reading:
+def reading_of(request: ReadRequest) -> ReaderId:
     """Who reads what, as the cache counts it."""
-    return Reading(canonical_name(request.name), request.subscription)
+    return ReaderId(canonical_name(request.name), request.subscription)
 
 
 def require_incarnation(ledger: ManagedLedger, wanted: str) -> None:

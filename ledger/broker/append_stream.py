@@ -1,29 +1,140 @@
 """One producer's append stream at the broker: entries in, acknowledgements out, in order, with bounded memory.
 
-The reading thread takes batches and queues their entries with the log; whoever completes them answers, or a thread of
-the stream's own (`ledger.broker.append_answers`). Reading stops while more bytes wait for the disk than one producer,
-or all together, may have in flight, so that the flow control of gRPC or of the local socket holds the producer back.
+    append completed ─▶ told at once, by the thread that completed it      where the way back has room
+                    └▶ told by a thread of its own, which waits for room   until nothing is behind
+
+Invariants
+- The reading thread takes batches and queues their entries with the log.
+- Reading stops while more bytes wait for the disk than one producer, or all together, may have in flight. The flow
+  control of gRPC or of the local socket then holds the producer back.
+- A producer is answered in the order in which it sent its entries. One thread at a time answers, the oldest append
+  first: an append that completes early waits for those before it.
+- The thread that completes an append also syncs other logs. It therefore never waits for this producer.
+- After the first error nothing more is answered. Appends that are still on their way are only waited for.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from itertools import pairwise
+from typing import Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from ledger.broker.admission import InFlightBytes
-from ledger.broker.append_answers import AppendAnswers, Replies
-from ledger.deduplication import AppendSession
-from ledger.errors import LedgerError, Refused
-from ledger.managed_ledger import ManagedLedger
-from ledger.protocol import ENTRY_SCHEMA
+from pyspark_ledger.ledger.broker.limits import InFlightBytes
+from pyspark_ledger.ledger.errors import LedgerError, Refused
+from pyspark_ledger.ledger.log.deduplication import AppendSession
+from pyspark_ledger.ledger.log.managed_ledger import AppendedPart, ManagedLedger
+from pyspark_ledger.ledger.position import EARLIEST, Position
+from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, Appended, WireError
+
+
+class Replies(Protocol):
+    """Way back to the producer, for the answers."""
+
+    def write(self, message: bytes) -> None:
+        """Send one answer; waits for room."""
+        ...
+
+    def write_at_once(self, message: bytes) -> bool:
+        """Send one answer if there is room for it now; return whether it was sent."""
+        ...
+
+
+class AppendAnswers:
+    """Answers of one append stream. `told` is called with the size of each part, after success and failure."""
+
+    def __init__(self, replies: Replies, told: Callable[[int], None]) -> None:
+        self._replies = replies
+        self._told = told
+        self._parts: deque[AppendedPart] = deque()
+        self._turn = threading.Lock()
+        self._changed = threading.Condition()
+        self._behind = self._over = False
+        self.error: BaseException | None = None
+        threading.Thread(target=self._tell_behind, name="answer", daemon=True).start()
+
+    def put(self, part: AppendedPart) -> None:
+        """Answer a part once it is durable or has failed. Called by one thread only."""
+        self._parts.append(part)
+        part.future.add_done_callback(self._completed)
+
+    def close(self) -> None:
+        """End the thread, after everything was answered."""
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+
+    def _completed(self, _: Future[Position] | None = None) -> None:
+        # Whoever has the turn may have looked just before this was complete: it looks again once it gave the turn back.
+        while self._is_due() and self._turn.acquire(blocking=False):
+            try:
+                behind = not self._tell_due(self._replies.write_at_once)
+            finally:
+                self._turn.release()
+            if behind:
+                with self._changed:
+                    self._behind = True
+                    self._changed.notify()
+                return
+
+    def _is_due(self) -> bool:
+        try:
+            return self._parts[0].future.done()
+        except IndexError:
+            return False
+
+    def _tell_due(self, write: Callable[[bytes], bool | None]) -> bool:
+        """Answer all completed parts; return False if there was no room. Called with `_turn` held."""
+        while self._is_due():
+            part = self._parts[0]
+            if self.error is None and not self._tell(part, write):
+                return False
+            self._parts.popleft()
+            self._told(part.size)
+        return True
+
+    def _tell(self, part: AppendedPart, write: Callable[[bytes], bool | None]) -> bool:
+        failed = part.future.exception()
+        try:
+            answer = _answer(part, failed)
+            # An error is told now: `serve` hears of it only when the producer sends more, and it may be waiting.
+            if answer is not None and write(msgspec.msgpack.encode(answer)) is False:
+                return False
+            self.error = failed
+        except Exception as error:  # noqa: BLE001 — the stream raises it when it ends
+            self.error = failed or error
+        return True
+
+    def _tell_behind(self) -> None:
+        """Answer, on the stream's own thread, the parts for which there was no room."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._behind or self._over)
+                if self._over:
+                    return
+                self._behind = False
+            with self._turn:
+                self._tell_due(self._replies.write)
+            self._completed()
+
+
+def _answer(part: AppendedPart, failed: BaseException | None) -> Appended | None:
+    """Return the answer to a producer; None for an error that ends the stream."""
+    if failed is None:
+        return Appended(part.future.result(), part.entries)
+    if isinstance(failed, LedgerError):
+        return Appended(EARLIEST, 0, WireError(failed.code, failed.message, failed.hint))
+    return None
 
 
 class AppendStream:
-    """Serves one producer, however its entries come."""
+    """Server of one producer, over gRPC or the local socket."""
 
     def __init__(
         self,

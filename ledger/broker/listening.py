@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
 
-from ledger.broker.bearer_token import read_tokens, require_reference
-from ledger.broker.credentials import TLS_SCHEME, is_loopback, read_pem
-from ledger.errors import Refused
-from ledger.settings import Settings
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.transport.tokens import TLS_SCHEME, is_loopback, read_pem, read_tokens, require_reference
 
 _UNIX = "grpc+unix://"
 _TCP = ("grpc://", "grpc+tcp://")

@@ -19,11 +19,11 @@ from typing import Self
 
 import msgspec
 
-from ledger import disk
-from ledger.errors import Refused
-from ledger.json_faults import JSON_FAULTS, json_fault
-from ledger.protocol import ChangeSetting, SettingState, SettingStates
-from ledger.settings import SETTINGS, TEXT_SETTINGS, Settings, require_setting
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, SettingState, SettingStates
+from pyspark_ledger.ledger.settings.broker import SETTINGS, TEXT_SETTINGS, Settings, require_setting
 
 _FILE = "settings.json"
 

@@ -1,6 +1,7 @@
 """The broker's process: opens a store, serves it, says where, and leaves when it is told to or nobody wants it.
 
-    python -m ledger.broker.main --store DIR [--address ADDRESS] [--create] [--take-over] [--config FILE] [--idle
+    python -m pyspark_ledger.ledger.broker.main --store DIR [--address ADDRESS] [--create] [--take-over] [--config FILE]
+    [--idle
     SECONDS]
 
 Rules: the address is written to `<store>/broker.json` once calls are answered. A store that cannot be opened ends the
@@ -24,32 +25,31 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from ledger import disk
-from ledger.broker.activity import Activity
-from ledger.broker.admission import BrokerAdmission
-from ledger.broker.append_door import AppendDoor
-from ledger.broker.cached_reads import CachedReads
-from ledger.broker.discovery import BrokerRecord, socket_path, sweep_run_directory
-from ledger.broker.error_log import ErrorLog
-from ledger.broker.listening import Listening
-from ledger.broker.live_settings import LiveSettings
-from ledger.broker.server import BrokerServer
-from ledger.broker.supervisor import bound_log
-from ledger.cache.shared_blocks import SharedBlocks
-from ledger.clock import monotonic_ms, system_clock_ms
-from ledger.errors import Fenced, LedgerError
-from ledger.offloader_choice import OffloaderChoice, made_by
-from ledger.settings import Settings
-from ledger.store import Store
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.broker.append_socket import AppendDoor
+from pyspark_ledger.ledger.broker.error_log import ErrorLog
+from pyspark_ledger.ledger.broker.limits import Activity, BrokerAdmission
+from pyspark_ledger.ledger.broker.listening import Listening
+from pyspark_ledger.ledger.broker.live_settings import LiveSettings
+from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
+from pyspark_ledger.ledger.broker.server import BrokerServer
+from pyspark_ledger.ledger.broker.supervisor import bound_log
+from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks
+from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
+from pyspark_ledger.ledger.errors import Fenced, LedgerError
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, made_by
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord, socket_path, sweep_run_directory
 
 _CANNOT_START = 2
-# By name: this package knows of object storage what `ledger.ledger_offloader` says and nothing else.
-_OFFLOADER = "offload.ledger_copies:offloader_of"
+# By name: this package knows of object storage what `ledger.tiering.offloader` says and nothing else.
+_OFFLOADER = "pyspark_ledger.offload.offloader:offloader_of"
 _SWITCH_SECONDS = 0.0002  # a thread whose sync is over must not wait for one that checks sums
 _DESCRIPTORS_MAX = 2**20  # the kernel's own limit, unless it was changed
 _CHECK_SECONDS = 0.5
 _GRACE_MS = 2_000
-_log = logging.getLogger("ledger.broker")
+_log = logging.getLogger("pyspark_ledger.ledger.broker")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -239,7 +239,9 @@ def _write_token(path: Path) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ledger.broker.main", description="Serve one ledger store.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pyspark_ledger.ledger.broker.main", description="Serve one ledger store."
+    )
     parser.add_argument("--store", type=Path, required=True, help="directory of the store")
     parser.add_argument("--address", help="instead of the setting bindAddress; default: a private socket only")
     parser.add_argument("--create", action="store_true", help="make the store if the directory is not one yet")

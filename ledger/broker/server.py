@@ -22,29 +22,18 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from ledger.broker import bearer_token
-from ledger.broker.actions import READING, Actions, reading_of, require_incarnation
-from ledger.broker.activity import Activity
-from ledger.broker.admission import BrokerAdmission
-from ledger.broker.append_answers import Replies
-from ledger.broker.append_stream import AppendStream, entries_of
-from ledger.broker.bearer_token import BearerTokenFactory, require_allowed, require_token
-from ledger.broker.cached_reads import CachedReads
-from ledger.broker.error_log import ErrorLog
-from ledger.broker.listening import Listening
-from ledger.broker.live_settings import LiveSettings
-from ledger.broker.wanted_store import MIDDLEWARE, WantedStoreFactory, require_store
-from ledger.broker.wire_errors import to_flight
-from ledger.clock import system_clock_ms
-from ledger.cursor_calls import (
-    CursorState,
-    NameCursor,
-)
-from ledger.entry import entry_rows, parse_entry
-from ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
-from ledger.json_faults import JSON_FAULTS, json_fault
-from ledger.partition_acknowledgement import parts_of, whole_state
-from ledger.protocol import (
+from pyspark_ledger.ledger.broker.actions import READING, Actions, reading_of, require_incarnation
+from pyspark_ledger.ledger.broker.append_stream import AppendStream, Replies, entries_of
+from pyspark_ledger.ledger.broker.error_log import ErrorLog
+from pyspark_ledger.ledger.broker.limits import Activity, BrokerAdmission
+from pyspark_ledger.ledger.broker.listening import Listening
+from pyspark_ledger.ledger.broker.live_settings import LiveSettings
+from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.message.entry import entry_rows, parse_entry
+from pyspark_ledger.ledger.protocol.actions import (
     ACTIONS,
     BLOCK_SCHEMA,
     DECODERS,
@@ -57,11 +46,20 @@ from ledger.protocol import (
     StageCommand,
     Welcome,
 )
-from ledger.read_calls import ReadRequest
-from ledger.run_calls import StagedPart
-from ledger.segment_reader import SegmentBlock
-from ledger.staging import PartFile
-from ledger.store import Store
+from pyspark_ledger.ledger.protocol.commits import StagedPart
+from pyspark_ledger.ledger.protocol.cursors import (
+    CursorState,
+    NameCursor,
+)
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.segment.reader import SegmentBlock
+from pyspark_ledger.ledger.store.partition_acknowledgement import parts_of, whole_state
+from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.transport import tokens
+from pyspark_ledger.ledger.transport.errors import to_flight
+from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.ledger.transport.store_id_header import MIDDLEWARE, WantedStoreFactory, require_store
+from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_allowed, require_token
 
 # What is answered however busy the broker is: else nobody could mend it.
 _ALWAYS = frozenset({"hello", "health", "settings", "settings.change", "shutdown"})
@@ -91,7 +89,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         middleware = {MIDDLEWARE: WantedStoreFactory()}
         if listening.tokens:
-            middleware[bearer_token.MIDDLEWARE] = BearerTokenFactory(listening.tokens)
+            middleware[tokens.MIDDLEWARE] = BearerTokenFactory(listening.tokens)
         self.stopping = stopping
         self._store = store
         self._source = source

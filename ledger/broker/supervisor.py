@@ -1,6 +1,6 @@
 """Keeps an embedded broker alive: starts it as a child and starts it again when it dies without having meant to.
 
-    python -m ledger.broker.supervisor BROKER ARGUMENTS …
+    python -m pyspark_ledger.ledger.broker.supervisor BROKER ARGUMENTS …
 
 Rules
 - Standard library only, so that it costs a few megabytes.

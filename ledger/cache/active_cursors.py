@@ -13,7 +13,7 @@ from typing import Protocol
 
 from sortedcontainers import SortedList
 
-from ledger.position import Position
+from pyspark_ledger.ledger.position import Position
 
 _Placed = tuple[int, int, str]
 

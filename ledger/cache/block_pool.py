@@ -16,12 +16,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ledger.cache.cache_counts import EvictionCounts
-from ledger.cache.cached_span import CachedBlock, CachedSpan
-from ledger.cache.eviction_policy import CacheLimits, EvictionPolicy
-from ledger.cache.lingering_blocks import LingeringBlocks
-from ledger.cache.removal_queue import Remove
-from ledger.clock import Clock
+from pyspark_ledger.ledger.cache.block import CachedBlock
+from pyspark_ledger.ledger.cache.block_storage import LingeringBlocks
+from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy, Remove
+from pyspark_ledger.ledger.cache.ledger_cache import EvictionCounts
+from pyspark_ledger.ledger.cache.range_cache import CachedSpan
+from pyspark_ledger.ledger.clock import Clock
 
 
 class BlockPool:

@@ -1,21 +1,117 @@
-"""One ledger's part of the cache, and the values that reading through it comes to."""
+"""The part of the cache that belongs to one managed ledger: cached ranges, counters, reads in flight.
+
+A *hit* is an entry that was cached when it was asked for. It is *served from memory* if the cache holds its block. It
+is *served by the page cache* if the cache accounts for a block of a local file that was read or written shortly before.
+A *miss* is an entry that was read *from object storage* or *from a local file*.
+
+Rules of the counters
+- Entries and bytes are counted per ledger. The totals are the sums over the ledgers.
+- Only the system knows whether a local file is read from the disk or the page cache.
+- An entry that several readers waited for is one miss, and hits for the others.
+- Prefetched entries count in `ahead_bytes`, and as a miss for the first reader that gets them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ledger.cache.cache_counts import CacheCounts
-from ledger.cache.cached_span import CachedBlock, CachedSpan, Held
-from ledger.cache.ledger_readers import LedgerReaders
-from ledger.cache.pending_reads import PendingReads
-from ledger.cache.range_cache import RangeCache
+from pyspark_ledger.ledger.cache.block import CachedBlock, Held
+from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
+from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache
+from pyspark_ledger.ledger.cache.reads_in_flight import PendingReads
+
+
+@dataclass(slots=True)
+class CacheCounts:
+    """Counters since the broker started."""
+
+    memory_hits: int = 0
+    memory_hit_bytes: int = 0
+    page_cache_hits: int = 0
+    page_cache_hit_bytes: int = 0
+    object_misses: int = 0
+    object_miss_bytes: int = 0
+    file_misses: int = 0
+    file_miss_bytes: int = 0
+    inserted: int = 0
+    evicted: int = 0
+    mapped: int = 0
+    mapped_bytes: int = 0
+    ahead_bytes: int = 0
+    waited_ms: int = 0
+
+    @property
+    def hits(self) -> int:
+        """Entries that were cached."""
+        return self.memory_hits + self.page_cache_hits
+
+    @property
+    def hit_bytes(self) -> int:
+        """Their bytes."""
+        return self.memory_hit_bytes + self.page_cache_hit_bytes
+
+    @property
+    def misses(self) -> int:
+        """Entries that were read from storage, a file or an object."""
+        return self.object_misses + self.file_misses
+
+    @property
+    def miss_bytes(self) -> int:
+        """Their bytes."""
+        return self.object_miss_bytes + self.file_miss_bytes
+
+    def served(self, entries: int, size: int, *, in_memory: bool) -> None:
+        """Count entries that were cached, in memory or as the account of a local file."""
+        if in_memory:
+            self.memory_hits += entries
+            self.memory_hit_bytes += size
+        else:
+            self.page_cache_hits += entries
+            self.page_cache_hit_bytes += size
+
+    def read(self, entries: int, size: int, *, offloaded: bool) -> None:
+        """Count entries that were read from object storage or from a local file."""
+        if offloaded:
+            self.object_misses += entries
+            self.object_miss_bytes += size
+        else:
+            self.file_misses += entries
+            self.file_miss_bytes += size
+
+    def add(self, other: CacheCounts) -> None:
+        """Add the counts of another."""
+        self.memory_hits += other.memory_hits
+        self.memory_hit_bytes += other.memory_hit_bytes
+        self.page_cache_hits += other.page_cache_hits
+        self.page_cache_hit_bytes += other.page_cache_hit_bytes
+        self.object_misses += other.object_misses
+        self.object_miss_bytes += other.object_miss_bytes
+        self.file_misses += other.file_misses
+        self.file_miss_bytes += other.file_miss_bytes
+        self.inserted += other.inserted
+        self.evicted += other.evicted
+        self.mapped += other.mapped
+        self.mapped_bytes += other.mapped_bytes
+        self.ahead_bytes += other.ahead_bytes
+        self.waited_ms += other.waited_ms
+
+
+@dataclass(slots=True)
+class EvictionCounts:
+    """Cost of evictions. `passes` counts size passes; times are in nanoseconds."""
+
+    passes: int = 0
+    nanoseconds: int = 0
+    not_kept: int = 0
+
 
 Load = Callable[[int, int], CachedBlock]
 """Reads entries `[first, end)` of the ledger in question from storage, as one block."""
 
 
-class Part(NamedTuple):
+class BlockPart(NamedTuple):
     """Entries `[first, end)` of a block, and the block's bytes, held, when they are not in the file of the ledger."""
 
     block: CachedBlock
@@ -25,14 +121,14 @@ class Part(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A block that was read, held by whoever waits for it: it may be evicted before they look."""
+    """A block that was read, referenced for its waiting readers: it may be evicted before they use it."""
 
     block: CachedBlock
     held: Held | None
 
 
 class LedgerCache:
-    """What is cached of a ledger, counted of it and read of it now. Under the lock of the whole cache."""
+    """Cache, counters and reads in flight of one ledger. Used with the lock of the whole cache held."""
 
     def __init__(self, cache: RangeCache) -> None:
         self.cache = cache
@@ -42,5 +138,5 @@ class LedgerCache:
 
     @property
     def readers(self) -> LedgerReaders:
-        """Who reads it."""
+        """The readers of the ledger."""
         return self.cache.readers

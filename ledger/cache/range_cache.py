@@ -1,27 +1,73 @@
-"""The cached entries of one managed ledger, by position.
+"""Cached entries of one managed ledger, by position: spans of blocks, which policies decide about.
+
+A *span* is a run of consecutive entries of one block. Usually a span is all of its block, less entries that were cached
+before or were invalidated.
 
 Rules
-- Put if absent: of what is put, only the entries that are not there yet become spans; what is there stays.
-- A range is answered as the pieces that are there, in order, and the sub-ranges that are missing, named.
-- A span is removed by identity: one that was removed already, or replaced, is not removed again.
-- All ranges are half-open. Nothing here locks: `ledger.cache.entry_cache` holds one lock over all of it.
+- Put if absent: only entries that are not cached yet become spans. Cached entries stay.
+- A range is answered as its cached pieces, in order, and its missing sub-ranges.
+- A span is removed by identity. A span that was removed or replaced already is not removed again.
+- All ranges are half-open. This module takes no lock: `ledger.cache.cache` holds one lock over all of it.
 
-Invariants: spans are disjoint; `size` and `entries` are the sums over them; a span's `cache` is this cache.
+Invariants
+- Spans are disjoint; `size` and `entries` are the sums over them.
+- `span.cache` is the range cache that holds the span, and None from the moment of its removal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sortedcontainers import SortedDict
 
-from ledger.cache.cached_span import CachedBlock, CachedSpan, Expectation
-from ledger.cache.ledger_readers import LedgerReaders
-from ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.cache.block import CachedBlock
+from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
+from pyspark_ledger.ledger.position import Position, PositionRange
 
 _FIRST_OF_ALL = (-(2**63), 0)
+
+
+class Expectation(Protocol):
+    """Who knows how often a span is still going to be read."""
+
+    def of(self, span: CachedSpan) -> int:
+        """Reads that are still expected; at most 0 when none is."""
+        ...
+
+
+class CachedSpan:
+    """Entries `[first, end)` of a block, cached at `timestamp_ms`, or given a longer life then."""
+
+    __slots__ = (
+        "accessed", "block", "cache", "end", "first", "ledger_id", "reads", "requeues", "size", "timestamp_ms",
+        "used_ms",
+    )  # fmt: skip
+
+    def __init__(self, block: CachedBlock, first: int, end: int, timestamp_ms: int, reads: Expectation | None) -> None:
+        self.block = block
+        self.ledger_id = block.ledger_id
+        self.first = first
+        self.end = end
+        self.size = block.cut(first, end)[1]
+        self.used_ms = self.timestamp_ms = timestamp_ms
+        self.reads = reads
+        self.requeues = 0
+        self.accessed = False
+        self.cache: RangeCache | None = None
+
+    @property
+    def entries(self) -> int:
+        """How many entries it has."""
+        return self.end - self.first
+
+    def expected_reads(self) -> int:
+        """Reads that are still expected."""
+        return 0 if self.reads is None else self.reads.of(self)
+
+    def __repr__(self) -> str:
+        return f"CachedSpan({self.ledger_id}:[{self.first}, {self.end}), {self.size} bytes)"
 
 
 class Piece(NamedTuple):
@@ -33,21 +79,21 @@ class Piece(NamedTuple):
 
 
 class RangeHit(NamedTuple):
-    """What a range comes to: `found` and `missing` (as pairs `first, end`) are together the range, in order."""
+    """Cached and missing parts of a range: `found` and `missing` (as pairs `first, end`) are together the range."""
 
     found: list[Piece]
     missing: list[tuple[int, int]]
 
 
 class Invalidated(NamedTuple):
-    """The spans that were removed, each with the bytes of its block that went with it; what is left of those cut."""
+    """The removed spans, each with the bytes of its block that became free; and the parts left of cut spans."""
 
     removed: list[tuple[CachedSpan, int]]
     parts: list[CachedSpan]
 
 
 class RangeCache:
-    """The spans of one managed ledger, and who reads it."""
+    """The spans of one managed ledger, and its readers."""
 
     def __init__(self, name: str, readers: LedgerReaders | None = None) -> None:
         self.name = name
@@ -63,9 +109,9 @@ class RangeCache:
         return iter(list(self._spans.values()))
 
     def put(self, block: CachedBlock, timestamp_ms: int, reads: Expectation | None = None) -> list[CachedSpan]:
-        """Cache what of a block is not cached yet; the spans that were made, none when all of it was there.
+        """Cache the entries of a block that are not cached yet; return the new spans.
 
-        What they have to expect are the ledger's readers, unless `reads` says otherwise.
+        Their expected reads are those of the ledger's readers, unless `reads` is given.
         """
         reads = self.readers if reads is None else reads
         added = []
@@ -94,7 +140,7 @@ class RangeCache:
         return RangeHit(found, missing)
 
     def missing(self, ledger_id: int, first: int, end: int) -> list[tuple[int, int]]:
-        """What of `[first, end)` is not cached, as pairs; marks nothing."""
+        """Return the uncached parts of `[first, end)`, as pairs; marks nothing as accessed."""
         missing, at = [], first
         for span in self.overlapping(ledger_id, first, end):
             if span.first > at:
@@ -141,7 +187,7 @@ class RangeCache:
         return sum(self.remove(span) for span in self)
 
     def first(self) -> CachedSpan | None:
-        """The first of all."""
+        """Return the first span, or None."""
         return self._spans.peekitem(0)[1] if self._spans else None
 
     def until(self, position: Position | None) -> Iterator[CachedSpan]:

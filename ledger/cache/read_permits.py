@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ledger.errors import Unavailable
+from pyspark_ledger.ledger.errors import Unavailable
 
 
 class ReadPermits:

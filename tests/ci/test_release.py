@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
     "pyproject.toml": '[project]\nname = "pyspark-ledger"\nversion = "1.2.3"\n',
-    "pyspark_ledger.py": '__version__ = "1.2.3"\n',
+    "ledger/version.py": '__version__ = "1.2.3"\n',
     "CHANGELOG.md": "# Changelog\n\n## [Unreleased]\n\n## [1.2.3] - 2026-11-22\n\n- One.\n\n## [1.2.2] - 2026-11-01\n",
 }
 
@@ -34,6 +34,7 @@ def commit(directory: Path, files: dict[str, str]) -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     (tmp_path / "tools").mkdir()
+    (tmp_path / "ledger").mkdir()
     shutil.copy(ROOT / "tools" / "check_release.py", tmp_path / "tools")
     git(tmp_path, "init", "--quiet")
     commit(tmp_path, FILES)
@@ -64,7 +65,7 @@ def test_a_tag_of_another_form(checkout: Path, tag: tuple[str, ...]) -> None:
     ("file", "text", "said"),
     [
         ("pyproject.toml", '[project]\nversion = "1.2.4"\n', "pyproject.toml has version 1.2.4, the tag 1.2.3"),
-        ("pyspark_ledger.py", '__version__ = "1.2.2"\n', "pyspark_ledger.py has version 1.2.2, the tag 1.2.3"),
+        ("ledger/version.py", '__version__ = "1.2.2"\n', "ledger/version.py has version 1.2.2, the tag 1.2.3"),
         ("CHANGELOG.md", "# Changelog\n", "CHANGELOG.md begins with 'nothing'"),
         ("CHANGELOG.md", "## [Unreleased]\n\n- One.\n\n## [1.2.3] - 2026-11-22\n", "has changes under [Unreleased]"),
         ("CHANGELOG.md", "## [Unreleased]\n\n## [1.2.2] - 2026-11-22\n", "'[1.2.2] - 2026-11-22' below [Unreleased]"),
@@ -81,10 +82,10 @@ def test_a_file_that_disagrees_is_named(checkout: Path, file: str, text: str, sa
 
 def test_a_tree_that_is_not_what_the_tag_names(checkout: Path) -> None:
     (checkout / "left.txt").touch()
-    (checkout / "pyspark_ledger.py").write_text('__version__ = "1.2.3"\n# more\n', encoding="utf-8")
+    (checkout / "ledger/version.py").write_text('__version__ = "1.2.3"\n# more\n', encoding="utf-8")
     status, (line,) = checked(checkout, "v1.2.3")
     assert status == 1
-    assert "the tree is not that of the commit: pyspark_ledger.py, left.txt; commit" in line
+    assert "the tree is not that of the commit: ledger/version.py, left.txt; commit" in line
     commit(checkout, {})
     status, (line,) = checked(checkout, "v1.2.3")
     assert (status, "tag v1.2.3 names commit" in line) == (1, True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connector import tested_versions
+from pyspark_ledger.connector.doctor import tested_versions
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))

@@ -21,27 +21,27 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 from typer.testing import CliRunner
 
-from connector.batch_reader import LedgerBatchReader
-from connector.command import app
-from connector.ledger_read import LedgerRead
-from connector.options import read_options
-from connector.partition_fetch import fetch
-from connector.sink_run import commit_parts, stage_rows
-from connector.sink_target import prepare_target
-from ledger.broker.client import client_for
-from ledger.broker.discovery import BrokerRecord
-from ledger.broker.task_token import TaskClaims, task_token
-from ledger.errors import NotFound, Refused, Unauthenticated
-from ledger.protocol import NameLedger
-from ledger.read_calls import ReadRequest
-from ledger.run_calls import OpenStaging
+from pyspark_ledger.connector.cli.app import app
+from pyspark_ledger.connector.options.options import read_options
+from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
+from pyspark_ledger.connector.read.ledger.scan import LedgerRead
+from pyspark_ledger.connector.read.ledger.task import fetch
+from pyspark_ledger.connector.write.commit import commit_parts, stage_rows
+from pyspark_ledger.connector.write.target import prepare_target
+from pyspark_ledger.ledger.client.client import client_for
+from pyspark_ledger.ledger.errors import NotFound, Refused, Unauthenticated
+from pyspark_ledger.ledger.protocol.actions import NameLedger
+from pyspark_ledger.ledger.protocol.commits import OpenStaging
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from pyspark_ledger.ledger.transport.tokens import TaskClaims, task_token
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "3f0c9b2e71d84a65" * 2
 COLUMNS = StructType([StructField("id", LongType())])
 TASK = """
 import pickle, sys
-from connector.partition_fetch import fetch
+from pyspark_ledger.connector.read.ledger.task import fetch
 parts = pickle.loads(sys.stdin.buffer.read())
 print(sum(batch.num_rows for part in parts for batch in fetch(part)))
 """
@@ -77,7 +77,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     )
     store = directory / "store"
     run_directory = tempfile.mkdtemp(prefix="ledger-run-")
-    served = [sys.executable, "-c", "from connector.command import app; app()", "serve", "--create"]
+    served = [sys.executable, "-c", "from pyspark_ledger.connector.cli.app import app; app()", "serve", "--create"]
     broker = subprocess.Popen(
         [*served, "--store", str(store), "--config", str(directory / "broker.toml")],
         cwd=ROOT,

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import LongType, StructType
 
-from connector.data_source import LedgerSource
-from ledger.api import connect
-from ledger.errors import Refused
-from ledger.ledger import Ledger
-from ledger.store_location import store_location
+from pyspark_ledger.connector.data_source import LedgerSource
+from pyspark_ledger.ledger.api.ledger import Ledger
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.location import store_location
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,8 +98,8 @@ sys.path.insert(0, {str(ROOT)!r})
 import pyspark.sql.datasource, pyspark.sql.streaming
 sys.modules["pyspark.sql.streaming.datasource"] = None
 del pyspark.sql.streaming.datasource
-from connector.data_source import LedgerSource
-from ledger.api import connect
+from pyspark_ledger.connector.data_source import LedgerSource
+from pyspark_ledger.ledger.api.store import connect
 given = {{"path": "orders", "store": {str(store)!r}, "startingPosition": "earliest"}}
 source = LedgerSource(given, "0")
 stream = source.stream_reader(source.schema())
@@ -135,7 +135,7 @@ def test_a_store_that_nobody_named_is_told_once(
 
 def test_it_is_told_once_to_a_driver_whose_workers_come_and_go(tmp_path: Path) -> None:
     """Spark makes sources in new processes; a shell stands for the driver that starts them, one for what forks them."""
-    code = "from connector.announcement import announce; [announce(store) for store in ('/a', '/b', '/a')]"
+    code = "from pyspark_ledger.connector.connection import announce; [announce(store) for store in ('/a', '/b', '/a')]"
     worker = f'PYTHON_WORKER_FACTORY_SOCK_PATH=/socket {sys.executable} -c "{code}"; true'
     daemon = f"PYTHON_WORKER_FACTORY_SOCK_DIR=/ sh -c {shlex.quote(worker)}; true"
     for driver in (f"{worker}; {daemon}; {worker}", daemon):

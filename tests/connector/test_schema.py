@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 from pyspark.testing.objects import ExamplePointUDT
 
-from connector.schema import (
+from pyspark_ledger.connector.schema import (
     METADATA,
     arrow_schema,
     columns_to_write,
@@ -41,8 +41,8 @@ from connector.schema import (
     require_writable,
     spark_schema,
 )
-from ledger.columns import schema_bytes, schema_from_bytes
-from ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.message.columns import schema_bytes, schema_from_bytes
 
 STRICT = StructType(
     [
@@ -54,7 +54,7 @@ STRICT = StructType(
 )
 
 
-def test_registered_columns_are_nullable_to_the_bottom_and_survive_their_bytes() -> None:
+def test_columns_to_write_are_nullable_at_every_level_and_round_trip() -> None:
     columns = columns_to_write(STRICT, "orders")
     assert all(field.nullable for field in columns)
     assert columns.field("tags").type.value_field.nullable
@@ -63,7 +63,7 @@ def test_registered_columns_are_nullable_to_the_bottom_and_survive_their_bytes()
     assert arrow_schema(spark_schema(columns, "orders")) == columns
 
 
-def test_metadata_columns_have_these_names_and_types_in_this_order_also_in_the_docs() -> None:
+def test_metadata_columns_have_documented_names_types_and_order() -> None:
     stated = [
         ("__key", "string"),
         ("__topic", "string"),
@@ -203,7 +203,7 @@ def test_names_of_metadata_columns_are_refused_when_they_are_written() -> None:
             columns_to_write(StructType().add("id", LongType()).add(name, StringType()), "orders")
 
 
-def test_an_interval_that_would_come_back_as_another_type_is_refused_against_itself() -> None:
+def test_interval_that_would_change_its_type_is_refused() -> None:
     given = StructType().add("x", DayTimeIntervalType(0, 0))
     with pytest.raises(Refused, match="column 'x'"):
         require_writable(given, columns_to_write(given, "orders"), "orders")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from connector import tested_versions
-from ledger.errors import LedgerError
+from pyspark_ledger.connector.doctor import tested_versions
+from pyspark_ledger.ledger.errors import LedgerError
 
 ROOT = Path(__file__).resolve().parents[2]
 # These pages are generated or written with what they describe.
@@ -17,7 +17,7 @@ LATER = {"docs/options.md"}
 
 
 def pages() -> list[Path]:
-    return sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
+    return sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
 
 
 def test_every_error_code_is_explained_and_no_other() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger import disk
-from ledger.errors import AlreadyExists, NotFound, Refused, Unavailable
-from ledger.settings import Settings
-from ledger.store import Store
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.errors import AlreadyExists, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
 
 FULL = Path("/dev/full")
 
@@ -207,7 +207,7 @@ def test_a_mapping_is_the_file_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_beginning_to_write_is_a_hint_that_tells_nothing_and_may_be_missing(
+def test_write_back_hint_reports_nothing_and_may_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
     if not known:

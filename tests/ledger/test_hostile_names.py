@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from ledger import cursor_table, partition_record
-from ledger.api import LedgerStore, connect, open_read_only
-from ledger.broker.credentials import Credentials
-from ledger.broker.embedded import connect_store
-from ledger.clock import system_clock_ms
-from ledger.cursor_calls import NameCursor, OpenCursor
-from ledger.errors import LedgerError, NotFound, Refused
-from ledger.position import EARLIEST
-from ledger.protocol import CreateLedger, Empty
-from ledger.settings import Settings
-from ledger.store import Store
+from pyspark_ledger.ledger.api.store import LedgerStore, connect, open_read_only
+from pyspark_ledger.ledger.client.connect import connect_store
+from pyspark_ledger.ledger.client.credentials import Credentials
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.cursor import cursors
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.metadata import partition_records
+from pyspark_ledger.ledger.position import EARLIEST
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.cursors import NameCursor, OpenCursor
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
+from tests.rigs.broker_process import served
 
 HUGE = "x" * 10_000_000
 HIDDEN = ["\u202e", "\u202a", "\u2066", "\u2069", "\u200e", "\u200f", "\u061c", "\u200b", "\ufeff"]
@@ -49,10 +51,9 @@ LOOKUPS: dict[str, Callable[[LedgerStore, str], object]] = {
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerStore]:
-    store = connect(tmp_path_factory.mktemp("hostile") / "store")
-    store.create("orders")
-    yield store
-    store.client.call("shutdown", Empty())
+    with served(tmp_path_factory.mktemp("hostile") / "store") as store:
+        store.create("orders")
+        yield store
 
 
 @pytest.mark.parametrize("use", USES | LOOKUPS)
@@ -89,7 +90,7 @@ def test_the_broker_refuses_what_a_client_did_not(store: LedgerStore) -> None:
     with pytest.raises(Refused, match="length <= 4096"):
         store.client.call("create", CreateLedger(HUGE))
     with pytest.raises(Refused, match="are the broker's"):
-        store.client.call("create", CreateLedger("parts", partitions=2, properties={"ledger.deduplication": "true"}))
+        store.client.call("create", CreateLedger("parts", partitions=2, properties={"ledger.own": "true"}))
     assert store.names() == ["public/default/persistent/orders"]
 
 
@@ -99,7 +100,7 @@ def test_a_name_that_a_store_has_already_is_opened_read_and_deleted(
     """Make the store as an earlier release did, without a look at characters."""
     odd, path = "a\u202eb", tmp_path / "store"
     with monkeypatch.context() as earlier:
-        earlier.setattr(partition_record, "require_new_name", lambda _: None)
+        earlier.setattr(partition_records, "require_new_name", lambda _: None)
         made = Store.open(path, settings=Settings(), clock=system_clock_ms, create=True)
         made.create_ledger(CreateLedger(odd))
         made.close()
@@ -120,7 +121,7 @@ def test_a_cursor_that_a_ledger_has_already_is_opened(tmp_path: Path, monkeypatc
     store.create_ledger(CreateLedger("orders"))
     odd = OpenCursor("orders", "a\u202eb", EARLIEST)
     with monkeypatch.context() as earlier:
-        earlier.setattr(cursor_table, "require_new_cursor_name", lambda *_: None)
+        earlier.setattr(cursors, "require_new_cursor_name", lambda *_: None)
         store.cursors.open(odd)
     assert not store.cursors.open(odd).created
     store.cursors.delete(NameCursor("orders", odd.cursor))

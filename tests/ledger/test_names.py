@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.errors import Refused
-from ledger.names import canonical_name, nearest, pulsar_path, require_new_name, short_name
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.names import canonical_name, nearest, pulsar_path, require_new_name, short_name
 
 PARTS = st.one_of(
     st.sampled_from(["persistent", "public", "default", "orders", "a b", "é", "~", "…"]),
@@ -96,7 +96,7 @@ def test_a_path_is_encoded_as_java_does(topic: str, encoded: str) -> None:
 
 
 @pytest.mark.parametrize("char", ["\u202e", "\u2066", "\u200e", "\u061c", "\u200d", "\u2028", "\x00", "\ud800"])
-def test_a_hidden_character_is_refused_in_a_new_name_and_shown_as_its_code_point(char: str) -> None:
+def test_hidden_character_is_refused_in_a_new_name_and_shown_by_its_code(char: str) -> None:
     with pytest.raises(Refused, match=rf"U\+{ord(char):04X}") as refused:
         require_new_name(f"public/default/persistent/a{char}b")
     assert char not in str(refused.value)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.errors import Refused
-from ledger.partition_routing import (
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.partition_routing import (
     HASHES,
     java_string,
     murmur3_32,

@@ -14,16 +14,16 @@ from typing import Any
 
 import boto3
 import pytest
-from credential_rig import ROLE, Container, Issuer, answering
 from typer.testing import CliRunner
 
-from connector.command import app
-from ledger.api import LedgerStore, connect
-from ledger.broker.discovery import BrokerRecord
-from ledger.broker.embedded import stop_broker
-from ledger.errors import LedgerError, Unauthenticated
-from offload.opened_store import open_object_store
+from pyspark_ledger.connector.cli.app import app
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
+from pyspark_ledger.ledger.client.connect import stop_broker
+from pyspark_ledger.ledger.errors import LedgerError, Unauthenticated
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.rigs.credentials import ROLE, Container, Issuer, answering
 
 Environment = dict[str, str]
 WRONG = "never-the-right-secret"
@@ -190,7 +190,7 @@ def test_wrong_keys_name_the_bucket_where_they_were_found_and_what_to_do(
     assert WRONG.encode() not in shown(store_path)
 
 
-def test_a_broker_that_another_process_started_without_credentials_says_how_it_gets_them(
+def test_broker_without_credentials_says_how_it_gets_them(
     started: Callable[[], LedgerStore], store_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = started()  # somebody else's process

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from connector import cli_bytes
-from connector.command import app
-from ledger.api import LedgerStore, connect
-from ledger.errors import Refused
-from ledger.position import Position
-from ledger.protocol import Empty
-from offload.opened_store import open_object_store
+from pyspark_ledger.connector.cli import dump
+from pyspark_ledger.connector.cli.app import app
+from pyspark_ledger.ledger.api.store import LedgerStore
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
+from tests.rigs.broker_process import served
+from tests.rigs.command import run
 
 PROVIDER = "streaming_examples.s3_server:credentials"
 
@@ -25,15 +26,8 @@ PROVIDER = "streaming_examples.s3_server:credentials"
 @pytest.fixture
 def store(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerStore]:
     monkeypatch.setenv("LEDGER_STORE", str(store_path))
-    opened = connect(store_path)
-    yield opened
-    opened.client.call("shutdown", Empty())
-
-
-def command(*arguments: str, status: int = 0) -> str:
-    result = CliRunner().invoke(app, list(arguments))
-    assert result.exit_code == status, result.output
-    return result.output
+    with served(store_path) as opened:
+        yield opened
 
 
 def test_a_ledger_goes_to_a_bucket_and_is_read_from_it(
@@ -60,7 +54,7 @@ def test_a_ledger_goes_to_a_bucket_and_is_read_from_it(
     assert (metadata["role"], metadata["s3managedledgeroffloaderformatversion"]) == ("data", "1")
     assert metadata["pulsarclustername"] == store.client.store_id or metadata["pulsarclustername"]
     store.delete("orders")
-    command("offload", "missing", status=1)
+    run("offload", "missing", status=1)
 
 
 def test_what_is_in_object_storage_only_is_verified_there(store: LedgerStore, store_path: Path, tmp_path: Path) -> None:
@@ -72,7 +66,7 @@ def test_what_is_in_object_storage_only_is_verified_there(store: LedgerStore, st
     clicks.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
     (gone,) = clicks.trim().local
     assert not (store_path / "ledgers" / f"{gone}.ledger").exists()
-    assert json.loads(command("verify", "--output", "json")) == {clicks.name: 2}
+    assert json.loads(run("verify", "--output", "json")) == {clicks.name: 2}
 
 
 def test_what_is_trimmed_while_it_is_verified_is_no_loss(store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,37 +76,37 @@ def test_what_is_trimmed_while_it_is_verified_is_no_loss(store: LedgerStore, mon
         clicks.seal()
     clicks.append(b"three")
     clicks.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
-    index = cli_bytes._index
+    index = dump._index
 
     def trimmed_first(*asked: Any) -> Any:
-        monkeypatch.setattr(cli_bytes, "_index", index)
+        monkeypatch.setattr(dump, "_index", index)
         assert clicks.trim().ledgers
         return index(*asked)
 
-    monkeypatch.setattr(cli_bytes, "_index", trimmed_first)
+    monkeypatch.setattr(dump, "_index", trimmed_first)
     assert json.loads(CliRunner().invoke(app, ["verify", "--output", "json"]).stdout) == {clicks.name: 1}
 
 
 def test_the_command_offloads_tells_and_sweeps(store: LedgerStore, tmp_path: Path) -> None:
     clicks = store.ledger("clicks")
     clicks.append([{"id": 1}])
-    assert "no offloader is configured" in command("offload", "clicks", status=1)
-    command("settings", "set", "managedLedgerOffloadBucket", str(tmp_path / "objects"))
-    assert command("offload", "clicks", "--status") == f"{clicks.name}: idle; nothing is in object storage yet\n"
+    assert "no offloader is configured" in run("offload", "clicks", status=1)
+    run("settings", "set", "managedLedgerOffloadBucket", str(tmp_path / "objects"))
+    assert run("offload", "clicks", "--status") == f"{clicks.name}: idle; nothing is in object storage yet\n"
     nothing = CliRunner().invoke(app, ["offload", "clicks"])
     assert "0 ledgers in this run, 0 left; nothing is in object storage yet" in nothing.stdout
     assert "bytes" not in nothing.stderr, "a bar of nothing has no total"
-    told = json.loads(command("offload", "clicks", "--seal", "--output", "json"))
+    told = json.loads(run("offload", "clicks", "--seal", "--output", "json"))
     assert (told["state"], told["done"], told["first_left"]) == ("done", [0], [0, 1])
     assert told["bytes_done"] == told["bytes_total"] > 0
-    said = command("offload", "clicks", "--status")
+    said = run("offload", "clicks", "--status")
     assert "1 ledger in this run, 0 left; 1 ledger in object storage (1 of them here, too)" in said
     assert "everything before 0:1 is there" in said
-    assert "0 leftovers" not in command("offload", "clicks", "--sweep")
-    assert "done" in command("offload", "clicks", "--cancel")
-    assert "LEDGER:ENTRY" in command("offload", "clicks", "--until", "x", status=1)
-    assert "different things" in command("offload", "clicks", "--cancel", "--sweep", status=1)
+    assert "0 leftovers" not in run("offload", "clicks", "--sweep")
+    assert "done" in run("offload", "clicks", "--cancel")
+    assert "LEDGER:ENTRY" in run("offload", "clicks", "--until", "x", status=1)
+    assert "different things" in run("offload", "clicks", "--cancel", "--sweep", status=1)
     assert clicks.offload(Position(0, 1)).done == []
-    command("settings", "set", "managedLedgerOffloadDeletionLagMs", "1", status=1)
-    assert "expected a whole number" in command("settings", "set", "maxWaitMillis", "x", status=1)
+    run("settings", "set", "managedLedgerOffloadDeletionLagMs", "1", status=1)
+    assert "expected a whole number" in run("settings", "set", "maxWaitMillis", "x", status=1)
     assert clicks.read().num_rows == 1

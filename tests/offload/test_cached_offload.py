@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from offload_rig import HOUR, OffloadRig
 
-from ledger.broker.cached_reads import CachedReads
-from ledger.broker.offloaded_reads import Reading
-from ledger.cache.policies import POLICIES
-from ledger.entry import parse_entry
-from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.segment_reader import iter_frames
-from ledger.settings import Settings
+from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
+from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
+from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
+from pyspark_ledger.ledger.message.entry import parse_entry
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.segment.reader import iter_frames
+from pyspark_ledger.ledger.settings.broker import Settings
+from tests.rigs.offload import HOUR, OffloadRig
 
 NAME = "public/default/persistent/log"
 TAIL = "public/default/persistent/tail"
@@ -50,7 +50,7 @@ class CachedLog:
         return Position(self.ids[number // 8], number % 8)
 
     def read(self, reader: str, first: int, end: int, block_bytes: int = 300) -> list[bytes]:
-        reading, found = Reading(NAME, reader), list[bytes]()
+        reading, found = ReaderId(NAME, reader), list[bytes]()
         range_ = PositionRange(self.position(first), self.position(end))
         for block in self.rig.store.ledger("log").blocks(range_, block_bytes):
             frames = self.reads.read(block, reading)
@@ -62,7 +62,7 @@ class CachedLog:
     def map_tail(self, reader: str) -> int:
         """Map another log, which lies in local files, as a reader on this host does; its bytes."""
         blocks = self.rig.store.ledger("tail").blocks(PositionRange(EARLIEST, LATEST), 300)
-        self.reads.hand_out(blocks, Reading(TAIL, reader))
+        self.reads.hand_out(blocks, ReaderId(TAIL, reader))
         return sum(block.length for block in blocks)
 
 
@@ -84,11 +84,11 @@ def test_every_reader_reads_and_storage_is_read_once(make: Callable[..., CachedL
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_local_blocks_take_no_room_from_object_storage_nor_the_other_way_round(
+def test_local_and_offloaded_blocks_do_not_evict_each_other(
     make: Callable[..., CachedLog], policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two readers of a tail three times the cache, between two readers of a backlog that fits."""
-    monkeypatch.setattr("ledger.cache.cache_settings._MB", 8000)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 8000)
     log = make(
         managedLedgerCacheSizeMB=1, managedLedgerCacheLocalFilesSizeMB=4, cacheEvictionPolicy=policy, **NEIGHBOURS
     )
@@ -123,13 +123,13 @@ def test_what_a_reader_alone_read_is_kept_where_nobody_needs_the_room(
     assert (log.reads.metrics().misses, log.reads.metrics().hits) == (32, 32)
 
 
-def test_read_permits_are_given_back_when_it_is_read_and_its_memory_counts_until_nobody_has_it(
+def test_read_permits_return_after_the_read_and_memory_after_the_last_use(
     make: Callable[..., CachedLog],
 ) -> None:
     """Pulsar's testReadPermitsReleasedOnlyAfterLastEntryReference is otherwise: see the table in docs/cache.md."""
     log = make(managedLedgerCacheSizeMB=0, managedLedgerMaxReadsInFlightSizeInMB=1)
     block = log.rig.store.ledger("log").blocks(PositionRange(log.position(0), log.position(8)), 10_000)[0]
-    frames = log.reads.read(block, Reading(NAME, "a"))
+    frames = log.reads.read(block, ReaderId(NAME, "a"))
     part = frames.slice(3, 5)
     del frames
     counted = log.reads.metrics()
@@ -146,7 +146,7 @@ def test_threads_read_every_byte_through_a_cache_that_is_too_small(
     """A third of what there is fits; ranges overlap; readers come, settle, are reset and leave. What is above the limit
     is what each of them reads now: at most 2,000 bytes.
     """
-    monkeypatch.setattr("ledger.cache.cache_settings._MB", 600)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 600)
     log = make(managedLedgerCacheSizeMB=1, cacheEvictionPolicy=policy, managedLedgerMaxReadsInFlightSizeInMB=1)
 
     def work(seed: int) -> None:

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from offload_rig import HOUR, OffloadRig
 
-from ledger.cursor_calls import OpenCursor
-from ledger.errors import Fenced
-from ledger.life_calls import ChangePolicy
-from ledger.offload_calls import OffloadPrefix
-from ledger.position import EARLIEST
-from offload.ledger_copies import LedgerCopies
+from pyspark_ledger.ledger.errors import Fenced
+from pyspark_ledger.ledger.position import EARLIEST
+from pyspark_ledger.ledger.protocol.cursors import OpenCursor
+from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix
+from pyspark_ledger.offload.offloader import LedgerCopies
+from tests.rigs.offload import HOUR, OffloadRig
 
 STORE_CALLS = ("put", "begin_upload", "put_part", "complete", "delete", "abort", "get", "get_range", "head")
 
@@ -143,7 +142,7 @@ def test_the_broker_dies_while_it_deletes_what_retention_let_go(rig: OffloadRig,
     assert rig.store._metadata.unwanted.all() == []
 
 
-def test_the_broker_dies_between_saying_that_local_data_are_gone_and_deleting_them(
+def test_broker_killed_before_deleting_unlisted_local_data_deletes_later(
     rig: OffloadRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payloads = rig.fill(2)
@@ -158,7 +157,7 @@ def test_the_broker_dies_between_saying_that_local_data_are_gone_and_deleting_th
     assert rig.local() == {rig.ids()[2]}
 
 
-def test_local_data_that_a_reader_was_about_to_map_are_read_from_the_bucket(rig: OffloadRig) -> None:
+def test_local_data_deleted_before_a_reader_maps_them_are_read_from_bucket(rig: OffloadRig) -> None:
     payloads = rig.fill(1)
     rig.store.policies.change(ChangePolicy("log", values={"managedLedgerOffloadDeletionLagInMillis": 0}))
     rig.offload()
@@ -182,7 +181,7 @@ def test_a_sidecar_that_is_lost_with_the_data_comes_back_from_the_bucket(rig: Of
     assert (rig.path / "ledgers" / "0.index").exists()
 
 
-def test_without_the_object_of_places_the_sidecar_comes_from_the_data_object(
+def test_sidecar_without_its_object_is_made_from_the_data_object(
     make_rig: Callable[..., OffloadRig],
 ) -> None:
     rig = make_rig(places=False)

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from offload_rig import HOUR, Failing, OffloadRig
 
-from ledger.errors import Refused
-from ledger.life_calls import ChangePolicy
-from ledger.position import Position
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
+from tests.rigs.offload import HOUR, Failing, OffloadRig
 
 
 # testAutoTriggerOffload

@@ -10,15 +10,15 @@ import threading
 import uuid
 
 import pytest
-from offload_rig import HOUR, Failing, OffloadRig
 
-from ledger.errors import NotFound, Refused, Unavailable
-from ledger.ledger_offloader import NoOffloader
-from ledger.offload_calls import OffloadPrefix
-from ledger.offload_context import Attempt, Driver
-from ledger.offloaded_segment import OffloadedSegment
-from ledger.position import EARLIEST, LATEST, Position
-from offload.object_key import ObjectKey
+from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
+from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
+from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
+from pyspark_ledger.ledger.tiering.offloader import NoOffloader
+from pyspark_ledger.offload.format.object_names import ObjectKey
+from tests.rigs.offload import HOUR, Failing, OffloadRig
 
 
 # testNullOffloader
@@ -137,7 +137,7 @@ def test_one_ledger_that_fails_does_not_keep_the_others(rig: OffloadRig, bad: in
     assert rig.contents() == payloads
 
 
-def test_the_call_for_a_prefix_raises_the_first_failure_after_all_were_tried(rig: OffloadRig) -> None:
+def test_offload_prefix_raises_the_first_failure_after_trying_all(rig: OffloadRig) -> None:
     rig.fill(3)
     first, second, third, last = rig.ids()
     Failing(rig, first, second)
@@ -180,7 +180,7 @@ def test_an_attempt_that_another_one_replaced_is_not_completed(rig: OffloadRig) 
     (sealed, _) = rig.ids()
     failing = Failing(rig)
     log = rig.store.ledger("log")
-    failing.before = lambda _: log.prepare_offload(sealed, Attempt(uuid.uuid4(), rig.copies.driver))
+    failing.before = lambda _: log.prepare_offload(sealed, OffloadAttempt(uuid.uuid4(), rig.copies.driver))
     status = rig.offload()
     assert "was to be completed" in status.failure
     assert rig.complete() == []
@@ -302,9 +302,9 @@ def test_a_run_is_cancelled_between_ledgers_and_inside_of_one(rig: OffloadRig) -
 def test_a_ledger_that_is_gone_is_not_prepared(rig: OffloadRig) -> None:
     rig.fill(1)
     with pytest.raises(NotFound, match="has no ledger 99 any more"):
-        rig.store.ledger("log").prepare_offload(99, Attempt(uuid.uuid4(), rig.copies.driver))
+        rig.store.ledger("log").prepare_offload(99, OffloadAttempt(uuid.uuid4(), rig.copies.driver))
     with pytest.raises(Refused, match="is open"):
-        rig.store.ledger("log").prepare_offload(rig.ids()[-1], Attempt(uuid.uuid4(), rig.copies.driver))
+        rig.store.ledger("log").prepare_offload(rig.ids()[-1], OffloadAttempt(uuid.uuid4(), rig.copies.driver))
 
 
 # OffloadPrefixReadTest.testOffloadRead

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ledger.api import connect
-from ledger.protocol import Empty
-from offload.bucket_listing import read_catalogue
-from offload.opened_store import open_object_store
-from tests.connector.test_bucket_read import rows
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.offload.bucket.listing import read_catalogue
+from pyspark_ledger.offload.storage.factory import open_object_store
+from tests.rigs.scan import read_bucket as rows
 
 FIRST = {"type": "record", "name": "Click", "fields": [{"name": "user", "type": "string"}]}
 SECOND = {**FIRST, "fields": [*FIRST["fields"], {"name": "at", "type": ["null", "long"], "default": None}]}

@@ -6,20 +6,20 @@ them, the objects that are fetched counted, a clock moved by hand where time mat
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
-from offload_rig import HOUR, OffloadRig
 
-from ledger.broker.cached_reads import CachedReads
-from ledger.broker.offloaded_reads import Reading
-from ledger.entry import parse_entry
-from ledger.errors import Unavailable
-from ledger.hint_calls import HintedRange, HintReads
-from ledger.position import Position, PositionRange
-from ledger.segment_reader import SegmentBlock, iter_frames
-from ledger.settings import Settings
+from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
+from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
+from pyspark_ledger.ledger.errors import Unavailable
+from pyspark_ledger.ledger.message.entry import parse_entry
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.protocol.reads import HintedRange, HintReads
+from pyspark_ledger.ledger.segment.reader import SegmentBlock, iter_frames
+from pyspark_ledger.ledger.settings.broker import Settings
+from tests.rigs.deadline import wait_until
+from tests.rigs.offload import HOUR, OffloadRig
 
 NAME = "public/default/persistent/log"
 ALIVE_MS = 10**6
@@ -73,7 +73,7 @@ class HintedLog:
 
     def read(self, reader: str, first: int, end: int) -> None:
         """As `DoGet` does; every byte is compared."""
-        reading, found = Reading(NAME, reader), list[bytes]()
+        reading, found = ReaderId(NAME, reader), list[bytes]()
         blocks = self.blocks(first, end)
         self.reads.begins(blocks, reading)
         for block in blocks:
@@ -88,19 +88,12 @@ class HintedLog:
 
     def settled(self) -> None:
         """Wait until nothing is read ahead any more."""
-        wait_for(lambda: self.reads.hints.ahead._threads == 0)
-
-
-def wait_for(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.002)
+        wait_until(lambda: self.reads.hints.ahead._threads == 0)
 
 
 @pytest.fixture
 def make(rig: OffloadRig, monkeypatch: pytest.MonkeyPatch) -> Callable[..., HintedLog]:
-    monkeypatch.setattr("ledger.broker.offloaded_reads.UNIT_LEAST", 1)
+    monkeypatch.setattr("pyspark_ledger.ledger.broker.reads.offloaded_reads.UNIT_LEAST", 1)
     return lambda **settings: HintedLog(rig, **settings)
 
 
@@ -108,7 +101,7 @@ def test_what_is_hinted_is_there_when_it_is_asked_for(make: Callable[..., Hinted
     log = make()
     log.follow("a")
     assert log.hint("a", 0, 32) == 0
-    wait_for(lambda: log.entries() == 32)
+    wait_until(lambda: log.entries() == 32)
     counted = log.reads.metrics()
     assert (counted.hits, counted.misses) == (0, 0)  # nobody has got any of it
     assert log.reads.cache.ledger(NAME).counts.ahead_bytes == counted.size_bytes
@@ -129,7 +122,7 @@ def test_nothing_is_fetched_but_what_was_hinted_and_that_once(make: Callable[...
         log.follow(name, 4)
         log.hint(name, 4, 20)
     log.settled()
-    wait_for(lambda: log.entries() == 16)
+    wait_until(lambda: log.entries() == 16)
     assert sum(length for _, length in log.fetched) == sum(block.length for block in log.blocks(4, 20))
     for name in "abc":
         log.read(name, 4, 20)
@@ -140,8 +133,8 @@ def test_a_reader_that_hints_nothing_is_read_ahead_for_when_it_asks(make: Callab
     log = make()
     log.follow("a")
     blocks = log.blocks(0, 32)
-    log.reads.begins(blocks, Reading(NAME, "a"))
-    wait_for(lambda: log.entries() == 32 - blocks[0].entries)  # all but the first, which it reads itself
+    log.reads.begins(blocks, ReaderId(NAME, "a"))
+    wait_until(lambda: log.entries() == 32 - blocks[0].entries)  # all but the first, which it reads itself
     log.read("a", 0, 32)
     assert log.reads.metrics().misses == 32
 
@@ -149,7 +142,7 @@ def test_a_reader_that_hints_nothing_is_read_ahead_for_when_it_asks(make: Callab
 def test_what_is_ahead_is_bounded_and_goes_on_when_it_is_read(
     make: Callable[..., HintedLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ledger.cache.cache_settings._MB", 4000)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 4000)
     log = make(managedLedgerCacheSizeMB=1, managedLedgerOffloadReadThreads=1)
     log.follow("a")
     log.hint("a", 0, 32)
@@ -171,7 +164,7 @@ def test_what_was_planned_is_forgotten_with_its_reader(make: Callable[..., Hinte
     assert not log.reads.hints.ahead._plans
     log = make()
     log.follow("a")
-    log.reads.hints.ahead.plan(Reading(NAME, "a"), log.blocks(0, 32))
+    log.reads.hints.ahead.plan(ReaderId(NAME, "a"), log.blocks(0, 32))
     log.settled()
     assert log.reads.hints.ahead._plans
     log.reads.leave(NAME, "a")
@@ -228,7 +221,7 @@ def test_a_ledger_that_is_gone_is_passed_over(make: Callable[..., HintedLog]) ->
     log.follow("a")
     gone = HintedRange("public/default/persistent/gone", log.range(0, 8))
     assert log.reads.hint(HintReads("a", [gone, HintedRange(NAME, log.range(0, 8))])).wait_ms == 0
-    wait_for(lambda: log.entries() == 8)
+    wait_until(lambda: log.entries() == 8)
 
 
 @pytest.mark.parametrize("paced", [True, False])
@@ -236,7 +229,7 @@ def test_who_runs_away_waits_for_those_close_behind(
     make: Callable[..., HintedLog], monkeypatch: pytest.MonkeyPatch, *, paced: bool
 ) -> None:
     """A cache of half of what there is: the first is at 20 of 32 when the other begins, at the same pace."""
-    monkeypatch.setattr("ledger.cache.cache_settings._MB", 1600)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 1600)
     log = make(managedLedgerCacheSizeMB=1)
     log.follow("first")
     left = sum(block.length for block in log.blocks(0, 32))
@@ -261,7 +254,7 @@ def test_who_runs_away_waits_for_those_close_behind(
 def test_who_waits_reads_nothing_ahead_and_a_setting_turns_it_off(
     make: Callable[..., HintedLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ledger.broker.read_hints.wait_ms", lambda *_: 50)
+    monkeypatch.setattr("pyspark_ledger.ledger.broker.reads.prefetch_planner.wait_ms", lambda *_: 50)
     log = make()
     log.follow("a")
     assert log.hint("a", 0, 32) == 50
@@ -269,4 +262,4 @@ def test_who_waits_reads_nothing_ahead_and_a_setting_turns_it_off(
     assert log.entries() == 0
     log.reads.change(Settings.of({"managedLedgerCachePacingPercent": 0}))
     assert log.hint("a", 0, 32) == 0
-    wait_for(lambda: log.entries() == 32)
+    wait_until(lambda: log.entries() == 32)

@@ -16,10 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = r"""
 import gc, json, os, subprocess, sys, zlib
 from pathlib import Path
-from ledger.api import connect
-from ledger.entry import encode_entry
-from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import ChangeSetting, CreateLedger, Empty
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.message.entry import encode_entry
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, Empty
 
 base = Path(sys.argv[1])
 store = connect(base / "store", create=True)
@@ -52,11 +52,11 @@ finally:
 """
 READING = r"""
 import sys, zlib
-from ledger.api import connect
-from ledger.cursor_calls import AcquireLease, OpenCursor
-from ledger.position import EARLIEST, LATEST, PositionRange
-from ledger.read_calls import ReadRequest
-from ledger.segment_reader import iter_frames
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.protocol.cursors import AcquireLease, OpenCursor
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.segment.reader import iter_frames
 
 client, name, mapped = connect(sys.argv[1]).client, "r" + sys.argv[2], 0
 client.open_cursor(OpenCursor("big", name, EARLIEST))

@@ -18,22 +18,24 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from offload_rig import HOUR, OffloadRig
 
-from ledger.api import LedgerStore, connect
-from ledger.broker.block_source import FrameBlock, block_of
-from ledger.broker.cached_reads import CachedReads
-from ledger.broker.offloaded_reads import Reading
-from ledger.cache.shared_blocks import SharedBlocks
-from ledger.entry import encode_entry, parse_entry
-from ledger.errors import NotFound
-from ledger.ledger import Ledger
-from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from ledger.protocol import ChangeSetting, CreateLedger, Empty
-from ledger.read_calls import BlockPlace, ReadRequest
-from ledger.segment_reader import iter_frames
-from ledger.settings import Settings
+from pyspark_ledger.ledger.api.ledger import Ledger
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
+from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
+from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
+from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks
+from pyspark_ledger.ledger.client.block_reader import FrameBlock, block_of
+from pyspark_ledger.ledger.errors import NotFound
+from pyspark_ledger.ledger.message.entry import encode_entry, parse_entry
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, Empty
+from pyspark_ledger.ledger.protocol.reads import BlockPlace, ReadRequest
+from pyspark_ledger.ledger.segment.reader import iter_frames
+from pyspark_ledger.ledger.settings.broker import Settings
+from tests.rigs.deadline import wait_until
+from tests.rigs.entry import parsed
+from tests.rigs.offload import HOUR, OffloadRig
 
 NAME = "public/default/persistent/log"
 SHM = Path("/dev/shm")  # noqa: S108 — where blocks are
@@ -60,7 +62,9 @@ class SharedLog:
         return PositionRange(Position(self.ids[first // 8], first % 8), Position(self.ids[end // 8], end % 8))
 
     def places(self, reader: str, first: int, end: int) -> list[BlockPlace]:
-        return self.reads.share(self.rig.store.ledger("log").blocks(self.range(first, end), 300), Reading(NAME, reader))
+        return self.reads.share(
+            self.rig.store.ledger("log").blocks(self.range(first, end), 300), ReaderId(NAME, reader)
+        )
 
     def mapped(self, reader: str, first: int, end: int) -> list[bytes]:
         """Everything of a range, asked for again and again."""
@@ -73,14 +77,12 @@ class SharedLog:
 
 
 def payloads_of(place: BlockPlace) -> list[bytes]:
-    block = block_of(place)
-    frames = iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries)
-    return [bytes(parse_entry(frame, str(entry_id)).payload) for entry_id, frame in frames]
+    return [bytes(entry.payload) for _, entry in parsed(block_of(place))]
 
 
 @pytest.fixture
 def make(rig: OffloadRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SharedLog]:
-    monkeypatch.setattr("ledger.broker.offloaded_reads.UNIT_LEAST", 1)
+    monkeypatch.setattr("pyspark_ledger.ledger.broker.reads.offloaded_reads.UNIT_LEAST", 1)
     (tmp_path / "shm").mkdir()
     return lambda root=tmp_path / "shm", **settings: SharedLog(rig, root, **settings)
 
@@ -97,7 +99,7 @@ def test_readers_map_what_was_read_once(make: Callable[..., SharedLog]) -> None:
 
 
 def test_a_few_blocks_are_answered_at_a_time(make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledger.broker.shared_reads._WINDOW_BYTES", 400)
+    monkeypatch.setattr("pyspark_ledger.ledger.broker.reads.shared_memory_reads._WINDOW_BYTES", 400)
     log = make()
     places = log.places("a", 0, 32)
     assert 0 < sum(place.entries for place in places) < 32
@@ -123,11 +125,11 @@ def test_what_was_answered_is_there_when_it_is_mapped_and_goes_then(make: Callab
 
 
 @pytest.mark.parametrize("let_go", [True, False])
-def test_while_readers_have_half_of_the_limit_in_their_hands_blocks_are_sent(
+def test_blocks_are_sent_while_readers_pin_half_of_the_limit(
     make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch, *, let_go: bool
 ) -> None:
     """Whether the cache let go of what they have, or has it, too."""
-    monkeypatch.setattr("ledger.cache.cache_settings._MB", 1600)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 1600)
     log = make(managedLedgerCacheSizeMB=1)
     cache = log.reads.cache
     kept = [block_of(place) for first in range(0, 16, 2) for place in log.places("slow", first, first + 2)]
@@ -151,7 +153,7 @@ def test_while_readers_have_half_of_the_limit_in_their_hands_blocks_are_sent(
 def test_a_reader_that_keeps_all_it_reads_leaves_room_for_others(
     make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ledger.cache.cache_settings._MB", 1600)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 1600)
     log = make(managedLedgerCacheSizeMB=1)
     kept = list[FrameBlock]()
     for number in range(32):
@@ -165,13 +167,12 @@ def test_a_reader_that_keeps_all_it_reads_leaves_room_for_others(
     before = log.reads.metrics()
     for name in "ab":
         for block in log.rig.store.ledger("log").blocks(log.range(24, 30), 300):
-            log.reads.read(block, Reading(NAME, name))
-            log.reads.served([block], Reading(NAME, name))
+            log.reads.read(block, ReaderId(NAME, name))
+            log.reads.served([block], ReaderId(NAME, name))
     after = log.reads.metrics()
     assert (after.misses - before.misses, after.hits - before.hits) == (6, 6)
     for block in kept:
-        for _, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
-            parse_entry(frame, "kept")
+        assert list(parsed(block))
 
 
 @pytest.mark.parametrize("root", ["missing", "full"])
@@ -191,7 +192,7 @@ def test_without_shared_memory_blocks_are_sent(make: Callable[..., SharedLog], t
         assert log.places("a", len(found), 32) == []
         rest = PositionRange(Position(log.ids[len(found) // 8], len(found) % 8), Position(log.ids[-1], 0))
         for block in log.rig.store.ledger("log").blocks(rest, 300):
-            frames = log.reads.read(block, Reading(NAME, "a"))
+            frames = log.reads.read(block, ReaderId(NAME, "a"))
             for entry_id, frame in iter_frames(frames, block.ledger_id, block.first_entry, block.entries):
                 found.append(bytes(parse_entry(frame, str(entry_id)).payload))
         assert found == log.payloads[:32]
@@ -224,14 +225,7 @@ def offloaded_notes(store: LedgerStore, objects: Path) -> Ledger:
     return notes
 
 
-def wait_for(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-def test_what_was_let_go_of_is_free_when_its_last_reader_is_gone_though_nobody_asks_anything(
+def test_evicted_blocks_are_free_once_their_last_reader_is_gone(
     store: LedgerStore, store_path: Path, tmp_path: Path
 ) -> None:
     offloaded_notes(store, tmp_path / "objects")
@@ -247,13 +241,13 @@ def test_what_was_let_go_of_is_free_when_its_last_reader_is_gone_though_nobody_a
                 links.append(str(path.readlink()))
         return [link for link in links if ".block" in link]
 
-    wait_for(lambda: bool(held()) and all(link.endswith("(deleted)") for link in held()))
+    wait_until(lambda: bool(held()) and all(link.endswith("(deleted)") for link in held()))
     del blocks
     gc.collect()
-    wait_for(lambda: not held())
+    wait_until(lambda: not held())
 
 
-def test_what_readers_have_mapped_counts_at_the_broker_that_follows_a_killed_one(
+def test_mapped_blocks_of_readers_count_at_the_broker_after_a_killed_one(
     store: LedgerStore, store_path: Path, tmp_path: Path
 ) -> None:
     offloaded_notes(store, tmp_path / "objects")
@@ -272,7 +266,7 @@ def test_what_readers_have_mapped_counts_at_the_broker_that_follows_a_killed_one
     assert entries == list(range(300))
     del blocks
     gc.collect()
-    wait_for(lambda: client.call("cache", Empty()).lingering_bytes == 0)
+    wait_until(lambda: client.call("cache", Empty()).lingering_bytes == 0)
 
 
 def test_rows_that_are_kept_hold_no_block(store: LedgerStore, tmp_path: Path) -> None:
@@ -281,16 +275,16 @@ def test_rows_that_are_kept_hold_no_block(store: LedgerStore, tmp_path: Path) ->
     rows = notes.read()
     assert client.call("cache", Empty()).mapped_entries == 300
     client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 0))
-    wait_for(lambda: client.call("cache", Empty()).lingering_bytes == 0)  # what was answered is kept for two seconds
+    wait_until(lambda: client.call("cache", Empty()).lingering_bytes == 0)  # what was answered is kept for two seconds
     assert [len(row["note"]) for row in rows.to_pylist()] == list(range(300))
 
 
 HAMMER = """
 import random, sys, zlib
-from ledger.api import connect
-from ledger.position import Position, PositionRange
-from ledger.read_calls import ReadRequest
-from ledger.segment_reader import iter_frames
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.segment.reader import iter_frames
 client, dice = connect(sys.argv[1]).client, random.Random(int(sys.argv[2]))
 segment = client.describe("big").segments[0]
 mapped = 0
@@ -314,10 +308,10 @@ print(mapped)
 
 STOPPING = """
 import os, signal, sys, zlib
-from ledger.api import connect
-from ledger.position import EARLIEST, LATEST, PositionRange
-from ledger.read_calls import ReadRequest
-from ledger.segment_reader import iter_frames
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.segment.reader import iter_frames
 client = connect(sys.argv[1]).client
 kept = list(client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST), max_block_bytes=1_000_000)))
 os.kill(os.getpid(), signal.SIGSTOP)
@@ -370,15 +364,13 @@ def test_processes_hammer_a_small_cache_and_compare_every_byte(big: LedgerStore,
     assert sum(map(int, mapped)) > 0
     counted = client.call("cache", Empty())
     assert counted.size_bytes - counted.lingering_bytes <= 16 * _MB
-    wait_for(lambda: client.call("cache", Empty()).lingering_bytes == 0)
+    wait_until(lambda: client.call("cache", Empty()).lingering_bytes == 0)
     assert (
         sum(block.entries for block in client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST)))) == 120
     )
 
 
-def test_a_reader_that_is_stopped_with_all_it_read_keeps_its_bytes_and_leaves_others_the_rest(
-    big: LedgerStore, store_path: Path
-) -> None:
+def test_stopped_reader_keeps_its_bytes_and_leaves_others_the_rest(big: LedgerStore, store_path: Path) -> None:
     client = big.client
     command = [sys.executable, "-c", STOPPING, str(store_path)]
     stopped = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -402,6 +394,6 @@ def test_a_reader_that_is_stopped_with_all_it_read_keeps_its_bytes_and_leaves_ot
     entries, mapped = map(int, stopped.communicate(timeout=60)[0].split())
     assert entries == 120
     assert 4 * _MB < mapped <= 10 * _MB  # half of the limit, and the answer that passed it
-    wait_for(lambda: client.call("cache", Empty()).lingering_bytes == 0)
+    wait_until(lambda: client.call("cache", Empty()).lingering_bytes == 0)
     blocks = client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST)))
     assert all([block.mapped for block in blocks])  # noqa: C419 — as they come, none is kept

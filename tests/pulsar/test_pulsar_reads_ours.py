@@ -10,21 +10,19 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ledger.api import LedgerStore, connect
-from ledger.protocol import Empty
-from offload.bucket_listing import read_catalogue
-from offload.bucket_log import segment_spans
-from offload.catalogue import Catalogue
-from offload.frame_stream import stream_frames
-from offload.object_store import ObjectStore
-from offload.opened_store import open_object_store
+from pyspark_ledger.ledger.api.store import LedgerStore
+from pyspark_ledger.offload.bucket.catalogue import Catalogue
+from pyspark_ledger.offload.bucket.frames import stream_frames
+from pyspark_ledger.offload.bucket.listing import read_catalogue
+from pyspark_ledger.offload.bucket.topic_log import segment_spans
+from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.storage.object_store import ObjectStore
 from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
-from tests.ledger.test_fixtures_pulsar import ROOT as FIXTURES
+from tests.ledger.message.test_fixtures_pulsar import ROOT as FIXTURES
 
 ROOT = Path(__file__).resolve().parents[2]
 PULSAR = ROOT / "build" / "pulsar"
@@ -38,13 +36,6 @@ pytestmark = pytest.mark.pulsar
 def classpath() -> str:
     subprocess.run([ROOT / "tools" / "pulsar" / "fetch.sh"], check=True)
     return f"{PULSAR}/classes:{PULSAR}/nar:{PULSAR}/nar/META-INF/bundled-dependencies/*:{PULSAR}/lib/*"
-
-
-@pytest.fixture
-def store(store_path: Path) -> Iterator[LedgerStore]:
-    opened = connect(store_path)
-    yield opened
-    opened.client.call("shutdown", Empty())
 
 
 def as_pulsar_reads(classpath: str, server: S3Server, bucket: str, keys: list[str]) -> list[str]:

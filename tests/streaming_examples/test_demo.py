@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ledger.errors import Unavailable
+from pyspark_ledger.ledger.errors import Unavailable
 from streaming_examples import demo
 
 

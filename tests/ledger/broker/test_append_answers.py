@@ -15,11 +15,11 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from ledger.broker.append_answers import AppendAnswers
-from ledger.errors import Unavailable
-from ledger.managed_ledger import AppendedPart
-from ledger.position import Position
-from ledger.protocol import Appended
+from pyspark_ledger.ledger.broker.append_stream import AppendAnswers
+from pyspark_ledger.ledger.errors import Unavailable
+from pyspark_ledger.ledger.log.managed_ledger import AppendedPart
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.actions import Appended
 
 _SECONDS = 60
 
@@ -88,7 +88,7 @@ def test_who_completes_an_append_tells_and_in_the_order_of_sending() -> None:
         assert taken(told, 3) == [0, 1, 2]
 
 
-def test_who_completes_an_append_does_not_wait_for_a_producer_that_does_not_read() -> None:
+def test_completing_an_append_does_not_wait_for_a_stuck_producer() -> None:
     replies = Narrow(1)
     with answers_to(replies) as (answers, told):
         for number, future in enumerate(parts(answers, 4)):
@@ -132,7 +132,7 @@ def test_a_failure_is_told_when_it_is_known_and_nothing_after_it(room: int) -> N
         assert isinstance(answers.error, Unavailable)
 
 
-def test_a_producer_that_is_gone_is_an_error_of_the_stream_and_everything_is_let_go() -> None:
+def test_vanished_producer_fails_its_stream_and_releases_everything() -> None:
     class Gone(Narrow):
         def write_at_once(self, message: bytes) -> bool:
             raise Unavailable("the producer is gone")

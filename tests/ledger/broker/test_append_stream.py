@@ -15,13 +15,13 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from ledger.broker.admission import InFlightBytes
-from ledger.broker.append_stream import AppendStream
-from ledger.deduplication import AppendSession
-from ledger.errors import Corrupt, Refused, Unavailable
-from ledger.managed_ledger import AppendedPart
-from ledger.position import Position
-from ledger.protocol import Appended, CreateLedger
+from pyspark_ledger.ledger.broker.append_stream import AppendStream
+from pyspark_ledger.ledger.broker.limits import InFlightBytes
+from pyspark_ledger.ledger.errors import Corrupt, Refused, Unavailable
+from pyspark_ledger.ledger.log.deduplication import AppendSession
+from pyspark_ledger.ledger.log.managed_ledger import AppendedPart
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.actions import Appended, CreateLedger
 
 Rig = Any
 MakeEntry = Callable[..., bytes]
@@ -90,7 +90,7 @@ def test_an_append_that_failed_before_a_refused_one_is_the_error() -> None:
     assert [(reply.entries, reply.error.message) for reply in replies.sent if reply.error] == [(0, "the disk is gone")]
 
 
-def test_a_client_that_went_away_ends_the_stream_though_its_entries_are_written() -> None:
+def test_stream_of_a_vanished_client_ends_and_its_entries_are_written() -> None:
     class Gone(Replies):
         def write(self, message: bytes) -> None:
             raise pa.ArrowInvalid("nobody reads this")
@@ -109,7 +109,7 @@ def test_a_client_that_went_away_ends_the_stream_though_its_entries_are_written(
         AppendStream(log, Gone(), 1, InFlightBytes(lambda: 1000)).serve(settled())
 
 
-def test_a_stream_ends_when_its_last_answer_is_counted_and_gives_back_what_it_took_once(
+def test_stream_end_releases_bytes_once_after_the_last_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who completes the last append is slow to say so, and the producer has hung up meanwhile."""

@@ -7,31 +7,33 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connector.subscription import Heartbeat
-from ledger.broker import append_door, read_ahead
-from ledger.broker.append_door import AppendDoor
-from ledger.broker.cached_reads import CachedReads
-from ledger.broker.offloaded_reads import Reading
-from ledger.broker.read_ahead import ReadAhead
-from ledger.clock import monotonic_ms
-from ledger.errors import LedgerError, NotFound, Unavailable
-from ledger.metadata_file import MetadataFile
-from ledger.offload_calls import OffloadPrefix
-from ledger.position import Position
-from ledger.record_tables import RecordTable
-from ledger.segment_reader import SegmentBlock
-from ledger.settings import Settings
-from tests.ledger.cursor_rig import CursorRig
-from tests.ledger.log_rig import NOW, contents, entry
-from tests.ledger.store_rig import create, open_store
-from tests.offload.offload_rig import OffloadRig
+from pyspark_ledger.connector.read.ledger.subscription import Heartbeat
+from pyspark_ledger.ledger.broker import append_socket
+from pyspark_ledger.ledger.broker.append_socket import AppendDoor
+from pyspark_ledger.ledger.broker.reads import prefetcher
+from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
+from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
+from pyspark_ledger.ledger.broker.reads.prefetcher import BrokerPrefetcher
+from pyspark_ledger.ledger.clock import monotonic_ms
+from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.record_tables import RecordTable
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Unavailable
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
+from pyspark_ledger.ledger.segment.reader import SegmentBlock
+from pyspark_ledger.ledger.settings.broker import Settings
+from tests.rigs.cursors import CursorRig
+from tests.rigs.deadline import wait_until
+from tests.rigs.entry import entry
+from tests.rigs.log import NOW, contents
+from tests.rigs.offload import OffloadRig
+from tests.rigs.store import create, open_store
 
 SECONDS = 60
 
@@ -50,13 +52,6 @@ class Once:
             raise self.error
         self.repeated.set()
         return self.real(*arguments, **named)
-
-
-def until(reached: Callable[[], object]) -> None:
-    end = time.monotonic() + SECONDS
-    while not reached():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def in_time(work: Callable[[], object]) -> object:
@@ -136,24 +131,24 @@ class Reads:
         return True
 
 
-def planned(ahead: ReadAhead, reader: str) -> None:
+def planned(ahead: BrokerPrefetcher, reader: str) -> None:
     block = SegmentBlock(0, 0, 1, Path("none"), 0, 10, Remote())  # type: ignore[arg-type]
-    ahead.plan(Reading("orders", reader), [block])
+    ahead.plan(ReaderId("orders", reader), [block])
 
 
 @pytest.mark.parametrize("step", ["fetch", "start"])
 def test_blocks_are_read_ahead_after_an_error(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """With the only thread there may be."""
     reads = Reads()
-    ahead = ReadAhead(reads, lambda: 1000, lambda: 1)  # type: ignore[arg-type]
+    ahead = BrokerPrefetcher(reads, lambda: 1000, lambda: 1)  # type: ignore[arg-type]
     if step == "start":
         reads.ahead.calls = 1
         with monkeypatch.context() as patch:
-            patch.setattr(read_ahead.threading.Thread, "start", Once(lambda *_: None, RuntimeError("no thread")))
+            patch.setattr(prefetcher.threading.Thread, "start", Once(lambda *_: None, RuntimeError("no thread")))
             planned(ahead, "a")
     else:
         planned(ahead, "a")
-    until(lambda: not ahead._threads)
+    wait_until(lambda: not ahead._threads)
     planned(ahead, "b")
     assert reads.ahead.repeated.wait(SECONDS)
 
@@ -174,7 +169,7 @@ def test_cursors_are_flushed_after_an_error_and_beside_one_that_fails(
     monkeypatch.setattr(table, "_flush", flush)
     table.start()
     assert flush.repeated.wait(SECONDS)
-    until(lambda: not held.is_dirty)
+    wait_until(lambda: not held.is_dirty)
     assert "nobody foresaw" in caplog.text
     rig.store.close()
 
@@ -224,10 +219,10 @@ def test_who_waits_for_an_offload_is_told_that_the_broker_leaves(
     assert inside.wait(SECONDS)
     waiting = threading.Thread(target=lambda: desk.offload_prefix("other", Position(9, 0)), daemon=True)
     waiting.start()
-    until(lambda: desk._waiting)
+    wait_until(lambda: desk._waiting)
     stopping = threading.Thread(target=desk.stop, daemon=True)
     stopping.start()
-    until(lambda: desk._stopped)
+    wait_until(lambda: desk._stopped)
     free.set()
     stopping.join(SECONDS)
     waiting.join(SECONDS)
@@ -237,7 +232,7 @@ def test_who_waits_for_an_offload_is_told_that_the_broker_leaves(
 
 def test_the_door_for_producers_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     met = threading.Event()
-    monkeypatch.setattr(append_door, "_SHORT_SECONDS", 0.01)
+    monkeypatch.setattr(append_socket, "_SHORT_SECONDS", 0.01)
     real = AppendDoor._accept
 
     def accept(door: AppendDoor) -> None:

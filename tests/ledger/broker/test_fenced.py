@@ -17,34 +17,20 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from ledger.acknowledged_rows import ACKNOWLEDGE_SCHEMA
-from ledger.broker import actions as broker_actions
-from ledger.broker.acknowledge_stream import acknowledge
-from ledger.broker.activity import Activity
-from ledger.broker.admission import BrokerAdmission
-from ledger.broker.cached_reads import CachedReads
-from ledger.broker.client import Client
-from ledger.broker.error_log import ErrorLog
-from ledger.broker.listening import Listening
-from ledger.broker.live_settings import LiveSettings
-from ledger.broker.server import BrokerServer
-from ledger.clock import monotonic_ms, system_clock_ms
-from ledger.cursor_calls import (
-    AcquireLease,
-    CursorProperties,
-    MarkDelete,
-    NameCursor,
-    OpenCursor,
-    ReleaseLease,
-    ResetCursor,
-    SkipEntries,
-)
-from ledger.delivery_calls import BuryDead, NextDelivery
-from ledger.errors import Fenced, LedgerError, Unavailable
-from ledger.offload_calls import OffloadPrefix
-from ledger.position import EARLIEST, LATEST, Position
-from ledger.producer_messages import AskSequence, ChangePartitions
-from ledger.protocol import (
+from pyspark_ledger.ledger.broker import actions as broker_actions
+from pyspark_ledger.ledger.broker.error_log import ErrorLog
+from pyspark_ledger.ledger.broker.limits import Activity, BrokerAdmission
+from pyspark_ledger.ledger.broker.listening import Listening
+from pyspark_ledger.ledger.broker.live_settings import LiveSettings
+from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
+from pyspark_ledger.ledger.broker.server import BrokerServer
+from pyspark_ledger.ledger.client.acknowledge import acknowledge
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
+from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
+from pyspark_ledger.ledger.positions.acknowledge_request import ACKNOWLEDGE_SCHEMA
+from pyspark_ledger.ledger.protocol.actions import (
     ACTIONS,
     AcknowledgeCommand,
     ChangePolicy,
@@ -54,10 +40,22 @@ from ledger.protocol import (
     NameLedger,
     RegisterSchema,
 )
-from ledger.run_calls import AbortRun, CommitRun, CommitRuns, LedgerParts, OpenStaging
-from ledger.seal_calls import SealLedger
-from ledger.settings import Settings
-from ledger.store import Store
+from pyspark_ledger.ledger.protocol.commits import AbortRun, CommitRun, CommitRuns, LedgerParts, OpenStaging
+from pyspark_ledger.ledger.protocol.cursors import (
+    AcquireLease,
+    BuryDead,
+    CursorProperties,
+    MarkDelete,
+    NameCursor,
+    NextDelivery,
+    OpenCursor,
+    ReleaseLease,
+    ResetCursor,
+    SkipEntries,
+)
+from pyspark_ledger.ledger.protocol.ledgers import AskSequence, ChangePartitions, OffloadPrefix, SealLedger
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
 
 Rig = Any
 TOKEN = "a token of this host"
@@ -203,7 +201,7 @@ def test_rows_acknowledged_or_given_back_one_by_one_are_not_either(
         successor.close()
 
 
-def test_calls_on_their_way_to_a_stopped_broker_are_not_acknowledged_when_it_wakes(
+def test_calls_in_flight_to_a_stopped_broker_are_not_acknowledged_later(
     rig: Rig, make_entry: Callable[..., bytes]
 ) -> None:
     first = rig.start("--create")

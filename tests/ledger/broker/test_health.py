@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from connector.doctor_store import check_store
-from ledger.broker.error_log import ErrorLog
-from ledger.errors import Unavailable
-from ledger.protocol import CreateLedger, Empty
+from pyspark_ledger.connector.doctor.store import check_store
+from pyspark_ledger.ledger.broker.error_log import ErrorLog
+from pyspark_ledger.ledger.errors import Unavailable
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
 
 Rig = Any
 # `settle` raises once the log holds two entries.
 BROKEN = """
 import sys
-from ledger.broker import main
-from ledger.log_writer import LogWriter
+from pyspark_ledger.ledger.broker import main
+from pyspark_ledger.ledger.log.writer import LogWriter
 
 settle = LogWriter.settle
 

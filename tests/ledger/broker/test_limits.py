@@ -15,13 +15,13 @@ import msgspec
 import pytest
 from pyarrow import flight
 
-from ledger.broker.client import Client
-from ledger.cursor_calls import OpenCursor
-from ledger.errors import Refused, Unavailable
-from ledger.position import EARLIEST, LATEST, Position, PositionRange
-from ledger.protocol import ACTIONS, AskEnd, ChangeSetting, CreateLedger, Empty, SettingState
-from ledger.read_calls import ReadRequest, SplitRequest
-from ledger.settings import Settings
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.errors import Refused, Unavailable
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.protocol.actions import ACTIONS, AskEnd, ChangeSetting, CreateLedger, Empty, SettingState
+from pyspark_ledger.ledger.protocol.cursors import OpenCursor
+from pyspark_ledger.ledger.protocol.reads import ReadRequest, SplitRequest
+from pyspark_ledger.ledger.settings.broker import Settings
 
 Rig = Any
 MIB = 1024 * 1024
@@ -144,7 +144,7 @@ def test_no_reader_waits_longer_than_it_may(limited: Client) -> None:
     assert log.end <= log.start
 
 
-def test_an_entry_that_is_too_large_for_a_request_is_refused_and_the_next_is_taken(
+def test_entry_too_large_for_a_request_is_refused_and_the_next_accepted(
     limited: Client, make_entry: Callable[..., bytes]
 ) -> None:
     limited.create(CreateLedger("large", exist_ok=True))
@@ -159,7 +159,7 @@ def test_an_entry_that_is_too_large_for_a_request_is_refused_and_the_next_is_tak
     assert limited.describe("large").entries == 1
 
 
-def test_as_many_calls_as_the_limit_are_served_and_the_broker_can_still_be_mended(
+def test_calls_up_to_the_limit_are_served_and_the_limit_can_be_changed(
     limited: Client, make_entry: Callable[..., bytes]
 ) -> None:
     limited.create(CreateLedger("orders", exist_ok=True))

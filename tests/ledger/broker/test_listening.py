@@ -6,7 +6,6 @@ broker: they come before anything is opened.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import time
@@ -18,15 +17,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from ledger.api import connect
-from ledger.broker.bearer_token import read_tokens, require_reference
-from ledger.broker.client import Client, client_for
-from ledger.broker.credentials import Credentials
-from ledger.broker.embedded import connect_store
-from ledger.broker.listening import Listening
-from ledger.errors import LedgerError, NotFound, Refused, Unauthenticated, Unavailable
-from ledger.protocol import ENTRY_SCHEMA, CreateLedger, StageCommand
-from ledger.settings import Settings
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.broker.listening import Listening
+from pyspark_ledger.ledger.client.client import Client, client_for
+from pyspark_ledger.ledger.client.connect import connect_store
+from pyspark_ledger.ledger.client.credentials import Credentials
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unauthenticated, Unavailable
+from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, CreateLedger, StageCommand
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.transport.tokens import read_tokens, require_reference
+from tests.rigs.certificates import Authority
 
 Rig = Any
 TOKEN = "3f0c9b2e71d84a65" * 2
@@ -35,20 +35,11 @@ OLD_TOKEN = "0011223344556677" * 2
 QUICK_SECONDS = 15.0
 
 
-def _authority_class() -> Any:
-    spec = importlib.util.spec_from_file_location("certificates", Path(__file__).with_name("certificates.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Authority
-
-
 class Guarded:
     """A broker that asks for both, and what a right client shows."""
 
     def __init__(self, rig: Rig, directory: Path) -> None:
-        authority = _authority_class()
+        authority = Authority
         self.ours, self.other = authority(directory / "ours", "ours"), authority(directory / "other", "other")
         certificate, key = self.ours.sign("broker")
         tokens = directory / "tokens"

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from ledger.broker.discovery import BrokerRecord
-from ledger.cursor_calls import AcquireLease, OpenCursor, ReleaseLease
-from ledger.errors import LedgerError, Unavailable
-from ledger.position import EARLIEST
-from ledger.protocol import ChangeSetting, CreateLedger
+from pyspark_ledger.ledger.errors import LedgerError, Unavailable
+from pyspark_ledger.ledger.position import EARLIEST
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger
+from pyspark_ledger.ledger.protocol.cursors import AcquireLease, OpenCursor, ReleaseLease
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 
 Rig = Any
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,9 +73,7 @@ def test_sigterm_in_the_middle_of_appends_loses_nothing_acknowledged(
     assert all(segment.close_ms for segment in rig.client().describe("orders").segments), "the ledger was not sealed"
 
 
-def test_a_broker_that_was_taken_over_leaves_and_its_successor_stays_reachable(
-    rig: Rig, make_entry: Callable[..., bytes]
-) -> None:
+def test_broker_taken_over_exits_and_its_successor_stays_reachable(rig: Rig, make_entry: Callable[..., bytes]) -> None:
     first = rig.start("--create")
     old = rig.client(deadline_ms=0)
     old.create(CreateLedger("orders"))
@@ -124,8 +122,9 @@ def test_a_broker_that_cannot_settle_takes_nothing_new_and_leaves_in_time(rig: R
     rig.store.parent.mkdir(exist_ok=True)
     config = rig.store.parent / "broker.toml"
     config.write_text(f"brokerShutdownTimeoutMs = {limit_ms}")
-    hanging = "import sys, threading, ledger.store as s; s.Store.settle = lambda self: threading.Event().wait(); "
-    program = hanging + "from ledger.broker.main import main; main(sys.argv[1:])"
+    hanging = "import sys, threading, pyspark_ledger.ledger.store.store as s; "
+    hanging += "s.Store.settle = lambda self: threading.Event().wait(); "
+    program = hanging + "from pyspark_ledger.ledger.broker.main import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", program, "--store", str(rig.store), "--create", "--config", str(config)]
     with (rig.store.parent / "broker-said").open("ab") as said:
         broker = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
@@ -239,7 +238,7 @@ def test_a_broker_that_leaves_takes_its_token_along(rig: Rig) -> None:
     assert not token.exists()
 
 
-def test_a_store_that_others_can_write_is_refused_and_one_that_they_can_read_is_closed(rig: Rig) -> None:
+def test_store_writable_by_others_is_refused_and_readable_is_closed(rig: Rig) -> None:
     broker = rig.start("--create")
     broker.terminate()
     assert broker.wait(60) == 0

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ledger.protocol import CreateLedger
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
 
 if TYPE_CHECKING:
-    from ledger.broker.client import Client
-    from tests.ledger.broker.conftest import BrokerRig
+    from pyspark_ledger.ledger.client.client import Client
+    from tests.rigs.broker import BrokerRig
 
 _FILES_OF_A_LEDGER = 4  # three of its own, and the connection of its producer
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.broker import supervisor
+from pyspark_ledger.ledger.broker import supervisor
 
 CHILD = """
 import os, signal, sys, time
@@ -48,7 +48,15 @@ def start(tmp_path: Path, runs: Path) -> Iterator[Start]:
     started = []
 
     def begin(orders: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "ledger.broker.supervisor", str(script), str(runs), orders, "--create"]
+        command = [
+            sys.executable,
+            "-m",
+            "pyspark_ledger.ledger.broker.supervisor",
+            str(script),
+            str(runs),
+            orders,
+            "--create",
+        ]
         with (tmp_path / "log").open("ab") as log:
             started.append(subprocess.Popen(command, stdout=log, stderr=log))
         return started[-1]
@@ -133,7 +141,7 @@ def test_a_child_that_never_came_to_answer_is_given_up_with_its_last_words(
     tmp_path: Path, runs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     child = f"import sys; open({str(runs)!r}, 'a').write('run\\n'); sys.exit('no library of that name')"
-    command = [sys.executable, "-m", "ledger.broker.supervisor", "-c", child]
+    command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.supervisor", "-c", child]
     log = tmp_path / "log"
     with log.open("ab") as output:
         done = subprocess.run(command, stdout=output, stderr=output, timeout=60, check=False)
@@ -159,13 +167,15 @@ if runs == 1:
 sys.exit(0 if runs == 7 else 1)
 """
     script.write_text(answering)
-    command = [sys.executable, "-m", "ledger.broker.supervisor", str(script), "--store", str(store)]
+    command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.supervisor", str(script), "--store", str(store)]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120, check=False)
     assert (done.returncode, len(started(runs))) == (0, 7)
 
 
 def test_it_is_small_and_imports_nothing_of_ours_but_itself() -> None:
-    ours = "('pyarrow', 'numpy', 'msgspec', 'ledger')"
-    code = f"import sys, ledger.broker.supervisor; print([m for m in sys.modules if m.split('.')[0] in {ours}])"
+    ours = "('pyarrow', 'numpy', 'msgspec', 'ledger', 'pyspark', 'pyspark_ledger')"
+    code = "import sys, pyspark_ledger.ledger.broker.supervisor; "
+    code += f"print([m for m in sys.modules if m.split('.')[0] in {ours}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['ledger', 'ledger.broker', 'ledger.broker.supervisor']"
+    names = [".ledger", ".ledger.version", "", ".ledger.broker", ".ledger.broker.supervisor"]
+    assert done.stdout.strip() == str([f"pyspark_ledger{name}" for name in names])

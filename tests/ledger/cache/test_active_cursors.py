@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ledger.cache.active_cursors import ActiveCursors, LazyCursors, SortedCursors
-from ledger.position import Position
+from pyspark_ledger.ledger.cache.active_cursors import ActiveCursors, LazyCursors, SortedCursors
+from pyspark_ledger.ledger.position import Position
 
 
 @pytest.fixture(params=[SortedCursors, LazyCursors])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.cache.pacing import Follower, Pace, wait_ms
+from pyspark_ledger.ledger.cache.pacing import Follower, Pace, wait_ms
 
 MB = 1024 * 1024
 FAST = 0.05 * MB  # a millisecond

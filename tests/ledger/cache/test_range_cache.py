@@ -5,7 +5,7 @@ Of Java's mechanics there is nothing to test here: reference counts, recycled wr
 have no counterpart. A value is a span of a block; whoever has it keeps it alive, and it cannot be released twice.
 
     testPutWhileClearIsCalledConcurrently, testRemoveEntryWithInvalidRefCount, testInvalidMatchingKey: one lock over
-    all of it (`ledger.cache.entry_cache`); a span knows whether it is cached, and is removed by identity
+    all of it (`ledger.cache.cache`); a span knows whether it is cached, and is removed by identity
     testGetKeyWithDifferentInstance: positions are compared by value
 """
 
@@ -14,10 +14,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.cache.cached_span import CachedSpan
-from ledger.cache.range_cache import Invalidated, RangeCache
-from ledger.position import EARLIEST, Position, PositionRange
-from tests.ledger.cache.cache_rig import CountedHome, block, put_one
+from pyspark_ledger.ledger.cache.range_cache import CachedSpan, Invalidated, RangeCache
+from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
+from tests.rigs.cache import CountedHome, block, put_one
 
 
 def found(cache: RangeCache, first: int, end: int) -> list[tuple[int, int]]:

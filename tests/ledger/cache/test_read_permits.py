@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
-from ledger.cache.read_permits import ReadPermits
-from ledger.errors import Unavailable
-
-
-def until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(10_000):
-        if condition():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it never came to that")
+from pyspark_ledger.ledger.cache.read_permits import ReadPermits
+from pyspark_ledger.ledger.errors import Unavailable
+from tests.rigs.deadline import wait_until
 
 
 def test_a_limit_of_nothing_is_none() -> None:
@@ -39,9 +30,9 @@ def test_reads_wait_in_the_order_in_which_they_came() -> None:
 
         threads.append(threading.Thread(target=read))
         threads[-1].start()
-        until(lambda number=number: permits.waiting == number + 1)  # type: ignore[misc]
+        wait_until(lambda number=number: permits.waiting == number + 1)  # type: ignore[misc]
     permits.give_back(60)
-    until(lambda: len(order) == 2)
+    wait_until(lambda: len(order) == 2)
     assert order == [0, 1]
     permits.give_back(90)
     for thread in threads:

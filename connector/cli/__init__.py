@@ -1,0 +1,4 @@
+"""The command `ledger`, one module a group of sub-commands.
+
+`app` puts them together.
+"""

@@ -1,0 +1,25 @@
+"""The whole command `ledger`: what `pyproject.toml` names as its entry point."""
+
+from __future__ import annotations
+
+from pyspark_ledger.connector.cli.cursors import cursors, position_info
+from pyspark_ledger.connector.cli.doctor import doctor
+from pyspark_ledger.connector.cli.dump import dump, verify
+from pyspark_ledger.connector.cli.ledger_admin import policy, properties, terminate, trim
+from pyspark_ledger.connector.cli.ledgers import app
+from pyspark_ledger.connector.cli.offload import offload
+from pyspark_ledger.connector.cli.publish import publish
+from pyspark_ledger.connector.cli.settings import settings
+from pyspark_ledger.connector.cli.store import repair, serve, stop
+
+app.add_typer(cursors, name="cursor")
+dump.command("positioninfo")(position_info)
+app.add_typer(dump, name="dump")
+app.add_typer(settings, name="settings")
+for command in (serve, stop, trim, terminate, properties, policy, offload, publish, verify, repair, doctor):
+    app.command()(command)
+
+__all__ = ["app"]
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,288 @@
+"""`ledger cursor`, `ledger dump positioninfo`: where cursors are, what they have acknowledged, and its bytes.
+
+Rules: files are only read, and an export writes new ones only. A cursor that is damaged does not hide the others. A
+state may come as one file, as the files of its chunks and their footer in order, the way PIP-381 and the DataStax fork
+write it, or as a cursor's ledger of a store of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pyspark_ledger.connector.cli.ledgers import (
+    Name,
+    Output,
+    OutputOption,
+    StoreOption,
+    cursor_label,
+    cursor_states,
+    fail,
+    opened,
+    position_at,
+    reporting,
+    show,
+)
+from pyspark_ledger.connector.cli.wording import counted, mark_delete_words, next_words
+from pyspark_ledger.ledger.cursor.cursor_log import recover_cursor_log
+from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
+from pyspark_ledger.ledger.hidden_characters import visible
+from pyspark_ledger.ledger.message.compression import NAMES
+from pyspark_ledger.ledger.metadata.pulsar_value import compression_of, is_cursor_info, parse_cursor_info
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.positions import bitset
+from pyspark_ledger.ledger.positions.position_chunks import (
+    ENTRY_BYTES_MAX,
+    compression_number,
+    decode_state,
+    encode_state,
+    state_ending_at,
+)
+from pyspark_ledger.ledger.positions.position_info import DecodedInfo, decode_cursor_info, decode_info
+from pyspark_ledger.ledger.positions.position_set import PositionSet
+from pyspark_ledger.ledger.protocol.cursors import AskHoles, CursorState, Holes, NameCursor, OpenCursor, ResetCursor
+from pyspark_ledger.ledger.protocol.reads import SeekTime
+
+cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
+_SHOWN = 20  # of ranges, and of entries of which rows are left
+_ROWS = ("rowsLeft", "firstRowsLeft")
+All = Annotated[bool, typer.Option("--all", help=f"All ranges and rows that are left, not the first {_SHOWN}.")]
+
+
+@cursors.command("list")
+@reporting
+def list_cursors(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """The cursors of a ledger, and what each has left."""
+    client = opened(store).client
+    described = client.describe(canonical_name(name))
+    states, damage = cursor_states(client, described)
+    table = Table("cursor", "next position", "backlog rows", "backlog bytes", "held by")
+    for state in states:
+        numbers = (next_words(state.next_position), f"{state.backlog_rows:,}", f"{state.backlog_bytes:,}")
+        table.add_row(cursor_label(state, described), *numbers, state.lease_holder)
+    show(output, states, lambda console: console.print(table))
+    fail(*damage)
+
+
+@cursors.command("create")
+@reporting
+def create_cursor(
+    name: Name,
+    cursor: str,
+    start: Annotated[str, typer.Option(help="earliest, latest or LEDGER:ENTRY.")] = "earliest",
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Create a cursor; one that exists stays where it is."""
+    state = opened(store).client.open_cursor(OpenCursor(canonical_name(name), cursor, position_at(start)))
+    show(output, state, lambda console: console.print(_place(state)))
+
+
+@cursors.command("reset")
+@reporting
+def reset_cursor(
+    name: Name,
+    cursor: str,
+    position: Annotated[str, typer.Argument(help="earliest, latest or LEDGER:ENTRY.")] = "",
+    at_time: Annotated[
+        int | None, typer.Option(help="To the first entry of this time, ms by the broker's clock.")
+    ] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Move a cursor anywhere, backwards too. Stop the query that reads in its name first."""
+    if bool(position) == (at_time is not None):
+        raise typer.BadParameter("give a position or --at-time, one of them")
+    client = opened(store).client
+    log = client.end(canonical_name(name))
+    if at_time is not None:
+        position = str(client.call("seek", SeekTime(log.name, at_time)).position)
+    wanted = (
+        min(max(position_at(position), log.start), log.end)
+        if position in ("earliest", "latest")
+        else position_at(position)
+    )
+    state = client.call("cursor.reset", ResetCursor(canonical_name(name), cursor, wanted))
+    show(output, state, lambda console: console.print(_place(state)))
+
+
+def _place(state: CursorState) -> str:
+    left = counted(state.backlog_rows, "row")
+    return f"{visible(state.cursor)} is at {next_words(state.next_position)}, {left} left"
+
+
+@cursors.command("delete")
+@reporting
+def delete_cursor(name: Name, cursor: str, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """Forget a cursor: it holds nothing back any more."""
+    request = NameCursor(canonical_name(name), cursor)
+    opened(store).client.call("cursor.delete", request)
+    show(output, {"deleted": cursor}, lambda console: console.print(f"deleted {cursor} of {request.ledger}"))
+
+
+@cursors.command("describe")
+@reporting
+def describe_cursor(
+    name: Name, cursor: str, whole: All = False, store: StoreOption = None, output: OutputOption = Output.text
+) -> None:
+    """A cursor: its mark-delete, what is acknowledged beyond it, what it has left, how large its state is."""
+    client, ledger = opened(store).client, canonical_name(name)
+    state: CursorState = client.call("cursor.describe", NameCursor(ledger, cursor))
+    found: Holes = client.call("cursor.holes", AskHoles(ledger, cursor, PositionRange(state.next_position, LATEST)))
+    said = decode_info(found.info, f"the holes of cursor {cursor!r}") if found.info else None
+    shown = {
+        "cursor": state.cursor,
+        "ledger": state.ledger,
+        "markDelete": str(Position(state.next_position.ledger_id, state.next_position.entry_id - 1)),
+        "replayFloor": None if state.replay_floor is None else str(state.replay_floor),
+        "backlog": {"entries": state.backlog_entries, "rows": state.backlog_rows, "bytes": state.backlog_bytes},
+        "properties": state.properties,
+        "leaseHolder": state.lease_holder,
+        "cursorLedger": state.cursor_ledger,
+        "stateBytes": len(found.info),
+        **_of_positions(said or DecodedInfo(EARLIEST, PositionSet()), whole=whole),
+    }
+    _show(output, shown)
+
+
+@cursors.command("export")
+@reporting
+def export_cursor(
+    name: Name,
+    cursor: str,
+    directory: Annotated[Path, typer.Argument(help="A new or empty directory: a file for each entry of the state.")],
+    entry_bytes: Annotated[int, typer.Option(help="Longer states are cut into entries of so many bytes.")] = (
+        ENTRY_BYTES_MAX
+    ),
+    compression: Annotated[str, typer.Option(help="NONE, LZ4, ZLIB, ZSTD or SNAPPY.")] = "NONE",
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """A cursor's whole state as files: one PositionInfo, or PIP-381's chunks and their footer, in order."""
+    codec = compression_number(compression)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise Refused(f"{directory} is there and is not an empty directory", hint="Name a new one")
+    client, ledger = opened(store).client, canonical_name(name)
+    # One question: between two the cursor may move, and the state of before and after would be in no log.
+    found: Holes = client.call("cursor.holes", AskHoles(ledger, cursor, PositionRange(EARLIEST, LATEST), whole=True))
+    entries = encode_state(found.info, compression=codec, entry_bytes=entry_bytes)
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, entry in enumerate(entries):
+        (directory / f"{number:06}.entry").write_bytes(entry)
+    _show(output, {"entries": len(entries), "bytes": len(found.info), "directory": str(directory)})
+
+
+@reporting
+def position_info(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="A PositionInfo or ManagedCursorInfo; or chunks and footer, in order; or a .ledger."),
+    ],
+    compression: Annotated[
+        str, typer.Option(help="Of the state: NONE, LZ4, ZLIB, ZSTD or SNAPPY. Records and a .ledger tell theirs.")
+    ] = "NONE",
+    whole: All = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """What a cursor's state says, Pulsar's or ours: mark-delete, ranges, rows that are left, properties."""
+    for file in files:
+        if not file.is_file():
+            raise NotFound(f"there is no file {file}")
+    if len(files) == 1 and files[0].suffix == ".ledger":
+        _show(output, _of_ledger(files[0], whole=whole))
+        return
+    where = ", ".join(file.name for file in files)
+    entries = [memoryview(file.read_bytes()) for file in files]
+    if len(files) == 1 and is_cursor_info(entries[0]):
+        _show(output, _of_record(entries[0], where, whole=whole))
+        return
+    state = state_ending_at(len(entries) - 1, lambda number: entries[number], where)
+    said = decode_info(decode_state(state, compression_number(compression), where), where)
+    _show(output, {"parts": max(len(files) - 1, 1), "bytes": len(state), **_of_info(said, whole=whole)})
+
+
+def _of_record(value: memoryview, where: str, *, whole: bool) -> dict[str, Any]:
+    """A cursor's record of Pulsar's metadata store: the whole state, or what it was when its ledger began."""
+    info = parse_cursor_info(value, where)
+    return {
+        "record": "ManagedCursorInfo",
+        "compression": NAMES[compression_of(value, where)],
+        "bytes": len(value),
+        "cursorLedger": info.cursorsLedgerId,
+        **_of_info(decode_cursor_info(info, where), whole=whole),
+        "cursorProperties": {pair.name: pair.value for pair in info.cursorProperties},
+    }
+
+
+def _of_ledger(file: Path, *, whole: bool) -> dict[str, Any]:
+    if not file.stem.isdecimal():
+        raise Refused(f"{file} is no ledger's file: its name is no number")
+    found = recover_cursor_log(file.parent, int(file.stem), "", take=False)
+    if found is None:
+        raise Corrupt(f"{file} holds no whole state of a cursor")
+    said = DecodedInfo(found.mark_delete, found.acknowledged, {}, found.crossing, found.encoding)
+    return {"entries": found.entries, "bytes": found.size_bytes, "deltas": found.deltas, **_of_info(said, whole=whole)}
+
+
+def _of_info(said: DecodedInfo, *, whole: bool) -> dict[str, Any]:
+    crossing = [f"({lower}..{upper}]" for lower, upper in said.crossing]
+    return {
+        "markDelete": str(said.mark_delete),
+        **_of_positions(said, whole=whole),
+        **({"overLedgers": crossing} if crossing else {}),
+        "properties": dict(said.properties),
+    }
+
+
+def _of_positions(said: DecodedInfo, *, whole: bool) -> dict[str, Any]:
+    positions, most = said.acknowledged, None if whole else _SHOWN
+    return {
+        "encoding": {"words": "field 6, words of bits", "ranges": "field 3, ranges"}.get(said.encoding, "none"),
+        "acknowledgedRanges": positions.range_count(),
+        "acknowledgedEntries": positions.entry_count(),
+        "partialEntries": positions.batch_count(),
+        "ranges" if whole else "firstRanges": list(islice(_ranges(positions), most)),
+        "rowsLeft" if whole else "firstRowsLeft": list(islice(_rows_left(positions), most)),
+    }
+
+
+def _ranges(positions: PositionSet) -> Iterator[str]:
+    """The runs of whole entries, open-closed."""
+    for runs in positions.runs():
+        for start, end in zip(runs.starts.tolist(), runs.ends.tolist(), strict=True):
+            yield f"({runs.ledger_id}:{start - 1}..{runs.ledger_id}:{end - 1}]"
+
+
+def _rows_left(positions: PositionSet) -> Iterator[str]:
+    """The rows that are not acknowledged, of entries of which others are: `3:17 rows 0, 4-7`."""
+    for ledger_id in positions.ledgers():
+        rows = positions.rows(ledger_id)
+        for number, entry_id in enumerate(rows.entries.tolist()):
+            words = rows.words[int(rows.starts[number]) : int(rows.starts[number + 1])]
+            starts, ends = bitset.runs(words)
+            runs = zip(starts.tolist(), (ends - 1).tolist(), strict=True)
+            told = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+            yield f"{ledger_id}:{entry_id} rows {told}"
+
+
+def _show(output: Output, shown: dict[str, Any]) -> None:
+    def text(console: Console) -> None:
+        for key, value in shown.items():
+            console.print(f"{key}: {_words(key, value)}")
+
+    show(output, shown, text)
+
+
+def _words(key: str, value: Any) -> str:
+    if key == "markDelete":
+        return mark_delete_words(Position.parse(value))
+    if key in _ROWS:
+        return "; ".join(value) or "none"
+    return (", ".join(value) or "none") if isinstance(value, list) else str(value)

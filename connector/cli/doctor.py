@@ -1,0 +1,63 @@
+"""`ledger doctor`: why Spark does not find or run the source here, and what to do; changes nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pyspark_ledger.connector.cli.ledgers import Output, OutputOption, reporting, show
+from pyspark_ledger.connector.cli.wording import counted
+from pyspark_ledger.connector.doctor.checks import Surroundings, examine
+from pyspark_ledger.connector.doctor.finding import Finding
+from pyspark_ledger.ledger.version import __version__
+
+_COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+
+@reporting
+def doctor(
+    store: Annotated[str | None, typer.Option("--store", "-s", help="Look at this store, too.")] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE of the session, if not in spark-defaults.conf.")
+    ] = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Look for what keeps Spark from running the source here: interpreters, packages, jars, discovery, the broker."""
+    findings = list(examine(surroundings_here(dict(_pair(text) for text in conf or ())), store))
+    show(output, findings, lambda console: _print(console, findings))
+    if any(finding.state == "problem" for finding in findings):
+        raise typer.Exit(1)
+
+
+def surroundings_here(conf: dict[str, str]) -> Surroundings:
+    """This process's surroundings; `conf` goes before spark-defaults.conf."""
+    here = Surroundings(
+        environ=dict(os.environ),
+        directory=Path.cwd(),
+        conf={},
+        version=__version__,
+    )
+    return here.with_conf({**here.defaults(), **conf})
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"{text!r} is not of the form NAME=VALUE", param_hint="--conf")
+    return name, value
+
+
+def _print(console: Console, findings: list[Finding]) -> None:
+    for finding in findings:
+        console.print(f"{finding.state:8}", style=_COLOURS[finding.state], end="")
+        console.print(f"{finding.check}: {finding.found}")
+        if finding.do:
+            console.print(f"{'':8}→ {finding.do}")
+    problems = sum(finding.state == "problem" for finding in findings)
+    said = f"{counted(problems, 'problem')}; interpreter here: {sys.executable}"
+    console.print(said if problems else "nothing is wrong")

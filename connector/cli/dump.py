@@ -1,0 +1,293 @@
+"""`ledger dump` and `ledger verify`: what stands in files, ours or a real Pulsar's, and whether all of it holds.
+
+Rules: files are only read. `verify` compares every byte of every sealed segment with the metadata, and every committed
+entry of the open one, and of those that are in object storage only, with its checksum; the first that disagrees ends it
+with the error that names both values. All records of the metadata are compared with their checksums first. At the end
+files that no record knows are named, with status 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from google.protobuf.json_format import MessageToDict
+from rich.console import Console
+from rich.progress import Progress, TaskID, TextColumn
+
+from pyspark_ledger.connector.cli.ledgers import (
+    Output,
+    OutputOption,
+    StoreOption,
+    fail,
+    literal_console,
+    opened,
+    reporting,
+    show,
+)
+from pyspark_ledger.connector.cli.wording import counted
+from pyspark_ledger.ledger.api.store import LedgerStore
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
+from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.message.entry import ParsedEntry, entry_rows, is_arrow, is_marker, parse_entry
+from pyspark_ledger.ledger.metadata.cursor_records import cursor_info
+from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
+from pyspark_ledger.ledger.metadata.pulsar_value import parse_cursor_info, parse_ledger_info
+from pyspark_ledger.ledger.metadata.read_only import MetadataView
+from pyspark_ledger.ledger.metadata.records import TABLES, Metadata, SegmentRecord
+from pyspark_ledger.ledger.metadata.unwanted_files import unknown_files
+from pyspark_ledger.ledger.names import canonical_name, nearest
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerSegment
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.segment.index import EntryIndex, load_index
+from pyspark_ledger.ledger.segment.reader import iter_frames, walk_segment
+from pyspark_ledger.ledger.segment.verification import verify_segment
+from pyspark_ledger.ledger.segment.writer import data_path
+from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.offload.format.block_index import parse_index
+
+dump = typer.Typer(no_args_is_help=True, help="What stands in a file, ours or Pulsar's.")
+File = Annotated[Path, typer.Argument(help="The file.")]
+
+
+@dump.command()
+@reporting
+def segment(file: File, output: OutputOption = Output.text) -> None:
+    """Every entry of a sealed segment, or of a data object that Pulsar offloaded."""
+    rows = list(_entries(file))
+
+    def text(console: Console) -> None:
+        for row in rows:
+            console.print("  ".join(f"{key}={value}" for key, value in row.items()))
+
+    show(output, rows, text)
+
+
+@dump.command()
+@reporting
+def entry(file: File, entry_id: int, output: OutputOption = Output.text) -> None:
+    """One entry in full: the broker's stamp, all of its metadata, the beginning of its payload."""
+    for frame in walk_segment(_bytes(file), 0, where=str(file)):
+        if frame.entry_id == entry_id:
+            parsed = parse_entry(frame.entry, f"{file} entry {entry_id}", require_checksum=False)
+            stamp = None if parsed.stamp is None else parsed.stamp._asdict()
+            payload = {"bytes": len(parsed.payload), "begins": bytes(parsed.payload[:64]).hex()}
+            _show(output, {"stamp": stamp, "metadata": MessageToDict(parsed.metadata), "payload": payload})
+            return
+    raise NotFound(f"{file} holds no entry {entry_id}")
+
+
+@dump.command()
+@reporting
+def index(file: File, output: OutputOption = Output.text) -> None:
+    """The index object of an offloaded ledger."""
+    found = parse_index(_bytes(file), str(file))
+    shown = {
+        "managedLedger": found.managed_ledger,
+        "entries": found.entries,
+        "dataBytes": found.data_bytes,
+        "metadata": MessageToDict(found.metadata),
+        "blocks": [(block.first_entry, block.part_id, block.offset) for block in found.blocks],
+    }
+    _show(output, shown)
+
+
+@dump.command()
+@reporting
+def metadata(
+    file: File,
+    cursor: Annotated[bool, typer.Option("--cursor", help="A cursor's record instead of a ledger's.")] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """A record of Pulsar's metadata store, plain or compressed."""
+    parse = parse_cursor_info if cursor else parse_ledger_info
+    _show(output, MessageToDict(parse(_bytes(file), str(file))))
+
+
+@dump.command()
+@reporting
+def record(
+    name: Annotated[str, typer.Argument(help="A ledger of a store on this host.")],
+    cursor: Annotated[str | None, typer.Option("--cursor", help="The record of this cursor of it instead.")] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """A record of a store of ours, as Pulsar's metadata store would hold it. No broker is needed."""
+    path = Path(store_location(store)) / "metadata.sqlite"
+    records, canonical = Metadata(MetadataView(path, TABLES), system_clock_ms), canonical_name(name)
+    found = records.ledger(canonical)
+    if cursor is None:
+        _show(output, MessageToDict(found.info))
+        return
+    kept = records.cursors.get(canonical, cursor)
+    if kept is None:
+        near = nearest(cursor, records.cursors.names(canonical))
+        raise NotFound(f"ledger {canonical!r} has no cursor {cursor!r}", hint=f"Did you mean {near!r}?" if near else "")
+    floor, lease = kept.cursor.replay_floor, kept.cursor.lease
+    shown = {"record": MessageToDict(cursor_info(kept.cursor)), "replayFloor": None if floor is None else str(floor)}
+    _show(output, {**shown, "leaseHolder": lease.holder, "leaseUntilMs": lease.until_ms})
+
+
+@reporting
+def verify(
+    name: Annotated[str | None, typer.Argument(help="A ledger; all of the store when it is left out.")] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Check every byte of a ledger, or of all ledgers of a store on this host."""
+    found = opened(store)
+    directory = Path(found.client.hello().store_path)
+    if not (directory / "metadata.sqlite").exists():
+        raise Refused(f"the store {directory} is not on this host", hint="Run ledger verify where its broker runs")
+    records = Metadata(MetadataView(directory / "metadata.sqlite", TABLES), system_clock_ms)
+    checked: dict[str, int] = {}
+    columns = (TextColumn("{task.description}", markup=False), *Progress.get_default_columns()[1:])
+    with Progress(*columns, console=Console(stderr=True), disable=output is Output.json) as progress:
+        for described in _described(found, [canonical_name(name)] if name else found.names()):
+            task = progress.add_task(described.name, total=described.entries)
+            checked[described.name] = 0
+
+            def advance(done: int, canonical: str = described.name, task: TaskID = task) -> None:
+                progress.advance(task, done)
+                checked[canonical] += done
+
+            _verify(found, directory, records, described, advance)
+    show(output, checked, lambda console: console.print(_held(sum(checked.values()))))
+    fail(*([] if name else _unknown(directory, records)))
+
+
+def _held(entries: int) -> str:
+    return f"{counted(entries, 'entry', 'entries')} {'holds' if entries == 1 else 'hold'}"
+
+
+def _unknown(directory: Path, metadata: Metadata) -> list[str]:
+    """A line for each ledger whose files no record knows."""
+    folder, said = directory / "ledgers", []
+    there = {path.name for path in folder.iterdir()}  # before the records: what is listed later is no find
+    for ledger_id, paths in unknown_files(folder, metadata.ledger_ids(), metadata.unwanted_files.all()).items():
+        names = [path.name for path in paths if path.name in there and path.exists()]
+        if names:
+            said.append(f"no record knows ledger {ledger_id} ({', '.join(names)} in {folder}): see ledger repair")
+    return said
+
+
+def _described(store: LedgerStore, names: Iterable[str]) -> Iterator[LedgerDescription]:
+    """The ledgers that hold bytes: of a partitioned one, its partitions."""
+    for name in names:
+        whole = store.client.describe(name)
+        yield from [store.client.describe(part.name) for part in whole.partitions] or [whole]
+
+
+def _verify(
+    store: LedgerStore,
+    directory: Path,
+    records: Metadata,
+    described: LedgerDescription,
+    advance: Callable[[int], object],
+) -> None:
+    here = _sealed_here(records, described.name)
+    for part in described.segments:
+        try:
+            _verify_part(store, directory, described, part, here.get(part.ledger_id), advance)
+        except DataLoss:
+            before, here = here, _sealed_here(records, described.name)
+            if part.ledger_id not in here:
+                continue  # retention took it meanwhile
+            if here[part.ledger_id] == before.get(part.ledger_id):
+                raise
+            _verify_part(store, directory, described, part, here[part.ledger_id], advance)
+
+
+def _sealed_here(records: Metadata, name: str) -> dict[int, SegmentRecord | None]:
+    """The ledgers that the metadata lists now; None for one that is open, or in object storage only."""
+    kept = {record.ledger_id: record for record in records.segments(name)}
+    listed = records.ledger(name).info.ledgerInfo
+    return {one.ledgerId: kept[one.ledgerId] if one.timestamp and not _is_remote(one) else None for one in listed}
+
+
+def _is_remote(listed: ManagedLedgerInfo.LedgerInfo) -> bool:
+    attempt = OffloadAttempt.of(listed)
+    return attempt is not None and attempt.complete and attempt.local_deleted
+
+
+def _verify_part(
+    store: LedgerStore,
+    directory: Path,
+    described: LedgerDescription,
+    part: LedgerSegment,
+    record: SegmentRecord | None,
+    advance: Callable[[int], object],
+) -> None:
+    if record is None or not part.close_ms:
+        _read(store, described, part.ledger_id, part.entries, advance)
+        return
+    path = data_path(directory / "ledgers", part.ledger_id)
+    verify_segment(
+        path,
+        part.ledger_id,
+        entries=part.entries,
+        file_bytes=record.file_bytes,
+        first_row=record.first_row,
+        describe=entry_traits,
+        index=_index(path, part.ledger_id, part.entries),
+        progress=advance,
+    )
+
+
+def _index(path: Path, ledger_id: int, entries: int) -> EntryIndex | None:
+    """The sidecar of a sealed segment, which spares the parsing; none when it is lost, for it can be made anew."""
+    try:
+        return load_index(path.with_suffix(".index"), ledger_id, entries)
+    except (NotFound, Corrupt) as error:
+        literal_console(stderr=True).print(f"{error.message}; it will be made anew from its segment")
+        return None
+
+
+def _read(
+    store: LedgerStore, described: LedgerDescription, ledger_id: int, entries: int, advance: Callable[[int], object]
+) -> None:
+    range_ = PositionRange(Position(ledger_id, 0), Position(ledger_id, entries))
+    for block in store.client.read_blocks(ReadRequest(described.name, range_)) if entries else ():
+        for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
+            parse_entry(frame, f"entry {ledger_id}:{entry_id} of {described.name}")
+        advance(block.entries)
+
+
+def _entries(file: Path) -> Iterator[dict[str, Any]]:
+    for frame in walk_segment(_bytes(file), 0, where=str(file)):
+        parsed = parse_entry(frame.entry, f"{file} entry {frame.entry_id}", require_checksum=False)
+        yield {
+            "entry": frame.entry_id,
+            "offset": frame.offset,
+            "bytes": len(frame.entry),
+            "kind": _kind(parsed),
+            "rows": entry_rows(parsed.metadata),
+            "publishTime": parsed.metadata.publish_time,
+            "brokerTime": None if parsed.stamp is None else parsed.stamp.timestamp_ms,
+            "producer": parsed.metadata.producer_name,
+            "sequenceId": parsed.metadata.sequence_id,
+        }
+
+
+def _show(output: Output, found: dict[str, Any]) -> None:
+    show(output, found, lambda console: console.print(found))
+
+
+def _kind(parsed: ParsedEntry) -> str:
+    if is_marker(parsed.metadata):
+        return "marker"
+    if is_arrow(parsed.metadata):
+        return "arrow"
+    return "batch" if parsed.metadata.HasField("num_messages_in_batch") else "message"
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise NotFound(f"{file} cannot be read: {error.strerror}") from error

@@ -1,0 +1,119 @@
+"""`ledger trim`, `terminate`, `properties` and `policy`: what is done to a ledger as a whole.
+
+Rules: what cannot be undone is asked about first; `policy` and `properties` show what there is when nothing is set.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pyspark_ledger.connector.cli.ledgers import Name, Output, OutputOption, StoreOption, opened, reporting, show
+from pyspark_ledger.connector.cli.wording import counted
+from pyspark_ledger.ledger.api.ledger_admin import change_policy
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol.actions import NameLedger
+from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, ChangeProperties, Policies
+
+Pairs = Annotated[list[str] | None, typer.Argument(help="NAME=VALUE, as many as are to be set.")]
+Forget = Annotated[list[str] | None, typer.Option("--forget", help="A name to forget; may be repeated.")]
+
+
+@reporting
+def trim(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """Delete what retention lets go and no cursor needs, now. Without a policy that is nothing."""
+    done = opened(store).client.call("trim", NameLedger(canonical_name(name)))
+    gone = f"{counted(len(done.ledgers), 'segment')} with {counted(done.entries, 'entry', 'entries')}"
+    text = f"{gone} trimmed; {done.name} begins at {done.start}"
+    show(output, done, lambda console: console.print(text))
+
+
+@reporting
+def terminate(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """End a ledger for good: it can be read, and nothing is appended to it any more."""
+    found = opened(store)
+    described = found.client.describe(canonical_name(name))
+    if not yes and described.terminated is None:
+        typer.confirm(f"Let nothing be appended to {described.name} any more, for good?", abort=True)
+    done = found.client.call("terminate", NameLedger(described.name))
+    show(output, done, lambda console: console.print(f"{described.name} ends with entry {done.position}"))
+
+
+@reporting
+def properties(
+    name: Name,
+    values: Pairs = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", help="A property to remove.")] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Show the properties of a ledger; set NAME=VALUE, remove others."""
+    request = ChangeProperties(canonical_name(name), _pairs(values), remove or [])
+    client = opened(store).client
+    kept = (
+        client.call("properties", request).properties
+        if request.values or request.remove
+        else client.describe(request.name).properties
+    )
+
+    def text(console: Console) -> None:
+        for key, value in sorted(kept.items()):
+            console.print(f"{key} = {value}")
+
+    show(output, kept, text)
+
+
+@reporting
+def policy(
+    scope: Annotated[str, typer.Argument(help="A ledger; with --namespace: tenant/namespace.")],
+    values: Pairs = None,
+    forget: Forget = None,
+    namespace: Annotated[bool, typer.Option("--namespace", help="For every ledger of a namespace.")] = False,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Show the policies of a ledger or namespace; set NAME=VALUE, forget others. They count at once."""
+    wanted = ChangePolicy(
+        scope if namespace else canonical_name(scope), namespace, _numbers(values), list(forget or [])
+    )
+    found = change_policy(opened(store).client, wanted)
+    show(output, found, lambda console: console.print(_policy_table(found)))
+
+
+def _policy_table(found: Policies) -> Table:
+    table = Table(found.scope, "value", "stated by")
+    for name, value in found.effective.items():
+        origin = "itself" if name in found.stated else "its namespace" if name in found.inherited else "the broker"
+        table.add_row(name, str(value), origin)
+    return table
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given or []:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise Refused(f"{text!r} is not of the form NAME=VALUE")
+        if name in pairs:
+            raise Refused(f"{name!r} is set twice, to {pairs[name]!r} and to {value!r}")
+        pairs[name] = value
+    return pairs
+
+
+def _numbers(given: list[str] | None) -> dict[str, int]:
+    numbers = {}
+    for name, value in _pairs(given).items():
+        try:
+            numbers[name] = int(value)
+        except ValueError:
+            raise Refused(f"policy {name!r} is {value!r}, expected a whole number") from None
+    return numbers

@@ -1,0 +1,384 @@
+"""The command `ledger`: look at a store, write to it, follow it, check its bytes, serve it.
+
+Rules: text for people, one JSON document (or one per line, where rows come one by one) with `--output json`. An error
+is one line on standard error and status 1; nothing prints a traceback. A store is named by `--store`, else
+`LEDGER_STORE`, else `./ledger-store`, as everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from functools import wraps
+from typing import Annotated, Any, ParamSpec
+
+import msgspec
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pyspark_ledger.connector.cli.cache import show_cache
+from pyspark_ledger.connector.cli.wording import counted, next_words
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused, Unsupported
+from pyspark_ledger.ledger.hidden_characters import visible
+from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.names import canonical_name, short_name
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty, LedgerDescription
+from pyspark_ledger.ledger.protocol.cursors import CursorState, NameCursor
+from pyspark_ledger.ledger.protocol.reads import SeekTime
+
+# Locals in a traceback could show a token.
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help=__doc__.split("\n", 1)[0],
+    pretty_exceptions_show_locals=False,
+)
+
+P = ParamSpec("P")
+_DAMAGE = (Corrupt, DataLoss, Unsupported)
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    text = "text"
+    json = "json"
+
+
+class Durability(StrEnum):
+    """When an append is acknowledged."""
+
+    fsync = "fsync"
+    os = "os"
+
+
+StoreOption = Annotated[str | None, typer.Option("--store", "-s", help="Directory or broker address.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people, or for scripts.")]
+Name = Annotated[str, typer.Argument(help="A ledger: orders, or tenant/namespace/orders.")]
+
+
+def reporting(command: Callable[P, None]) -> Callable[P, None]:
+    """Our errors become one line and status 1."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except LedgerError as error:
+            fail(error)
+
+    return run
+
+
+def fail(*said: object) -> None:
+    """A line for each on standard error, and status 1; nothing for nothing."""
+    for one in said:
+        literal_console(stderr=True).print(str(one), style="red")
+    if said:
+        raise typer.Exit(1)
+
+
+def show(output: Output, value: Any, text: Callable[[Console], None]) -> None:
+    """Print a result."""
+    if output is Output.json:
+        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    else:
+        text(literal_console())
+
+
+def literal_console(*, stderr: bool = False) -> Console:
+    """A console that prints texts as they are: a name may look like markup, and `5:100:` like the emoji `:100:`."""
+    return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+_shown: dict[str, str] = {}
+
+
+@app.callback()
+def credentials(
+    ca: Annotated[
+        str,
+        typer.Option(
+            "--tls-trust-certs-file-path",
+            envvar="LEDGER_TLS_TRUST_CERTS_FILE_PATH",
+            help="The authority of the broker's certificate.",
+        ),
+    ] = "",
+    certificate: Annotated[
+        str,
+        typer.Option(
+            "--tls-certificate-file-path",
+            envvar="LEDGER_TLS_CERTIFICATE_FILE_PATH",
+            help="The certificate to show to a broker.",
+        ),
+    ] = "",
+    key: Annotated[str, typer.Option("--tls-key-file-path", envvar="LEDGER_TLS_KEY_FILE_PATH", help="Its key.")] = "",
+    token: Annotated[
+        str,
+        typer.Option("--auth-params", envvar="LEDGER_AUTH_PARAMS", help="Where the token is: file:/path or env:NAME."),
+    ] = "",
+) -> None:
+    """Look at a store, write to it, follow it, check its bytes, serve it. The options are for a broker elsewhere."""
+    _shown.clear()
+    _shown.update(ca=ca, certificate=certificate, key=key, token=token)
+
+
+def opened(store: str | None, *, create: bool = False) -> LedgerStore:
+    """The store that the options name. Looking at one never creates it. A directory's broker is shown nothing."""
+    given = _shown if "://" in store_location(store) else {}
+    return connect(store, create=create, **given)
+
+
+def source_options(store: str | None) -> dict[str, str]:
+    """The same for `format("ledger")`, by its options' names."""
+    location = store_location(store)
+    named = {"ca": "TrustCertsFilePath", "certificate": "CertificateFilePath", "key": "KeyFilePath"}
+    shown = {name: value for name, value in _shown.items() if value and "://" in location}
+    names = {"token": "authParams", **{name: f"tls{rest}" for name, rest in named.items()}}
+    return {"store": location, **{names[name]: value for name, value in shown.items()}}
+
+
+@app.command("list")
+@reporting
+def list_ledgers(store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """The ledgers of a store."""
+    found = opened(store)
+    described, damage = _ledgers_described(found.client, found.names())
+    show(output, described, lambda console: console.print(_ledger_table(described)))
+    fail(*damage)
+
+
+@app.command()
+@reporting
+def create(
+    name: Name,
+    block_bytes: Annotated[int, typer.Option(help="Bytes of a block; 0: the broker's default.")] = 0,
+    max_entries: Annotated[int, typer.Option(help="Roll over after so many entries; 0: the default.")] = 0,
+    partitions: Annotated[int, typer.Option(help="Partitions; 0: none.")] = 0,
+    deduplication: Annotated[bool, typer.Option("--deduplication", help="Write what comes again once.")] = False,
+    durability: Annotated[Durability, typer.Option(help="Acknowledge synced entries, or written ones.")] = (
+        Durability.fsync
+    ),
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Create a ledger, and the store if need be."""
+    request = CreateLedger(
+        canonical_name(name),
+        block_bytes=block_bytes,
+        max_entries_per_ledger=max_entries,
+        partitions=partitions,
+        deduplication=deduplication,
+        durability=durability.value,
+    )
+    described = opened(store, create=True).client.create(request)
+    show(output, described, lambda console: console.print(f"created {described.name}"))
+
+
+@app.command()
+@reporting
+def describe(
+    name: Name,
+    cache: Annotated[bool, typer.Option("--cache", help="What the broker's cache holds of it, and for whom.")] = False,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """A ledger: its end, its segments, its cursors."""
+    client = opened(store).client
+    described = client.describe(canonical_name(name))
+    if cache:
+        counted = client.call("cache", Empty())
+        show(output, counted, lambda console: show_cache(console, counted, described.name))
+        return
+    if output is Output.json:
+        show(output, described, lambda _: None)
+        return
+    states, damage = cursor_states(client, described)
+    show(output, described, lambda console: _describe(console, described, states))
+    fail(*damage)
+
+
+@app.command()
+@reporting
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Delete a ledger with its cursors and files, for good; a damaged one, too."""
+    found, canonical = opened(store), canonical_name(name)
+    try:
+        described = found.client.describe(canonical)
+        held = f" with {counted(described.rows, 'row')} and {counted(len(described.cursors), 'cursor')}"
+    except _DAMAGE as error:
+        held = f", which is damaged: {error.message}"
+    if not yes:
+        typer.confirm(f"Delete {canonical}{held}?", abort=True)
+    found.delete(canonical)
+    show(output, {"deleted": canonical}, lambda console: console.print(f"deleted {canonical}"))
+
+
+@app.command()
+@reporting
+def append(
+    name: Name,
+    messages: Annotated[
+        list[str] | None, typer.Argument(help="Messages; without any, the lines of standard input.")
+    ] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Append messages to a ledger of messages; the position after the last."""
+    ledger = opened(store, create=True).ledger(name)
+    end: Position | None = None
+    # Bytes as they are given: neither an argument nor a line need be text.
+    lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
+    for message in map(os.fsencode, messages) if messages else lines:
+        end = ledger.append(message)
+    said = "nothing was appended" if end is None else f"appended up to {end}"
+    show(output, {"end": end}, lambda console: console.print(said))
+
+
+@app.command()
+@reporting
+def tail(
+    name: Name,
+    start: Annotated[str, typer.Option(help="earliest, latest or LEDGER:ENTRY.")] = "latest",
+    wait_ms: Annotated[int | None, typer.Option(help="End after so much silence; default: never.")] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Print rows as they come."""
+    ledger = opened(store).ledger(name)
+    begin = ledger.end().end if start == "latest" else position_at(start)
+    for table in ledger.tail(begin, wait_ms):
+        for row in _rows(table):
+            if output is Output.json:
+                sys.stdout.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
+            else:
+                Console(soft_wrap=True).print(row)
+        sys.stdout.flush()
+
+
+@app.command()
+@reporting
+def seek(
+    name: Name,
+    timestamp_ms: Annotated[int, typer.Argument(help="Milliseconds since 1970, by the broker's clock.")],
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """The first position at or after a time."""
+    found = opened(store).client.call("seek", SeekTime(canonical_name(name), timestamp_ms))
+    show(output, found, lambda console: console.print(str(found.position)))
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as Python's values; a column with a time that Python has no value for as text."""
+    columns: dict[str, list[Any]] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            columns[name] = column.to_pylist()
+        except (OverflowError, ValueError) as wrong:
+            if pa.types.is_nested(column.type):
+                raise Refused(f"column {name!r} ({column.type}) cannot be printed: {wrong}") from wrong
+            columns[name] = column.cast(pa.string()).to_pylist()
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[LedgerDescription], list[str]]:
+    """Ledgers as they stand, but for those that were deleted meanwhile.
+
+    And a line for each that is damaged: it does not hide the others.
+    """
+    described, damage = list[LedgerDescription](), list[str]()
+    for name in names:
+        try:
+            described.append(client.describe(name))
+        except NotFound:
+            continue
+        except _DAMAGE as error:
+            damage.append(f"{short_name(name)}: {error}")
+    return described, damage
+
+
+def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[CursorState], list[str]]:
+    """The cursors of a ledger as they stand, those of each of its partitions where it has some.
+
+    And a line for each that is damaged: it does not hide the others.
+    """
+    states, damage = list[CursorState](), list[str]()
+    for log in described.partitions or [described]:
+        for cursor in log.cursors:
+            try:
+                states.append(client.call("cursor.describe", NameCursor(log.name, cursor)))
+            except _DAMAGE as error:
+                damage.append(f"{cursor}: {error}")
+    return states, damage
+
+
+def cursor_label(state: CursorState, described: LedgerDescription) -> str:
+    """How a cursor is named beside the others of a ledger."""
+    name = visible(state.cursor)
+    return f"{name} of {visible(short_name(state.ledger))}" if described.partitions else name
+
+
+def position_at(text: str) -> Position:
+    """The position that an argument names."""
+    named = {"earliest": EARLIEST, "latest": LATEST}
+    if text in named:
+        return named[text]
+    try:
+        return Position.parse(text)
+    except ValueError as wrong:
+        raise typer.BadParameter(f"{text!r} is neither earliest, latest nor LEDGER:ENTRY") from wrong
+
+
+def _ledger_table(described: Iterable[LedgerDescription], title: str = "ledger") -> Table:
+    table = Table(title, "rows", "entries", "bytes", "segments", "cursors", "end")
+    for ledger in described:
+        numbers = (ledger.rows, ledger.entries, ledger.size_bytes, ledger.segment_count, len(ledger.cursors))
+        end = "empty" if ledger.end.ledger_id < 0 else str(ledger.end)
+        end = counted(len(ledger.partitions), "partition") if ledger.partitions else end
+        table.add_row(visible(short_name(ledger.name)), *(f"{number:,}" for number in numbers), end)
+    return table
+
+
+def _describe(console: Console, described: LedgerDescription, cursors: list[CursorState]) -> None:
+    console.print(f"{visible(described.name)}  ({described.incarnation})")
+    where = f"[{next_words(described.start)}, {next_words(described.end)})"
+    if described.partitions:
+        where = counted(len(described.partitions), "partition")
+    held = f"{counted(described.rows, 'row')} in {counted(described.entries, 'entry', 'entries')}"
+    console.print(f"  {held}, {where}")
+    console.print(
+        f"  columns: {'version ' + str(described.schema_version) if described.schema_version >= 0 else 'none'}"
+    )
+    console.print(f"  cursors: {', '.join(map(visible, described.cursors)) or 'none'}")
+    for state in cursors:
+        # It was read by Spark, nobody reads it now, and something is left: most likely the last batch of its last run.
+        if state.replay_floor is not None and state.backlog_rows and not state.lease_holder:
+            console.print(
+                f"  {cursor_label(state, described)}: {counted(state.backlog_rows, 'row')} not acknowledged. "
+                "A query's last batch stays until it starts again, unless its session comes from session() or "
+                "configure()"
+            )
+    if described.terminated is not None:
+        console.print(f"  terminated: its last entry is {described.terminated}")
+    if described.partitions:
+        console.print(_ledger_table(described.partitions, "partition"))
+        return
+    table = Table("segment", "entries", "rows", "bytes", "state")
+    for segment in described.segments:
+        numbers = (segment.entries, segment.rows, segment.size_bytes)
+        kind = "sealed" if segment.close_ms else "open"
+        table.add_row(str(segment.ledger_id), *(f"{number:,}" for number in numbers), kind)
+    console.print(table)

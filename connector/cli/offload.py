@@ -1,0 +1,91 @@
+"""`ledger offload`: sealed ledgers to object storage, with a bar; how far that is; stopping and sweeping.
+
+Rules: the broker does it and goes on when this command is interrupted. A failure of a ledger is status 1 after the
+others were tried.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from pyspark_ledger.connector.cli.ledgers import Name, Output, OutputOption, StoreOption, opened, reporting, show
+from pyspark_ledger.connector.cli.wording import counted, next_words
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.clock import pause
+from pyspark_ledger.ledger.errors import Refused, Unavailable
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.actions import NameLedger
+from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
+
+_ASK_MS = 200
+_ACTIVE = ("waiting", "running")
+
+
+@reporting
+def offload(
+    name: Name,
+    until: Annotated[str, typer.Option("--until", help="LEDGER:ENTRY; whole ledgers before it go.")] = "",
+    seal: Annotated[bool, typer.Option("--seal", help="Seal first what is being written.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Only tell how far it is.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Stop what runs.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Delete objects that nobody refers to.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is done.")] = True,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Copy sealed ledgers to object storage; their local data go after the lag."""
+    if sum((status, cancel, sweep)) > 1:
+        raise Refused("--status, --cancel and --sweep do different things", hint="Name one of them")
+    client, name = opened(store).client, canonical_name(name)
+    if status:
+        found: OffloadStatus = client.call("offload.status", NameLedger(name))
+    else:
+        request = OffloadPrefix(name, _position(until), cancel, sweep, seal)
+        found = client.call("offload", request)
+        if wait and not (cancel or sweep):
+            found = _followed(client, found, shown=output is Output.text)
+    show(output, found, lambda console: console.print(_sentence(found)))
+    if found.state == "failed":
+        raise Unavailable(f"{name!r} is not offloaded up to there: {found.failure}")
+
+
+def _followed(client: Client, found: OffloadStatus, *, shown: bool) -> OffloadStatus:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    if found.state not in _ACTIVE:  # nothing was to be done, and a bar would have no total
+        return found
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task("offload", total=found.bytes_total)
+        while True:
+            now = f"ledger {found.left[0]}" if found.left else "done"
+            bar.update(task, description=now, completed=found.bytes_done, total=found.bytes_total)
+            if found.state not in _ACTIVE:
+                return found
+            pause(_ASK_MS)
+            found = client.call("offload.status", NameLedger(found.name))
+
+
+def _sentence(found: OffloadStatus) -> str:
+    said = [found.state]
+    if found.state != "idle":
+        said.append(f"{counted(len(found.done), 'ledger')} in this run, {len(found.left)} left")
+    if found.offloaded:
+        here = f" ({found.local} of them here, too)" if found.local else ""
+        said.append(f"{counted(found.offloaded, 'ledger')} in object storage{here}")
+        said.append(f"everything before {next_words(found.first_left)} is there")
+    else:
+        said.append("nothing is in object storage yet")
+    if found.swept:
+        said.append(f"{counted(found.swept, 'leftover')} swept")
+    return f"{found.name}: {'; '.join(said)}"
+
+
+def _position(text: str) -> Position | None:
+    try:
+        return Position.parse(text) if text else None
+    except ValueError as wrong:
+        raise Refused(str(wrong), hint="Give LEDGER:ENTRY, as `ledger describe` shows them") from None

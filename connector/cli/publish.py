@@ -1,0 +1,126 @@
+"""`ledger publish`: sealed segments into a Delta table, once or every so often, in a local Spark session.
+
+Rules: a line, or a JSON document, for each segment. With `--every` it goes on until it is interrupted, and what cannot
+be reached for a while is tried again; anything else ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Event
+from typing import Annotated
+
+import typer
+
+from pyspark_ledger.connector.cli.ledgers import (
+    Name,
+    Output,
+    OutputOption,
+    StoreOption,
+    reporting,
+    show,
+    source_options,
+)
+from pyspark_ledger.connector.cli.wording import counted
+from pyspark_ledger.connector.options.option import duration
+from pyspark_ledger.connector.publish.publisher import PublishedSegment, Publisher
+from pyspark_ledger.connector.publish.request import FILE_BYTES, Publishing
+from pyspark_ledger.connector.session.delta import PACKAGES, s3a_settings
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.names import short_name
+
+
+@reporting
+def publish(
+    name: Name,
+    table: Annotated[str, typer.Option("--table", help="A path, or [catalog.][schema.]table.")],
+    every: Annotated[str, typer.Option("--every", help="Go on, and look so often: 10s, 5m.")] = "",
+    offload: Annotated[str, typer.Option("--offload", help="A bucket, to read from without a broker.")] = "",
+    option: Annotated[
+        list[str] | None, typer.Option("--option", help="NAME=VALUE, as of format('ledger'); may be repeated.")
+    ] = None,
+    partition_by: Annotated[
+        list[str] | None, typer.Option("--partition-by", help="NAME or NAME=EXPRESSION; '' for none.")
+    ] = None,
+    dead_letters: Annotated[str, typer.Option("--dead-letters", help="A table for what cannot be decoded.")] = "",
+    latest: Annotated[str, typer.Option("--latest", help="A second table: the newest row of each key.")] = "",
+    key: Annotated[str, typer.Option("--key", help="The column of keys.")] = "__key",
+    deleted_when: Annotated[str, typer.Option("--deleted-when", help="SQL: which rows delete their key.")] = "",
+    seal_after: Annotated[str, typer.Option("--seal-after", help="Seal first what is older: 0, 30s, 5m.")] = "",
+    follow_retention: Annotated[
+        bool, typer.Option("--follow-retention", help="Delete what retention took from the log.")
+    ] = False,
+    file_bytes: Annotated[int, typer.Option("--file-bytes", help="Of the log, in one file.")] = FILE_BYTES,
+    optimize_after: Annotated[int, typer.Option("--optimize-after", help="OPTIMIZE after so many segments.")] = 0,
+    restart: Annotated[bool, typer.Option("--restart", help="Table or ledger were made anew: begin again.")] = False,
+    accept_changes: Annotated[bool, typer.Option("--accept-changes", help="Others may have changed rows.")] = False,
+    conf: Annotated[list[str] | None, typer.Option("--conf", help="NAME=VALUE of Spark; may be repeated.")] = None,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Put what is sealed of a ledger into a Delta table, each segment once."""
+    from pyspark_ledger.connector.session.session import local_session
+
+    given = _pairs("--option", option)
+    given |= {"offload": offload} if offload else source_options(store)
+    wanted = None if partition_by is None else [text for text in partition_by if text]
+    wishes = Publishing.of(
+        wanted,
+        dead_letters=dead_letters,
+        latest=latest,
+        key=key,
+        deleted_when=deleted_when,
+        seal_after_ms=_duration("--seal-after", seal_after),
+        follow_retention=follow_retention,
+        file_bytes=file_bytes,
+        optimize_after=optimize_after,
+        restart=restart,
+        accept_changes=accept_changes,
+    )
+    pause_ms = _duration("--every", every)
+    if pause_ms == 0:
+        raise Refused(
+            f"--every is {every!r}, and would never rest", hint="Say how often to look, or leave it out for once"
+        )
+    said = _pairs("--conf", conf)
+    if any(target.startswith("s3a://") for target in (table, dead_letters, latest)) and PACKAGES not in said:
+        said |= s3a_settings()
+    spark = local_session("ledger publish", _quiet(said), delta=True)
+    spark.sparkContext.setLogLevel("ERROR")
+
+    def tell(found: PublishedSegment) -> None:
+        rows = "" if found.rows < 0 else f", {counted(found.rows, 'row')}"
+        text = f"{short_name(found.ledger)}: segment {found.segment}{rows} is in {publisher.table}"
+        show(output, found, lambda console: console.print(text))
+
+    try:
+        publisher = Publisher(spark, name, table, given, wishes)
+        publisher.run(tell, pause_ms, Event())
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    finally:
+        spark.stop()
+
+
+def _duration(option: str, text: str) -> int | None:
+    """Milliseconds; None where nothing was said."""
+    if not text:
+        return None
+    try:
+        return duration(text)
+    except ValueError as expected:
+        raise Refused(f"{option} is {text!r}, expected {expected}") from None
+
+
+def _quiet(conf: Mapping[str, str]) -> dict[str, str]:
+    return {"spark.ui.showConsoleProgress": "false", **conf}
+
+
+def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
+    pairs = {}
+    for text in given or []:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise Refused(f"{option} is {text!r}, expected NAME=VALUE")
+        pairs[name] = value
+    return pairs

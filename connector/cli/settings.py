@@ -1,0 +1,62 @@
+"""`ledger settings`: what a running broker is set to, and changing what can be changed while it runs.
+
+Rules: a change is kept in the store and outlives the broker. What takes a restart is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from pyspark_ledger.connector.cli.ledgers import Output, OutputOption, StoreOption, opened, reporting, show
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty, SettingStates
+from pyspark_ledger.ledger.settings.broker import TEXT_SETTINGS, require_setting
+
+settings = typer.Typer(no_args_is_help=True, help="Settings of a running broker.")
+Setting = Annotated[str, typer.Argument(help="Its name, as in conf/broker.toml.")]
+
+
+@settings.command("list")
+@reporting
+def list_settings(store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """Every setting as it stands."""
+    found: SettingStates = opened(store).client.call("settings", Empty())
+    table = Table("setting", "value", "default", "unit", "can be changed")
+    for state in found.settings:
+        value = f"{state.value} (changed)" if state.changed else str(state.value)
+        table.add_row(state.name, value, str(state.default), state.unit, "yes" if state.live else "with a restart")
+    show(output, found.settings, lambda console: console.print(table))
+
+
+@settings.command("set")
+@reporting
+def set_setting(
+    name: Setting,
+    value: Annotated[str, typer.Argument(help="The number or text.")],
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Change a setting now and for later brokers of the store."""
+    require_setting(name)
+    text = name in TEXT_SETTINGS
+    try:
+        wanted = value if text else int(value)
+    except ValueError:
+        raise Refused(f"setting {name!r} is {value[:80]!r}, expected a whole number") from None
+    _change(store, output, ChangeSetting(name, wanted))
+
+
+@settings.command("reset")
+@reporting
+def reset_setting(name: Setting, store: StoreOption = None, output: OutputOption = Output.text) -> None:
+    """Go back to what the broker's file says, or the default."""
+    _change(store, output, ChangeSetting(name))
+
+
+def _change(store: str | None, output: Output, request: ChangeSetting) -> None:
+    found: SettingStates = opened(store).client.call("settings.change", request)
+    (state,) = (state for state in found.settings if state.name == request.name)
+    show(output, state, lambda console: console.print(f"{state.name} = {state.value} {state.unit}"))

@@ -1,0 +1,110 @@
+"""Commands on the directory of a store: `ledger serve` and `stop` for its broker, `ledger repair` for its metadata.
+
+`repair` puts back ledgers that the metadata do not know, and accepts metadata that lack commits.
+
+Rules of `repair`
+- Nothing changes without `--yes`.
+- No existing data is overwritten or deleted, with `--yes` either (`ledger.store.repair`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pyspark_ledger.connector.cli.ledgers import Output, OutputOption, StoreOption, reporting, show
+from pyspark_ledger.ledger.client.connect import stop_broker
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.names import short_name
+from pyspark_ledger.ledger.store.repair import Findings, UnknownLedger, find
+from pyspark_ledger.ledger.store.repair import repair as repaired
+
+Directory = Annotated[str | None, typer.Option("--store", "-s", help="Directory of the store.")]
+
+
+def serve(
+    store: Directory = None,
+    address: Annotated[
+        str | None, typer.Option(help="grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT, instead of the settings'.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings, see conf/broker.toml.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the store if there is none.")] = False,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Fence off a broker that holds it.")] = False,
+) -> None:
+    """Serve a store until it is told to stop."""
+    from pyspark_ledger.ledger.broker.main import main
+
+    directory = _directory(store)
+    arguments = ["--store", directory, "--idle", "0"]
+    arguments += ["--address", address] if address else []
+    arguments += ["--config", str(config)] if config else []
+    arguments += ["--create"] * create + ["--take-over"] * take_over
+    raise typer.Exit(main(arguments))
+
+
+@reporting
+def stop(
+    store: Directory = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Ask the broker of a store to leave. The next process that uses the store starts one, with its environment."""
+    directory = _directory(store)
+    stopped = stop_broker(Path(directory))
+    said = f"the broker of {directory} has left" if stopped else f"no broker runs for {directory}"
+    show(output, {"stopped": stopped}, lambda console: console.print(said))
+
+
+def _directory(store: str | None) -> str:
+    location = store_location(store)
+    if "://" in location:
+        raise typer.BadParameter(f"{location!r} is an address: give the directory of a store", param_hint="--store")
+    return location
+
+
+@reporting
+def repair(
+    ledgers: Annotated[list[int] | None, typer.Argument(help="Ids to put back; all that have a place.")] = None,
+    ledger: Annotated[str, typer.Option(help="Where ledgers go whose files do not say of which they are.")] = "",
+    accept_metadata: Annotated[
+        bool, typer.Option("--accept-metadata", help="Go on with metadata that lack commits.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, it is only said.")] = False,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Find what the metadata of a store do not know, and put it back with --yes. No broker may run then."""
+    directory = Path(store_location(store))
+    if not (directory / "metadata.sqlite").exists():
+        raise Refused(f"there is no store at {directory} on this host", hint="Run it where the store's broker runs")
+    found = find(directory, ledger)
+    if not yes:
+        show(output, found, lambda console: _say(console, found))
+        return
+    if found.behind and not accept_metadata:
+        raise Refused(found.behind, hint="Restore the files, or accept what the metadata hold: --accept-metadata")
+    done = repaired(directory, system_clock_ms, into=ledger, accept=bool(found.behind), only=ledgers or ())
+    show(output, done, lambda console: _tell(console, done))
+
+
+def _say(console: Console, found: Findings) -> None:
+    if found.behind:
+        console.print(f"{found.behind}. Accept it with --accept-metadata --yes")
+    for one in found.unknown:
+        would = (
+            one.refusal or f"would be put back: {one.entries:,} entries, {one.rows:,} rows of {short_name(one.ledger)}"
+        )
+        console.print(f"ledger {one.ledger_id} ({', '.join(one.files)}): {would}")
+    if not found.behind and not found.unknown:
+        console.print("the metadata know every file and lack no commit")
+
+
+def _tell(console: Console, done: list[UnknownLedger]) -> None:
+    for one in done:
+        console.print(f"ledger {one.ledger_id}: {one.rows:,} rows are back in {short_name(one.ledger)}")
+    if not done:
+        console.print("nothing was put back")

@@ -1,0 +1,66 @@
+"""The class that Spark finds by itself: options go in, readers and writers come out.
+
+Rule: importing this module never fails, and imports nothing heavy. Spark looks for a `DefaultSource` in every module
+called `pyspark_*`, and one that fails hides all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pyspark_ledger.connector.spark_errors import spark_face
+from pyspark_ledger.ledger.version import __version__
+
+try:
+    from pyspark.sql.datasource import DataSource
+except Exception:  # noqa: BLE001 — connect() needs no Spark, and no other source suffers from one that is broken
+    DataSource = object  # type: ignore[assignment,misc]
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from pyspark_ledger.connector.bucket_source import BucketSource
+    from pyspark_ledger.connector.data_source import LedgerSource
+
+
+@spark_face
+class DefaultSource(DataSource):
+    """The data source `ledger`; its options are in docs/options.md."""
+
+    default_store: str | None = None
+    default_options: Mapping[str, str] = MappingProxyType({})  # what goes with that store
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        from pyspark_ledger.connector.data_source import source_for
+
+        self._source: LedgerSource | BucketSource = source_for(
+            options, __version__, self.default_store, self.default_options
+        )
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return "ledger"
+
+    def schema(self) -> StructType:
+        """The ledger's columns, and metadata when asked for."""
+        return self._source.schema()
+
+    def reader(self, schema: StructType) -> Any:
+        """A bounded read."""
+        return self._source.batch_reader(schema)
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802  # Spark's name
+        """A stream."""
+        return self._source.stream_reader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:  # Spark's signature
+        """An append."""
+        return self._source.batch_writer(schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802  # Spark's
+        """A streaming sink; complete mode comes as `overwrite` and appends."""
+        return self._source.stream_writer(schema)

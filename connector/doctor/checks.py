@@ -1,0 +1,297 @@
+"""What keeps Spark from finding or running the source, looked for one by one: each finding says what to do.
+
+Rules
+- Nothing is changed, and no Spark session is started: what a session would do with its interpreters is done here.
+- Spark looks for sources with the driver's Python (PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3` of the
+  path) and reads and writes with the workers' (PYSPARK_PYTHON, else `python3`); `spark.pyspark.python` of a session or
+  of spark-defaults.conf goes before. It is silent about whatever fails in the first.
+- Where something is in order, what was found is said all the same: it may not be what its user meant.
+- Every environment is an argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pyspark_ledger.connector.doctor import tested_versions, worker_probe
+from pyspark_ledger.connector.doctor.finding import Finding
+from pyspark_ledger.connector.doctor.store import check_store
+from pyspark_ledger.connector.doctor.worker_start import MESSAGE, check_start, timed_start
+
+_PROBE_SECONDS = 60
+_SAYS = f"; of a stream Spark says '{MESSAGE}'"
+_JAVA_LEAST = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What Spark would start with. `conf` are settings of a session or of spark-defaults.conf."""
+
+    environ: Mapping[str, str]
+    directory: Path
+    conf: Mapping[str, str]
+    version: str
+
+    def with_conf(self, conf: Mapping[str, str]) -> Surroundings:
+        """The same with other settings."""
+        return replace(self, conf=dict(conf))
+
+    def defaults(self) -> dict[str, str]:
+        """What stands in spark-defaults.conf, as Spark finds it."""
+        home = self.spark_home
+        given = self.environ.get("SPARK_CONF_DIR")
+        directory = Path(given) if given else home / "conf" if home else None
+        if directory is None or not (directory / "spark-defaults.conf").is_file():
+            return {}
+        lines = (directory / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+        words = (re.split(r"[\s=]+", line.strip(), maxsplit=1) for line in lines if line.strip())
+        return {word[0]: word[1] for word in words if len(word) == 2 and not word[0].startswith("#")}
+
+    @property
+    def workers_python(self) -> str:
+        """The command that runs tasks."""
+        return self.conf.get("spark.pyspark.python") or self.environ.get("PYSPARK_PYTHON") or "python3"
+
+    @property
+    def lookup_python(self) -> str:
+        """The command that looks for sources."""
+        driver = self.conf.get("spark.pyspark.driver.python") or self.environ.get("PYSPARK_DRIVER_PYTHON")
+        return driver or self.workers_python
+
+    @property
+    def spark_home(self) -> Path | None:
+        """The Spark that would be started; None when there is none."""
+        if self.environ.get("SPARK_HOME"):
+            return Path(self.environ["SPARK_HOME"])
+        spec = find_spec("pyspark")
+        return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
+def examine(surroundings: Surroundings, store: str | None = None) -> Iterator[Finding]:
+    """All checks, in the order in which Spark would stumble; the store only if it is named."""
+    yield check_java(surroundings)
+    yield from check_spark(surroundings)
+    probes: dict[str, dict[str, Any] | str] = {}
+    for what, command in (
+        ("the driver's python", surroundings.lookup_python),
+        ("the workers' python", surroundings.workers_python),
+    ):
+        if command not in probes:
+            probes[command] = probed(command, surroundings)
+            yield from check_python(what, command, probes[command], surroundings)
+    yield from _check_start(probes[surroundings.workers_python], surroundings)
+    yield from check_discovery(probes[surroundings.lookup_python], surroundings)
+    yield check_connect(surroundings)
+    if store is not None:
+        yield from check_store(store, surroundings.environ)
+
+
+def probed(command: str, surroundings: Surroundings) -> dict[str, Any] | str:
+    """What an interpreter has; a text says why it does not run."""
+    path = shutil.which(command, path=surroundings.environ.get("PATH"))
+    if path is None:
+        return "there is no such command on the path"
+    source = Path(worker_probe.__file__).read_text(encoding="utf-8")
+    try:
+        done = subprocess.run(  # noqa: S603  # the interpreter that Spark would start
+            [path, "-c", source],
+            cwd=surroundings.directory,
+            env=_workers_environ(surroundings),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"it does not run: {error}"
+    except (ValueError, IndexError):
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return f"it is no Python, or a very old one; it ended with status {done.returncode}: {said[-1] if said else ''}"
+    return found
+
+
+def _workers_environ(surroundings: Surroundings) -> dict[str, str]:
+    return {**surroundings.environ, "PYTHONPATH": os.pathsep.join(_python_path(surroundings))}
+
+
+def _python_path(surroundings: Surroundings) -> Iterator[str]:
+    """What Spark puts on the path of the interpreters that it starts: its own archives, then what there was."""
+    if surroundings.spark_home:
+        yield from map(str, sorted((surroundings.spark_home / "python" / "lib").glob("*.zip")))
+    if surroundings.environ.get("PYTHONPATH"):
+        yield surroundings.environ["PYTHONPATH"]
+
+
+def check_java(surroundings: Surroundings) -> Finding:
+    """Spark needs Java 17 or newer."""
+    home = surroundings.environ.get("JAVA_HOME")
+    command = f"{home}/bin/java" if home else "java"
+    path = shutil.which(command, path=surroundings.environ.get("PATH"))
+    do = f"Install Java {_JAVA_LEAST} or newer, or set JAVA_HOME to one"
+    if path is None:
+        return Finding("java", "problem", f"there is no {command}", do)
+    done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)  # noqa: S603
+    version = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr)
+    major = int(version[2] if version[1] == "1" else version[1]) if version and (version[2] or version[1]) else 0
+    if major < _JAVA_LEAST:
+        return Finding("java", "problem", f"{path} is Java {major or 'of no known version'}", do)
+    return Finding("java", "ok", f"{path} is Java {major}")
+
+
+def check_spark(surroundings: Surroundings) -> Iterator[Finding]:
+    """Python package and jars of Spark: there, of one version, and one that this release is tested with."""
+    import_spec = find_spec("pyspark")
+    if import_spec is None:
+        do = "pip install 'pyspark-ledger[spark]', or run where the platform provides it"
+        yield Finding("spark", "problem", f"{sys.executable} has no pyspark", do)
+        return
+    from pyspark import __version__ as version
+
+    yield check_spark_version(version)
+    yield _check_jars(surroundings, version)
+    if find_spec("delta") is not None:
+        yield check_delta_version(metadata.version("delta-spark"), version)
+        yield _check_delta_jar(surroundings)
+
+
+def check_spark_version(version: str) -> Finding:
+    """Whether this release is tested with a version of Spark, and what that version lacks."""
+    line, tested = tested_versions.numbers(version)[:2], tested_versions.spark_versions()
+    if line < tested_versions.OLDEST:
+        return Finding("spark", "problem", f"pyspark is {version}", "Python data sources need Spark 4.0 or newer")
+    found = f"pyspark is {version}; this release is tested with {', '.join(tested)}"
+    if line < tested_versions.NEWEST:
+        found += ". On it streams know no limits, no Trigger.AvailableNow and no progress of ledgers"
+        found += ", and cannot be written to ledgers" if line < (4, 1) else ""
+        return Finding("spark", "warning", found, "Use Spark 4.2 for all of it")
+    if version not in tested:
+        do = f"pip install 'pyspark=={tested[-1]}', or try your queries on {version} before you rely on it"
+        return Finding("spark", "warning", found, do)
+    return Finding("spark", "ok", found)
+
+
+def _check_jars(surroundings: Surroundings, version: str) -> Finding:
+    home = surroundings.spark_home
+    jars = sorted((home / "jars").glob("spark-core_*.jar")) if home else []
+    if not jars:
+        do = "Unset SPARK_HOME to use pyspark's own, or reinstall pyspark"
+        return Finding("jars", "problem", f"{home}/jars has no spark-core: Spark cannot start", do)
+    found = jars[0].stem.rpartition("-")[2]
+    if found != version:
+        do = "Unset SPARK_HOME, or install the pyspark of that version: a mixture fails late and oddly"
+        return Finding("jars", "problem", f"the jars in {home}/jars are of Spark {found}, pyspark is {version}", do)
+    return Finding("jars", "ok", f"{home}/jars are of Spark {found}")
+
+
+def check_delta_version(delta: str, spark: str) -> Finding:
+    """Whether this release is tested with a version of Delta, and whether that takes this Spark."""
+    tested, newest = tested_versions.DELTA, tested_versions.SPARK_WITH_DELTA
+    do = f"pip install 'pyspark=={newest}' 'delta-spark=={tested}'"
+    if delta != tested:
+        return Finding("delta", "warning", f"delta-spark is {delta}; this release is tested with {tested}", do)
+    if tested_versions.numbers(spark) > tested_versions.numbers(newest):
+        found = f"delta-spark is {delta}, which takes pyspark up to {newest}; pyspark is {spark}"
+        return Finding("delta", "warning", found, do)
+    return Finding("delta", "ok", f"delta-spark is {delta}, with which this release is tested")
+
+
+def _check_delta_jar(surroundings: Surroundings) -> Finding:
+    """Delta's Python package works only together with its jar."""
+    home, conf = surroundings.spark_home, surroundings.conf
+    named = " ".join(conf.get(name, "") for name in ("spark.jars", "spark.jars.packages"))
+    named += surroundings.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    if "delta-spark" in named or (home and any((home / "jars").glob("delta-spark*.jar"))):
+        return Finding("delta jar", "ok", "delta-spark has its jar")
+    do = "Tables of Delta need it: session(delta=True) brings it, and so does spark.jars.packages"
+    return Finding("delta jar", "warning", "delta-spark is installed, its jar is neither in jars nor in spark.jars", do)
+
+
+def check_python(what: str, command: str, found: dict[str, Any] | str, surroundings: Surroundings) -> Iterator[Finding]:
+    """One interpreter of Spark's: it runs, is of the driver's version, and has what a task imports, from one place."""
+    fix = f"Set PYSPARK_PYTHON={sys.executable} (or to the same environment on every host), then start a new session"
+    if isinstance(found, str):
+        yield Finding(what, "problem", f"{command}: {found}{_SAYS}", fix)
+        return
+    version, ours = ".".join(map(str, found["python"])), ".".join(map(str, sys.version_info[:3]))
+    if found["python"][:2] != list(sys.version_info[:2]):
+        yield Finding(what, "problem", f"{command} is {found['executable']}, Python {version}; this is {ours}", fix)
+        return
+    missing = {name: module["error"] for name, module in found["modules"].items() if "error" in module}
+    if missing:
+        said = "; ".join(f"{name}: {error}" for name, error in missing.items())
+        yield Finding(what, "problem", f"{command} is {found['executable']}, which does not import {said}{_SAYS}", fix)
+    else:
+        yield Finding(what, "ok", f"{command} is {found['executable']}, Python {version}, with all that a task imports")
+    yield _check_origins(what, found, surroundings)
+
+
+def _check_start(found: dict[str, Any] | str, surroundings: Surroundings) -> Iterator[Finding]:
+    """The time until a worker connects, of an interpreter that has what it needs."""
+    if isinstance(found, str) or any("error" in module for module in found["modules"].values()):
+        return  # said already
+    start = timed_start(found["executable"], surroundings.directory, _workers_environ(surroundings))
+    yield from check_start(start, surroundings.conf)
+
+
+def _check_origins(what: str, found: dict[str, Any], surroundings: Surroundings) -> Finding:
+    """Our packages: there, ours, and of the driver's version."""
+    check, face = f"modules of {what}", found["origins"]["pyspark_ledger"]
+    if not face:
+        do = "Install pyspark-ledger there, the same version on every host (or ship it: spark.submit.pyFiles)"
+        return Finding(check, "problem", f"{found['executable']} has no module 'pyspark_ledger'", do)
+    for name, origin in found["origins"].items():
+        if Path(origin).name != "__init__.py":
+            do = f"Rename {face}, or start in another directory: Python finds it before the package"
+            what_is = f"'import pyspark_ledger' finds {face}, which is not pyspark-ledger: it has no {name}"
+            return Finding(check, "problem", what_is, do)
+    theirs = found["ours"].get("version", "")
+    if "error" in found["ours"]:
+        return Finding(check, "problem", f"pyspark_ledger: {found['ours']['error']}", "Reinstall pyspark-ledger there")
+    if theirs != surroundings.version:
+        do = "Install one version for driver and workers: tasks and commits of different versions refuse each other"
+        return Finding(check, "problem", f"pyspark-ledger is {theirs} there, {surroundings.version} here", do)
+    return Finding(check, "ok", f"pyspark-ledger {theirs} from {found['ours'].get('origin')}")
+
+
+def check_discovery(found: dict[str, Any] | str, surroundings: Surroundings) -> Iterator[Finding]:
+    """Whether Spark finds the source by itself. One package `pyspark_…` that fails hides them all, silently."""
+    check, by_hand = "discovery", "Or call pyspark_ledger.register(spark)"
+    if isinstance(found, str):
+        do = f"Unset PYSPARK_DRIVER_PYTHON or set it to {sys.executable}. {by_hand}"
+        what = f"Spark looks for sources with {surroundings.lookup_python}: {found}"
+        yield Finding(check, "problem", f"{what}; it finds none", do)
+        return
+    broken = {name: error for name, error in found["discovery"].items() if error}
+    for name, error in broken.items():
+        do = f"Mend or uninstall {name}, then start a new session: a session does not look again. {by_hand}"
+        yield Finding(check, "problem", f"module {name} fails ({error}), so Spark finds no source at all", do)
+    if not broken and "pyspark_ledger" not in found["discovery"]:
+        do = f"Install pyspark-ledger for {found['executable']}. {by_hand}"
+        yield Finding(check, "problem", f"{found['executable']} has no module pyspark_ledger on its path", do)
+    elif not broken:
+        yield Finding(check, "ok", f"Spark finds the source among {', '.join(sorted(found['discovery']))}")
+
+
+def check_connect(surroundings: Surroundings) -> Finding:
+    """What the client of Spark Connect imports, if there is one."""
+    remote = surroundings.environ.get("SPARK_REMOTE") or surroundings.conf.get("spark.remote", "")
+    if not remote:
+        return Finding("connect", "ok", "not used")
+    missing = [name for name in ("grpc", "grpc_status", "pandas") if find_spec(name) is None]
+    if missing:
+        do = "pip install 'pyspark[connect]'"
+        return Finding("connect", "problem", f"SPARK_REMOTE is set, and {', '.join(missing)} cannot be imported", do)
+    return Finding("connect", "ok", "the client's packages are there; the server's host needs the source as well")

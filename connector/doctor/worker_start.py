@@ -1,0 +1,82 @@
+"""Time that an interpreter needs until it could connect to Spark, which waits ten seconds and has no setting for them.
+
+Spark starts the process that drives a stream directly, and with `spark.python.use.daemon` false every worker. It says
+"Python worker failed to connect back" of one that ends before it connects, and of one that is too slow. Only the first
+is a fault of the interpreter; the second is a host with too much to do at once.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_ledger.connector.doctor.finding import Finding
+from pyspark_ledger.ledger.clock import monotonic_ms
+
+SPARK_WAITS_SECONDS = 10
+MESSAGE = "Python worker failed to connect back"
+_SLOW_SECONDS = 3.0
+_LIMIT_SECONDS = 60
+_CODE = "import pyspark.sql.streaming.python_streaming_source_runner"
+_DO = (
+    "Leave a processor free (spark.master local[N] with fewer than all), start fewer queries at once, and keep Python "
+    "on a local disk with its bytecode (PYTHONDONTWRITEBYTECODE unset). A query that failed so has lost nothing: start "
+    "it again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStart:
+    """A process up to where it would connect; `error` is its last line if it ended before that."""
+
+    seconds: float
+    processor_seconds: float
+    error: str = ""
+
+
+def timed_start(python: str, directory: Path, environ: Mapping[str, str]) -> WorkerStart:
+    """Start an interpreter as Spark does for a stream; it imports what Spark imports, and ends."""
+    before, began = _children_seconds(), monotonic_ms()
+    error = ""
+    try:
+        done = subprocess.run(  # noqa: S603  # the interpreter that Spark would start
+            [python, "-c", _CODE],
+            cwd=directory,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            error = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+    except subprocess.TimeoutExpired:
+        error = f"it is not ready after {_LIMIT_SECONDS} s"
+    return WorkerStart((monotonic_ms() - began) / 1000, _children_seconds() - before, error)
+
+
+def check_start(start: WorkerStart, conf: Mapping[str, str]) -> Iterator[Finding]:
+    """Say whether Spark would wait long enough, and which setting makes the wait matter more."""
+    check = "start of a worker"
+    waits = f"Spark waits {SPARK_WAITS_SECONDS} s, then says '{MESSAGE}'"
+    if start.error:
+        do = "Install what is missing for that interpreter, or set PYSPARK_PYTHON to another"
+        yield Finding(check, "problem", f"it ends before it connects: {start.error}; {waits}", do)
+        return
+    took = f"ready after {start.seconds:.1f} s, {start.processor_seconds:.1f} s of them processor time; {waits}"
+    if start.seconds < _SLOW_SECONDS:
+        yield Finding(check, "ok", took)
+    else:
+        yield Finding(check, "warning", took, _DO)
+    if conf.get("spark.python.use.daemon", "true").lower() == "false":
+        do = "Unset it: with the daemon only the process that drives a stream is under that limit"
+        yield Finding(check, "warning", f"spark.python.use.daemon is false, so every worker starts anew; {waits}", do)
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,195 @@
+"""The options of a read straight from a bucket, and what they come to: a store of objects, and what is wanted of it.
+
+Rules: credentials are named, never given; they are found where the objects are read, on the driver and in every task. A
+directory becomes absolute on the driver. What only a broker could do has no meaning here and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark_ledger.connector.decryption_keys import KeyReferences, key_references
+from pyspark_ledger.connector.options.option import LONG_CHARS_MAX, READS, Option, flag, one_of, text
+from pyspark_ledger.ledger.errors import Refused
+
+if TYPE_CHECKING:
+    from pyspark_ledger.offload.bucket.topic_metadata import PulsarRecord
+    from pyspark_ledger.offload.storage.object_store import ObjectStore
+    from pyspark_ledger.offload.storage.s3_options import S3Options
+
+_RECORD_BYTES_MAX = 64 * 1024 * 1024
+_ADVICE = (
+    "Spark's Python processes have the environment in which the session was started: set credentials before that, on "
+    "every host, or name offloadProfile, offloadRole or credentialProvider"
+)
+
+BUCKET_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "offload",
+        "",
+        READS,
+        "Read sealed ledgers straight from the objects that `ledger offload` or a Pulsar wrote, without a broker: "
+        "`s3://bucket[/prefix]`, `file:///path` or a directory. A batch read without a ledger lists what is there.",
+        text,
+    ),
+    Option(
+        "offloadMetadata",
+        "",
+        READS,
+        "With `offload`: what Pulsar says of the topic's ledgers, so that missing ones are known. Files on the driver, "
+        "with commas between them: internal statistics (JSON) or the raw metadata record.",
+        text,
+        chars_max=LONG_CHARS_MAX,
+    ),
+    Option("offloadCluster", "", READS, "With `offload`: the cluster, where several wrote a topic of that name.", text),
+    Option(
+        "offloadScan",
+        "auto",
+        READS,
+        "With `offload`, of topics of messages: `auto` looks through all entries first, for transactions, chunked "
+        "messages, times and rows. `none` promises that there are no transactions and no chunks: one fails the read.",
+        one_of("auto", "none"),
+    ),
+    Option(
+        "cryptoKeys",
+        "",
+        READS,
+        "With `offload`: where the private keys of messages are that Pulsar's clients encrypted: `file:/path` or "
+        '`env:NAME`, or by the names of the keys, as JSON: `{"orders": "file:/path"}`. Never a key itself: plans and '
+        "logs show options. Read by every task, on its own host.",
+        key_references,
+        shown=False,
+        chars_max=LONG_CHARS_MAX,
+    ),
+    Option(
+        "offloadEndpoint",
+        "AWS",
+        READS,
+        "With `offload` or `history`: the endpoint of another S3, `https://host:port`.",
+        text,
+    ),
+    Option("offloadRegion", "", READS, "With `offload` or `history`: the region of the bucket.", text),
+    Option(
+        "offloadPathStyle",
+        "true with an endpoint",
+        READS,
+        "With `offload` or `history`: whether the bucket stands in the path of requests, not in their host.",
+        flag,
+    ),
+    Option(
+        "offloadProfile",
+        "",
+        READS,
+        "With `offload` or `history`: a profile of the AWS files, instead of boto3's chain.",
+        text,
+    ),
+    Option("offloadRole", "", READS, "With `offload` or `history`: a role (ARN) to assume.", text),
+    Option("offloadRoleExternalId", "", READS, "With `offload` or `history`: the external id for that role.", text),
+    Option("offloadBucketOwner", "", READS, "With `offload` or `history`: the account that must own the bucket.", text),
+    Option(
+        "credentialProvider",
+        "",
+        READS,
+        "With `offload` or `history`: `module:function`, called with the address in each process that reads; it "
+        "answers a boto3 session, or a mapping with `access_key`, `secret_key` and perhaps `token` and `expiry_time`.",
+        text,
+    ),
+)
+# Of the options for every read, those that mean something without a broker.
+_SHARED = frozenset(
+    {
+        "ledger", "starting_position", "starting_timestamp", "ending_position", "include_metadata", "columns",
+        "payload_schema", "rescued_data_column", "max_bytes_per_trigger", "max_rows_per_trigger",
+        "min_partition_bytes", "target_partition_bytes",
+    }
+)  # fmt: skip
+# And those that are told beside the bucket.
+_OF_EVERY_READ = frozenset({"fail_on_data_loss", "ending_timestamp"})
+
+
+@dataclass(frozen=True, slots=True)
+class BucketOptions:
+    """The options above, read. `offload` is the address."""
+
+    offload: str = ""
+    offload_metadata: str = ""
+    offload_cluster: str = ""
+    offload_scan: str = "auto"
+    crypto_keys: KeyReferences = ()
+    offload_endpoint: str = ""
+    offload_region: str = ""
+    offload_path_style: bool | None = None
+    offload_profile: str = ""
+    offload_role: str = ""
+    offload_role_external_id: str = ""
+    offload_bucket_owner: str = ""
+    credential_provider: str = ""
+    fail_on_data_loss: bool = True
+    ending_timestamp: int | None = None
+
+    @property
+    def address(self) -> str:
+        """The address; a directory as an absolute path."""
+        return self.offload if "://" in self.offload else str(Path(self.offload).absolute())
+
+    def s3(self) -> S3Options:
+        """How the bucket is reached."""
+        from pyspark_ledger.offload.storage.s3_options import S3Options
+
+        return S3Options(
+            endpoint=self.offload_endpoint,
+            region=self.offload_region,
+            path_style=self.offload_path_style,
+            profile=self.offload_profile,
+            role=self.offload_role,
+            role_external_id=self.offload_role_external_id,
+            bucket_owner=self.offload_bucket_owner,
+            credential_provider=self.credential_provider,
+            advice=_ADVICE,
+        )
+
+    def store(self) -> ObjectStore:
+        """The store of objects, in this process."""
+        from pyspark_ledger.offload.storage.factory import open_object_store
+
+        return open_object_store(self.address, self.s3())
+
+    def records(self) -> list[PulsarRecord]:
+        """What Pulsar says of the ledgers, from the files that were named; raises Refused for one that is not there."""
+        from pyspark_ledger.offload.bucket.topic_metadata import parse_records
+
+        found: list[PulsarRecord] = []
+        for name in filter(None, (part.strip() for part in self.offload_metadata.split(","))):
+            try:
+                with Path(name).open("rb") as file:
+                    data = file.read(_RECORD_BYTES_MAX)
+            except OSError as wrong:
+                raise Refused(
+                    f"option 'offloadMetadata' names {name!r}, which cannot be read: {wrong.strerror}",
+                    hint="Give files on the driver's host",
+                ) from wrong
+            found += parse_records(data, name)
+        return found
+
+
+def take_bucket_options(values: dict[str, object], names: Mapping[str, str]) -> BucketOptions | None:
+    """Take the options above out of `values`; None when no bucket is read. `names` spells fields for errors."""
+    own = {field.name for field in fields(BucketOptions)}
+    if "offload" not in values:
+        own -= _OF_EVERY_READ
+    given = {name: values.pop(name) for name in list(values) if name in own}
+    if "offload" not in given:
+        if given:
+            name = names[next(iter(given))]
+            raise Refused(f"option {name!r} is given without 'offload'", hint="It belongs to a read from a bucket")
+        return None
+    strange = sorted(set(values) - _SHARED)
+    if strange:
+        raise Refused(
+            f"option {names[strange[0]]!r} has no meaning with 'offload': no broker is asked",
+            hint="Leave it out, or read the ledger through its store",
+        )
+    return BucketOptions(**given)  # type: ignore[arg-type]  # each parser answers its field's type

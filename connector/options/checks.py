@@ -1,0 +1,129 @@
+"""What read options say together: contradictions that can be told without looking at a ledger. Pure.
+
+Values come by the names of the fields of `LedgerOptions`, each read already. Every refusal names the options and what
+they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark_ledger.connector.options.ledger_selection import Addressing
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.position import EARLIEST, LATEST
+
+Values = Mapping[str, object]
+_EDGES = ("starting", "ending")
+# What a table of what the store knows of itself goes by; what it says to a bucket or a history is said there.
+_OF_A_TABLE = frozenset(
+    {
+        "table", "ledger", "store", "tls_trust_certs_file_path", "tls_certificate_file_path", "tls_key_file_path",
+        "auth_params",
+    }
+)  # fmt: skip
+
+
+def require_consistent(values: Values) -> None:
+    """Refuse what contradicts itself in any use."""
+    _require_one_of(values, "ledger", "ledgers", "ledgers_pattern")
+    strange = sorted(set(values) - _OF_A_TABLE)
+    if "table" in values and strange and values.keys().isdisjoint({"history", "offload"}):
+        raise Refused(
+            f"option {option_name(strange[0])!r} has no meaning with 'table': no row of a ledger is read",
+            hint="Leave it out, and select of what comes",
+        )
+    for edge in _EDGES:
+        _require_one_of(values, f"{edge}_position", f"{edge}_timestamp")
+        both = sorted(_places(values, f"{edge}_positions").keys() & _places(values, f"{edge}_timestamps").keys())
+        if both:
+            raise Refused(
+                f"ledger {both[0]} is in '{edge}Positions' and in '{edge}Timestamps'", hint="Leave it in one of them"
+            )
+    _require_one_of(values, "rescued_data_column", "dead_letter_ledger")
+    if "dead_letter_ledger" in values and values.get("ack_mode") == "explicit":
+        raise Refused(
+            "option 'deadLetterLedger' has no meaning for ackMode 'explicit': nobody acknowledges what is left out",
+            hint="Keep it in the rows with 'rescuedDataColumn', and acknowledge it",
+        )
+    ends = _places(values, "ending_positions")
+    named = sorted(name for name, at in ends.items() if at == EARLIEST)
+    if values.get("ending_position") == EARLIEST:
+        raise Refused("option 'endingPosition' is 'earliest', expected latest or LEDGER:ENTRY")
+    if named:
+        raise Refused(f"option 'endingPositions' is 'earliest' for {named[0]}, expected latest or LEDGER:ENTRY")
+    _require_order(values, "starting_timestamp", "is after", "ending_timestamp")
+    _require_order(values, "min_rows_per_trigger", "exceeds", "max_rows_per_trigger")
+    if "max_trigger_delay" in values and "min_rows_per_trigger" not in values:
+        raise Refused("option 'maxTriggerDelay' is given without 'minRowsPerTrigger'", hint="Give both, or neither")
+
+
+def require_sense(values: Values, use: str) -> None:
+    """Refuse what makes no sense in one use, such as an empty read."""
+    starts, ends = _places(values, "starting_positions"), _places(values, "ending_positions")
+    later = sorted(name for name, at in starts.items() if at == LATEST)
+    if use == "batch read" and (later or values.get("starting_position") == LATEST):
+        raise Refused(
+            f"a batch read of {later[0] if later else 'everything'} from 'latest' would be empty",
+            hint="Start it at earliest, a position or a time",
+        )
+    if use == "stream read" and LATEST in (values.get("ending_position"), *ends.values()):
+        raise Refused(
+            "a stream that ends at 'latest' would be empty",
+            hint="Read what is there now with Trigger.AvailableNow, or end at a position or a time",
+        )
+
+
+def option_name(field: str) -> str:
+    """How an option is written that is read into a field."""
+    first, *rest = field.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _require_one_of(values: Values, *fields: str) -> None:
+    given = [name for name in fields if name in values]
+    if len(given) > 1:
+        said = " and ".join(f"{option_name(name)!r} ({_said(values[name])})" for name in given)
+        raise Refused(f"options {said} exclude each other", hint="Give one of them")
+
+
+def _require_order(values: Values, less: str, relation: str, more: str) -> None:
+    low, high = values.get(less), values.get(more)
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        raise Refused(f"option {option_name(less)!r} ({low}) {relation} {option_name(more)!r} ({high})")
+
+
+def require_addressed(values: Values) -> None:
+    """Refuse a name that no ledger of a store has, and a place in a ledger that is not read."""
+    ledger, ledgers, pattern = values.get("ledger"), values.get("ledgers"), values.get("ledgers_pattern")
+    if not (ledger or ledgers or pattern):
+        return
+    names = ledgers if isinstance(ledgers, tuple) else ()
+    addressing = Addressing.of(str(ledger or ""), names, str(pattern) if pattern else None)
+    dead = str(values.get("dead_letter_ledger", ""))
+    if dead and addressing.addresses(dead):
+        raise Refused(
+            f"option 'deadLetterLedger' is {dead}, which is read itself: the read is of {addressing}",
+            hint="Name one that the read does not meet",
+        )
+    for edge in _EDGES:
+        one = values.get(f"{edge}_position")
+        if (ledgers or pattern) and one not in (None, EARLIEST, LATEST):
+            raise Refused(
+                f"option '{edge}Position' is {one}, a place in one ledger; the read is of {addressing}",
+                hint=f"Name the ledger in '{edge}Positions'",
+            )
+        for kind in ("positions", "timestamps"):
+            for name in _places(values, f"{edge}_{kind}"):
+                if not addressing.addresses(name):
+                    raise Refused(
+                        f"option {option_name(f'{edge}_{kind}')!r} names ledger {name}, the read is of {addressing}"
+                    )
+
+
+def _places(values: Values, field: str) -> dict[str, object]:
+    found = values.get(field, {})
+    return found if isinstance(found, dict) else {}
+
+
+def _said(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,72 @@
+"""The option `history`: a table to which a ledger is published, and how the bucket is reached that it lies in.
+
+Rules: the options that say how a bucket is reached are those of `offload`. What only a log can do has no meaning
+together with a table and is refused: a subscription keeps a place in the log, and a table is of one ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark_ledger.connector.options.bucket import BucketOptions
+from pyspark_ledger.connector.options.option import READS, Option, text
+from pyspark_ledger.ledger.errors import Refused
+
+if TYPE_CHECKING:
+    from pyspark_ledger.offload.table.table_address import TableAddress
+
+HISTORY_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "history",
+        "",
+        READS,
+        "A Delta table to which the ledger is published, a path or `s3://` address: what is published is read from the "
+        "table, what came after it from the log, without gap or double; a batch with `offload` reads it from the "
+        "bucket. The options for how a bucket is reached count for it, too. Such a stream begins at `earliest`.",
+        text,
+    ),
+)
+_OF_A_BUCKET = frozenset(
+    {
+        "offload_endpoint", "offload_region", "offload_path_style", "offload_profile", "offload_role",
+        "offload_role_external_id", "offload_bucket_owner", "credential_provider",
+    }
+)  # fmt: skip
+_STRANGE: Mapping[str, tuple[str, str]] = {
+    "subscription": ("a subscription's place is in the log, and a table has none", "The checkpoint keeps the place"),
+    "ledgers": ("a table is of one ledger", "Read each ledger with its table, and union them"),
+    "ledgers_pattern": ("a table is of one ledger", "Read each ledger with its table, and union them"),
+    "table": ("what a store knows of itself is in no table", "Leave 'history' out"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    """The table as it was given."""
+
+    table: str
+    bucket: BucketOptions
+
+    def address(self) -> TableAddress:
+        """Where it is; Refused for what is no address."""
+        from pyspark_ledger.offload.table.table_address import TableAddress
+
+        return TableAddress.of(self.table, self.bucket.s3())
+
+
+def take_history_options(values: dict[str, object], names: Mapping[str, str]) -> HistoryOptions | None:
+    """Take the options of a table out of `values`; None when there is none. `names` spells fields for errors."""
+    if "history" not in values:
+        return None
+    strange = sorted(set(values) & _STRANGE.keys())
+    if strange or values.get("ack_mode") == "explicit":
+        why, hint = _STRANGE[strange[0] if strange else "subscription"]
+        name = names[strange[0]] if strange else "ackMode"
+        raise Refused(f"option {name!r} has no meaning with 'history': {why}", hint=hint)
+    if "offload" in values and "ledger" not in values:
+        raise Refused("option 'history' has no meaning for what a bucket lists", hint="Name the ledger in load()")
+    taken = values.get if "offload" in values else values.pop
+    reached = {name: taken(name) for name in list(values) if name in _OF_A_BUCKET}
+    return HistoryOptions(str(values.pop("history")), BucketOptions(**reached))  # type: ignore[arg-type]  # see options

@@ -1,0 +1,174 @@
+"""What an option is, and how the text of each kind of option is read.
+
+Rules: a parser answers the value, or raises ValueError saying what it expects; whoever knows the option's name says
+what was found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
+
+Use = Literal["batch read", "stream read", "batch write", "stream write"]
+READS: tuple[Use, ...] = ("batch read", "stream read")
+WRITES: tuple[Use, ...] = ("batch write", "stream write")
+EVERYWHERE: tuple[Use, ...] = READS + WRITES
+
+MIB = 1024 * 1024
+DAY_MS = 24 * 3600 * 1000
+LONG_CHARS_MAX = 4 * MIB  # of a list, or of JSON
+_DIGITS_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `parse` raises ValueError saying what it expects, for text of at most `chars_max` characters."""
+
+    name: str
+    default: str
+    uses: tuple[Use, ...]
+    meaning: str
+    parse: Callable[[str], object]
+    shown: bool = True
+    chars_max: int = 4096
+
+
+def ledger(value: str) -> str:
+    """The canonical name of one ledger."""
+    try:
+        return canonical_name(value)
+    except Refused as wrong:
+        raise ValueError(f"the name of a ledger ({wrong.message})") from None
+
+
+def text(value: str) -> str:
+    """Any text that is not empty."""
+    if not value.strip():
+        raise ValueError("text that is not empty")
+    return value.strip()
+
+
+def flag(value: str) -> bool:
+    """True or false."""
+    known = {"true": True, "false": False}
+    if value.strip().lower() not in known:
+        raise ValueError("true or false")
+    return known[value.strip().lower()]
+
+
+def columns(value: str) -> tuple[str, ...]:
+    """Names of columns."""
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names) or len(set(names)) != len(names):
+        raise ValueError("names of columns, each once, with commas between them")
+    return names
+
+
+def number(least: int, most: int) -> Callable[[str], int]:
+    """A whole number within limits."""
+
+    def parse(value: str) -> int:
+        expected = f"a whole number from {least} to {most}"
+        try:
+            found = int(_measured(value))
+        except ValueError:
+            raise ValueError(expected) from None
+        if not least <= found <= most:
+            raise ValueError(expected)
+        return found
+
+    return parse
+
+
+def size(least: int, most: int) -> Callable[[str], int]:
+    """A number of bytes within limits."""
+    units = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": MIB, "mb": MIB, "g": 1024 * MIB, "gb": 1024 * MIB}
+
+    def parse(value: str) -> int:
+        expected = f"a size from {least} to {most} bytes, such as 1048576, 64m or 1g"
+        said = _measured(value).lower()
+        digits = said.rstrip("bkmg")
+        unit = said[len(digits) :]
+        if not digits.isdecimal() or unit not in units or not least <= int(digits) * units[unit] <= most:
+            raise ValueError(expected)
+        return int(digits) * units[unit]
+
+    return parse
+
+
+def duration(value: str) -> int:
+    """Milliseconds."""
+    expected = "a time from 0 to 24 hours, such as 30000, 30s, 5m or 1h"
+    units = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+    said = _measured(value).lower()
+    digits = said.rstrip("smh")
+    unit = said[len(digits) :]
+    if not digits.isdecimal() or unit not in units or int(digits) * units[unit] > DAY_MS:
+        raise ValueError(expected)
+    return int(digits) * units[unit]
+
+
+def _measured(value: str) -> str:
+    """Return what may be a number; an empty text, which is none, for one that is too long."""
+    said = value.strip()
+    return said if len(said) <= _DIGITS_MAX else ""
+
+
+def one_of(*known: str) -> Callable[[str], str]:
+    """One of a few words."""
+
+    def parse(value: str) -> str:
+        if value.strip().lower() not in known:
+            raise ValueError(" or ".join(known))
+        return value.strip().lower()
+
+    return parse
+
+
+def reference(value: str) -> str:
+    """Where a secret is."""
+    if not value.strip().startswith(("file:", "env:")):
+        raise ValueError("file:/path/of/token or env:NAME")
+    return value.strip()
+
+
+def position(value: str) -> Position:
+    """A position, or one of its names."""
+    named = {"earliest": EARLIEST, "latest": LATEST}
+    if value.strip().lower() in named:
+        return named[value.strip().lower()]
+    try:
+        found = Position.parse(value.strip())
+    except ValueError:
+        found = EARLIEST
+    if found.ledger_id < 0 or found.entry_id < 0:
+        raise ValueError("earliest, latest or LEDGER:ENTRY, such as 3:17")
+    return found
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Ledgers, each once, as they were written."""
+    given = tuple(name.strip() for name in value.split(","))
+    expected = "ledgers, each once, with commas between them, such as orders,clicks"
+    try:
+        canonical = {canonical_name(name) for name in given}
+    except Refused as refused:
+        raise ValueError(f"{expected}: {refused.message}") from None
+    if len(canonical) != len(given):
+        raise ValueError(expected)
+    return given
+
+
+def pattern(value: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(value)
+    except re.error as wrong:
+        raise ValueError(f"a regular expression: {wrong}") from None
+    return text(value)

@@ -1,0 +1,250 @@
+"""The options of one use of the data source, read from their texts and checked together.
+
+Rules: names are case-insensitive; a name that is not in the table (`connector.options.table`), a value that cannot be
+read and an option without meaning for what is being done are refused, naming both. Values are never put into a log.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from pyspark_ledger.connector.options.bucket import BucketOptions, take_bucket_options
+from pyspark_ledger.connector.options.checks import require_addressed, require_consistent, require_sense
+from pyspark_ledger.connector.options.history import HistoryOptions, take_history_options
+from pyspark_ledger.connector.options.ledger_selection import Addressing
+from pyspark_ledger.connector.options.option import MIB, Option, Use
+from pyspark_ledger.connector.options.table import OPTIONS
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.hidden_characters import unencodable
+from pyspark_ledger.ledger.position import Position
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.credentials import Credentials
+
+# Spark hands these over with ours; they are its own business.
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+_REFUSED = {
+    "paths": "name several ledgers by option 'ledgers'",
+    "overwriteschema": "columns are added with 'mergeSchema' and never replaced: a log keeps what was written",
+}
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+_OPTIONS_HINT = f"The options are {', '.join(sorted(option.name for option in OPTIONS))}"
+_PARTITION_BYTES_MIN = 8 * MIB
+_KEY_CHARS_MAX = 64
+_SHOWN = 300  # characters of a value in an error
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOptions:
+    """The options of one use, read. None: not given, and the default depends on something else."""
+
+    ledger: str = ""
+    bucket: BucketOptions | None = None
+    history: HistoryOptions | None = None
+    ledgers: tuple[str, ...] = ()
+    ledgers_pattern: str | None = None
+    store: str | None = None
+    tls_trust_certs_file_path: str = ""
+    tls_certificate_file_path: str = ""
+    tls_key_file_path: str = ""
+    auth_params: str = ""
+    subscription: str | None = None
+    starting_position: Position | None = None
+    starting_timestamp: int | None = None
+    table: str | None = None
+    starting_positions: Mapping[str, Position] = field(default_factory=dict)
+    starting_timestamps: Mapping[str, int] = field(default_factory=dict)
+    ending_position: Position | None = None
+    ending_timestamp: int | None = None
+    ending_positions: Mapping[str, Position] = field(default_factory=dict)
+    ending_timestamps: Mapping[str, int] = field(default_factory=dict)
+    fail_on_data_loss: bool = True
+    wait_for_ledger: bool = False
+    wait_timeout_ms: int = 300_000
+    include_metadata: bool = False
+    columns: tuple[str, ...] | None = None
+    payload_schema: str | None = None
+    rescued_data_column: str | None = None
+    dead_letter_ledger: str = ""
+    ack_mode: str = "checkpoint"
+    ack_timeout: int | None = None
+    max_redeliveries: int | None = None
+    max_bytes_per_trigger: int | None = None
+    max_rows_per_trigger: int | None = None
+    min_rows_per_trigger: int | None = None
+    max_trigger_delay: int = 15 * 60_000
+    min_partition_bytes: int = _PARTITION_BYTES_MIN
+    target_partition_bytes: int = 64 * MIB
+    mapping: str = "auto"
+    pacing: bool = True
+    merge_schema: bool = False
+    action: Literal["ack", "nack"] | None = None
+    entry_bytes: int = 4 * MIB
+    compression: Literal["lz4", "zstd"] | None = None
+    create_ledgers: bool = False
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    commit_timeout_ms: int = 60_000
+
+    def require_acknowledger(self) -> None:
+        """Refused where rows are to be acknowledged one by one, and nobody is named to do it; or the reverse."""
+        explicit = self.ack_mode == "explicit"
+        if explicit and self.subscription is None:
+            hint = "Name a subscription: whose acknowledgements they are"
+            raise Refused("option 'ackMode' is 'explicit' without a subscription", hint=hint)
+        given = {"ackTimeout": self.ack_timeout, "maxRedeliveries": self.max_redeliveries}
+        for name, value in given.items():
+            if value is not None and not explicit:
+                raise Refused(f"option {name!r} has no meaning for ackMode 'checkpoint'", hint="Give ackMode explicit")
+
+    @property
+    def application(self) -> tuple[str, int] | None:
+        """`txnAppId` and `txnVersion`, None for a write that has neither; Refused where one is missing."""
+        if self.txn_app_id is not None and self.txn_version is not None:
+            return self.txn_app_id, self.txn_version
+        if self.txn_app_id is None and self.txn_version is None:
+            return None
+        given, missing = ("txnAppId", "txnVersion") if self.txn_version is None else ("txnVersion", "txnAppId")
+        raise Refused(f"option {given!r} is given without {missing!r}", hint="A write is known by both, or by neither")
+
+    @property
+    def starting(self) -> list[str]:
+        """The options that were given to say where a read begins, by name."""
+        given = {
+            "startingPosition": self.starting_position is not None,
+            "startingTimestamp": self.starting_timestamp is not None,
+            "startingPositions": bool(self.starting_positions),
+            "startingTimestamps": bool(self.starting_timestamps),
+        }
+        return [name for name, is_given in given.items() if is_given]
+
+    def addressing(self) -> Addressing:
+        """The ledgers to read; refused when none is named."""
+        if not (self.ledgers or self.ledgers_pattern):
+            require_ledger(self)
+        return Addressing.of(self.ledger, self.ledgers, self.ledgers_pattern)
+
+    def credentials(self) -> Credentials | None:
+        """What is shown to a broker elsewhere; None when nothing was given."""
+        from pyspark_ledger.ledger.client.credentials import Credentials
+
+        given = Credentials(
+            self.tls_trust_certs_file_path,
+            self.tls_certificate_file_path,
+            self.tls_key_file_path,
+            self.auth_params,
+        )
+        return None if given.empty else given
+
+
+def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOptions:
+    """Read and check options; with `use`, also that each has a meaning there. Raises Refused naming the option."""
+    values: dict[str, object] = {}
+    for key, text in given.items():
+        option = _known(key)
+        if option is None:
+            continue
+        if use is not None and use not in option.uses:
+            raise Refused(
+                f"option {option.name!r} has no meaning for a {use}", hint=f"It belongs to a {' or '.join(option.uses)}"
+            )
+        _require_readable(option, text)
+        try:
+            values[_field(option.name)] = option.parse(text)
+        except ValueError as expected:
+            said = _shown(text) if option.shown else "something else (not shown: it may be a secret)"
+            raise Refused(f"option {option.name!r} is {said}, expected {expected}") from None
+    options = _consistent(values)
+    if use is not None:
+        require_sense(values, use)
+        if options.bucket is None:  # whose topics have other people's names
+            require_addressed(values)
+        if options.bucket is not None and use == "stream read":
+            _require_endless(options)
+    return options
+
+
+def _require_readable(option: Option, text: str) -> None:
+    """Measure a value before anything scans the text, and refuse text that no UTF-8 can state."""
+    if len(text) > option.chars_max:
+        raise Refused(f"option {option.name!r} has {len(text)} characters, at most {option.chars_max} are allowed")
+    try:
+        text.encode()
+    except UnicodeEncodeError as wrong:
+        where = f"option {option.name!r}"
+        raise Refused(unencodable(wrong, where) if option.shown else f"{where} is not valid Unicode") from None
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}… ({len(text)} characters)"
+
+
+def _known(key: str) -> Option | None:
+    if len(key) > _KEY_CHARS_MAX:
+        raise Refused(f"unknown option {key[:_KEY_CHARS_MAX]!r}… of {len(key)} characters", hint=_OPTIONS_HINT)
+    lowered = key.lower()
+    if lowered in SPARKS_OWN:
+        return None
+    if lowered in _REFUSED:
+        raise Refused(f"option {key!r} is not supported: {_REFUSED[lowered]}")
+    if lowered not in _BY_NAME:
+        near = difflib.get_close_matches(lowered, _BY_NAME, n=1, cutoff=0.5)
+        hint = f"Did you mean {_BY_NAME[near[0]].name!r}?" if near else _OPTIONS_HINT
+        raise Refused(f"unknown option {key!r}", hint=hint)
+    return _BY_NAME[lowered]
+
+
+def _require_endless(options: LedgerOptions) -> None:
+    ends = {
+        "endingPosition": options.ending_position,
+        "endingTimestamp": options.bucket and options.bucket.ending_timestamp,
+    }
+    for name, at in ends.items():
+        if at is not None:
+            raise Refused(
+                f"option {name!r} has no meaning for a stream from a bucket", hint="It belongs to a batch read"
+            )
+
+
+def _field(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _consistent(values: dict[str, object]) -> LedgerOptions:
+    path = values.pop("path", None)
+    if path is not None and values.get("ledger", path) != path:
+        raise Refused(f"the ledger is named twice: {path!r} as the path and {values['ledger']!r} by option 'ledger'")
+    if path is not None:
+        values["ledger"] = path
+    require_consistent(values)
+    names = {_field(option.name): option.name for option in OPTIONS}
+    history = take_history_options(values, names)
+    bucket = take_bucket_options(values, names)
+    if values.get("compression") == "none":
+        del values["compression"]
+    if values.get("ack_mode") == "explicit":
+        values["include_metadata"] = True  # else nobody could say which rows are done with
+    if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # nobody asked for more
+        least = int(str(values["target_partition_bytes"]))
+        values["min_partition_bytes"] = min(least, _PARTITION_BYTES_MIN)
+    options = LedgerOptions(bucket=bucket, history=history, **values)  # type: ignore[arg-type]  # each parser answers its field's type
+    if options.min_partition_bytes > options.target_partition_bytes:
+        raise Refused(
+            f"option 'minPartitionBytes' ({options.min_partition_bytes}) exceeds "
+            f"'targetPartitionBytes' ({options.target_partition_bytes})"
+        )
+    return options
+
+
+def require_ledger(options: LedgerOptions) -> str:
+    """The ledger's name as it was given; refused when it was not."""
+    if not options.ledger:
+        raise Refused(
+            "no ledger is named",
+            hint="Name it in load(), start() or save(), or by option 'ledger'. Spark hands the options of a table of "
+            "its catalog to nobody: use CREATE TEMPORARY VIEW … USING ledger instead",
+        )
+    return options.ledger

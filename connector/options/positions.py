@@ -1,0 +1,132 @@
+"""Places by ledger as JSON text, as options take them: how it is built, and how it is read.
+
+    {"clicks": "earliest", "orders": "3:17"}        startingPositions, endingPositions
+    {"orders": 1700000000000}                       startingTimestamps, endingTimestamps: milliseconds since 1970
+
+Rules: a ledger is named as everywhere; named twice, in two spellings, it is refused. A position is that of an entry.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
+
+T = TypeVar("T")
+_NAMED = {"earliest": EARLIEST, "latest": LATEST}
+_MOST = 2**62
+_SHOWN = 300  # characters of what was not understood
+
+
+def positions_json(positions: Mapping[str, object]) -> str:
+    """The text for option `startingPositions` or `endingPositions`.
+
+    A place is `earliest`, `latest`, `LEDGER:ENTRY`, a `Position`, a pair of numbers, or a value of column `__position`,
+    whose row is where its entry begins. Raises Refused naming the ledger and the value.
+    """
+    return _built(positions, lambda value: _text_of(_place(value)))
+
+
+def timestamps_json(timestamps: Mapping[str, int | datetime]) -> str:
+    """The text for option `startingTimestamps` or `endingTimestamps`; a time is in milliseconds, or has a zone."""
+    return _built(timestamps, _milliseconds)
+
+
+def parse_positions(text: str) -> dict[str, Position]:
+    """Positions by canonical name; ValueError says what was expected."""
+    return _parsed(text, 'JSON such as {"orders": "3:17", "clicks": "earliest"}', parse_position)
+
+
+def parse_timestamps(text: str) -> dict[str, int]:
+    """Milliseconds by canonical name; ValueError says what was expected."""
+
+    def parse(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
+            raise ValueError
+        return value
+
+    return _parsed(text, 'JSON such as {"orders": 1700000000000}, in milliseconds since 1970', parse)
+
+
+def parse_position(value: object) -> Position:
+    """One position; ValueError without words."""
+    if not isinstance(value, str):
+        raise ValueError  # noqa: TRY004 — to whoever reads an option, a value of another type is a bad value
+    if value.strip().lower() in _NAMED:
+        return _NAMED[value.strip().lower()]
+    position = Position.parse(value.strip())
+    if not 0 <= position.ledger_id <= _MOST or not 0 <= position.entry_id <= _MOST:
+        raise ValueError
+    return position
+
+
+def _parsed(text: str, expected: str, parse: Callable[[object], T]) -> dict[str, T]:
+    try:
+        given = json.loads(text)
+    except JSON_FAULTS:
+        raise ValueError(expected) from None
+    if not isinstance(given, dict) or not given:
+        raise ValueError(expected)
+    found: dict[str, T] = {}
+    for name, value in given.items():
+        try:
+            canonical = canonical_name(name)
+            place = parse(value)
+        except (ValueError, Refused):
+            raise ValueError(f"{expected}; {name[:_SHOWN]!r}: {repr(value)[:_SHOWN]} is none") from None
+        if canonical in found:
+            raise ValueError(f"{expected}, each ledger once; {name!r} is {canonical}, which is there already")
+        found[canonical] = place
+    return found
+
+
+def _built(given: Mapping[str, T], text_of: Callable[[T], object]) -> str:
+    if not given:
+        raise Refused("no ledger is named", hint='Such as {"orders": "earliest"}')
+    built: dict[str, object] = {}
+    for name, value in given.items():
+        canonical_name(name)
+        try:
+            built[name] = text_of(value)
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            raise Refused(f"the place of ledger {name!r} is {value!r}, which is none") from None
+    return json.dumps(built, sort_keys=True)
+
+
+def _place(value: object) -> Position:
+    if isinstance(value, Position):
+        return value
+    if isinstance(value, str):
+        return parse_position(value)
+    if isinstance(value, Mapping):
+        return Position(int(value["ledgerId"]), int(value["entryId"]))
+    if hasattr(value, "ledgerId"):  # a Row of Spark
+        return Position(int(value.ledgerId), int(value.entryId))  # type: ignore[attr-defined]
+    if isinstance(value, Sequence) and len(value) == 2:
+        return Position(int(value[0]), int(value[1]))
+    raise ValueError
+
+
+def _text_of(position: Position) -> str:
+    named = {place: text for text, place in _NAMED.items()}
+    if position in named:
+        return named[position]
+    if position.ledger_id < 0 or position.entry_id < 0:
+        raise ValueError
+    return str(position)
+
+
+def _milliseconds(value: int | datetime) -> int:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError
+        return int(value.timestamp() * 1000)
+    if isinstance(value, bool) or not 0 <= int(value) <= _MOST:
+        raise ValueError
+    return int(value)

@@ -1,0 +1,344 @@
+"""Sealed segments that can be published, of a ledger or of a bucket's topic, and the rows of each as a DataFrame.
+
+    StoreSegments     through the broker, wherever the segments lie
+    BucketSegments    from the objects of a bucket, without a broker
+
+Rules
+- A log has segments in one order: it is a ledger, or one partition of a ledger.
+- Only sealed segments are listed, because their content never changes. Of a bucket only those before the first
+  transaction without an outcome there are listed: rows behind such a transaction are not known yet.
+- A segment is read as a range of positions, in as few parts as files are wanted.
+- Nothing in a bucket is looked at twice. The cost of a segment does not grow with the segments beside it.
+- A loss between the published segments and the existing ones is detected before anything is written.
+
+Rules of `part_rows`
+- Spark plans a source in a process of its own, which has no findings of this process. The parts of a bucket therefore
+  travel in the class of a source that is made for them.
+- A source's name belongs to one user, who asks for one frame after the other. Each frame has the parts of its own
+  registration; the session keeps the last registration only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from pyspark_ledger.connector.options.options import LedgerOptions, read_options
+from pyspark_ledger.connector.read.bucket.batch import BucketPartition
+from pyspark_ledger.connector.read.bucket.scan import BucketRead
+from pyspark_ledger.connector.read.bucket.task import BucketPart, fetch_part
+from pyspark_ledger.connector.read.data_loss import loss_of
+from pyspark_ledger.connector.read.ledger.scan import LedgerRead
+from pyspark_ledger.connector.rows.metadata_columns import PROVENANCE
+from pyspark_ledger.connector.schema import METADATA
+from pyspark_ledger.connector.spark_errors import spark_face
+from pyspark_ledger.ledger.clock import new_id
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
+from pyspark_ledger.ledger.protocol.actions import LedgerDescription, NameLedger
+from pyspark_ledger.ledger.protocol.ledgers import SealLedger
+from pyspark_ledger.ledger.protocol.reads import AskSurvey, ReadProgress
+from pyspark_ledger.offload.table.commit_metadata import NOTHING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from pyspark_ledger.connector.rows.shape import RowShape
+    from pyspark_ledger.offload.bucket.topic_log import BucketLog
+
+
+@spark_face
+class PartReader(DataSourceReader):
+    """Reader of parts that another process planned."""
+
+    def __init__(self, parts: Sequence[BucketPart]) -> None:
+        self._parts = parts
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each part."""
+        return [BucketPartition(part) for part in self._parts]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """On an executor: the rows of a part. Spark sends `InputPartition(None)` where there is none."""
+        return iter(()) if partition is None or partition.value is None else fetch_part(partition.value)
+
+
+def part_rows(spark: SparkSession, name: str, parts: Sequence[BucketPart], columns: StructType) -> DataFrame:
+    """The rows of the parts, by a source of this name; `columns` is what Spark calls theirs."""
+
+    class PlannedParts(DataSource):
+        """These parts: a class of a function is pickled with what it knows."""
+
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> StructType:
+            return columns
+
+        def reader(self, schema: StructType) -> PartReader:  # noqa: ARG002 — Spark's signature
+            return PartReader(parts)
+
+    spark.dataSource.register(PlannedParts)
+    return spark.read.format(name).load()
+
+
+INCARNATION = "__incarnation"
+RESCUED = "__rescued"
+"""The column that holds what could not be decoded, while a segment is published with a dead-letter table."""
+PUBLISHED_METADATA = ("__position", "__publishTime", "__eventTime", "__key", "__topic", "__messageProperties")
+# What says which rows of which ledger are read: a segment that is published in part would count as published.
+_OURS = (
+    "path", "ledger", "ledgers", "ledgersPattern", "table", "history", "includeMetadata", "rescuedDataColumn",
+    "startingPosition", "startingPositions", "startingTimestamp", "startingTimestamps",
+    "endingPosition", "endingPositions", "endingTimestamp", "endingTimestamps",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PublishableSegment:
+    """One sealed segment. `rows` is -1 if rows were not counted."""
+
+    ledger_id: int
+    entries: int
+    rows: int
+    size_bytes: int
+
+    @property
+    def last(self) -> Position:
+        """Its last entry."""
+        return Position(self.ledger_id, self.entries - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedLog:
+    """One log: its canonical name, its incarnation, its current start, its sealed segments in order.
+
+    `properties` are the ledger's; empty without a broker.
+    """
+
+    name: str
+    incarnation: str
+    start: Position
+    segments: tuple[PublishableSegment, ...]
+    properties: Mapping[str, str]
+
+    def next_after(self, segment: int) -> PublishableSegment | None:
+        """The first that is newer than a segment, or NOTHING."""
+        at = bisect_right(self.segments, segment, key=lambda one: one.ledger_id)
+        return self.segments[at] if at < len(self.segments) else None
+
+    @property
+    def topic(self) -> str:
+        """The topic that its rows state."""
+        tenant, namespace, domain, local = self.name.split("/", 3)
+        return f"{domain}://{tenant}/{namespace}/{local}"
+
+
+class SegmentSource(Protocol):
+    """Source of the sealed segments of a ledger or a topic."""
+
+    def logs(self) -> list[SealedLog]:
+        """The logs of the ledger, as they stand."""
+
+    def require_whole(self, log: SealedLog, after: int) -> None:
+        """Raise DataLoss when entries behind segment `after`, or NOTHING, are gone."""
+
+    def columns(self, log: SealedLog) -> Sequence[str]:
+        """The columns of its rows, without metadata."""
+
+    def rows(self, spark: SparkSession, log: SealedLog, segment: PublishableSegment, *, rescue: bool) -> DataFrame:
+        """A segment's rows with the metadata columns, and RESCUED where wanted."""
+
+
+class StoreSegments:
+    """The segments of a ledger of a store. `options` are those of `format("ledger")`, without a place."""
+
+    def __init__(self, ledger: str, options: Mapping[str, str], file_bytes: int) -> None:
+        self.name = canonical_name(ledger)
+        self._options = _checked(options)
+        self._file_bytes = file_bytes
+        self.connection = self._read(self.name).connection
+
+    def logs(self) -> list[SealedLog]:
+        """The ledger, or its partitions."""
+        whole = self.describe(self.name)
+        # What the whole says of its partitions are sums: their segments they say themselves.
+        return [_sealed(self.describe(one.name) if whole.partitions else one) for one in whole.partitions or [whole]]
+
+    def seal(self, older_than_ms: int) -> None:
+        """Seal what is being written, where its segment is older than that."""
+        whole = self.describe(self.name)
+        for log in whole.partitions or [whole]:
+            request = SealLedger(log.name, older_than_ms)
+            self.connection.call(lambda client, request=request: client.call("seal", request))  # type: ignore[misc]
+
+    def describe(self, name: str) -> LedgerDescription:
+        """A ledger as it stands; NotFound."""
+        found: LedgerDescription = self.connection.call(lambda client: client.call("describe", NameLedger(name)))
+        return found
+
+    def require_whole(self, log: SealedLog, after: int) -> None:
+        """Raise DataLoss if retention took entries that were not published yet."""
+        if after == NOTHING:
+            return
+        rest = PositionRange(Position(after + 1, 0), LATEST)
+        request = AskSurvey([log.name], {log.name: ReadProgress(rest.start, log.incarnation, count=False)})
+        for found in self.connection.call(lambda client: client.call("survey", request)).logs:
+            loss = loss_of(found, log.incarnation, rest)
+            if loss is not None:
+                raise loss.error()
+
+    def columns(self, log: SealedLog) -> Sequence[str]:
+        """Return the columns of the newest rows."""
+        return [str(name) for name in self._read(log.name).shape().rows.names]
+
+    def rows(self, spark: SparkSession, log: SealedLog, segment: PublishableSegment, *, rescue: bool) -> DataFrame:
+        """Read through the broker."""
+        read = self._read(log.name, rescue=rescue)
+        return _frame(spark, self._options, log, segment, read.shape(), self._file_bytes)
+
+    def _read(self, name: str, *, rescue: bool = False) -> LedgerRead:
+        return LedgerRead(read_options({**self._options, **_wishes(name, rescue=rescue)}, "batch read"))
+
+
+class BucketSegments:
+    """The segments of a topic of a bucket. `options` name the bucket and how it is reached."""
+
+    def __init__(self, ledger: str, options: Mapping[str, str], file_bytes: int) -> None:
+        self._ledger = ledger
+        sizes = dict.fromkeys(("minpartitionbytes", "targetpartitionbytes"), str(file_bytes))
+        self._options = sizes | {name.lower(): value for name, value in _checked(options).items()}
+        self._source = f"ledger_parts_{new_id().replace('-', '')}"
+        self._wished: dict[bool, BucketRead] = {}
+
+    @cached_property
+    def _read(self) -> BucketRead:
+        """The read of the topic; it keeps its findings."""
+        return BucketRead(self._wishing(_wishes(self._ledger, rescue=False)))
+
+    def logs(self) -> list[SealedLog]:
+        """The topic, or its partitions, as the bucket holds them now."""
+        self._wished.clear()  # what came since may have more columns
+        self._read.look_again(for_columns=True)
+        found = []
+        for log in self._read.logs:
+            whole = [one for one in log.topic.segments if Position(one.ledger_id, one.held) <= log.end]
+            segments = tuple(
+                PublishableSegment(one.ledger_id, one.held, -1, one.index.data_bytes) for one in whole if one.held
+            )
+            found.append(SealedLog(canonical_name(log.topic.name), log.life, log.start, segments, {}))
+        return found
+
+    def require_whole(self, log: SealedLog, after: int) -> None:
+        """Raise DataLoss if objects are missing between those that exist."""
+        if log.segments:
+            whole = PositionRange(Position(after + 1, 0), log.segments[-1].last.next())
+            self._log(self._read, log).require_whole(whole)
+
+    def columns(self, log: SealedLog) -> Sequence[str]:  # noqa: ARG002  # partitions have the same
+        """Return the columns of the newest rows."""
+        return [str(name) for name in self._read.shape().rows.names]
+
+    def rows(self, spark: SparkSession, log: SealedLog, segment: PublishableSegment, *, rescue: bool) -> DataFrame:
+        """Read from the objects, as planned here: a source would look through the whole bucket for each segment."""
+        if rescue not in self._wished:
+            wanted = _wishes(self._ledger, rescue=rescue)
+            names = self._read.wishing(self._wishing(wanted)).shape().rows.names
+            del wanted["includeMetadata"]
+            self._wished[rescue] = self._read.wishing(self._wishing(wanted | _columns(_free(log, names))))
+        read = self._wished[rescue]
+        range_ = PositionRange(Position(segment.ledger_id, 0), segment.last.next())
+        return part_rows(spark, self._source, read.parts(self._log(read, log), range_), read.schema())
+
+    def _wishing(self, wanted: Mapping[str, str]) -> LedgerOptions:
+        return read_options(self._options | {name.lower(): value for name, value in wanted.items()}, "batch read")
+
+    @staticmethod
+    def _log(read: BucketRead, log: SealedLog) -> BucketLog:
+        return next(one for one in read.logs if canonical_name(one.topic.name) == log.name)
+
+
+def segment_source(ledger: str, options: Mapping[str, str], file_bytes: int) -> StoreSegments | BucketSegments:
+    """Return the segments of a bucket if option `offload` names one, else those of a store."""
+    kind = BucketSegments if any(name.lower() == "offload" for name in options) else StoreSegments
+    return kind(ledger, options, file_bytes)
+
+
+def _checked(options: Mapping[str, str]) -> dict[str, str]:
+    """The options without the store's default, which workers would not find."""
+    from pyspark_ledger.ledger.location import store_location
+
+    ours = {name.lower() for name in _OURS}
+    wrong = sorted(name for name in options if name.lower() in ours)
+    if wrong:
+        raise Refused(
+            f"option {wrong[0]!r} is the publisher's own", hint="Give the ledger, and whole segments are published"
+        )
+    given = dict(options)
+    lowered = {name.lower(): name for name in given}
+    if "offload" not in lowered:
+        given[lowered.get("store", "store")] = store_location(given.get(lowered.get("store", "store")))
+    return given
+
+
+def _wishes(name: str, *, rescue: bool) -> dict[str, str]:
+    wanted = {"ledger": name, "includeMetadata": "true"}
+    return {**wanted, "rescuedDataColumn": RESCUED} if rescue else wanted
+
+
+def _sealed(found: LedgerDescription) -> SealedLog:
+    segments = tuple(
+        PublishableSegment(one.ledger_id, one.entries, one.rows, one.size_bytes)
+        for one in found.segments
+        if one.close_ms and one.entries
+    )
+    return SealedLog(found.name, found.incarnation, found.start, segments, found.properties)
+
+
+def _free(log: SealedLog, names: Sequence[str]) -> Sequence[str]:
+    """The names of a log's own columns; Refused when the publisher makes a column of such a name."""
+    taken = {RESCUED, INCARNATION, *PROVENANCE.names}.intersection(names)
+    if taken:
+        raise Refused(
+            f"column {min(taken)!r} of ledger {log.name} has the name of one that the publisher makes",
+            hint="Name the columns to publish by option 'columns', without it",
+        )
+    return names
+
+
+def _frame(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    log: SealedLog,
+    segment: PublishableSegment,
+    shape: RowShape,
+    file_bytes: int,
+) -> DataFrame:
+    """A segment as a DataFrame whose columns are the shape's, in parts of about `file_bytes`."""
+    wanted = _columns(_free(log, shape.rows.names))
+    named = {name.lower() for name in options}
+    reader = spark.read.format("ledger").options(**options).options(**wanted)
+    if RESCUED in shape.schema.names:
+        reader = reader.option("rescuedDataColumn", RESCUED)
+    for option in ("minPartitionBytes", "targetPartitionBytes"):
+        if option.lower() not in named:
+            reader = reader.option(option, str(file_bytes))
+    reader = reader.option("startingPosition", str(Position(segment.ledger_id, 0)))
+    return reader.option("endingPosition", str(segment.last.next())).load(log.name)
+
+
+def _columns(rows: Sequence[str]) -> dict[str, str]:
+    """Return the option that selects columns: without `__messageId`, a repeated position, if names can be listed."""
+    names = [*rows, *(name for name in METADATA.names if name in PUBLISHED_METADATA)]
+    if any("," in name or name != name.strip() for name in names):
+        return {"includeMetadata": "true"}
+    return {"columns": ",".join(names)}

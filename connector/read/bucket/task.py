@@ -1,0 +1,76 @@
+"""What a task does with a part of a bucket: objects in, record batches out. No broker is asked.
+
+Rules: the store of objects is opened in the process that reads, and kept there for its next task. Credentials are found
+there, too, and so are the keys of encrypted messages. With a rescue column, what no key opens goes there as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pyspark_ledger.connector.decryption_keys import KeyReferences, read_keys
+from pyspark_ledger.connector.rows.arrow_rows import entry_rows
+from pyspark_ledger.connector.rows.metadata_columns import Topic
+from pyspark_ledger.connector.rows.shape import RowShape
+from pyspark_ledger.ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.message.encryption import PrivateKeys
+from pyspark_ledger.ledger.message.entry import ParsedEntry
+from pyspark_ledger.offload.bucket.fetch import Opener, read_part
+from pyspark_ledger.offload.bucket.topic_log import Part
+from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.storage.s3_options import S3Options
+
+if TYPE_CHECKING:
+    from pyspark_ledger.offload.storage.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class BucketObjects:
+    """What the partitions of a read share; pickles, and holds no secret."""
+
+    address: str
+    s3: S3Options
+    shape: RowShape
+    skip_missing: bool
+    keys: KeyReferences = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPart:
+    """One partition: a part of one topic."""
+
+    source: BucketObjects
+    topic: str
+    part: Part
+
+
+def fetch_part(wanted: BucketPart) -> Iterator[pa.RecordBatch]:
+    """The rows of a part, in order."""
+    source = wanted.source
+    store = _store(source.address, source.s3)
+    opener = _opener(read_keys(source.keys), lenient=source.shape.rescues)
+    entries = read_part(store, wanted.part, skip_missing=source.skip_missing, opener=opener)
+    yield from entry_rows(Topic.of(wanted.topic), source.shape).batches(entries)
+
+
+def _opener(keys: PrivateKeys | None, *, lenient: bool) -> Opener | None:
+    if keys is None or not lenient:
+        return None if keys is None else keys.opened
+
+    def opened(entry: ParsedEntry, where: str) -> ParsedEntry:
+        try:
+            return keys.opened(entry, where)
+        except (Unsupported, Refused):
+            return entry
+
+    return opened
+
+
+@lru_cache(maxsize=4)
+def _store(address: str, s3: S3Options) -> ObjectStore:
+    return open_object_store(address, s3)

@@ -1,0 +1,221 @@
+"""What one task reads: ranges of one or many ledgers, from the broker that the partition names, as record batches.
+
+Rules
+- A partition carries all that a task needs and nothing that lives in one process: it is pickled. What it shows to a
+  broker that wants a token is a token of its own, which reads and runs out.
+- A task connects to the broker of the partition's address and store, and never starts one.
+- Blocks are taken as they come: mapped where reader and broker share a host, sent over Flight elsewhere.
+- Entries that are gone by the time they are read are an error that says how many; without `fail_on_data_loss` they are
+  passed over, and the log says the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_ledger.connector.connection import on_this_host
+from pyspark_ledger.connector.read.data_loss import Loss, loss_in
+from pyspark_ledger.connector.read.offsets import LedgerRange
+from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, entry_rows, joined
+from pyspark_ledger.connector.rows.chunked_messages import WholeMessages
+from pyspark_ledger.connector.rows.dead_letters import DeadLetters
+from pyspark_ledger.connector.rows.metadata_columns import Topic
+from pyspark_ledger.connector.rows.shape import RowShape
+from pyspark_ledger.connector.schema import REDELIVERY_COUNT
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.errors import DataLoss, NotFound
+from pyspark_ledger.ledger.message.entry import ParsedEntry, parse_entry
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.positions.row_selection import RowSelection
+from pyspark_ledger.ledger.protocol.reads import AskSurvey, ReadProgress, ReadRequest
+from pyspark_ledger.ledger.segment.reader import iter_frames
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.block_reader import FrameBlock
+    from pyspark_ledger.ledger.client.client import Client
+    from pyspark_ledger.ledger.client.credentials import Credentials
+
+_BLOCK_BYTES = 4 * 1024 * 1024
+_BACK_ENTRIES_LEAST, _BACK_ENTRIES_MOST = 4, 256
+_log = logging.getLogger(__name__)
+
+Entry = tuple[Position, ParsedEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSource:
+    """The part of a read that all its partitions share."""
+
+    address: str
+    store_id: str
+    shape: RowShape
+    subscription: str
+    mapping: bool
+    credentials: Credentials
+    fail_on_data_loss: bool = True
+    dead_letters: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        client: Client,
+        shape: RowShape,
+        *,
+        ledgers: Collection[str] = (),
+        subscription: str = "",
+        mapping: bool = True,
+        fail_on_data_loss: bool = True,
+        dead_letters: str = "",
+    ) -> ReadSource:
+        """The source as `client` sees it, for tasks that read these ledgers; any, without."""
+        own = client.credentials.for_task("read", ledgers, system_clock_ms, dead_letters)
+        return cls(client.address, client.store_id, shape, subscription, mapping, own, fail_on_data_loss, dead_letters)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRange:
+    """One partition: ranges of ledgers, one after the other, without what `skip` holds (see `row_selection`).
+
+    `skip` is a PositionInfo, of one ledger. `redelivered`: how often these rows were delivered before, as a column; -1:
+    without it.
+    """
+
+    source: ReadSource
+    ranges: tuple[LedgerRange, ...]
+    skip: bytes = b""
+    redelivered: int = -1
+
+
+def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition. Raises what the broker raises; Unavailable after its retries."""
+    from pyspark_ledger.ledger.client.client import client_for
+
+    source = wanted.source
+    return rows_of(client_for(source.address, source.store_id, on_this_host(source.credentials)), wanted)
+
+
+def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, read through `client`."""
+    source = wanted.source
+    shape = source.shape
+    if source.dead_letters:
+        rescuing = replace(wanted, source=replace(source, shape=shape.rescuing(), dead_letters=""))
+        part = msgspec.json.encode((shape, wanted.ranges, wanted.skip))
+        return DeadLetters(client, source.dead_letters, shape, part).out_of(rows_of(client, rescuing))
+    rows = joined((_messages if shape.raw else _rows)(client, wanted, RowSelection(wanted.skip)), shape.schema)
+    if wanted.redelivered < 0:
+        return rows
+    schema = pa.schema([*shape.schema, REDELIVERY_COUNT])
+    count = pa.scalar(wanted.redelivered, pa.int32())
+    return (
+        pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(count, batch.num_rows)], schema=schema) for batch in rows
+    )
+
+
+def _rows(client: Client, wanted: FetchRange, selection: RowSelection) -> Iterator[pa.RecordBatch]:
+    """The rows of columns, ledger after ledger, as they come."""
+    rows = ArrowRows(Topic.of(wanted.ranges[0].ledger), wanted.source.shape, selection)
+    for request, entries in _of_each(client, wanted, selection):
+        yield from rows.of_topic(Topic.of(request.name)).each(entries)
+
+
+def _messages(client: Client, wanted: FetchRange, selection: RowSelection) -> Iterator[pa.RecordBatch]:
+    """The rows of messages, ledger after ledger."""
+    source = wanted.source
+    for request, entries in _of_each(client, wanted, selection):
+        topic = Topic.of(request.name)
+        whole = WholeMessages(topic.text, partial(_earlier, client, source, request)).of(entries)
+        if selection.by_row:
+            # Which message of an entry a row is, its place tells.
+            placed = entry_rows(topic, source.shape.with_places()).batches(whole)
+            yield from (batch for batch in map(selection.taken_of_placed, placed) if batch.num_rows)
+        else:
+            yield from entry_rows(topic, source.shape).batches(whole)
+
+
+def _of_each(
+    client: Client, wanted: FetchRange, selection: RowSelection
+) -> Iterator[tuple[ReadRequest, Iterator[Entry]]]:
+    requests = [_request(wanted.source, one) for one in wanted.ranges]
+    for request, blocks in client.read_ranges(requests, mapping=wanted.source.mapping):
+        yield request, _entries(client, wanted.source, request, blocks, selection)
+
+
+def _request(source: ReadSource, wanted: LedgerRange) -> ReadRequest:
+    return ReadRequest(
+        wanted.ledger,
+        wanted.range,
+        incarnation=wanted.incarnation,
+        subscription=source.subscription,
+        max_block_bytes=_BLOCK_BYTES,
+    )
+
+
+def _entries(
+    client: Client,
+    source: ReadSource,
+    request: ReadRequest,
+    blocks: Iterator[FrameBlock],
+    selection: RowSelection | None = None,
+) -> Iterator[Entry]:
+    at = request.range.start
+    while True:
+        try:
+            for block in blocks:
+                ledger_id = block.ledger_id
+                for entry_id, frame in iter_frames(block.frames, ledger_id, block.first_entry, block.entries):
+                    position = Position(ledger_id, entry_id)
+                    if not (selection and selection.passes_over(position)):
+                        yield position, parse_entry(frame, f"entry {position} of {request.name}")
+                at = block.end
+        except (DataLoss, NotFound) as error:
+            left = PositionRange(at, request.range.end)
+            loss = _lost(client, request, left, error)
+            if source.fail_on_data_loss:
+                raise loss.error() from error
+            _log.warning("%s", loss)
+            at = max(at, loss.range.end)
+            if not at < request.range.end:
+                return
+            rest = LedgerRange(request.name, request.incarnation, PositionRange(at, request.range.end))
+            blocks = client.read_blocks(_request(source, rest), mapping=source.mapping)
+        else:
+            return
+
+
+def _lost(client: Client, request: ReadRequest, left: PositionRange, error: DataLoss | NotFound) -> Loss:
+    """What of `left` is gone, as the broker tells it now."""
+    reading = ReadProgress(left.start, request.incarnation, until=left.end)
+    survey = client.call("survey", AskSurvey([request.name], {request.name: reading}))
+    return loss_in(request.name, request.incarnation, left, survey) or Loss.of_missing_file(request.name, left, error)
+
+
+def _earlier(client: Client, source: ReadSource, request: ReadRequest, position: Position) -> Iterator[Entry]:
+    """The entries before a position, the last one first: a few, then more and more at once."""
+    count = _BACK_ENTRIES_LEAST
+    for segment in reversed(client.describe(request.name).segments):
+        if segment.ledger_id > position.ledger_id:
+            continue
+        end = segment.entries if segment.ledger_id < position.ledger_id else position.entry_id
+        while end > 0:
+            first = max(end - count, 0)
+            range_ = PositionRange(Position(segment.ledger_id, first), Position(segment.ledger_id, end))
+            earlier = _request(source, LedgerRange(request.name, request.incarnation, range_))
+            blocks = client.read_blocks(earlier, mapping=source.mapping)
+            yield from reversed(list(_entries(client, source, earlier, blocks)))
+            end, count = first, min(2 * count, _BACK_ENTRIES_MOST)
+
+
+@dataclass(frozen=True)
+class LedgerPartition(InputPartition):
+    """One task's share."""
+
+    value: FetchRange

@@ -1,0 +1,203 @@
+"""Bounded reads of a published table and of the entries behind it, in a log or in a bucket (option `history`).
+
+    spark.read.format("ledger").option("history", table)                        behind the table: the log
+    spark.read.format("ledger").option("history", table).option("offload", …)   behind the table: a bucket, no broker
+
+Rules
+- Every row is read once: from the table up to the last ledger that is in its version, from the log or objects after it.
+- Log: the version of the table is pinned first, the logs are read after it. Entries that are published meanwhile are
+  still read from the log. Entries that were published and then trimmed in between are in the next version.
+- Bucket: the bucket is listed first, the newest version of the table is opened after it. Entries that were published
+  and then taken out of the bucket in between are in that version.
+- The table may be ahead of the bucket: a sealed segment can be published before it is offloaded.
+- A table that has rows, but none of the topic, belongs to another topic. Reason: a bucket alone cannot show that
+  nothing is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
+from pyspark_ledger.connector.read.bucket.batch import BucketPartition, BucketReader
+from pyspark_ledger.connector.read.bucket.scan import BucketRead
+from pyspark_ledger.connector.read.ledger.scan import LedgerRead
+from pyspark_ledger.connector.read.ledger.task import LedgerPartition
+from pyspark_ledger.connector.read.table.bounds import HistoryEdges
+from pyspark_ledger.connector.read.table.scan import BEGINNING, WHOLE, HistoryRead, HistoryTable
+from pyspark_ledger.connector.read.table.task import HistoryPart, fetch_history
+from pyspark_ledger.connector.spark_errors import spark_face
+from pyspark_ledger.ledger.errors import DataLoss, Refused
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.protocol.reads import ReadProgress, Survey
+from pyspark_ledger.offload.bucket.topic_log import BucketLog
+from pyspark_ledger.offload.table.rows import LogRows
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HistoryPartition(InputPartition):
+    """One task's share of the table."""
+
+    value: HistoryPart
+
+
+@spark_face
+class HistoryBatchReader(LedgerBatchReader):
+    """Plans both on the driver, reads their parts in tasks."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The parts of the table and of the logs, as they stand now; an empty range has none."""
+        read, edges = LedgerRead(self._options, self._schema), HistoryEdges(self._options, stream=False)
+        names, history = read.names(), HistoryRead(read)
+        survey = read.survey({}, WHOLE, of=names)
+        read.require_all(survey)
+        table, strict = history.newest_of_its_own(survey.logs), True
+        while True:
+            survey = read.survey(edges.first_readings(names), of=names)
+            table.require_reached(survey.logs)
+            try:
+                return self._both(read, edges, survey, history, table, strict=strict)
+            except DataLoss:
+                newest = history.newest(read.survey({}, WHOLE, of=names).logs)
+                if newest.snapshot.version > table.snapshot.version:
+                    table = newest
+                elif self._options.fail_on_data_loss or not strict:
+                    raise
+                else:
+                    strict = False
+
+    def _both(
+        self,
+        read: LedgerRead,
+        edges: HistoryEdges,
+        survey: Survey,
+        history: HistoryRead,
+        table: HistoryTable,
+        *,
+        strict: bool,
+    ) -> list[InputPartition]:
+        published, left = {}, {}
+        for log in survey.logs:
+            whole = edges.range_of(log, len(survey.logs), table)
+            there, rest = table.split(log.name, whole)
+            published[log.name] = LogRows(log.incarnation, there)
+            if rest:
+                left[log.name] = ReadProgress(rest.start, log.incarnation, until=rest.end)
+        found: list[InputPartition] = [HistoryPartition(part) for part in history.parts(table, published)]
+        return [*found, *(LedgerPartition(part) for part in read.tasks(self._pinned(read, left, strict=strict)))]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """On an executor: the rows of a part, of the table or of the log."""
+        if partition is not None and isinstance(partition.value, HistoryPart):
+            return fetch_history(partition.value)
+        return super().read(partition)
+
+
+@spark_face
+class BucketHistoryReader(BucketReader):
+    """Plans both on the driver, reads their parts in tasks."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The parts of the table and of the bucket; an empty range has none."""
+        read = BucketRead(self._options, self._schema, self._seen)
+        logs = [_Log(canonical_name(log.topic.name), log.life, log) for log in read.logs]
+        history = HistoryRead(read)
+        table = history.newest(logs)
+        _require_its_own(table, logs)
+        published, left = {}, []
+        for one in logs:
+            there, rest = table.split(one.name, _range_of(read, one, table))
+            published[one.name] = LogRows(one.incarnation, there)
+            left += [BucketPartition(part) for part in read.parts(one.log, _held(one, rest))]
+        return [*(HistoryPartition(part) for part in history.parts(table, published)), *left]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """On an executor: the rows of a part, of the table or of an object."""
+        if partition is not None and isinstance(partition.value, HistoryPart):
+            return fetch_history(partition.value)
+        return super().read(partition)
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """One topic of the bucket, with the name and the incarnation that its rows in the table state."""
+
+    name: str
+    incarnation: str
+    log: BucketLog
+
+
+def _require_its_own(table: HistoryTable, logs: Sequence[_Log]) -> None:
+    if table.snapshot.files and not table.up_to:
+        lives = ", ".join(f"{one.name} of life {one.incarnation}" for one in logs)
+        raise Refused(
+            f"{table.snapshot} has rows, and nothing of what the bucket has: {lives}",
+            hint="Name the table that it is published to, or leave 'history' out",
+        )
+    for one in logs:
+        newest, first = table.up_to.get(one.name), one.log.start.ledger_id
+        if newest is not None and newest < first:
+            _log.warning(
+                "%s: the table ends with ledger %d, the bucket begins with %d; whether one between them was lost, "
+                "neither tells",
+                one.name, newest, first,
+            )  # fmt: skip
+
+
+def _behind(one: _Log, table: HistoryTable) -> Position:
+    """Return the first position of a log behind the table."""
+    return Position(table.up_to[one.name] + 1, 0) if one.name in table.up_to else BEGINNING
+
+
+def _range_of(read: BucketRead, one: _Log, table: HistoryTable) -> PositionRange:
+    """Return the range of a log that is read, in the table and behind it."""
+    options = read.options
+    begin, end = BEGINNING, max(one.log.end, _behind(one, table))
+    if options.starting_timestamp is not None:
+        begin = _timed(read, one, table, options.starting_timestamp)
+    elif options.starting_position not in (None, EARLIEST):
+        begin = _placed(read, one, table, options.starting_position, "startingPosition")
+    if read.bucket.ending_timestamp is not None:
+        end = _timed(read, one, table, read.bucket.ending_timestamp)
+    elif options.ending_position not in (None, LATEST):
+        end = _placed(read, one, table, options.ending_position, "endingPosition")
+    if begin > end:
+        raise Refused(f"the read of {one.name} begins at {begin} and ends before it, at {end}")
+    return PositionRange(begin, end)
+
+
+def _placed(read: BucketRead, one: _Log, table: HistoryTable, wanted: Position, option: str) -> Position:
+    """A position in the table or in the bucket; Refused of several partitions, DataLoss where it is in neither."""
+    read.require_one_topic(wanted, option)
+    behind = _behind(one, table)
+    if wanted <= behind and table.holds_from(one.name, wanted):
+        return wanted
+    try:
+        return one.log.require_position(wanted, option)
+    except DataLoss as neither:
+        raise DataLoss(f"{neither.message}, and {table.snapshot} does not have it", hint=neither.hint) from neither
+
+
+def _timed(read: BucketRead, one: _Log, table: HistoryTable, timestamp_ms: int) -> Position:
+    """The first entry of a time: as the broker stored what the bucket has, as it was published for the rest."""
+    log, behind = one.log, _behind(one, table)
+    found = read.timed(log).after_time(timestamp_ms)
+    if log.start < found < log.end:
+        return found
+    before = found <= log.start
+    there = PositionRange(BEGINNING, min(log.start, behind)) if before else PositionRange(log.end, max(behind, log.end))
+    in_table = table.cut.first_published(LogRows(one.incarnation, there), timestamp_ms) if there else None
+    return in_table or (found if before else there.end)
+
+
+def _held(one: _Log, rest: PositionRange) -> PositionRange:
+    """Clip `rest` to the end of the bucket. Entries after that are not offloaded yet and are not data loss."""
+    return PositionRange(rest.start, max(min(rest.end, one.log.end), rest.start))

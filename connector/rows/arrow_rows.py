@@ -1,0 +1,178 @@
+"""Record batches for Spark from Arrow entries, and the choice of the reader that a shape needs for its entries.
+
+Each Arrow entry is an Arrow IPC stream. `ArrowRows` reads entry after entry. `entry_rows` chooses between `ArrowRows`
+and the reader of messages, wherever the entries come from.
+
+Rules
+- Columns are views of their block. Values are copied only if a type must be cast or batches are very small.
+- Every entry's checksum is verified here, in the task that uses the rows.
+- An entry with a Pulsar payload in a ledger of columns is an error that names its place. Markers give no rows.
+- An entry may have columns that were added after the query was planned. They are left out, or rescued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import copy
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ledger.connector.rows.message_values import column_texts, payload_text, place, rescue_column
+from pyspark_ledger.connector.rows.metadata_columns import PROVENANCE, Topic, columns_of_entry, provenance_of_entry
+from pyspark_ledger.connector.rows.shape import RowShape
+from pyspark_ledger.connector.schema import METADATA
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused
+from pyspark_ledger.ledger.message.arrow_payload import decode_rows
+from pyspark_ledger.ledger.message.columns import ColumnFit
+from pyspark_ledger.ledger.message.entry import ParsedEntry, arrow_rows, is_marker
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.positions.row_selection import RowSelection
+
+if TYPE_CHECKING:
+    from pyspark_ledger.connector.rows.message_rows import PulsarRows
+
+
+# Spark pays some hundred microseconds for each batch, so small ones are joined up to the second size; and a batch is
+# copied from process to process and cut into rows there, so it goes in pieces of about that size, which caches hold.
+_JOIN_BELOW_BYTES = 256 * 1024
+_BATCH_BYTES = 1024 * 1024
+
+
+class ArrowRows:
+    """Turns parsed entries into record batches of exactly the shape's schema."""
+
+    def __init__(self, topic: Topic, shape: RowShape, selection: RowSelection | None = None) -> None:
+        self._topic = topic
+        self._selection = selection if selection is not None and selection.by_row else None
+        self._target = shape.schema
+        self._metadata = shape.metadata
+        self._provenance = not set(PROVENANCE.names).isdisjoint(self._metadata)
+        self._rescues = shape.rescues
+        self._rescues_columns = shape.rescues and shape.rescues_columns
+        self._known = {*shape.known, *METADATA.names}
+        self._wanted = {*shape.rows.names, *shape.metadata}
+        self._fit = ColumnFit(shape.rows)
+
+    def batches(self, entries: Iterable[tuple[Position, ParsedEntry]]) -> Iterator[pa.RecordBatch]:
+        """The rows of entries, in order."""
+        return joined(self.each(entries), self._target)
+
+    def of_topic(self, topic: Topic) -> ArrowRows:
+        """Return this reader for another ledger of the read; findings on the columns of entries are kept."""
+        other = copy(self)
+        other._topic = topic  # noqa: SLF001 — its own kind
+        return other
+
+    def each(self, entries: Iterable[tuple[Position, ParsedEntry]]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of entries in order, without joining small batches."""
+        for position, entry in entries:
+            if is_marker(entry.metadata):
+                continue
+            try:
+                yield from self._entry(position, entry, f"entry {position} of {self._topic.text}")
+            except LedgerError as failure:
+                if not self._rescues:
+                    raise
+                yield self._lost(position, entry, failure.message)
+
+    def _entry(self, position: Position, entry: ParsedEntry, where: str) -> list[pa.RecordBatch]:
+        stated = arrow_rows(entry.metadata)
+        if stated is None:
+            raise Refused(
+                f"{where} holds a Pulsar payload, the ledger has the columns {', '.join(self._fit.target.names)}",
+                hint="Producers of messages and of columns need ledgers of their own",
+            )
+        row, found = 0, []
+        taken = None if self._selection is None else self._selection.rows_of(position, stated)
+        for batch in decode_rows(entry.payload, where, self._is_wanted):
+            if batch.num_rows:
+                fitted = self._batch(position, entry, batch, row, where)
+                if taken is not None:
+                    fitted = fitted.take(pa.array(np.flatnonzero(taken[row : row + batch.num_rows])))
+                found.append(fitted)
+            row += batch.num_rows
+        if row != stated:
+            raise Corrupt(f"{where} holds {row} rows, its metadata states {stated}")
+        return found
+
+    def _is_wanted(self, column: str) -> bool:
+        return column in self._wanted or (self._rescues_columns and column not in self._known)
+
+    def _batch(
+        self, position: Position, entry: ParsedEntry, batch: pa.RecordBatch, row: int, where: str
+    ) -> pa.RecordBatch:
+        fitted = self._fit.fit(batch, where)
+        if len(self._target) == len(fitted.schema):
+            return fitted
+        columns = list(fitted.columns)
+        if self._rescues:
+            columns.append(self._rescued(position, batch, row))
+        if self._metadata:
+            columns += self._beside(position, entry, batch, row)
+        return pa.RecordBatch.from_arrays(columns, schema=self._target)
+
+    def _beside(self, position: Position, entry: ParsedEntry, batch: pa.RecordBatch, row: int) -> list[pa.Array]:
+        more = provenance_of_entry(entry, row, batch.num_rows) if self._provenance else None
+        return columns_of_entry(self._topic, position, entry.metadata, row, batch, self._metadata, more)
+
+    def _rescued(self, position: Position, batch: pa.RecordBatch, row: int) -> pa.Array:
+        """Return the rescue column: texts of values in columns that the query does not know."""
+        newer = [name for name in batch.schema.names if name not in self._known] if self._rescues_columns else []
+        if not newer:
+            return rescue_column(batch.num_rows, {})
+        return column_texts(self._topic.text, batch.select(newer), lambda number: place(position, row + number))
+
+    def _lost(self, position: Position, entry: ParsedEntry, reason: str) -> pa.RecordBatch:
+        """One row for an entry that could not be decoded."""
+        text = payload_text(self._topic.text, str(position), reason, bytes(entry.payload))
+        columns = [*(pa.nulls(1, field.type) for field in self._fit.target), rescue_column(1, {0: text})]
+        if self._metadata:
+            one = pa.record_batch({"": pa.nulls(1)})
+            columns += self._beside(position, entry, one, 0)
+        return pa.RecordBatch.from_arrays(columns, schema=self._target)
+
+
+def joined(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The same rows with runs of small batches made into larger ones, and large ones cut; nothing else is copied."""
+    small: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        nbytes = batch.nbytes
+        if nbytes < _JOIN_BELOW_BYTES:
+            small.append(batch)
+            size += nbytes
+            if size < _BATCH_BYTES:
+                continue
+        if small:
+            yield _one(small, schema)
+            small, size = [], 0
+        if nbytes >= _JOIN_BELOW_BYTES:
+            yield from _pieces(batch, nbytes)
+    if small:
+        yield _one(small, schema)
+
+
+def _pieces(batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
+    rows = -(-batch.num_rows // max(round(nbytes / _BATCH_BYTES), 1))
+    for row in range(0, batch.num_rows, rows):
+        yield batch.slice(row, rows)
+
+
+def _one(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches, schema).combine_chunks().to_batches()[0]
+
+
+def entry_rows(topic: Topic, shape: RowShape, selection: RowSelection | None = None) -> ArrowRows | PulsarRows:
+    """Return the reader of `(position, parsed entry)`; its batches have exactly the shape's schema, in order.
+
+    `ArrowRows` applies the selection. The caller applies it to messages, because it knows their positions.
+    """
+    if shape.raw:
+        from pyspark_ledger.connector.rows.message_rows import PulsarRows
+
+        return PulsarRows(topic, shape)
+    return ArrowRows(topic, shape, selection)

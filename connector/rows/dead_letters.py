@@ -1,0 +1,224 @@
+"""Dead letters in another ledger: payloads that a stream cannot decode, and rows that a subscription gave up on.
+
+    rows with a rescue column ─▶ the rows that were decoded
+                             └─▶ a message for each that was not: its payload as it was, and as properties
+                                 REAL_TOPIC · ORIGIN_MESSAGE_ID (3:17:4) · ledger.reason [ · ledger.payloadBytes ]
+
+A row that a subscription gave up on is written as:
+
+    the row's columns … (of a ledger of messages: value, as it was) · __key · __eventTime · __messageProperties
+
+Rules for payloads that cannot be decoded (`DeadLetters`)
+- Each is written once for every micro-batch. Its ledger has de-duplication, the producer is named by query, batch and
+  what the partition reads, and sequence ids are places in the log.
+- An attempt that runs again, in parallel or after a restart therefore repeats what is there. A query that is changed
+  in between may write some again, and never leaves one out.
+- A partition is done when its dead letters are durable. A broker that restarts is sent the rest again.
+- Damage of the log itself is no dead letter. It always fails the read.
+
+Rules for rows that a subscription gave up on (`buried`)
+- A dead letter has everything that its row had: columns, key, event time, properties.
+- It has two more properties, which Pulsar's clients give their dead letters. REAL_TOPIC is the topic that the row was
+  read from. ORIGIN_MESSAGE_ID is its place there (ledger:entry:row).
+- No Python code runs per row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ledger.connector.rows.message_values import RescuedPayload, parse_payload_text
+from pyspark_ledger.connector.rows.shape import RowShape, RowWishes, row_shape
+from pyspark_ledger.connector.schema import METADATA, RAW, SAID_BY_ROWS
+from pyspark_ledger.ledger.clock import monotonic_ms, pause, system_clock_ms
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unavailable
+from pyspark_ledger.ledger.message.batch_encoder import Envelope, OutgoingMessage, encode_messages
+from pyspark_ledger.ledger.names import short_name
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, LedgerDescription
+from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.checksum import Buffer
+    from pyspark_ledger.ledger.client.client import Client
+    from pyspark_ledger.ledger.client.producer import Producer
+
+_log = logging.getLogger(__name__)
+
+
+TOPIC, PLACE, REASON, SIZE = "REAL_TOPIC", "ORIGIN_MESSAGE_ID", "ledger.reason", "ledger.payloadBytes"
+_PAYLOAD_BYTES_MAX = 4 * 1024 * 1024  # which an entry of any ledger holds
+_REASON_CHARACTERS_MAX = 4_000
+_UNSETTLED_BYTES_MAX = 8 * 1024 * 1024
+_INDEX_BITS = 24
+_RETRY_MS, _PAUSE_MS = 30_000, 100
+
+
+def prepare_dead_letters(client: Client, name: str) -> None:
+    """Create the ledger of dead letters, or find it; Refused if it has no de-duplication, or has a schema."""
+    found: LedgerDescription = client.create(CreateLedger(name, exist_ok=True, deduplication=True))
+    if found.properties.get(DEDUPLICATION_ENABLED) != "true":
+        raise Refused(
+            f"ledger {short_name(name)!r}, which option 'deadLetterLedger' names, was made without de-duplication",
+            hint="Name one that is not there yet, or make it with deduplication=True",
+        )
+    if found.schema_version >= 0:
+        raise Refused(
+            f"ledger {short_name(name)!r}, which option 'deadLetterLedger' names, has columns or a payload schema",
+            hint="Name another: dead letters are payloads as they were",
+        )
+
+
+class DeadLetters:
+    """Dead letters of one partition. `part` encodes what the partition reads; it is the same in every attempt."""
+
+    def __init__(self, client: Client, ledger: str, shape: RowShape, part: bytes) -> None:
+        self._client = client
+        self._ledger = ledger
+        self._shape = shape
+        self._part = part
+        self._producer: Producer | None = None
+        self._last: dict[tuple[str, int], int] = {}
+        self._sent: list[tuple[list[Buffer], Future[Position]]] = []
+        self._unsettled = self._count = 0
+
+    def out_of(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the decoded rows of what `shape.rescuing()` read. The others are durable dead letters at the end."""
+        schema, at = self._shape.schema, self._shape.row_columns
+        try:
+            for batch in rows:
+                texts = batch.column(at)
+                if texts.null_count < batch.num_rows:
+                    for text in texts.drop_null().to_pylist():
+                        self._add(parse_payload_text(text))
+                    batch = batch.filter(texts.is_null())  # noqa: PLW2901 — what is left of it
+                if batch.num_rows:
+                    kept = [column for number, column in enumerate(batch.columns) if number != at]
+                    yield pa.RecordBatch.from_arrays(kept, schema=schema)
+            self._settle()
+        finally:
+            self._hang_up()
+        if self._count:
+            _log.warning("%d entries or messages that cannot be decoded are in %s", self._count, self._ledger)
+
+    def _add(self, lost: RescuedPayload) -> None:
+        position, index = lost.place()
+        number = position.entry_id << _INDEX_BITS | (index + 1)
+        if number <= self._last.get((lost.topic, position.ledger_id), -1):
+            raise Corrupt(f"dead letter {lost.position} of {lost.topic} comes after one behind it, and would be lost")
+        self._last[lost.topic, position.ledger_id] = number
+        value, size = lost.payload or b"", lost.size
+        properties = {TOPIC: lost.topic, PLACE: lost.position, REASON: lost.reason[:_REASON_CHARACTERS_MAX]}
+        if size > _PAYLOAD_BYTES_MAX:
+            value, properties = b"", {**properties, SIZE: str(size)}
+        message = OutgoingMessage(value, number, properties=properties)
+        envelope = Envelope(self._name(lost.topic, position.ledger_id))
+        self._send(encode_messages(envelope, [message], system_clock_ms()))
+        self._count += 1
+        self._unsettled += len(value)
+        if self._unsettled > _UNSETTLED_BYTES_MAX:
+            self._settle()
+
+    def _name(self, topic: str, ledger_id: int) -> str:
+        told = msgspec.json.encode((*_micro_batch(), topic, ledger_id, self._part))
+        return f"dead-letters-{hashlib.sha256(told).hexdigest()[:32]}"
+
+    def _send(self, entry: list[Buffer]) -> None:
+        try:
+            if self._producer is None:
+                self._producer = self._client.producer(self._ledger, "dead-letters")
+            future = self._producer.append(*entry)
+        except Unavailable as gone:
+            future = Future()
+            future.set_exception(gone)
+        self._sent.append((entry, future))
+
+    def _settle(self) -> None:
+        """Wait until all dead letters are durable. What a broker did not answer before it ended is sent to the next."""
+        until = monotonic_ms() + _RETRY_MS
+        while self._sent:
+            failures = [future.exception() for _, future in self._sent]
+            left = [entry for (entry, _), failure in zip(self._sent, failures, strict=True) if failure is not None]
+            self._sent = []
+            for failure in failures:
+                if failure is not None and not (isinstance(failure, Unavailable) and monotonic_ms() < until):
+                    raise failure
+            if left:
+                self._hang_up()
+                pause(_PAUSE_MS)
+            for entry in left:
+                self._send(entry)
+        self._unsettled = 0
+
+    def _hang_up(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(LedgerError):  # of entries whose futures have said it already
+                producer.close()
+
+
+def _micro_batch() -> tuple[str, str]:
+    """The query and its batch, as Spark tells them to every task; empty outside of one."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    if task is None:
+        return "", ""
+    return task.getLocalProperty("sql.streaming.queryId") or "", task.getLocalProperty("streaming.sql.batchId") or ""
+
+
+_PROPERTIES = METADATA.field("__messageProperties")
+_ORIGIN = ("__topic", "__position")
+
+
+def buried_shape(columns: pa.Schema | None, ledger: str) -> RowShape:
+    """Return the shape by which rows are read to bury them; `columns` are their ledger's, None for messages."""
+    rows = RAW if columns is None else columns
+    return row_shape(columns, None, RowWishes(columns=(*rows.names, *SAID_BY_ROWS, *_ORIGIN)), ledger)
+
+
+def buried_columns(shape: RowShape) -> pa.Schema:
+    """Return the columns of a `buried_shape` that are written."""
+    return pa.schema([field for field in shape.schema if field.name not in _ORIGIN])
+
+
+def buried(rows: Iterable[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a `buried_shape` as they are written."""
+    at = columns.get_field_index(_PROPERTIES.name)
+    for batch in rows:
+        kept = [batch.column(name) for name in columns.names]
+        kept[at] = _with_origin(kept[at], *(batch.column(name) for name in _ORIGIN))
+        yield pa.RecordBatch.from_arrays(kept, schema=columns)
+
+
+def _with_origin(properties: pa.MapArray, topics: pa.Array, positions: pa.StructArray) -> pa.MapArray:
+    """Two more properties behind those of each row."""
+    count = len(properties)
+    edges = np.asarray(properties.offsets).astype(np.int64)
+    first, own = int(edges[0]), int(edges[-1] - edges[0])
+    ends = edges[1:] - first + 2 * np.arange(1, count + 1)
+    # Which item each one is: the rows' own as they stand, then all topics, then all places.
+    chosen = np.full(own + 2 * count, -1, dtype=np.int64)
+    chosen[ends - 2], chosen[ends - 1] = own + np.arange(count), own + count + np.arange(count)
+    chosen[chosen < 0] = np.arange(own)
+    import pyarrow.compute as pc
+
+    places = pc.binary_join_element_wise(
+        *(positions.field(name).cast(pa.string()) for name in ("ledgerId", "entryId", "batchIndex")), ":"
+    )
+    kind = _PROPERTIES.type
+    keys = pa.concat_arrays(
+        [properties.keys.slice(first, own), pa.repeat(pa.scalar(TOPIC), count), pa.repeat(pa.scalar(PLACE), count)]
+    )
+    items = pa.concat_arrays([properties.items.slice(first, own), topics, places])
+    offsets = pa.array(np.append(0, ends), pa.int32())
+    return pa.MapArray.from_arrays(offsets, keys.take(pa.array(chosen)), items.take(pa.array(chosen)), type=kind)

@@ -1,0 +1,292 @@
+"""Metadata columns of rows: place, times, what the producer set; for a bucket also the producer and the topic index.
+
+A message id is Pulsar's `MessageIdData`, in protobuf:
+
+    08 ledger-id  10 entry-id  [18 partition]  [20 batch-index]        varints; partition from the ledger's name
+
+Rules
+- Every column is built for many rows at once. A value that an entry has once is made once and spread over its rows.
+- In an Arrow entry the batch index is the row number. A message that was not batched has no batch index, which
+  `__position` states as -1.
+- A time is signed, as in Java. A time that a timestamp cannot state is null, like a missing time.
+- `PROVENANCE` has the further columns of a read from a bucket. Its `__index` counts the messages of a topic, where the
+  broker stamped entries with an index; elsewhere it is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pyspark_ledger.connector.schema import METADATA, SAID_BY_ROWS
+from pyspark_ledger.ledger.message.batch_columns import MessageColumns
+from pyspark_ledger.ledger.message.columns import cast_column
+from pyspark_ledger.ledger.message.entry import ARROW_PROPERTY, arrow_rows
+from pyspark_ledger.ledger.names import partition_of
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.settings.setting import signed
+from pyspark_ledger.offload.bucket.topic_name import topic_text
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.message.batch_decoder import Message
+    from pyspark_ledger.ledger.message.entry import ParsedEntry
+    from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
+
+
+Integers = npt.NDArray[np.int64]
+Columns = dict[str, Callable[[], pa.Array]]
+_TIMESTAMP, _PROPERTIES = METADATA.field("__publishTime").type, METADATA.field("__messageProperties").type
+_PARTITION_MAX = 2**31 - 1
+MILLISECONDS_MAX = (2**63 - 1) // 1000  # the largest time that a timestamp in microseconds can state
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Values that all rows of a ledger share: the topic as Pulsar writes it, and its partition (-1: none)."""
+
+    text: str
+    partition: int
+
+    @classmethod
+    def of(cls, canonical: str) -> Topic:
+        """From a managed ledger's name, `tenant/namespace/persistent/topic`."""
+        part = partition_of(canonical)
+        return cls(topic_text(canonical), part[1] if part and part[1] <= _PARTITION_MAX else -1)
+
+
+def columns_of_entry(
+    topic: Topic,
+    position: Position,
+    metadata: MessageMetadata,
+    first_row: int,
+    batch: pa.RecordBatch,
+    names: Sequence[str] = METADATA.names,
+    more: Columns | None = None,
+) -> list[pa.Array]:
+    """The metadata columns of these names for the rows of a batch of one Arrow entry, which begins at row `first_row`.
+
+    Values that rows were written with (`__key`, `__eventTime`, `__messageProperties`) are columns of the batch, behind
+    the ledger's columns. Where the batch has no such column, the entry's metadata gives one value for all rows.
+    """
+    rows = batch.num_rows
+    numbers = np.arange(first_row, first_row + rows, dtype=np.int64)
+    ledgers, entries = np.full(rows, position.ledger_id), np.full(rows, position.entry_id)
+    key = metadata.partition_key if metadata.HasField("partition_key") else None
+    said = [(pair.key, pair.value) for pair in metadata.properties if pair.key != ARROW_PROPERTY]
+    columns: Columns = {
+        "__key": lambda: pa.repeat(pa.scalar(key, pa.string()), rows),
+        "__topic": lambda: pa.repeat(pa.scalar(topic.text, pa.string()), rows),
+        "__messageId": lambda: message_ids(topic.partition, [position], np.zeros(rows, dtype=np.int64), numbers),
+        "__publishTime": lambda: _times(np.full(rows, signed(metadata.publish_time), dtype=np.int64)),
+        "__eventTime": lambda: _times(np.full(rows, signed(metadata.event_time), dtype=np.int64)),
+        "__messageProperties": lambda: pa.repeat(pa.scalar(said, _PROPERTIES), rows),
+        "__position": lambda: _positions(ledgers, entries, numbers),
+        **(more or {}),
+    }
+    where = f"entry {position} of {topic.text}"
+    own = {name for name in SAID_BY_ROWS if name in batch.schema.names}
+    return [
+        cast_column(batch.column(name), METADATA.field(name), where) if name in own else columns[name]()
+        for name in names
+    ]
+
+
+def message_columns(owner: Integers, messages: Sequence[Message]) -> MessageColumns:
+    """Messages that were decoded one by one as columns; message `i` is of entry `owner[i]`."""
+    count = len(messages)
+    return MessageColumns(
+        owner,
+        np.fromiter((message.batch_index for message in messages), np.int64, count),
+        pa.array([message.value for message in messages], pa.binary()),
+        pa.array([message.key for message in messages], pa.string()),
+        np.fromiter((message.event_time for message in messages), np.uint64, count).astype(np.int64),
+        np.fromiter((message.publish_time for message in messages), np.uint64, count).astype(np.int64),
+        pa.array([list(message.properties.items()) for message in messages], _PROPERTIES),
+        np.fromiter((message.sequence_id for message in messages), np.uint64, count).astype(np.int64),
+        pa.array([message.ordering_key for message in messages], pa.binary()),
+    )
+
+
+def columns_of_batches(
+    topic: Topic,
+    positions: Sequence[Position],
+    said: MessageColumns,
+    names: Sequence[str] = METADATA.names,
+    more: Columns | None = None,
+) -> list[pa.Array]:
+    """The metadata columns of these names; message `i` is at `positions[said.owner[i]]`. `more` makes further ones."""
+
+    def places() -> pa.Array:
+        ledger_ids = np.fromiter((position.ledger_id for position in positions), np.int64, len(positions))
+        entry_ids = np.fromiter((position.entry_id for position in positions), np.int64, len(positions))
+        return _positions(ledger_ids[said.owner], entry_ids[said.owner], said.batch_index)
+
+    columns: Columns = {
+        "__key": lambda: said.keys,
+        "__topic": lambda: pa.repeat(pa.scalar(topic.text, pa.string()), len(said.owner)),
+        "__messageId": lambda: message_ids(topic.partition, positions, said.owner, said.batch_index),
+        "__publishTime": lambda: _times(said.publish_times),
+        "__eventTime": lambda: _times(said.event_times),
+        "__messageProperties": lambda: said.properties,
+        "__position": places,
+        **(more or {}),
+    }
+    return [columns[name]() for name in names]
+
+
+def message_ids(partition: int, positions: Sequence[Position], owner: Integers, index: Integers) -> pa.Array:
+    """The ids of rows as a binary column; row `i` is `index[i]` (-1: not batched) of entry `positions[owner[i]]`."""
+    heads = [_head(position, partition) for position in positions]
+    head_lengths = np.fromiter((len(head) for head in heads), np.int64, len(heads))
+    tail_lengths = np.where(index < 0, 0, 1 + _varint_lengths(np.maximum(index, 0)))
+    lengths = head_lengths[owner] + tail_lengths
+    offsets = np.zeros(len(index) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    data = np.zeros(int(offsets[-1]), dtype=np.uint8)
+    for length in np.unique(head_lengths).tolist():
+        alike = np.flatnonzero(head_lengths == length)
+        table = np.zeros((len(heads), length), dtype=np.uint8)
+        table[alike] = np.frombuffer(b"".join(heads[number] for number in alike), dtype=np.uint8).reshape(-1, length)
+        rows = np.flatnonzero(head_lengths[owner] == length)
+        data[offsets[rows].astype(np.int64)[:, None] + np.arange(length)] = table[owner[rows]]
+    _put_tails(data, offsets[1:].astype(np.int64) - tail_lengths, tail_lengths, index)
+    return pa.Array.from_buffers(pa.binary(), len(index), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _put_tails(data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers, index: Integers) -> None:
+    """Write field 4, the batch index, where there is one: rows whose varints are equally long at once."""
+    for length in np.unique(lengths):
+        if length == 0:
+            continue
+        rows = lengths == length
+        at, left = starts[rows], index[rows].copy()
+        data[at] = 0x20
+        for digit in range(1, int(length)):
+            more = 0x80 if digit < length - 1 else 0
+            data[at + digit] = (left & 0x7F) | more
+            left >>= 7
+
+
+def _varint_lengths(values: Integers) -> Integers:
+    lengths = np.ones(len(values), dtype=np.int64)
+    for bits in (7, 14, 21, 28, 35):
+        lengths += values >= 1 << bits
+    return lengths
+
+
+def _head(position: Position, partition: int) -> bytes:
+    head = b"\x08" + _varint(position.ledger_id) + b"\x10" + _varint(position.entry_id)
+    return head if partition < 0 else head + b"\x18" + _varint(partition)
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
+
+def _times(milliseconds: Integers) -> pa.Array:
+    """Timestamps; 0 is what Pulsar writes for none."""
+    null = (milliseconds == 0) | (milliseconds > MILLISECONDS_MAX) | (milliseconds < -MILLISECONDS_MAX)
+    return pa.array(np.where(null, 0, milliseconds) * 1000, pa.int64(), mask=null).cast(_TIMESTAMP)
+
+
+def _positions(ledgers: Integers, entries: Integers, index: Integers) -> pa.Array:
+    fields = list(METADATA.field("__position").type)
+    columns = [
+        pa.array(ledgers.astype(np.int64)),
+        pa.array(entries.astype(np.int64)),
+        pa.array(index.astype(np.int32)),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=fields)
+
+
+PROVENANCE = pa.schema(
+    [
+        pa.field("__producer", pa.string()),
+        pa.field("__sequenceId", pa.int64()),
+        pa.field("__orderingKey", pa.binary()),
+        pa.field("__schemaVersion", pa.binary()),
+        pa.field("__brokerPublishTime", pa.timestamp("us", tz="UTC")),
+        pa.field("__index", pa.int64()),
+    ]
+)
+_TIME = PROVENANCE.field("__brokerPublishTime").type
+
+
+def provenance_of_batches(said: MessageColumns, entries: Sequence[ParsedEntry]) -> Columns:
+    """Return a function for each column of messages; message `i` is of `entries[said.owner[i]]`."""
+    owner = said.owner
+
+    def index() -> pa.Array:
+        counts = np.fromiter((_messages(entry) for entry in entries), np.int64, len(entries))[owner]
+        ends = np.fromiter((_row_end(entry) for entry in entries), np.int64, len(entries))[owner]
+        return pa.array(ends - counts + np.maximum(said.batch_index, 0), pa.int64(), mask=ends < counts)
+
+    return {
+        "__producer": lambda: _spread([entry.metadata.producer_name for entry in entries], pa.string(), owner),
+        "__sequenceId": lambda: pa.array(said.sequence_ids),
+        "__orderingKey": lambda: said.ordering_keys,
+        "__schemaVersion": lambda: _spread([_version(entry) for entry in entries], pa.binary(), owner),
+        "__brokerPublishTime": lambda: _spread([_stored(entry) for entry in entries], pa.int64(), owner).cast(_TIME),
+        "__index": index,
+    }
+
+
+def provenance_of_entry(entry: ParsedEntry, first_row: int, rows: int) -> Columns:
+    """Return a function for each column of rows `[first_row, first_row + rows)` of one Arrow entry."""
+    metadata = entry.metadata
+
+    def index() -> pa.Array:
+        end = _row_end(entry)
+        numbers = np.arange(first_row, first_row + rows, dtype=np.int64)
+        return pa.array(end - _messages(entry) + numbers, pa.int64()) if end else pa.nulls(rows, pa.int64())
+
+    def same(value: object, kind: pa.DataType) -> pa.Array:
+        return pa.repeat(pa.scalar(value, kind), rows)
+
+    return {
+        "__producer": lambda: same(metadata.producer_name, pa.string()),
+        "__sequenceId": lambda: same(signed(metadata.sequence_id), pa.int64()),
+        "__orderingKey": lambda: same(
+            metadata.ordering_key if metadata.HasField("ordering_key") else None, pa.binary()
+        ),
+        "__schemaVersion": lambda: same(_version(entry), pa.binary()),
+        "__brokerPublishTime": lambda: same(_stored(entry), pa.int64()).cast(_TIME),
+        "__index": index,
+    }
+
+
+def _spread(values: Sequence[object], kind: pa.DataType, owner: npt.NDArray[np.int64]) -> pa.Array:
+    return pa.array(values, kind).take(pa.array(owner))
+
+
+def _version(entry: ParsedEntry) -> bytes | None:
+    return entry.metadata.schema_version if entry.metadata.HasField("schema_version") else None
+
+
+def _stored(entry: ParsedEntry) -> int | None:
+    """Microseconds since 1970. A stamp is outside of the checksum: any number may stand there."""
+    stated = entry.stamp.timestamp_ms if entry.stamp else 0
+    return stated * 1000 if 0 < stated <= MILLISECONDS_MAX else None
+
+
+def _row_end(entry: ParsedEntry) -> int:
+    return min(entry.stamp.row_end, 2**63 - 1) if entry.stamp else 0
+
+
+def _messages(entry: ParsedEntry) -> int:
+    """Return the number of messages of an entry in the topic index."""
+    metadata = entry.metadata
+    stated = arrow_rows(metadata)
+    if stated is not None:
+        return stated
+    return metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1

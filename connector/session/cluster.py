@@ -1,0 +1,182 @@
+"""`serve(spark)`: a broker on the driver's host that executors elsewhere reach, made the default of the session.
+
+Rules
+- What executors need is made for this broker and goes with it: certificates that Spark ships to them, and tokens that
+  the driver makes for each read and write. The driver's own token stays in a file on its host.
+- An executor that can read the broker's token file is on its host and maps blocks; every other is sent them by Flight.
+- The broker lives as long as the session's process: a heartbeat keeps it from leaving, and without one it leaves by
+  itself after its idle time. It is brought back at the same port when it is killed.
+- The store stays when the broker goes. On a disk that goes with the cluster it does not, which is said once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark_ledger.connector.read.ledger.subscription import Heartbeat
+from pyspark_ledger.connector.session.certificates import ThrowawayTls
+from pyspark_ledger.connector.session.disk_life import dies_with_its_machine
+from pyspark_ledger.connector.session.listeners import is_connect
+from pyspark_ledger.ledger.errors import LedgerError, Refused
+from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.ownership import run_directory
+from pyspark_ledger.ledger.protocol.actions import Empty
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pyspark_ledger.ledger.api.store import LedgerStore
+    from pyspark_ledger.ledger.client.client import Client
+
+_BEAT_SECONDS = 30.0
+
+
+class Served:
+    """A broker that was started for a session. `options` are what Spark needs to use it from the driver."""
+
+    def __init__(
+        self,
+        client: Client,
+        address: str,
+        directory: Path,
+        tls: ThrowawayTls,
+        before_stop: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.address = address
+        self.directory = directory
+        self.options: Mapping[str, str] = {
+            "tlsTrustCertsFilePath": str(tls.file("ca.pem")),
+            "tlsCertificateFilePath": str(tls.file("client.pem")),
+            "tlsKeyFilePath": str(tls.file("client.key")),
+            "authParams": f"file:{tls.file('token')}",
+        }
+        self._client = client
+        self._tls = tls
+        self._before_stop = before_stop
+        self._heartbeat: Heartbeat | None = Heartbeat(lambda: _beat(client), f"broker at {address}", _BEAT_SECONDS)
+        atexit.register(self.stop)
+
+    def __repr__(self) -> str:
+        return f"Served({self.address!r}, {str(self.directory)!r})"
+
+    def connect(self) -> LedgerStore:
+        """The store without Spark, on this host."""
+        from pyspark_ledger.ledger.api.store import connect
+
+        return connect(self.directory)
+
+    def stop(self) -> None:
+        """Stop the broker; queries that use it end with an error. The store stays."""
+        if self._heartbeat is None:
+            return
+        self._heartbeat.stop()
+        self._heartbeat = None
+        atexit.unregister(self.stop)
+        self._before_stop()
+        try:
+            self._client.call("shutdown", Empty(), deadline_ms=0)
+        except LedgerError as gone:
+            print(f"pyspark-ledger: the broker at {self.address} was gone: {gone}", file=sys.stderr)  # noqa: T201
+        self._client.close()
+        shutil.rmtree(self._tls.directory, ignore_errors=True)
+
+
+def serve_session(
+    spark: SparkSession, store: str | None, host: str | None, port: int, leave: Callable[[], object]
+) -> Served:
+    """Start the broker and ship its certificates; the caller registers the source with `address` and `options`.
+
+    `leave` gives the session the default store that it had, before the broker stops.
+    """
+    if is_connect(spark):
+        raise Refused(
+            "serve() starts a broker on the driver's host, a session of Spark Connect is not there",
+            hint="Run `ledger serve` on that host, or name a directory of it as the store",
+        )
+    location = store_location(store)
+    if "://" in location:
+        raise Refused(f"{location} is a broker's address already", hint="register(spark, store=…) makes it the default")
+    warn_of_short_life(Path(location))
+    context: Any = spark.sparkContext
+    called = host or context.getConf().get("spark.driver.host") or socket.getfqdn()
+    tls = ThrowawayTls.make(Path(tempfile.mkdtemp(prefix="tls-", dir=run_directory())), called)
+    try:
+        address = f"grpc+tls://{called}:{port or _free_port(called)}"
+        client = _start(Path(location), address, tls)
+    except LedgerError:
+        shutil.rmtree(tls.directory, ignore_errors=True)
+        raise
+    for name in ("ca.pem", "client.pem", "client.key"):
+        context.addFile(str(tls.file(name)))
+    return Served(client, address, Path(location), tls, lambda: _left(spark, leave))
+
+
+def _left(spark: SparkSession, leave: Callable[[], object]) -> None:
+    """Let the last acknowledgements reach the broker, at the end of a process, too: it goes before they would."""
+    from pyspark_ledger.connector.session.commit_listener import is_installed, settle
+
+    with suppress(Exception):  # the session may be stopped, and then it acknowledges nothing and reads nothing any more
+        if is_installed(spark):
+            settle(spark)
+        leave()
+
+
+def warn_of_short_life(store: Path) -> None:
+    """Say once that a store goes with its cluster."""
+    try:
+        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    what = dies_with_its_machine(store, mounts)
+    if what:
+        _say_once(
+            f"pyspark-ledger: the store {store} is on {what}: it is gone when the cluster is. Keep it on a volume that "
+            "stays, or a broker's host of its own, or offload it before the end (docs/clusters.md)"
+        )
+
+
+@lru_cache(maxsize=32)
+def _say_once(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201  # a notebook shows it
+
+
+def _start(store: Path, address: str, tls: ThrowawayTls) -> Client:
+    from pyspark_ledger.ledger.client.connect import serve_store
+
+    config = tls.directory / "broker.toml"
+    config.write_text(
+        f'bindAddress = "{address}"\n'
+        f'tlsCertificateFilePath = "{tls.file("broker.pem")}"\n'
+        f'tlsKeyFilePath = "{tls.file("broker.key")}"\n'
+        f'tlsTrustCertsFilePath = "{tls.file("ca.pem")}"\n'
+        f'authenticationTokens = "file:{tls.file("token")}"\n',
+        encoding="utf-8",
+    )
+    return serve_store(store, ["--config", str(config)])
+
+
+def _beat(client: Client) -> None:
+    client.hello()
+
+
+def _free_port(host: str) -> int:
+    """A port that is free now: it must be known before the start, for the broker keeps it when it is brought back."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(where)
+            found: int = probe.getsockname()[1]
+    except OSError as error:
+        raise Refused(
+            f"no broker can listen at {host!r}: {error.strerror}", hint="Give `host`: how executors call this host"
+        ) from None
+    return found

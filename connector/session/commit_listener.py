@@ -1,0 +1,206 @@
+"""The listener that acknowledges each batch as soon as Spark has committed it, the last one of a run included.
+
+Spark tells a source that a batch is committed only while it plans the next one, and of the last batch of a run never.
+But every progress states the batch's `endOffset`, and is sent after the batch stands in Spark's commit log. Sessions of
+`session()` and `configure()` listen to their own queries and move the cursors there.
+
+Invariants
+- Acknowledged is only an end offset out of a progress; never what tasks have merely read.
+- Spark's listener bus is never held up: calls to the broker are made in a thread of its own, the newest position of
+  each cursor only.
+- An acknowledgement that fails is a warning: the next batch, or the next start of the query, makes it good.
+- A process that ends waits, for a bounded time, until what its finished queries have committed is acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pyspark_ledger.connector.connection import DriverConnection
+from pyspark_ledger.connector.read.offsets import StreamOffset
+from pyspark_ledger.connector.read.progress import Origin, parsed_report, read_origin
+from pyspark_ledger.connector.session.listeners import add_listener
+from pyspark_ledger.ledger.clock import monotonic_ms
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.cursors import MarkDelete
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+
+    from pyspark_ledger.ledger.client.client import Client
+
+_log = logging.getLogger(__name__)
+SETTLE_SECONDS = 10.0
+# In a session's own settings: which listener of which process acknowledges for it.
+CONF = "spark.ledger.acknowledgedBy"
+
+
+class Acknowledger:
+    """Moves cursors in a thread of its own; of each cursor only the newest position that is asked for."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        # By store, ledger and subscription.
+        self._wanted: dict[tuple[str, str, str], tuple[Origin, Position]] = {}
+        self._busy = False
+        self._thread: threading.Thread | None = None
+        self._connections: dict[str, DriverConnection] = {}
+
+    def put(self, origin: Origin, ledger: str, position: Position) -> None:
+        """Everything before `position` is in Spark's commit log."""
+        with self._changed:
+            self._wanted[origin.store_id, ledger, origin.subscription] = (origin, position)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ledger-acknowledging", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def settle(self, until_ms: int) -> bool:
+        """Wait until nothing is left to do; False when `until_ms`, by the monotonic clock, came first."""
+        with self._changed:
+            while self._wanted or self._busy:
+                left = until_ms - monotonic_ms()
+                if left <= 0:
+                    return False
+                self._changed.wait(left / 1000)
+        return True
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._wanted:
+                    self._changed.wait()
+                (_, ledger, _), (origin, position) = self._wanted.popitem()
+                self._busy = True
+            try:
+                self._acknowledge(origin, ledger, position)
+            finally:
+                with self._changed:
+                    self._busy = False
+                    self._changed.notify_all()
+
+    def _acknowledge(self, origin: Origin, ledger: str, position: Position) -> None:
+        request = MarkDelete(ledger, origin.subscription, position, replay_floor=position)
+
+        def ask(client: Client) -> None:
+            if client.store_id != origin.store_id:
+                raise Refused(
+                    f"{origin.store} is store {client.store_id} here, the query reads store {origin.store_id}",
+                    hint="A path means the driver's host: give the broker's address where the session is elsewhere",
+                )
+            client.call("cursor.mark_delete", request)
+
+        try:
+            if origin.store_id not in self._connections:
+                connection = DriverConnection(origin.store, credentials=origin.reachable_with())
+                self._connections[origin.store_id] = connection
+            self._connections[origin.store_id].call(ask)
+        except NotFound as gone:
+            _log.info("subscription %s of %s is not acknowledged: %s", origin.subscription, ledger, gone)
+        except Exception as error:  # noqa: BLE001 — whatever it is, the thread has other cursors to move
+            _log.warning(
+                "subscription %s of %s is not acknowledged up to %s, its next batch or start will do it: %s",
+                origin.subscription, ledger, position, error,
+            )  # fmt: skip
+
+
+class AcknowledgingListener(StreamingQueryListener):
+    """What a session's queries have committed, acknowledged."""
+
+    def __init__(self, put: Callable[[Origin, str, Position], None]) -> None:
+        self._put = put
+        self._changed = threading.Condition()
+        self._running: set[str] = set()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Remember that events of this run are to come."""
+        with self._changed:
+            self._running.add(str(event.runId))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """A batch is committed: acknowledge its end."""
+        for source in json.loads(event.progress.json).get("sources", []):
+            for origin, ledger, position in committed(source):
+                self._put(origin, ledger, position)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing was committed."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """The last event of a run."""
+        with self._changed:
+            self._running.discard(str(event.runId))
+            self._changed.notify_all()
+
+    def settle(self, active: Callable[[], set[str]], until_ms: int) -> bool:
+        """Wait until all events of runs that are over have come; False when `until_ms` came first."""
+        with self._changed:
+            while self._running - active():
+                left = until_ms - monotonic_ms()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, 100) / 1000)
+        return True
+
+
+def committed(source: Mapping[str, Any]) -> list[tuple[Origin, str, Position]]:
+    """What one source of a progress says is committed: cursor by cursor, the first position that is not."""
+    origin = read_origin(parsed_report(source.get("latestOffset")))
+    if origin is None or not origin.subscription:
+        return []
+    try:
+        end = StreamOffset.from_json(parsed_report(source.get("endOffset")) or {})
+    except LedgerError as unknown:
+        _log.warning("a batch of subscription %s is not acknowledged: %s", origin.subscription, unknown)
+        return []
+    # A start that was only planned is nobody's commit.
+    return [] if end.initial else [(origin, name, offset.position) for name, offset in end.ledgers.items()]
+
+
+_acknowledger = Acknowledger()
+_listeners: weakref.WeakValueDictionary[str, AcknowledgingListener] = weakref.WeakValueDictionary()
+
+
+def install(spark: SparkSession) -> None:
+    """Let a session acknowledge what its queries commit; once, however often it is called."""
+    if is_installed(spark):
+        return
+    listener, name = AcknowledgingListener(_acknowledger.put), str(uuid.uuid4())
+    # The last acknowledgements go out before the process ends.
+    add_listener(spark, listener, lambda: _settled(spark, listener, monotonic_ms() + int(SETTLE_SECONDS * 1000)))
+    spark.conf.set(CONF, name)
+    _listeners[name] = listener
+
+
+def is_installed(spark: SparkSession) -> bool:
+    """Whether a listener of this process acknowledges for the session."""
+    return (spark.conf.get(CONF, "") or "") in _listeners
+
+
+def settle(spark: SparkSession, timeout_s: float = SETTLE_SECONDS) -> bool:
+    """Wait until what the ended queries of a session committed is acknowledged; False when it takes longer."""
+    until_ms = monotonic_ms() + int(timeout_s * 1000)
+    listener = _listeners.get(spark.conf.get(CONF, "") or "")
+    if listener is None:
+        raise Refused(
+            "this session acknowledges nothing by itself: it has no listener",
+            hint="Make it by pyspark_ledger.session(), or call pyspark_ledger.configure(spark)",
+        )
+    return _settled(spark, listener, until_ms)
+
+
+def _settled(spark: SparkSession, listener: AcknowledgingListener, until_ms: int) -> bool:
+    def active() -> set[str]:
+        return {str(query.runId) for query in spark.streams.active}
+
+    return listener.settle(active, until_ms) and _acknowledger.settle(until_ms)

@@ -1,0 +1,224 @@
+"""What Spark's progress says of ledgers, for people and for Prometheus: lag, cache, and why a batch had its size.
+
+Rules
+- Only what `connector.read.progress` put into the progress is shown; sources of other formats are passed over.
+- A query without a name is called by its id.
+- Gauges of a query go when it ends: one that stands still would look like a lag.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pyspark_ledger.connector.read.progress import parsed_report, read_origin
+from pyspark_ledger.connector.session.listeners import add_listener
+from pyspark_ledger.ledger.names import short_name
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerProgress:
+    """One ledger in one batch of one query. Lags are what the batch leaves behind; `waited_ms` of its oldest entry."""
+
+    query: str
+    batch: int
+    rows: int
+    ledger: str
+    subscription: str
+    lag_entries: int
+    lag_rows: int
+    lag_bytes: int
+    waited_ms: int
+    ended_by: str
+    mapped_bytes: int
+    sent_bytes: int
+    cache_hit_rate: float | None
+    memory_bytes: int = 0
+    page_cache_bytes: int = 0
+    local_file_bytes: int = 0
+    object_storage_bytes: int = 0
+
+    def __str__(self) -> str:
+        lag = f"{self.lag_rows:,} rows, {self.lag_bytes:,} bytes, {self.waited_ms / 1000:.1f} s behind"
+        read = f"{self.mapped_bytes:,} bytes mapped, {self.sent_bytes:,} sent"
+        hits = "" if self.cache_hit_rate is None else f", {self.cache_hit_rate:.0%} from the cache"
+        sources = ", ".join(f"{size:,} by {name}" for name, size in self._sources() if size)
+        hits += f": {sources}" if sources else ""
+        return (
+            f"{self.query} batch {self.batch}: {self.rows:,} rows ({self.ended_by}); "
+            f"{short_name(self.ledger)} {lag if self.lag_entries else 'up to date'}; {read}{hits}"
+        )
+
+    def _sources(self) -> tuple[tuple[str, int], ...]:
+        """The bytes that were handed out, by where they came from."""
+        return (
+            ("memory", self.memory_bytes),
+            ("the page cache", self.page_cache_bytes),
+            ("local files", self.local_file_bytes),
+            ("object storage", self.object_storage_bytes),
+        )
+
+
+def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
+    """The ledgers in a progress of Spark, given as its JSON value (`query.lastProgress` is one too)."""
+    found = []
+    for source in progress.get("sources", []):
+        report = parsed_report(source.get("latestOffset"))
+        origin = read_origin(report)
+        if origin is None:
+            continue
+        reads = report["reads"]
+        for name, lag in report["ledgers"].items():
+            found.append(
+                LedgerProgress(
+                    query=str(progress.get("name") or progress.get("id")),
+                    batch=int(progress.get("batchId", -1)),
+                    rows=int(source.get("numInputRows", 0)),
+                    ledger=name,
+                    subscription=origin.subscription,
+                    lag_entries=int(lag["lagEntries"]),
+                    lag_rows=int(lag["lagRows"]),
+                    lag_bytes=int(lag["lagBytes"]),
+                    waited_ms=int(lag["lagMs"]),
+                    ended_by=str(report["batch"]["endedBy"]),
+                    mapped_bytes=int(reads["mappedBytes"]),
+                    sent_bytes=int(reads["sentBytes"]),
+                    cache_hit_rate=reads["cacheHitRate"],
+                    memory_bytes=int(reads.get("memoryBytes", 0)),
+                    page_cache_bytes=int(reads.get("pageCacheBytes", 0)),
+                    local_file_bytes=int(reads.get("localFileBytes", 0)),
+                    object_storage_bytes=int(reads.get("objectStorageBytes", 0)),
+                )
+            )
+    return found
+
+
+class ProgressWatch(StreamingQueryListener):
+    """Hands on what a session's queries say of ledgers: `show` each ledger of each batch, `ended` a query's name."""
+
+    def __init__(self, show: Callable[[LedgerProgress], None], ended: Callable[[str], None] = lambda _: None) -> None:
+        self._show = show
+        self._ended = ended
+        self._names: dict[str, str] = {}
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """One batch, or an idle trigger."""
+        progress = json.loads(event.progress.json)
+        for ledger in ledgers_of(progress):
+            self._names[str(progress.get("runId"))] = ledger.query
+            self._show(ledger)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing has changed."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """The query is over."""
+        name = self._names.pop(str(event.runId), None)
+        if name is not None:
+            self._ended(name)
+
+
+def print_line(ledger: LedgerProgress) -> None:
+    """One line on standard error, where a notebook or a driver's log shows it."""
+    print(ledger, file=sys.stderr, flush=True)  # noqa: T201  # its purpose
+
+
+class PrometheusGauges:
+    """The same as gauges `ledger_stream_…`, labelled by query, ledger and subscription."""
+
+    _LABELS = ("query", "ledger", "subscription")
+    _GAUGES: tuple[tuple[str, str, Callable[[LedgerProgress], float]], ...] = (
+        ("batch_rows", "Rows of the last batch", lambda seen: seen.rows),
+        ("lag_entries", "Entries that the last batch left behind", lambda seen: seen.lag_entries),
+        ("lag_rows", "Rows that the last batch left behind", lambda seen: seen.lag_rows),
+        ("lag_bytes", "Bytes that the last batch left behind", lambda seen: seen.lag_bytes),
+        ("lag_seconds", "How long the oldest entry left behind has waited", lambda seen: seen.waited_ms / 1000),
+        ("mapped_bytes", "Bytes that readers mapped since the trigger before", lambda seen: seen.mapped_bytes),
+        ("sent_bytes", "Bytes that the broker sent since the trigger before", lambda seen: seen.sent_bytes),
+        (
+            "memory_bytes",
+            "Bytes served from the cache's memory since the trigger before",
+            lambda seen: seen.memory_bytes,
+        ),
+        (
+            "page_cache_bytes",
+            "Bytes served by the page cache since the trigger before",
+            lambda seen: seen.page_cache_bytes,
+        ),
+        (
+            "local_file_bytes",
+            "Bytes read from local files since the trigger before",
+            lambda seen: seen.local_file_bytes,
+        ),
+        (
+            "object_storage_bytes",
+            "Bytes read from object storage since the trigger before",
+            lambda seen: seen.object_storage_bytes,
+        ),
+        (
+            "cache_hit_ratio",
+            "Entries not read from storage, of all handed out",
+            lambda seen: seen.cache_hit_rate or 0.0,
+        ),
+    )
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        from prometheus_client import Gauge
+
+        self._gauges = [
+            (Gauge(f"ledger_stream_{name}", text, self._LABELS, registry=registry), value)
+            for name, text, value in self._GAUGES
+        ]
+        self._shown: set[tuple[str, str, str]] = set()
+
+    def show(self, seen: LedgerProgress) -> None:
+        """Set the gauges of one ledger."""
+        labels = (seen.query, seen.ledger, seen.subscription)
+        self._shown.add(labels)
+        for gauge, value in self._gauges:
+            gauge.labels(*labels).set(value(seen))
+
+    def forget(self, query: str) -> None:
+        """A query is over."""
+        for labels in [labels for labels in self._shown if labels[0] == query]:
+            self._shown.discard(labels)
+            for gauge, _ in self._gauges:
+                gauge.remove(*labels)
+
+
+def watch(
+    spark: SparkSession,
+    show: Callable[[LedgerProgress], None] | None = None,
+    prometheus: CollectorRegistry | None = None,
+) -> ProgressWatch:
+    """Listen to a session's queries: print a line for each ledger of each batch, unless told what to do with them."""
+    if prometheus is not None:
+        gauges = PrometheusGauges(prometheus)
+        listener = ProgressWatch(gauges.show if show is None else _both(gauges.show, show), gauges.forget)
+    else:
+        listener = ProgressWatch(show or print_line)
+    add_listener(spark, listener)
+    return listener
+
+
+def _both(
+    first: Callable[[LedgerProgress], None], second: Callable[[LedgerProgress], None]
+) -> Callable[[LedgerProgress], None]:
+    def show(seen: LedgerProgress) -> None:
+        first(seen)
+        second(seen)
+
+    return show

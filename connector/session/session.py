@@ -1,0 +1,119 @@
+"""A Spark session that runs Python sources well and acknowledges what its queries commit.
+
+`conf/spark-defaults.conf` says the same to `spark-submit`; a test compares the two.
+
+Everything works without these settings, slower or with more noise; without the listener the last batch of a run is
+acknowledged when the query starts again. Those of a running session that cannot be set any
+more are shown as lines for `spark-defaults.conf`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark_ledger.ledger.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSetting:
+    """One Spark setting, and why."""
+
+    name: str
+    value: str
+    reason: str
+    default: str = ""  # what holds where nobody has set it; of those that are fixed when the session starts
+    at_run_time: bool = False
+
+
+SETTINGS: tuple[SparkSetting, ...] = (
+    SparkSetting(
+        "spark.python.unix.domain.socket.enabled", "true", "rows cross to Python faster than over TCP", "false"
+    ),
+    SparkSetting(
+        "spark.sql.catalogImplementation",
+        "in-memory",
+        "no Hive metastore is made in the working directory",
+        "in-memory",
+    ),
+    SparkSetting("spark.sql.session.timeZone", "UTC", "times print as they are stored", at_run_time=True),
+    SparkSetting(
+        "spark.sql.execution.arrow.maxRecordsPerBatch",
+        "100000",
+        "the sink gets larger batches, and makes fewer entries that are cut from several",
+        at_run_time=True,
+    ),
+    SparkSetting(
+        "spark.sql.execution.arrow.pyspark.enabled", "true", "toPandas and toArrow move columns", at_run_time=True
+    ),
+)
+
+LOCAL_SETTINGS: tuple[SparkSetting, ...] = (
+    SparkSetting("spark.ui.enabled", "false", "a local session needs no web server"),
+    SparkSetting("spark.sql.shuffle.partitions", "8", "a stream that groups would write 200 tiny parts a batch"),
+)
+"""What suits one machine only: for a session that is made here, never for one that is there."""
+
+
+def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = False) -> SparkSession:
+    """A local session of all cores with these settings; `conf` goes before them, its names with `_` for `.`."""
+    from pyspark.sql import SparkSession
+
+    from pyspark_ledger.connector.session.delta import PACKAGES, delta_settings, with_packages
+
+    # Workers must be this very interpreter: Spark's default is whatever `python3` is on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name).master("local[*]")
+    for setting in SETTINGS if SparkSession.getActiveSession() else (*SETTINGS, *LOCAL_SETTINGS):
+        builder = builder.config(setting.name, setting.value)
+    settings = with_packages(delta_settings() if delta else {}, conf)
+    for name, value in settings.items():
+        builder = builder.config(name if "." in name else name.replace("_", "."), str(value))
+    return configure_session(_started(builder, settings.get(PACKAGES)), quiet=True)
+
+
+def _started(builder: SparkSession.Builder, packages: object) -> SparkSession:
+    """The session; Unavailable naming the packages without which its JVM did not come up."""
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        # The JVM fetches them before it answers, and when that fails it just ends.
+        if not packages or error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise Unavailable(
+            f"Spark ended before it had a session; it was to have the packages {packages}",
+            hint="They come once from Maven Central: is it reached from here? What Spark said is on standard error",
+        ) from error
+
+
+def configure_session(spark: SparkSession, *, quiet: bool = False) -> SparkSession:
+    """Set what can be set now, and have the session acknowledge what its queries commit.
+
+    Unless `quiet`, print the lines that must be there before the session starts.
+    """
+    from pyspark_ledger.connector.session.commit_listener import install
+
+    install(spark)
+    for setting in SETTINGS:
+        if setting.at_run_time:
+            spark.conf.set(setting.name, setting.value)
+    missing = [
+        setting
+        for setting in SETTINGS
+        if not setting.at_run_time and spark.conf.get(setting.name, setting.default) != setting.value
+    ]
+    if missing and not quiet:
+        print("# To be set before the session starts, for example in spark-defaults.conf:")  # noqa: T201
+        for setting in missing:
+            # A line of its own: in that file all that follows a name is its value.
+            print(f"# {setting.reason}\n{setting.name} {setting.value}")  # noqa: T201
+    return spark

@@ -1,0 +1,4 @@
+"""Sinks: batch and streaming writes, exactly-once commits, acknowledgements.
+
+Tasks stage parts; `commit` makes them visible at once.
+"""

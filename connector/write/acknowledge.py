@@ -1,0 +1,255 @@
+"""Acknowledgement and negative acknowledgement of a DataFrame's rows: the write action `ack` or `nack`.
+
+    df.write.format("ledger").mode("append").option("action", "ack")…save("orders")
+    acknowledge(done, "orders", subscription="billing")          the same write as one call
+
+    task      rows → their positions, as bits by entry → message
+    driver    all messages → one call → the cursor's ledger, synced
+
+    __position   struct<ledgerId bigint, entryId bigint, batchIndex int>
+    __messageId  Pulsar's MessageIdData: 08 ledger  10 entry  [18 partition]  [20 batch index]  [30 batch size]
+
+Rules
+- A write acknowledges all of its rows or none. A position that is not in the log refuses the whole write.
+- Writing the same frame again changes nothing. Spark may therefore repeat tasks and the commit.
+- A write reads one column of the frame: `__position`, else `__messageId`. Other columns are ignored.
+- A row without a batch index (-1) is the whole entry.
+- Columns are converted as arrays, never row by row.
+- A null value and bytes that are no message id are refused with their row in the batch.
+- `acknowledge_frame` selects that one column and runs the same write. Its refusals have the same words.
+- `acknowledge_frame` changes one setting of the session while the write runs. Spark measures an Arrow batch after each
+  added row, to limit its bytes. For positions, structs of three numbers, this is most of the write's cost. A position
+  has some twenty bytes, so the row limit bounds the batch.
+- The setting is restored after the call, also after a failure. The calls of one process run one at a time: a
+  second call would take the changed value for the session's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from pyspark_ledger.connector.connection import DriverConnection
+from pyspark_ledger.connector.options.options import LedgerOptions, require_ledger
+from pyspark_ledger.connector.spark_errors import spark_face
+from pyspark_ledger.ledger.client.acknowledge import acknowledge
+from pyspark_ledger.ledger.errors import Corrupt, Refused
+from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.ledger.message.varints import gather
+from pyspark_ledger.ledger.names import canonical_name, partition_names
+from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batches
+from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand, AskEnd, NameLedger
+from pyspark_ledger.ledger.protocol.cursors import NameCursor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+POSITION, MESSAGE_ID = "__position", "__messageId"
+Integers = npt.NDArray[np.int64]
+_FOLD_ROWS = 1_000_000
+_LEDGER, _ENTRY, _PARTITION, _ROW, _BATCH_SIZE = 0x08, 0x10, 0x18, 0x20, 0x30
+_READ_PAST = (_PARTITION, _BATCH_SIZE)
+
+
+def acknowledged(rows: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:
+    """Yield the wire batches for all rows of a task; as few as bounded memory allows."""
+    gathered: list[tuple[Integers, Integers, Integers]] = []
+    count = 0
+    for batch in rows:
+        if batch.num_rows:
+            gathered.append(places(batch.column(batch.schema.get_field_index(column)), column))
+            count += batch.num_rows
+        if count >= _FOLD_ROWS:
+            yield from _folded(gathered)
+            gathered, count = [], 0
+    if gathered:
+        yield from _folded(gathered)
+
+
+def places(values: pa.Array, column: str) -> tuple[Integers, Integers, Integers]:
+    """Ledger, entry and row of each value."""
+    if values.null_count:
+        where = int(np.flatnonzero(np.asarray(values.is_null()))[0])
+        raise Refused(f"column {column!r} is null in row {where} of a batch", hint="Leave out what is no row")
+    if column == POSITION:
+        return _of_structs(values)
+    return _of_message_ids(values)
+
+
+def _folded(gathered: list[tuple[Integers, Integers, Integers]]) -> Iterator[pa.RecordBatch]:
+    ledgers, entries, rows = (np.concatenate(parts) for parts in zip(*gathered, strict=True))
+    return acknowledge_batches(ledgers, entries, rows)
+
+
+def _of_structs(values: pa.StructArray) -> tuple[Integers, Integers, Integers]:
+    fields = []
+    for name in ("ledgerId", "entryId", "batchIndex"):
+        field = values.field(name)
+        if field.null_count:
+            raise Refused(f"column {POSITION!r} has a null {name}", hint="Leave out what is no row")
+        fields.append(np.asarray(field).astype(np.int64))
+    return fields[0], fields[1], fields[2]
+
+
+def _of_message_ids(values: pa.Array) -> tuple[Integers, Integers, Integers]:
+    if pa.types.is_large_binary(values.type):
+        values = values.cast(pa.binary())
+    count = len(values)
+    offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + count + 1]
+    held = values.buffers()[2]
+    data = np.frombuffer(held, dtype=np.uint8)[offsets[0] : offsets[-1]] if held is not None else np.zeros(0, np.uint8)
+    bounds = offsets.astype(np.int64) - int(offsets[0])
+    stops = np.flatnonzero(data < 0x80)
+    starts = np.append(0, stops + 1)[:-1]
+    first = np.searchsorted(stops, bounds[:-1])
+    tokens = np.diff(np.append(first, len(stops)))
+    ends = np.append(-1, stops)[first + tokens] + 1
+    whole = (tokens > 0) & (tokens % 2 == 0) & (ends == bounds[1:])
+    found = {_LEDGER: np.full(count, -1), _ENTRY: np.full(count, -1), _ROW: np.full(count, -1)}
+    for at in range(0, int(tokens.max(initial=0)), 2):
+        rows = np.flatnonzero(whole & (tokens > at))
+        tag_at, value_at = first[rows] + at, first[rows] + at + 1
+        tags = np.where(stops[tag_at] == starts[tag_at], data[stops[tag_at]], 0)
+        try:
+            numbers = gather(data, starts[value_at], stops[value_at] - starts[value_at] + 1, MESSAGE_ID).view(np.int64)
+        except Corrupt as wrong:
+            raise Refused(str(wrong.message), hint="Give the column as it was read with includeMetadata") from wrong
+        for tag, known in found.items():
+            of_tag = tags == tag
+            known[rows[of_tag]] = numbers[of_tag]
+        whole[rows[~np.isin(tags, (*found, *_READ_PAST))]] = False
+    wrong_rows = np.flatnonzero(~whole | (found[_LEDGER] < 0) | (found[_ENTRY] < 0))
+    if len(wrong_rows):
+        value = values[int(wrong_rows[0])].as_py()
+        raise Refused(
+            f"column {MESSAGE_ID!r} holds {value[:32].hex() or 'nothing'} in row {int(wrong_rows[0])} of a batch, "
+            "which is no message id",
+            hint="Give the column as it was read with includeMetadata",
+        )
+    return found[_LEDGER], found[_ENTRY], found[_ROW]
+
+
+@dataclass(frozen=True)
+class PositionsMessage(WriterCommitMessage):
+    """Message of a task to the committer: an Arrow IPC stream of `ledger.positions.acknowledge_request`."""
+
+    positions: bytes
+
+
+@spark_face
+class LedgerAcknowledgeWriter(DataSourceArrowWriter):
+    """Acknowledges the rows of a DataFrame in a subscription's name, or gives them back."""
+
+    def __init__(self, options: LedgerOptions, schema: StructType) -> None:
+        self._options = options
+        self._ledger = canonical_name(require_ledger(options))
+        self._column = position_column(schema, options)
+        connection = self._connection()
+        # Both must be there before any task runs.
+        count = connection.call(lambda client: client.call("partitions", NameLedger(self._ledger))).partitions
+        self._incarnation = ""
+        if count:
+            # One that was added lately has no cursor until its rows are read.
+            self._require_cursor(connection, partition_names(self._ledger, 1)[0])
+        else:
+            self._require_cursor(connection, self._ledger)
+            self._incarnation = connection.call(lambda client: client.call("end", AskEnd(self._ledger))).incarnation
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PositionsMessage:
+        """On an executor: the positions of one task's rows."""
+        sink = pa.BufferOutputStream()
+        stream = None
+        for batch in acknowledged(iterator, self._column):
+            if stream is None:
+                stream = pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+            stream.write_batch(batch)
+        if stream is None:
+            return PositionsMessage(b"")
+        stream.close()
+        return PositionsMessage(sink.getvalue().to_pybytes())
+
+    def commit(self, messages: list[PositionsMessage | None]) -> None:  # type: ignore[override]
+        """On the driver: one call for all of them, durable when it returns."""
+        lost = sum(message is None for message in messages)
+        if lost:
+            raise Refused(f"{lost} of {len(messages)} tasks sent no positions: nothing was acknowledged")
+        told = [message.positions for message in messages if message is not None and message.positions]
+        batches = [batch for positions in told for batch in pa.ipc.open_stream(positions)]
+        if not batches:
+            return
+        command = AcknowledgeCommand(
+            self._ledger, self._options.subscription or "", self._incarnation, self._options.action or "ack"
+        )
+        connection = self._connection()
+        connection.call(
+            lambda client: acknowledge(client, command, batches, deadline_ms=self._options.commit_timeout_ms)
+        )
+
+    def abort(self, messages: list[PositionsMessage | None]) -> None:  # type: ignore[override]
+        """Nothing was acknowledged, so there is nothing to undo."""
+
+    def _require_cursor(self, connection: DriverConnection, log: str) -> None:
+        named = NameCursor(log, self._options.subscription or "", precise=False)
+        connection.call(lambda client: client.call("cursor.describe", named))
+
+    def _connection(self) -> DriverConnection:
+        return DriverConnection(store_location(self._options.store), credentials=self._options.credentials())
+
+
+def position_column(schema: StructType, options: LedgerOptions) -> str:
+    """Return the column that names the rows; Refused if there is none, or if no subscription is named."""
+    if not options.subscription:
+        raise Refused(
+            f"action {options.action!r} on ledger {options.ledger!r} names no subscription",
+            hint='Give option("subscription", …): whose acknowledgement it is',
+        )
+    kinds = {POSITION: "struct<ledgerId:bigint,entryId:bigint,batchIndex:int>", MESSAGE_ID: "binary"}
+    for name, kind in kinds.items():
+        if name in schema.names:
+            found = schema[name].dataType.simpleString()
+            if found != kind:
+                raise Refused(f"column {name!r} is {found}, a place in a ledger is {kind}")
+            return name
+    raise Refused(
+        f"action {options.action!r} needs a column {POSITION!r} or {MESSAGE_ID!r}, the frame has "
+        f"{', '.join(schema.names)}",
+        hint='Read the rows with option("includeMetadata", "true")',
+    )
+
+
+MEASURED = "spark.sql.execution.arrow.maxBytesPerBatch"
+_NOT_MEASURED = str(2**31 - 1)
+_lock = threading.Lock()
+
+
+def acknowledge_frame(
+    frame: DataFrame, ledger: str, subscription: str, action: Literal["ack", "nack"], options: Mapping[str, str]
+) -> None:
+    """Acknowledge, or give back, the rows of a frame that was read with `includeMetadata`; durable on return."""
+    column = next((name for name in (POSITION, MESSAGE_ID) if name in frame.columns), None)
+    write = (frame if column is None else frame.select(column)).write.format("ledger").mode("append")
+    with _lock, _unmeasured(frame.sparkSession):
+        write.options(**options).option("action", action).option("subscription", subscription).save(ledger)
+
+
+@contextmanager
+def _unmeasured(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get(MEASURED, None)
+    spark.conf.set(MEASURED, _NOT_MEASURED)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(MEASURED)
+        else:
+            spark.conf.set(MEASURED, before)

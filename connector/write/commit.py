@@ -1,0 +1,192 @@
+"""The exactly-once sink: tasks stage rows out of sight, one commit makes them visible, in one ledger or in several.
+
+    task      rows → entries, each with the run's id → staged parts, one for each ledger → message
+    driver    messages of one batch → CommitRun, or CommitRuns for several ledgers → the broker appends the parts
+
+Invariants
+- The run's id is made of the query and the batch alone: a batch that is repeated, by any process, is the same run, and
+  the broker appends it once.
+- A write that states `txnAppId` and `txnVersion` is batch `txnVersion` of a query that they name: one that is not above
+  the newest is a repetition. What was staged for a repetition is thrown away. A task that knows of it pulls no rows
+  (`connector.write.repeated_batch`); such a batch is never committed, its rows are in no part.
+- Spark may repeat a commit after a failure, and so does this module while the broker is away; both are harmless.
+- The query travels in the messages, because the committer has none: messages that disagree are refused, naming both.
+- A task that fails leaves a part that nobody commits; the broker sweeps it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from pyspark_ledger.connector.connection import DRIVER_DEADLINE_MS, DriverConnection, on_this_host
+from pyspark_ledger.connector.write.repeated_batch import is_repetition
+from pyspark_ledger.connector.write.staging import StagingTask, staged_parts
+from pyspark_ledger.connector.write.target import SinkTarget
+from pyspark_ledger.ledger.errors import Refused, Unavailable
+from pyspark_ledger.ledger.message.run_marker import RunId
+from pyspark_ledger.ledger.protocol.commits import (
+    AbortRun,
+    CommitRun,
+    CommitRuns,
+    CommittedRun,
+    CommittedRuns,
+    LedgerParts,
+    StagedPart,
+)
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+
+
+@dataclass(frozen=True)
+class PartMessage(WriterCommitMessage):
+    """What a task tells the committer: what it staged, by ledger; nothing for a task without rows."""
+
+    query: str
+    batch: int
+    store_id: str
+    version: str
+    staged: tuple[LedgerParts, ...]
+    repeated: bool = False
+    """The batch was in the log before the task began, and the task pulled no rows."""
+
+    @property
+    def parts(self) -> list[StagedPart]:
+        """All parts of it."""
+        return [part for ledger in self.staged for part in ledger.parts]
+
+
+def run_of(query: str, batch: int) -> RunId:
+    """The run of a batch of a query: the same in every process, both halves unsigned, 64 bits."""
+    return RunId(int.from_bytes(hashlib.blake2b(query.encode(), digest_size=8).digest(), "big"), batch)
+
+
+def application_query(target: SinkTarget, app_id: str) -> str:
+    """The query that writes with this `txnAppId` belong to: one for each ledger that is written to, as it was made.
+
+    A ledger that was deleted and made again has seen none of them.
+    """
+    named = target.named
+    where = "*" if named is None else f"{named.name}@{named.incarnation}"
+    return f"txn:{where}:{'several' if target.several else 'one'}:{app_id}"
+
+
+def running_task() -> int:
+    """The number of the task that this runs in; 0 outside of any."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else int(context.partitionId())
+
+
+def task_client(target: SinkTarget) -> Client:
+    """Return the client of a task."""
+    from pyspark_ledger.ledger.client.client import client_for
+
+    return client_for(target.address, target.store_id, on_this_host(target.task_credentials))
+
+
+def stage_rows(
+    target: SinkTarget, version: str, query: str, batch: int, rows: Iterable[pa.RecordBatch], task: int = 0
+) -> PartMessage:
+    """Write the rows of one task to staged parts of their own; nobody sees them before the commit."""
+    client = task_client(target)
+    staged = staged_parts(client, target, StagingTask(query, batch, run_of(query, batch), task), rows)
+    return PartMessage(query, batch, target.store_id, version, tuple(staged))
+
+
+def nothing_staged(target: SinkTarget, version: str, query: str, batch: int) -> PartMessage:
+    """Return the message of a task whose batch is a repetition."""
+    return PartMessage(query, batch, target.store_id, version, (), repeated=True)
+
+
+def is_written(target: SinkTarget, query: str, batch: int) -> bool:
+    """On the driver: return whether a batch is in the log."""
+    connection = _connection(target)
+    return is_repetition(lambda *asked: connection.call(lambda client: client.call(*asked)), target, query, batch)
+
+
+def commit_parts(
+    target: SinkTarget, version: str, messages: Sequence[PartMessage | None], batch: int, *, once: bool = False
+) -> CommittedRun | CommittedRuns | None:
+    """Append the staged parts of a batch, in the order of its partitions, exactly once; None if there are none.
+
+    `once`: the query has no other batch.
+    """
+    told = _agreed(target, version, messages, batch)
+    if any(message.repeated for message in told):
+        _drop_repeated(target, told, batch)
+        return None
+    staged = _by_ledger(told)
+    if not staged:
+        return None
+    query = told[0].query
+    run = run_of(query, batch)
+    connection = _connection(target, deadline_ms=target.commit_timeout_ms)
+    request: CommitRun | CommitRuns
+    if target.several:
+        request = CommitRuns(query, batch, run.most, run.least, staged, once)
+        several: CommittedRuns = connection.call(lambda client: client.call("runs.commit", request))
+        return several
+    (only,) = staged
+    request = CommitRun(only.ledger, query, batch, run.most, run.least, only.parts, once)
+    one: CommittedRun = connection.call(lambda client: client.call("run.commit", request))
+    return one
+
+
+def abort_parts(target: SinkTarget, messages: Sequence[PartMessage | None], batch: int) -> None:
+    """Throw away what the tasks staged; messages of tasks that failed are None."""
+    told = [message for message in messages if message is not None]
+    parts = [part.part for message in told for part in message.parts]
+    if parts:
+        connection = _connection(target)
+        connection.call(lambda client: client.call("run.abort", AbortRun(told[0].query, batch, parts)))
+
+
+def _drop_repeated(target: SinkTarget, told: Sequence[PartMessage], batch: int) -> None:
+    """End a batch of which a task pulled no rows: nothing may be appended, because its rows are in no part."""
+    if not is_written(target, told[0].query, batch):
+        raise Unavailable(
+            f"batch {batch} of {target.ledger} was in the log when its tasks began, and is gone now",
+            hint="The ledger was deleted meanwhile: write again",
+        )
+    abort_parts(target, told, batch)
+
+
+def _by_ledger(told: Sequence[PartMessage]) -> list[LedgerParts]:
+    """All parts of each ledger, in the order of the tasks."""
+    parts: dict[str, list[StagedPart]] = {}
+    for message in told:
+        for staged in message.staged:
+            parts.setdefault(staged.ledger, []).extend(staged.parts)
+    return [LedgerParts(name, found) for name, found in parts.items()]
+
+
+def _connection(target: SinkTarget, *, deadline_ms: int = DRIVER_DEADLINE_MS) -> DriverConnection:
+    given = None if target.credentials.empty else target.credentials
+    return DriverConnection(target.location, deadline_ms=deadline_ms, credentials=given)
+
+
+def _agreed(target: SinkTarget, version: str, messages: Sequence[PartMessage | None], batch: int) -> list[PartMessage]:
+    told = [message for message in messages if message is not None]
+    if len(told) != len(messages):
+        raise Refused(f"batch {batch}: {len(messages) - len(told)} of {len(messages)} tasks sent no message")
+    for message in told:
+        for what, found, wanted in (
+            ("query", message.query, told[0].query),
+            ("batch", message.batch, batch),
+            ("store", message.store_id, target.store_id),
+            ("version of pyspark-ledger", message.version, version),
+        ):
+            if found != wanted:
+                raise Refused(
+                    f"batch {batch} of {target.ledger}: a task wrote for {what} {found!r}, the commit is of {wanted!r}",
+                    hint="Driver and executors need the same package and store",
+                )
+    return told

@@ -1,0 +1,101 @@
+"""What a row says beside its columns when it is written: for which ledger it is, and what its readers are told of it.
+
+    __ledger             string                the ledger of this row; null: the one that the write names
+    __key                string                chooses the partition, and is the row's `__key` when it is read
+    __eventTime          timestamp             as `__eventTime`
+    __messageProperties  map<string,string>    as `__messageProperties`
+
+Rules
+- None of these is a column of the ledger. The last three travel in the entry behind the ledger's columns, so that a row
+  is read with `includeMetadata` as it was written; whoever does not ask for them never sees them.
+- Rows of one batch are grouped by a stable sort: those of one ledger stay in the order in which the task had them.
+- Nothing here runs Python per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pyspark_ledger.connector.schema import METADATA, SAID_BY_ROWS, spark_schema
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.partition_routing import partitions_for_keys
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+LEDGER, KEY = "__ledger", "__key"
+# What an entry keeps of it, in this order, behind the columns of its ledger.
+KEPT = pa.schema([METADATA.field(name) for name in SAID_BY_ROWS])
+ADDRESS = pa.schema([pa.field(LEDGER, pa.string()), *KEPT])
+_HASHING = "murmur3_32"
+Codes = npt.NDArray[np.int64]
+
+
+def own_columns(schema: StructType) -> StructType:
+    """The columns of the ledger alone; Refused where one that says something else has the wrong type."""
+    from pyspark.sql.types import StructType
+
+    wanted = {field.name: field.dataType for field in spark_schema(ADDRESS, "")}
+    for field in schema:
+        kind = wanted.get(field.name)
+        if kind is not None and field.dataType.simpleString() != kind.simpleString():
+            raise Refused(
+                f"column {field.name!r} is {field.dataType.simpleString()}, what a row says by it is "
+                f"{kind.simpleString()}",
+                hint=f"Cast it, or rename it if it is a column like any other: col({field.name!r})",
+            )
+    return StructType([field for field in schema if field.name not in wanted])
+
+
+def kept_columns(names: list[str]) -> list[pa.Field]:
+    """Those of `KEPT` that are among these names."""
+    return [field for field in KEPT if field.name in names]
+
+
+def by_ledger(rows: pa.RecordBatch, default: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each ledger, as it is named; those that name none are for `default`."""
+    if LEDGER not in rows.schema.names:
+        yield default, rows
+        return
+    named = rows.column(LEDGER).dictionary_encode()
+    names = named.dictionary.to_pylist()
+    codes = np.asarray(named.indices.fill_null(-1), dtype=np.int64)
+    for code, group in grouped(rows, codes):
+        if code < 0 and not default:
+            raise Refused(
+                f"{group.num_rows} rows have null in {LEDGER!r}, and the write names no ledger",
+                hint="Name a ledger for them in save(), start() or by option 'ledger', or fill the column",
+            )
+        yield (names[code] if code >= 0 else default), group
+
+
+def by_partition(rows: pa.RecordBatch, partitions: int, turn: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each partition: by key as Pulsar's clients choose, those without one to the partition in turn."""
+    turn %= partitions
+    if KEY not in rows.schema.names:
+        yield turn, rows
+        return
+    chosen = partitions_for_keys(rows.column(KEY), partitions, _HASHING)
+    yield from grouped(rows, np.where(chosen < 0, turn, chosen))
+
+
+def grouped(rows: pa.RecordBatch, codes: Codes) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each code, in their order; rows that share one code are not copied."""
+    if not len(codes):
+        return
+    first = int(codes[0])
+    if (codes == first).all():
+        yield first, rows
+        return
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    taken = rows.take(pa.array(order))
+    edges = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
+    for start, end in pairwise(edges):
+        yield int(ordered[start]), taken.slice(start, end - start)

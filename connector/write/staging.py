@@ -1,0 +1,167 @@
+"""The rows of one task on their way into staged parts: routed, gathered, made into entries, one part for each ledger.
+
+    record batch ──route──▶ rows of a ledger ──gather──▶ about `entryBytes` ──encode──▶ an entry ──▶ its staged part
+
+Invariants
+- The rows of one ledger stay in the order in which the task had them.
+- What is gathered is bounded, however many ledgers rows go to: beyond `_HELD_BYTES_MAX` all of it is written, and only
+  as many files are open as hold rows of that much.
+- An entry that does not fit a block of its ledger is halved, down to a row that never will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pyspark_ledger.connector.write.routing import by_ledger, by_partition, kept_columns
+from pyspark_ledger.connector.write.target import LedgerTarget, LedgerTargets, SinkTarget
+from pyspark_ledger.ledger.checksum import Buffer
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
+from pyspark_ledger.ledger.message.columns import ColumnFit, schema_from_bytes
+from pyspark_ledger.ledger.message.entry import encode_entry
+from pyspark_ledger.ledger.message.run_marker import RunId
+from pyspark_ledger.ledger.protocol.commits import LedgerParts, StagedPart
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+    from pyspark_ledger.ledger.client.part_writer import PartWriter
+
+_HELD_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StagingTask:
+    """Whose rows these are: the query, its batch, the run that they make, and the number of the task."""
+
+    query: str
+    batch: int
+    run: RunId
+    task: int
+
+    @property
+    def turn(self) -> int:
+        """Whose turn it is among partitions when the task begins; the same in every attempt.
+
+        It moves on with the batch and begins elsewhere for each query: a small batch is one task with a few rows.
+        """
+        return self.run.most + self.batch + self.task
+
+
+def staged_parts(
+    client: Client, target: SinkTarget, task: StagingTask, batches: Iterable[pa.RecordBatch]
+) -> list[LedgerParts]:
+    """Write the rows of a task to parts of their own; by ledger, in the order in which it met them."""
+    targets = LedgerTargets(target, client.call)
+    streams: dict[str, _LedgerStream] = {}
+    held = 0
+    for number, batch in enumerate(batches):
+        for ledger, rows in _routed(target, targets, batch, task.turn + number):
+            if ledger.name not in streams:
+                streams[ledger.name] = _LedgerStream(client, target, ledger, task)
+            streams[ledger.name].add(rows)
+        held += batch.nbytes
+        if held > _HELD_BYTES_MAX and len(streams) > 1:
+            for stream in streams.values():
+                stream.rest()
+            held = 0
+    staged = []
+    for name, stream in streams.items():
+        part = stream.close()
+        if part is not None:
+            staged.append(LedgerParts(name, [part]))
+    return staged
+
+
+def _routed(
+    target: SinkTarget, targets: LedgerTargets, batch: pa.RecordBatch, turn: int
+) -> Iterator[tuple[LedgerTarget, pa.RecordBatch]]:
+    """The rows of a batch by the ledger, or the partition, that they go to."""
+    named = target.named
+    for text, rows in by_ledger(batch, named.name if named is not None else ""):
+        ledger = named if named is not None and text == named.name else targets.of(text)
+        if not ledger.partitions:
+            yield ledger, rows
+            continue
+        for partition, part in by_partition(rows, ledger.partitions, turn):
+            yield targets.partition(ledger, partition), part
+
+
+class _LedgerStream:
+    """The rows of one ledger: gathered, and written entry by entry."""
+
+    def __init__(self, client: Client, target: SinkTarget, ledger: LedgerTarget, task: StagingTask) -> None:
+        self._client, self._target, self._ledger, self._task = client, target, ledger, task
+        self._where = f"what is written to {ledger.name}"
+        self._fit: ColumnFit | None = None
+        self._gathered: list[pa.RecordBatch] = []
+        self._size = 0
+        self._writer: PartWriter | None = None
+        self._ordinal = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows; write what makes an entry."""
+        if self._fit is None:
+            columns = schema_from_bytes(self._ledger.columns)
+            self._fit = ColumnFit(pa.schema([*columns, *kept_columns(rows.schema.names)]))
+        fitted = self._fit.fit(rows, self._where)
+        most = self._target.entry_bytes
+        per_entry = max(1, fitted.num_rows * most // max(fitted.nbytes, 1))
+        for at in range(0, fitted.num_rows, per_entry):
+            piece = fitted.slice(at, per_entry)
+            if self._gathered and self._size + piece.nbytes > most:
+                self._write()
+            self._gathered.append(piece)
+            self._size += piece.nbytes
+
+    def rest(self) -> None:
+        """Write what was gathered, and hold nothing until there is more."""
+        self._write()
+        if self._writer is not None:
+            self._writer.rest()
+
+    def close(self) -> StagedPart | None:
+        """End the part; None when there was no row."""
+        self._write()
+        return None if self._writer is None else self._writer.close()
+
+    def _write(self) -> None:
+        gathered, self._gathered, self._size = self._gathered, [], 0
+        if not gathered:
+            return
+        if self._writer is None:
+            self._writer = self._client.stage_part(self._task.query, self._task.batch)
+        for entry, rows in self._entries(gathered):
+            self._writer.write(entry, rows)
+
+    def _entries(self, batches: list[pa.RecordBatch]) -> Iterator[tuple[list[Buffer], int]]:
+        """The entry of these rows; halved where it does not fit a block."""
+        rows = sum(batch.num_rows for batch in batches)
+        run, most = self._task.run, self._ledger.entry_bytes_most
+        metadata = arrow_metadata(
+            f"spark-{self._task.query}",
+            self._ordinal,
+            system_clock_ms(),
+            rows,
+            self._ledger.schema_version,
+            (run.most, run.least),
+        )
+        entry = encode_entry(metadata, encode_rows(batches, compression=self._target.compression))
+        size = sum(memoryview(buffer).nbytes for buffer in entry)
+        if size <= most:
+            self._ordinal += 1
+            yield entry, rows
+            return
+        if rows == 1:
+            raise Refused(
+                f"one row for {self._ledger.name} takes {size} bytes, an entry holds at most {most}",
+                hint="Split the value, or create the ledger with larger blocks",
+            )
+        table = pa.Table.from_batches(batches)
+        for half in (table.slice(0, rows // 2), table.slice(rows // 2)):
+            yield from self._entries(half.to_batches())

@@ -1,0 +1,84 @@
+"""The streaming sink. Spark makes a new writer for the tasks and another for the commit of every batch.
+
+Rules: nothing is kept in `self` between batches; which query and batch a task writes for comes from Spark's task
+context and travels in its message. See `connector.write.commit` for what makes it exactly-once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pyspark_ledger.connector.spark_errors import spark_face
+from pyspark_ledger.connector.write.commit import (
+    PartMessage,
+    abort_parts,
+    commit_parts,
+    nothing_staged,
+    running_task,
+    stage_rows,
+    task_client,
+)
+from pyspark_ledger.connector.write.repeated_batch import is_repeated_task
+from pyspark_ledger.connector.write.target import SinkTarget
+from pyspark_ledger.ledger.errors import Unsupported
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # Spark 4.0 hands its writers rows, one by one
+    DataSourceStreamArrowWriter = None  # type: ignore[assignment,misc]
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import WriterCommitMessage
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+@spark_face
+class LedgerStreamWriter(DataSourceStreamArrowWriter or object):  # type: ignore[misc]
+    """Writes micro-batches to a ledger, each exactly once."""
+
+    def __init__(self, target: SinkTarget, version: str) -> None:
+        self._target = target
+        self._version = version
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """On an executor: stage the rows of one task; pull none where the batch is in the log already."""
+        query, batch = running_batch()
+        if is_repeated_task(task_client(self._target).call, self._target, query, batch):
+            return nothing_staged(self._target, self._version, query, batch)
+        return stage_rows(self._target, self._version, query, batch, iterator, running_task())
+
+    def commit(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver: make the batch visible, once however often it is called."""
+        commit_parts(self._target, self._version, messages, batchId)
+
+    def abort(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver: throw away what was staged."""
+        abort_parts(self._target, messages, batchId)
+
+
+def running_batch() -> tuple[str, int]:
+    """The query and batch of the task that this runs in."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context.getLocalProperty(QUERY_ID) if context else None
+    batch = context.getLocalProperty(BATCH_ID) if context else None
+    if not query or batch is None:
+        raise Unsupported(
+            f"this task of a streaming write states query {query!r} and batch {batch!r}",
+            hint="Exactly-once needs both; use a Spark release that sets them (4.2 does)",
+        )
+    return query, int(batch)
+
+
+def stream_writer(target: SinkTarget, version: str) -> LedgerStreamWriter:
+    """The writer; Unsupported where Spark has no Arrow writer for streams."""
+    if DataSourceStreamArrowWriter is None:
+        raise Unsupported(
+            "this Spark hands a streaming sink rows instead of Arrow batches", hint="Use Spark 4.1 or newer"
+        )
+    return LedgerStreamWriter(target, version)

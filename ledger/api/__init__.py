@@ -1,0 +1,21 @@
+"""The log in a few lines of Python: `connect()`, `open_read_only()`, and the store that they return.
+
+The same names stand in `pyspark_ledger`. They are loaded when they are asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.api.store import LedgerStore, connect, open_read_only
+
+__all__ = ["LedgerStore", "connect", "open_read_only"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(importlib.import_module("pyspark_ledger.ledger.api.store"), name)

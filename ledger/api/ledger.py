@@ -1,0 +1,206 @@
+"""One managed ledger, as who writes and reads it in Python holds it: append, read, follow, a producer, cursors.
+
+Rules: the first append of rows registers their columns, later ones must have the same; a ledger first given bytes holds
+Pulsar messages and nothing else. An append returns when it is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pyspark_ledger.ledger.api.cursor import Cursor
+from pyspark_ledger.ledger.api.ledger_admin import LedgerLife
+from pyspark_ledger.ledger.api.rows import (
+    entry_pieces,
+    listed_rows,
+    read_rows,
+    require_positions,
+    rows_as_table,
+    rows_table,
+)
+from pyspark_ledger.ledger.api.schemas import register_payload_schemas, registered_rows, require_columns_registered
+from pyspark_ledger.ledger.checksum import Buffer
+from pyspark_ledger.ledger.clock import monotonic_ms, new_id, system_clock_ms
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
+from pyspark_ledger.ledger.message.columns import ColumnFit, require_columns, schema_bytes, schema_from_bytes
+from pyspark_ledger.ledger.message.entry import encode_entry
+from pyspark_ledger.ledger.message.schema.documents import parse_schemas
+from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, GetSchema, NameLedger, RegisterSchema
+from pyspark_ledger.ledger.protocol.cursors import OpenCursor
+from pyspark_ledger.ledger.protocol.reads import SPLIT_PARTS_MAX, SplitRequest
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+    from pyspark_ledger.ledger.client.message_producer import MessageProducer
+    from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd
+    from pyspark_ledger.ledger.protocol.cursors import CursorState
+
+_TAIL_MS = 10_000  # one question of a reader that waits
+_TABLE_BYTES = 32 * 1024 * 1024  # of a backlog, as they lie in segments
+
+
+class Ledger(LedgerLife):
+    """One managed ledger."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client = client
+        self.name = name
+        self._producer = f"ledger-api-{new_id()}"
+        self._sequence = 0
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.name})"
+
+    def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
+        """Append rows, or one message as bytes; the position after it. Returns when it is durable."""
+        if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
+            rows = listed_rows(rows)
+        self.client.call("create", CreateLedger(self.name, exist_ok=True))
+        if isinstance(rows, bytes):
+            return self._append_entries([self._message(rows)])
+        if isinstance(rows, list) and not rows:
+            return self.end().end
+        given = rows_table(rows, self.schema())
+        registered, version = self._registered(given.schema)
+        fit = ColumnFit(registered)
+        where = f"what is appended to {self.name}"
+        entries = []
+        for batch in given.combine_chunks().to_batches():
+            for piece in entry_pieces(fit.fit(batch, where)):
+                metadata = arrow_metadata(
+                    self._producer, self._next(), system_clock_ms(), piece.num_rows, version, None
+                )
+                entries.append(encode_entry(metadata, encode_rows([piece], compression=None)))
+        return self._append_entries(entries) if entries else self.end().end
+
+    def producer(
+        self,
+        name: str | None = None,
+        *,
+        compression: str = "none",
+        batching_max_messages: int = 1000,
+        batching_max_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 1,
+        max_pending_bytes: int = 64 * 1024 * 1024,
+    ) -> MessageProducer:
+        """A producer of messages, which gathers them into batches as a Pulsar client does. Close it, or use `with`."""
+        from pyspark_ledger.ledger.client.message_producer import Batching, open_producer
+
+        batching = Batching(batching_max_messages, batching_max_bytes, batching_max_publish_delay_ms)
+        self.client.call("create", CreateLedger(self.name, exist_ok=True))
+        return open_producer(
+            self.client,
+            self.name,
+            name or f"ledger-api-{new_id()}",
+            batching,
+            compression=compression,
+            max_pending_bytes=max_pending_bytes,
+        )
+
+    def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
+        """The rows of `[start, end)` as one table; messages as a column `value`."""
+        return rows_as_table(self.client, self.name, self.batches(start, end))
+
+    def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of `[start, end)`, entry by entry; `end` defaults to the end as it is now."""
+        return read_rows(self.client, self.name, start, end)
+
+    def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
+        """What is there from `start`, then what comes, as tables of a bounded size.
+
+        Ends after `wait_ms` of silence, if given, and at the end of a ledger that was terminated.
+        """
+        require_positions(start=start)
+        at = start
+        until = None if wait_ms is None else monotonic_ms() + wait_ms
+        while True:
+            left = _TAIL_MS if until is None else max(until - monotonic_ms(), 0)
+            log: LedgerEnd = self.client.call("end", AskEnd(self.name, at, min(left, _TAIL_MS)))
+            if log.end > at:
+                if log.rows_since:
+                    yield from self._tables(PositionRange(at, log.end))
+                until = None if wait_ms is None else monotonic_ms() + wait_ms
+            elif log.terminated or (until is not None and monotonic_ms() >= until):
+                return
+            at = max(at, log.end)
+
+    def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
+        """A durable cursor, created at `start` when there is none of that name."""
+        require_positions(start=start)
+        state: CursorState = self.client.call("cursor.open", OpenCursor(self.name, name, start))
+        return Cursor(self, state.cursor)
+
+    def end(self) -> LedgerEnd:
+        """Where the log begins and ends."""
+        found: LedgerEnd = self.client.call("end", AskEnd(self.name))
+        return found
+
+    def describe(self) -> LedgerDescription:
+        """All there is to know about it."""
+        found: LedgerDescription = self.client.call("describe", NameLedger(self.name))
+        return found
+
+    def schema(self) -> pa.Schema | None:
+        """Its registered columns; None for a ledger of messages, or one without a first append."""
+        return registered_rows(self.client, self.name)[0]
+
+    def register_payload_schemas(self, schemas: str | bytes) -> int:
+        """Register the schemas of its messages' payloads, such as Pulsar's `schemas.json`; the newest version.
+
+        The ledger is created if need be. Messages state the version that they were encoded by.
+        """
+        self.client.call("create", CreateLedger(self.name, exist_ok=True))
+        return register_payload_schemas(
+            self.client, self.name, parse_schemas(schemas, f"what is given for {self.name}")
+        )
+
+    def _tables(self, range_: PositionRange) -> Iterator[pa.Table]:
+        """The rows of a range in pieces: a whole backlog need not fit into memory."""
+        parts = self.client.call("split", SplitRequest(self.name, range_, _TABLE_BYTES, SPLIT_PARTS_MAX)).parts
+        for part in parts:
+            if part.rows:
+                yield self.read(part.range.start, part.range.end)
+
+    def _registered(self, given: pa.Schema) -> tuple[pa.Schema, int]:
+        if not given.names:
+            raise Refused(f"rows without columns cannot be appended to {self.name}", hint="Give at least one column")
+        found = self.client.call("schema.get", GetSchema(self.name))
+        if found.version < 0:
+            held = self.describe().entries
+            if held:
+                raise Refused(f"ledger {self.name} holds {held} messages, rows of {len(given)} columns were given")
+            columns = pa.schema([field.with_nullable(True) for field in given])
+            found = self.client.call("schema.register", RegisterSchema(self.name, schema_bytes(columns)))
+        require_columns_registered(found, self.name)
+        registered = schema_from_bytes(found.arrow_schema)
+        require_columns(given, registered, self.name)
+        return registered, found.version
+
+    def _message(self, value: bytes) -> list[Buffer]:
+        columns = self.schema()
+        if columns is not None:
+            raise Refused(
+                f"ledger {self.name} has the columns {', '.join(columns.names)}, {len(value)} bytes were given",
+                hint="Append rows, or messages to a ledger of their own",
+            )
+        metadata = MessageMetadata(
+            producer_name=self._producer, sequence_id=self._next(), publish_time=system_clock_ms()
+        )
+        metadata.uncompressed_size = len(value)
+        return encode_entry(metadata, value)
+
+    def _append_entries(self, entries: Sequence[Sequence[Buffer]]) -> Position:
+        with self.client.producer(self.name) as producer:
+            last = [producer.append(*entry) for entry in entries][-1]
+            position: Position = last.result()
+        return position.next()
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence - 1

@@ -1,0 +1,127 @@
+"""A partitioned ledger in a few lines of Python: written through all of its partitions, read as one.
+
+    clicks = connect().create_partitioned("clicks", 4)
+    with clicks.producer() as producer:
+        producer.send(b"home", key="alice")
+    for partition in clicks.partitions(): ...            # each is a ledger with positions and cursors of its own
+
+Rules: rows and messages of one partition are in order, those of different ones are not. Positions and cursors belong to
+partitions: where the whole is asked for one it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NoReturn
+
+import pyarrow as pa
+
+from pyspark_ledger.ledger.api.cursor import Cursor
+from pyspark_ledger.ledger.api.ledger import Ledger
+from pyspark_ledger.ledger.api.rows import rows_table
+from pyspark_ledger.ledger.clock import new_id
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.message.columns import ColumnFit
+from pyspark_ledger.ledger.names import partition_names, short_name
+from pyspark_ledger.ledger.partition_routing import murmur3_32, require_hashing_scheme
+from pyspark_ledger.ledger.position import EARLIEST, Position
+from pyspark_ledger.ledger.protocol.actions import NameLedger
+from pyspark_ledger.ledger.protocol.ledgers import ChangePartitions
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.partitioned_producer import PartitionedProducer
+    from pyspark_ledger.ledger.protocol.actions import LedgerEnd
+
+
+class PartitionedLedger(Ledger):
+    """All partitions of a ledger."""
+
+    def __repr__(self) -> str:
+        return f"PartitionedLedger({self.name})"
+
+    def partitions(self) -> list[Ledger]:
+        """Its partitions, as many as there are now."""
+        count = self.client.call("partitions", NameLedger(self.name)).partitions
+        return [Ledger(self.client, name) for name in partition_names(self.name, count)]
+
+    def increase_partitions(self, partitions: int) -> None:
+        """Have more partitions from now on; fewer are refused. Keys are routed anew by producers made after this."""
+        self.client.call("partitions.extend", ChangePartitions(self.name, partitions))
+
+    def seal(self, older_than_ms: int = 0) -> bool:
+        """Seal what is being written in each partition, if it is at least so old; False where there is nothing."""
+        sealed = [partition.seal(older_than_ms) for partition in self.partitions()]
+        return any(sealed)
+
+    def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
+        """Append rows, or one message, to the partition whose turn it is; the position after it, there."""
+        parts = self.partitions()
+        part = parts[(murmur3_32(self._producer) + self._next()) % len(parts)]
+        if isinstance(rows, bytes):
+            return part.append(rows)
+        given = rows_table(rows, self.schema())
+        self._registered(given.schema)
+        return part.append(given)
+
+    def producer(  # type: ignore[override]  # the same calls, but that a column has an id per partition
+        self,
+        name: str | None = None,
+        *,
+        hashing_scheme: str = "murmur3_32",
+        compression: str = "none",
+        batching_max_messages: int = 1000,
+        batching_max_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 1,
+        max_pending_bytes: int = 64 * 1024 * 1024,
+    ) -> PartitionedProducer:
+        """A producer of messages to all partitions, by key or in turn. Close it, or use `with`."""
+        from pyspark_ledger.ledger.client.message_producer import Batching, open_producer
+        from pyspark_ledger.ledger.client.partitioned_producer import PartitionedProducer
+
+        require_hashing_scheme(hashing_scheme)  # before any stream is opened
+        if self.schema() is not None:
+            raise Refused(f"ledger {self.name} holds rows with columns", hint="Send messages to a ledger of their own")
+        batching = Batching(batching_max_messages, batching_max_bytes, batching_max_publish_delay_ms)
+        name = name or f"ledger-api-{new_id()}"
+        parts = self.partitions()
+        producers = [
+            open_producer(
+                self.client,
+                part.name,
+                name,
+                batching,
+                compression=compression,
+                max_pending_bytes=max(1, max_pending_bytes // len(parts)),
+                partition=partition,
+            )
+            for partition, part in enumerate(parts)
+        ]
+        return PartitionedProducer(name, producers, batching, hashing_scheme)
+
+    def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, partition after partition. A partition gets new columns with its first rows that have them."""
+        if start != EARLIEST or end is not None:
+            self._refuse("a range of positions")
+        columns = self.schema()
+        fit = None if columns is None else ColumnFit(columns)
+        for part in self.partitions():
+            for batch in part.batches():
+                yield batch if fit is None else fit.fit(batch, part.name)
+
+    def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
+        """Refused: partitions are followed one by one."""
+        self._refuse(f"what comes after {start} (waiting {wait_ms} ms)")
+
+    def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
+        """Refused: each partition has its own."""
+        self._refuse(f"a cursor {name!r} at {start}")
+
+    def end(self) -> LedgerEnd:
+        """Refused: each partition has its own."""
+        self._refuse("an end")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise Refused(
+            f"{what} of {short_name(self.name)!r} was asked for, which is partitioned",
+            hint="Ask its partitions: `.partitions()` lists them",
+        )

@@ -1,0 +1,198 @@
+"""A store without its broker: read where it lies, by somebody who neither owns nor changes it.
+
+Takes the place of a client behind `ledger.api.store`: what asks is answered from the files, what changes is refused. No
+lock is taken, no lease, no epoch; a broker may run meanwhile or not.
+
+Invariants
+- Nothing in the directory is changed: no recovery, no sweep, no index rebuilt on disk.
+- Of a ledger that is open, or that a dead broker left open, the acknowledged entries are seen and nothing beyond them.
+- Every answer is of the last committed state of the metadata; a reader that met a change half-way asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from pyspark_ledger.ledger.client.block_reader import FrameBlock
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, cursor_log_form
+from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
+from pyspark_ledger.ledger.cursor.cursors import CursorTable
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.log.queries import log_description, log_end
+from pyspark_ledger.ledger.log.segment_list import LedgerList, LogContext
+from pyspark_ledger.ledger.log.snapshot import LogSegment, LogSnapshot
+from pyspark_ledger.ledger.log.sync_pool import SyncCrew
+from pyspark_ledger.ledger.metadata.read_only import MetadataView
+from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
+from pyspark_ledger.ledger.names import canonical_name, nearest, partition_count, short_name, without_partitions
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.actions import (
+    AskEnd,
+    Empty,
+    GetSchema,
+    LedgerDescription,
+    LedgerNames,
+    NameLedger,
+    SchemaVersion,
+)
+from pyspark_ledger.ledger.protocol.ledgers import PartitionCount
+from pyspark_ledger.ledger.protocol.reads import PositionReply, ReadRequest, SeekTime, SplitParts, SplitRequest
+from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.segment.recovery import recover_segment
+from pyspark_ledger.ledger.segment.writer import data_path
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+from pyspark_ledger.ledger.transport.mapped_block import read_block
+
+_ATTEMPTS = 3
+T = TypeVar("T")
+
+
+class ReadOnlyStore:
+    """Answers the calls of the protocol that change nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.address = str(path)
+        self._directory = path / "ledgers"
+        self._metadata = Metadata(MetadataView(path / "metadata.sqlite", TABLES), system_clock_ms)
+        self._context = LogContext(
+            self._metadata.store_record().store_id,
+            -1,
+            self._directory,
+            self._metadata,
+            Settings(),
+            system_clock_ms,
+            ThreadPoolExecutor(1, thread_name_prefix="none"),
+            SyncCrew(1, lambda: None),
+            lambda name: None,  # noqa: ARG005 — nothing is ever sealed here
+            lambda ledger_ids: None,  # noqa: ARG005 — nor deleted
+        )
+        store_id, settings = self._context.store_id, self._context.settings
+        form = cursor_log_form(settings)
+        place = CursorPlace(self._directory, store_id, form, 0, system_clock_ms, lambda: -1, read_only=True)
+        held = AcknowledgementTable(self._metadata, place, settings)
+        self._cursors = CursorTable(self._metadata, system_clock_ms, lambda name: self._list(name)[1], held)
+        self._answers: dict[str, Callable[[Any], msgspec.Struct]] = {
+            "list": lambda _: LedgerNames(without_partitions(self._metadata.names())),
+            "partitions": self._partitions,
+            "describe": self._describe,
+            "end": self._end,
+            "split": self._split,
+            "seek": self._seek,
+            "schema.get": self._schema,
+            "cursor.describe": self._cursors.describe,
+            "cursor.holes": self._cursors.holes,
+        }
+
+    def __repr__(self) -> str:
+        return f"ReadOnlyStore({self.address!r})"
+
+    def call(self, action: str, request: msgspec.Struct, **_: object) -> Any:
+        """Answer a call, or refuse it because it would change the store."""
+        answer = self._answers.get(action)
+        if answer is None:
+            raise Refused(
+                f"the store at {self.address} is opened for reading only, {action!r} was called",
+                hint="Use connect() to change anything",
+            )
+        return _again(lambda: answer(request))
+
+    def names(self) -> list[str]:
+        """The canonical names of all ledgers."""
+        names: list[str] = self.call("list", Empty()).names
+        return names
+
+    def describe(self, name: str) -> LedgerDescription:
+        """A ledger as it stands."""
+        described: LedgerDescription = self.call("describe", NameLedger(name))
+        return described
+
+    def read_blocks(self, request: ReadRequest, *, mapping: bool = True) -> Iterator[FrameBlock]:  # noqa: ARG002
+        """The blocks of a range, mapped."""
+        snapshot = self._list(request.name)[1]
+        for block in _again(lambda: snapshot.blocks(request.range, request.max_block_bytes)):
+            yield FrameBlock(block.ledger_id, block.first_entry, block.entries, read_block(block), True)
+
+    def _list(self, name: str) -> tuple[LedgerList, LogSnapshot]:
+        name = canonical_name(name)
+        if not self._metadata.exists(name):
+            near = nearest(name, self._metadata.names())
+            hint = f"Did you mean {short_name(near)!r}?" if near else ""
+            raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.address}", hint=hint)
+        record = self._metadata.ledger(name)
+        listed = LedgerList(record, self._context)
+        snapshot = listed.snapshot(None)
+        left_open = [info.ledgerId for info in record.info.ledgerInfo if not info.timestamp]
+        segments = (*snapshot.segments, *(self._acknowledged(name, ledger_id) for ledger_id in left_open))
+        return listed, LogSnapshot(name, segments, snapshot.trimmed, snapshot.terminated)
+
+    def _acknowledged(self, name: str, ledger_id: int) -> LogSegment:
+        """The open ledger up to its acknowledged end; without its sidecar, up to the last entry that holds."""
+        kept = next(segment for segment in self._metadata.segments(name) if segment.ledger_id == ledger_id)
+        path = data_path(self._directory, ledger_id)
+        found = recover_segment(
+            path,
+            ledger_id,
+            store_id=self._context.store_id,
+            block_bytes=kept.block_bytes,
+            first_row=kept.first_row,
+            describe=entry_traits,
+        )
+        entries = found.entries if found.acknowledged is None else found.acknowledged
+        index = EntryIndex.of_rows(ledger_id, kept.first_row, found.index.rows()[:entries])
+        return LogSegment(
+            ledger_id,
+            index.count,
+            kept.first_row,
+            index.row_end - kept.first_row,
+            int(index.lengths.sum()),
+            0,
+            path,
+            lambda: index,
+        )
+
+    def _partitions(self, request: NameLedger) -> PartitionCount:
+        name = canonical_name(request.name)
+        return PartitionCount(partition_count(self._list(name)[0].properties) if self._metadata.exists(name) else 0)
+
+    def _describe(self, request: NameLedger) -> LedgerDescription:
+        listed, snapshot = self._list(request.name)
+        return msgspec.structs.replace(
+            log_description(snapshot, listed.incarnation, listed.properties, listed.terminated),
+            cursors=self._metadata.cursors.names(listed.name),
+            schema_version=self._metadata.schema(listed.name, -1)[0],
+        )
+
+    def _end(self, request: AskEnd) -> msgspec.Struct:
+        listed, snapshot = self._list(request.name)
+        return log_end(snapshot, listed.incarnation, request.since)
+
+    def _split(self, request: SplitRequest) -> SplitParts:
+        snapshot = self._list(request.name)[1]
+        return SplitParts(snapshot.split(request.range, request.target_bytes, request.max_parts))
+
+    def _seek(self, request: SeekTime) -> PositionReply:
+        found: Position = self._list(request.name)[1].seek_time(request.timestamp_ms)
+        return PositionReply(found)
+
+    def _schema(self, request: GetSchema) -> SchemaVersion:
+        name = canonical_name(request.name)
+        return SchemaVersion(name, *self._metadata.schema(name, request.version))
+
+
+def _again(question: Callable[[], T]) -> T:
+    """Ask once more where a broker sealed or trimmed what was being looked at."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return question()
+        except (Refused, NotFound):
+            raise
+        except LedgerError:
+            continue
+    return question()

@@ -1,0 +1,155 @@
+"""Rows of the Python API: entries of a ledger read as record batches, and rows that a user appends made into a table.
+
+Rules of reading
+- Rows come entry by entry. A ledger with columns gives its columns, a ledger of messages a column `value`.
+- Markers give no rows.
+- An entry that is not of the ledger's kind is an error that names the entry.
+
+Rules of appended rows
+- Rows are mappings, or Arrow tables and batches. No value is guessed or cut.
+- A row that is no mapping is refused by its number, a value that its column cannot hold by the column's name.
+- The conversion is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ledger.ledger.api.schemas import registered_rows
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.message.arrow_payload import decode_rows
+from pyspark_ledger.ledger.message.batch_decoder import decode_messages
+from pyspark_ledger.ledger.message.columns import ColumnFit
+from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, parse_entry
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.positions.row_selection import RowSelection
+from pyspark_ledger.ledger.protocol.actions import AskEnd
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.segment.reader import iter_frames
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+
+
+_RAW = pa.schema([pa.field("value", pa.binary())])
+_BLOCK_BYTES = 4 * 1024 * 1024
+
+
+def read_rows(
+    client: Client, name: str, start: Position, end: Position | None, selection: RowSelection | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of `[start, end)`, entry by entry; `end` defaults to the end as it is now."""
+    require_positions(start=start, **({} if end is None else {"end": end}))
+    log = client.call("end", AskEnd(name))
+    schema = registered_rows(client, name)[0]
+    request = ReadRequest(
+        name,
+        PositionRange(start, log.end if end is None else end),
+        incarnation=log.incarnation,
+        max_block_bytes=_BLOCK_BYTES,
+    )
+    fit = None if schema is None else ColumnFit(schema)
+    if not request.range:
+        return
+    for block in client.read_blocks(request):
+        for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
+            position = Position(block.ledger_id, entry_id)
+            if selection is not None and selection.passes_over(position):
+                continue
+            where = f"entry {position} of {name}"
+            rows = _rows(parse_entry(frame, where), fit, where)
+            yield from rows if selection is None else selection.taken(position, rows)
+
+
+def rows_as_table(client: Client, name: str, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """Batches of a ledger as one table, which has the ledger's columns when there is none of them."""
+    return pa.Table.from_batches(batches, registered_rows(client, name)[0] or _RAW)
+
+
+def require_positions(**given: object) -> None:
+    """Refuse what is no position, by the name of its argument."""
+    for name, value in given.items():
+        if not isinstance(value, Position):
+            raise Refused(
+                f"{name} is {value!r}, expected a position",
+                hint="Import Position, EARLIEST or LATEST from pyspark_ledger; Position.parse('0:5') reads text",
+            )
+
+
+def _copied(payload: memoryview) -> pa.Buffer:
+    """Return an aligned copy of the payload, as Arrow's joins and sums need it: in a segment it begins at any byte.
+
+    An aligned payload is copied, too. Reason: a table that keeps one payload of a block would keep the block mapped.
+    """
+    copy = pa.allocate_buffer(len(payload))
+    np.frombuffer(copy, dtype=np.uint8)[:] = np.frombuffer(payload, dtype=np.uint8)
+    return copy
+
+
+def _rows(entry: ParsedEntry, fit: ColumnFit | None, where: str) -> Iterator[pa.RecordBatch]:
+    if is_marker(entry.metadata):
+        return
+    if is_arrow(entry.metadata) != (fit is not None):
+        kinds = ("Arrow columns", "Pulsar messages")
+        held, wanted = kinds if is_arrow(entry.metadata) else kinds[::-1]
+        raise Refused(f"{where} holds {held}, the ledger is one of {wanted}")
+    if fit is not None:
+        for batch in decode_rows(_copied(entry.payload), where):
+            yield fit.fit(batch, where)
+        return
+    values = [message.value for message in decode_messages(entry, where)]
+    yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=_RAW)
+
+
+_ENTRY_BYTES = 4 * 1024 * 1024
+
+
+def rows_table(rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]], schema: pa.Schema | None) -> pa.Table:
+    """The rows as a table whose columns are all keys of all rows; a row without a key has null there."""
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    rows = rows if isinstance(rows, list) else listed_rows(rows)
+    names = dict.fromkeys(name for row in rows for name in row)
+    typed = {} if schema is None else {field.name: field for field in schema}
+    if typed.keys() == names.keys():
+        names = dict.fromkeys(typed)
+    return pa.table({name: _column([row.get(name) for row in rows], name, typed.get(name)) for name in names})
+
+
+def listed_rows(rows: Iterable[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    """Return the rows as a list: an iterator has them only once. Refused for a row that is no mapping, by number."""
+    if isinstance(rows, (str, Mapping)) or not isinstance(rows, Iterable):
+        raise Refused(f"rows are {type(rows).__name__}, expected mappings", hint='Give a list, as [{"id": 1}]')
+    listed = list(rows)
+    for number, row in enumerate(listed):
+        if not isinstance(row, Mapping):
+            raise Refused(f"row {number} is {type(row).__name__}, expected a mapping", hint='Give rows as {"id": 1}')
+        for name in row:
+            if not isinstance(name, str):
+                raise Refused(f"row {number} has the column {name!r}, expected text", hint='Give rows as {"id": 1}')
+    return listed
+
+
+def _column(values: list[object], name: str, field: pa.Field | None) -> pa.Array:
+    """The values of a column, as the ledger's type where it has one; refused where one does not fit or is cut."""
+    wanted = None if field is None else field.type
+    try:
+        if wanted is not None and pa.types.is_integer(wanted) and any(isinstance(value, float) for value in values):
+            pa.array(values).cast(wanted)  # which refuses 1.5; the conversion below makes it 1
+        return pa.array(values, wanted)
+    except (pa.ArrowException, OverflowError) as wrong:
+        text = f"column {name!r} of what is appended cannot be {wanted or 'of one type'}: {wrong}"
+        raise Refused(text, hint="Correct the value; nothing was appended") from wrong
+
+
+def entry_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slices of about one entry's bytes."""
+    rows = max(1, batch.num_rows * _ENTRY_BYTES // max(batch.nbytes, 1))
+    for at in range(0, batch.num_rows, rows):
+        yield batch.slice(at, rows)

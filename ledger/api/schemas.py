@@ -1,0 +1,71 @@
+"""What the registry knows of a ledger's rows: columns, or the schemas of its payloads, or nothing.
+
+    a registered schema:   an Arrow IPC schema message (its first byte is ff)   or   a payload schema as JSON ({)
+
+Rules: a ledger is of one kind or the other, from its first schema on. Versions of payload schemas are those that
+messages state, from 0 on without a gap, and all of them are needed to read it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.message.columns import schema_from_bytes
+from pyspark_ledger.ledger.message.schema.documents import (
+    TopicSchemas,
+    is_payload_schema,
+    parse_schema_bytes,
+    schema_bytes_of,
+)
+from pyspark_ledger.ledger.protocol.actions import GetSchema, RegisterSchema, SchemaVersion
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+
+
+def registered_rows(client: Client, ledger: str) -> tuple[pa.Schema | None, TopicSchemas | None]:
+    """The columns of a ledger, or the schemas of its payloads; both None where nothing is registered."""
+    newest: SchemaVersion = client.call("schema.get", GetSchema(ledger))
+    if newest.version < 0:
+        return None, None
+    if not is_payload_schema(newest.arrow_schema):
+        return schema_from_bytes(newest.arrow_schema), None
+    where = f"the schema of ledger {ledger!r}"
+    versions = {newest.version: parse_schema_bytes(newest.arrow_schema, where)}
+    for version in range(newest.version):
+        body = client.call("schema.get", GetSchema(ledger, version)).arrow_schema
+        versions[version] = parse_schema_bytes(body, where)
+    return None, TopicSchemas(versions)
+
+
+def require_columns_registered(found: SchemaVersion, ledger: str) -> None:
+    """Refuse to take a ledger of messages with a payload schema for one of columns."""
+    if found.version >= 0 and is_payload_schema(found.arrow_schema):
+        raise Refused(
+            f"ledger {ledger} holds messages of a payload schema (version {found.version}), rows were given",
+            hint="Write rows to a ledger of their own",
+        )
+
+
+def register_payload_schemas(client: Client, ledger: str, schemas: TopicSchemas) -> int:
+    """Register the versions that are not there yet; the newest. Refused where one differs from what is registered."""
+    wanted = sorted(schemas.versions)
+    if wanted != list(range(len(wanted))):
+        raise Refused(
+            f"schema versions {', '.join(map(str, wanted))} were given for ledger {ledger}, they count from 0 on",
+            hint="Register all versions of the topic, or read with option 'payloadSchema'",
+        )
+    for version in wanted:
+        body = schema_bytes_of(schemas.versions[version])
+        found: SchemaVersion = client.call("schema.register", RegisterSchema(ledger, body, version - 1))
+        if found.version > version:
+            found = client.call("schema.get", GetSchema(ledger, version))
+        if found.version != version or found.arrow_schema != body:
+            raise Refused(
+                f"schema version {version} of ledger {ledger} is registered already, and differs from what was given",
+                hint="A version never changes: give the registered one, or register the next",
+            )
+    return wanted[-1]

@@ -1,0 +1,160 @@
+"""Stores without Spark: connect to one, create and list its ledgers, set its policies and its bucket for offloading.
+
+    store = connect("./ledger-store")
+    orders = store.ledger("orders")
+    orders.append([{"id": 1, "total": 9.5}])
+    orders.read()                               # a pyarrow.Table of everything
+    for table in orders.tail(): ...             # what is there, then what comes
+    billing = orders.cursor("billing")
+    table, position = billing.read()
+    billing.acknowledge(position)
+
+    store.offload_to("s3://history/flights", region="eu-central-1")
+    store.offload_to("s3://history", endpoint="http://127.0.0.1:9000", credential_provider="mine:credentials")
+
+Rules of `offload_to`
+- All settings of one bucket are set together. A setting that is not given returns to the broker's configuration.
+- No setting is a secret. Credentials are named by reference, and the broker finds them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pyspark_ledger.ledger.api.ledger import Ledger
+from pyspark_ledger.ledger.api.ledger_admin import change_policy
+from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.location import is_address, store_location
+from pyspark_ledger.ledger.names import canonical_name, require_partitions
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, Empty, NameLedger
+from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+    from pyspark_ledger.ledger.protocol.ledgers import Policies
+
+
+# The bucket last: the settings that it needs are set by then.
+_SETTINGS = {
+    "endpoint": "managedLedgerOffloadServiceEndpoint",
+    "region": "managedLedgerOffloadRegion",
+    "profile": "managedLedgerOffloadProfile",
+    "role": "s3ManagedLedgerOffloadRole",
+    "credential_provider": "managedLedgerOffloadCredentialProvider",
+    "encryption": "managedLedgerOffloadEncryption",
+    "kms_key": "managedLedgerOffloadKmsKey",
+    "bucket_owner": "managedLedgerOffloadBucketOwner",
+    "address": "managedLedgerOffloadBucket",
+}
+
+
+def offload_to(client: Client, address: str | os.PathLike[str], **options: str) -> None:
+    """Let a broker offload to an address from now on; `options` are named as in `_SETTINGS`."""
+    unknown = sorted(set(options) - set(_SETTINGS))
+    if unknown:
+        message = f"offload_to() knows no {unknown}, only {sorted(set(_SETTINGS) - {'address'})}"
+        raise TypeError(message)
+    place = os.fspath(address)
+    # A directory is the caller's: the broker has another one of its own.
+    given = {**options, "address": place if "://" in place or not place else str(Path(place).absolute())}
+    for name, setting in _SETTINGS.items():
+        client.call("settings.change", ChangeSetting(setting, given.get(name) or None))
+
+
+def connect(
+    store: str | os.PathLike[str] | None = None,
+    *,
+    create: bool = True,
+    ca: str = "",
+    certificate: str = "",
+    key: str = "",
+    token: str = "",
+) -> LedgerStore:
+    """A store without Spark: `connect().ledger("orders").append([{"id": 1}])`.
+
+    `store` is a directory (its broker is started if need be, itself made if `create`) or a broker's address.
+
+    With an address `grpc+tls://…`: `ca` is the file of the authority that the broker's certificate is checked with,
+    `certificate` and `key` are the client's files, `token` says where its token is, `file:/path` or `env:NAME`.
+    """
+    from pyspark_ledger.ledger.client.connect import connect_store
+    from pyspark_ledger.ledger.client.credentials import Credentials
+
+    credentials = Credentials(ca, certificate, key, token)
+    return LedgerStore(connect_store(store_location(store), create=create, start=True, credentials=credentials))
+
+
+def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
+    """A store's directory on this host, for reading: no broker is needed and none is started, nothing is changed."""
+    from pyspark_ledger.ledger.api.read_only import ReadOnlyStore
+
+    location = store_location(store)
+    if is_address(location):
+        raise Refused(f"{location!r} is a broker's address", hint="Name the store's directory to read it without one")
+    return LedgerStore(ReadOnlyStore(Path(location)))  # type: ignore[arg-type]  # the calls that read, no others
+
+
+class LedgerStore:
+    """A store and the ledgers in it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def __repr__(self) -> str:
+        return f"LedgerStore({self.client.address})"
+
+    def names(self) -> list[str]:
+        """The canonical names of all ledgers, sorted."""
+        names: list[str] = self.client.call("list", Empty()).names
+        return names
+
+    def offload_to(self, address: str | os.PathLike[str], **options: str) -> None:
+        """Let sealed ledgers be offloaded to a bucket or directory from now on: see the head of this module."""
+        offload_to(self.client, address, **options)
+
+    def ledger(self, name: str) -> Ledger:
+        """Return a ledger, all partitions of it if it is partitioned. Nothing is created before its first append."""
+        name = canonical_name(name)
+        if self.client.call("partitions", NameLedger(name)).partitions:
+            return PartitionedLedger(self.client, name)
+        return Ledger(self.client, name)
+
+    def create(self, name: str, *, deduplication: bool = False, durability: Literal["fsync", "os"] = "fsync") -> Ledger:
+        """Create a ledger that has what an append would not give it; refused when there is one of the name.
+
+        With `deduplication` a message that a producer of the same name sends again is not written again. With a
+        `durability` of "os" an append returns before the device has it: a loss of power loses what is not sealed.
+        """
+        name = canonical_name(name)
+        self.client.call("create", CreateLedger(name, deduplication=deduplication, durability=durability))
+        return Ledger(self.client, name)
+
+    def create_partitioned(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        deduplication: bool = False,
+        durability: Literal["fsync", "os"] = "fsync",
+    ) -> PartitionedLedger:
+        """Create a ledger with partitions; one that has as many already is answered as it is."""
+        name = canonical_name(name)
+        require_partitions(partitions)
+        request = CreateLedger(
+            name, exist_ok=True, partitions=partitions, deduplication=deduplication, durability=durability
+        )
+        self.client.call("create", request)
+        return PartitionedLedger(self.client, name)
+
+    def delete(self, name: str) -> None:
+        """Delete a ledger with its partitions and cursors, for good."""
+        self.client.call("delete", NameLedger(canonical_name(name)))
+
+    def namespace_policy(self, namespace: str, forget: Iterable[str] = (), **values: int) -> Policies:
+        """Set and forget policies for every ledger of a namespace, `tenant/namespace`; without either, look."""
+        request = ChangePolicy(namespace, namespace=True, values=values, forget=list(forget))
+        return change_policy(self.client, request)

@@ -1,0 +1,341 @@
+"""What the broker's calls read, through its cache: it is told who reads, counts what is read and keeps what is needed.
+
+    hand_out    blocks of local files, which a reader on this host maps itself: the cache keeps an account of them
+    read        the frames of a block, for a reader that they are sent to
+    follow …    where readers stand: the lease of a subscription, its acknowledgements, its end
+
+Rules
+- What is not cached and handed out, mapped or sent, counts as read from storage. It is cached if the policy says so: as
+  a rule when another reader has still to come to it.
+- A range is settled for its reader when its places were answered, or when its last frame was sent.
+- What is appended is cached while the ledger has readers, and a little longer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ledger.ledger.broker.reads.offloaded_reads import LOCAL_FILE, OffloadedReads, ReaderId
+from pyspark_ledger.ledger.broker.reads.prefetch_planner import PrefetchPlanner
+from pyspark_ledger.ledger.broker.reads.shared_memory_reads import SharedReads
+from pyspark_ledger.ledger.cache.block import CachedBlock
+from pyspark_ledger.ledger.cache.cache import EntryCache
+from pyspark_ledger.ledger.cache.eviction.registry import limits_of, policy_of
+from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
+from pyspark_ledger.ledger.cache.metrics import CacheSums, cache_report
+from pyspark_ledger.ledger.cache.read_permits import ReadPermits
+from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.errors import LedgerError, NotFound
+from pyspark_ledger.ledger.log.snapshot import EntryNumbers, LogSnapshot
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.positions.position_set import PositionSet
+from pyspark_ledger.ledger.protocol.cache import CacheMetrics
+from pyspark_ledger.ledger.protocol.reads import BlockPlace, HintReads, HintReply
+from pyspark_ledger.ledger.segment.format import FRAME_BYTES
+from pyspark_ledger.ledger.segment.index import EntryIndex, Integers
+from pyspark_ledger.ledger.segment.reader import BlockHome, SegmentBlock
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.transport.mapped_block import read_block
+
+_MB = 1024 * 1024
+_APPENDED_BYTES = 4 * _MB
+_RANGES_MAX = 1024
+_log = logging.getLogger(__name__)
+
+
+class CachedReads:
+    """The cache of a broker, as its calls use it. Any thread may call it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        snapshot_of: Callable[[str], LogSnapshot],
+        leased: Callable[[str], Iterable[tuple[str, Position, int]]] = lambda _ledger: (),
+        shared: SharedBlocks | None = None,
+    ) -> None:
+        self._leased = leased
+        self._met: set[str] = set()
+        self._settings = settings
+        self._clock = clock
+        self._snapshot_of = snapshot_of
+        permits = ReadPermits(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
+        self.cache = EntryCache(policy_of(settings), limits_of(settings), clock, permits, self._readers_of)
+        self.sums = CacheSums(self.cache, clock)
+        if shared is not None:
+            self.cache.inherit(CachedBlock(0, 0, 0, home.size, _no_edges, home) for home in shared.left)
+        self._blocks = shared
+        self._offloaded = OffloadedReads(self.cache, shared)
+        self._shared = SharedReads(self._offloaded, shared, self.copied, clock) if shared is not None else None
+        self.hints = PrefetchPlanner(self.cache, self._offloaded, lambda: self._settings, clock, snapshot_of)
+        self._followed: set[str] = set()
+        # Under the cache's lock no ledger is asked for: that may wait for one that is being closed, which waits for us.
+        self._seen: dict[str, LogSnapshot] = {}
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Let time pass: a thread looks for what is old, until `stop`."""
+        threading.Thread(target=self._run, name="cache", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let it stand still, and leave nothing in shared memory but what readers have mapped."""
+        self._stopped.set()
+        if self._blocks is not None:
+            self._blocks.close()
+
+    def change(self, settings: Settings) -> None:
+        """Go by other settings from now on."""
+        before, self._settings = self._settings, settings
+        permits = self.cache.permits
+        permits.timeout_ms = settings.managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis
+        permits.waiting_max = settings.managedLedgerMaxReadsInFlightPermitsAcquireQueueSize
+        permits.resize(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
+        same = before.cacheEvictionPolicy == settings.cacheEvictionPolicy
+        if not same or limits_of(before) != limits_of(settings):
+            self.cache.change(policy_of(settings), limits_of(settings))
+
+    def hand_out(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> None:
+        """Account for blocks whose places were answered to a reader that maps them itself."""
+        self._look(reading.ledger)
+        self._meet(reading.ledger)
+        for block in blocks:
+            self._account(block, reading)
+        with self.cache.still():
+            counts = self.cache.ledger(reading.ledger).counts
+            counts.mapped += sum(block.entries for block in blocks)
+            counts.mapped_bytes += sum(block.length for block in blocks)
+        self.served(blocks, reading)
+
+    def share(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> list[BlockPlace]:
+        """Places in shared memory of the first of these blocks, which their reader maps; none: they must be sent."""
+        if self._shared is None or not blocks:
+            return []
+        self.begins(list(blocks), reading)
+        places, count = self._shared.places(blocks, reading)
+        with self.cache.still():
+            counts = self.cache.ledger(reading.ledger).counts
+            counts.mapped += sum(place.entries for place in places)
+            counts.mapped_bytes += sum(place.length for place in places)
+        self.served(blocks[:count], reading)
+        for place in places[-1:]:
+            self.hints.ahead.passed(reading, Position(place.ledger_id, place.first_entry + place.entries))
+        return places
+
+    @property
+    def group_bytes(self) -> int:
+        """How much one who is sent blocks may have of them at a time, beside what is cached."""
+        return self.cache.limits.size // 16
+
+    def copied(self, block: SegmentBlock) -> BlockHome | None:
+        """Where a block is read that is cached as bytes; None for one that is mapped from its file."""
+        if block.home is not None and not block.home.mappable:
+            return block.home
+        return LOCAL_FILE if self._settings.managedLedgerCacheCopyEntries else None
+
+    def read(self, block: SegmentBlock, reading: ReaderId) -> pa.Buffer:
+        """Exactly the frames of the block; valid for as long as the buffer is referenced."""
+        self._look(reading.ledger)
+        self._meet(reading.ledger)
+        home = self.copied(block)
+        if home is not None:
+            frames = self._offloaded.read(block, home, reading)
+            self.hints.ahead.passed(reading, Position(block.ledger_id, block.first_entry + block.entries))
+            return frames
+        with self.cache.permits.one(block.length) if self._account(block, reading) else nullcontext():
+            return read_block(block)
+
+    def begins(self, blocks: list[SegmentBlock], reading: ReaderId) -> None:
+        """A reader is sent these blocks one after another."""
+        self._look(reading.ledger)
+        self._meet(reading.ledger)
+        self.hints.begins(reading, blocks)
+
+    def hint(self, request: HintReads) -> HintReply:
+        """A driver says what its query reads next."""
+        for wanted in request.ranges:
+            if self._shared is not None:
+                self._shared.finished(ReaderId(canonical_name(wanted.name), request.reader))
+            with suppress(NotFound):
+                self._look(canonical_name(wanted.name))
+        return self.hints.hint(request)
+
+    def served(self, blocks: Iterable[SegmentBlock], reading: ReaderId) -> None:
+        """The reader has these blocks, completely."""
+        if reading.reader and reading.ledger in self._followed:
+            with self.cache.moving(reading.ledger) as readers:
+                readers.keep(reading.reader, self._clock())
+                for block in blocks:
+                    readers.served(
+                        reading.reader, block.ledger_id, block.first_entry, block.first_entry + block.entries
+                    )
+
+    def follow(self, ledger: str, reader: str, position: Position, ttl_ms: int) -> None:
+        """A reader stands at `position` and is there for `ttl_ms` at least, unless it is heard of again."""
+        self._look(ledger)
+        self._follow(ledger, reader, position, ttl_ms)
+
+    def commit(self, ledger: str, reader: str, position: Position) -> None:
+        """A reader has acknowledged everything before `position`."""
+        if ledger in self._followed:
+            with self.cache.moving(ledger) as readers:
+                readers.commit(reader, position)
+
+    def reset(self, ledger: str, reader: str, position: Position) -> None:
+        """A reader begins anew at `position`."""
+        if ledger in self._followed:
+            self.hints.forget(ReaderId(ledger, reader))
+            with self.cache.moving(ledger) as readers:
+                readers.reset(reader, position)
+
+    def leave(self, ledger: str, reader: str) -> None:
+        """A reader reads no more."""
+        if ledger in self._followed:
+            with self.cache.moving(ledger) as readers:
+                readers.leave(reader, self._clock())
+            self.hints.forget(ReaderId(ledger, reader))
+
+    def again(self, ledger: str, reader: str, positions: PositionSet) -> None:
+        """Entries come back to a reader, whole or in part: it gave them back, or did not acknowledge them in time."""
+        if ledger not in self._followed:
+            return
+        with self.cache.moving(ledger) as readers:
+            for range_ in _entry_ranges(positions):
+                readers.again(reader, range_)
+
+    def moved(self, before: LogSnapshot, now: LogSnapshot) -> None:
+        """A log has grown: what was appended is cached for those who follow it. Raises nothing: the writer calls."""
+        try:
+            self._seen[now.name] = now
+            self._meet(now.name)
+            if now.name in self._followed and self._is_followed(now.name):
+                self._appended(before, now)
+        except (LedgerError, OSError) as error:
+            _log.warning("%s: what was appended is not cached: %s", now.name, error)
+        except Exception:  # noqa: BLE001 — the append is durable, and must not fail for want of a cache
+            _log.exception("%s: what was appended is not cached, in a way that nobody foresaw", now.name)
+
+    def forget(self, ledger_ids: Collection[int]) -> None:
+        """Let go of ledgers whose files were deleted."""
+        self.cache.forget(ledger_ids)
+
+    def drop(self, name: str) -> None:
+        """Let go of a ledger, or a partitioned one, that was deleted."""
+        for ledger in self.cache.ledgers():
+            if ledger.cache.name == name or ledger.cache.name.startswith(f"{name}-partition-"):
+                self._followed.discard(ledger.cache.name)
+                self._met.discard(ledger.cache.name)
+                self.cache.drop(ledger.cache.name)
+
+    def metrics(self) -> CacheMetrics:
+        """What was counted since the start."""
+        return cache_report(self.cache, self._settings.cacheEvictionPolicy)
+
+    def _look(self, ledger: str) -> None:
+        self._seen[ledger] = self._snapshot_of(ledger)
+
+    def _follow(self, ledger: str, reader: str, position: Position, ttl_ms: int) -> None:
+        with self.cache.moving(ledger) as readers:
+            readers.follow(reader, position, self._clock() + ttl_ms)
+        self._followed.add(ledger)
+
+    def _meet(self, ledger: str) -> None:
+        """At the first word of a ledger: whose lease runs reads it, though this broker has not heard of it yet."""
+        if ledger in self._met:
+            return
+        self._met.add(ledger)
+        for reader, position, ttl_ms in self._leased(ledger):
+            self._follow(ledger, reader, position, ttl_ms)
+
+    def _account(self, block: SegmentBlock, reading: ReaderId) -> bool:
+        """Count it and cache what is to be cached; whether any of it is read from storage."""
+        index, missed = self._index_of(reading.ledger, block.ledger_id), list[int]()
+
+        def load(first: int, end: int) -> CachedBlock:
+            missed.append(first)
+            return _block(index, first, end)
+
+        first, end = block.first_entry, block.first_entry + block.entries
+        self.cache.fetch(reading.ledger, reading.reader, block.ledger_id, first, end, load)
+        return bool(missed)
+
+    def _appended(self, before: LogSnapshot, now: LogSnapshot) -> None:
+        start = before.end
+        for segment in now.segments[-2:]:
+            first = start.entry_id if segment.ledger_id == start.ledger_id else 0
+            if segment.ledger_id < start.ledger_id or first >= segment.entries:
+                continue
+            if not self._settings.managedLedgerCacheCopyEntries:
+                self.cache.append(now.name, _block(segment.index(), first, segment.entries))
+                continue
+            for block in segment.blocks(first, segment.entries, _APPENDED_BYTES):
+                self._offloaded.append(block, now.name)
+
+    def _index_of(self, ledger: str, ledger_id: int) -> EntryIndex:
+        segments = self._seen[ledger].segments
+        at = bisect_left(segments, ledger_id, key=lambda segment: segment.ledger_id)
+        if at == len(segments) or segments[at].ledger_id != ledger_id:
+            raise NotFound(f"ledger {ledger_id} of {ledger!r} was trimmed", hint="Ask for the range again")
+        return segments[at].index()
+
+    def _is_followed(self, ledger: str) -> bool:
+        readers = self.cache.ledger(ledger).readers
+        if len(readers):
+            return True
+        left, grace = (
+            readers.left_ms,
+            self._settings.managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis,
+        )
+        return left is not None and self._clock() - left < grace
+
+    def _readers_of(self, ledger: str) -> LedgerReaders:
+        return LedgerReaders(EntryNumbers(lambda: self._seen[ledger]), lambda: self._seen[ledger].end)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):
+            try:
+                self._expire()
+            except Exception:  # noqa: BLE001 — without the thread nothing would be evicted by time any more
+                _log.exception("the cache's eviction by time failed in a way that nobody foresaw")
+
+    def _expire(self) -> None:
+        if self._followed or any(pool.size for pool in self.cache.pools):
+            self.cache.expire()
+            self.hints.expire()
+        if self._shared is not None:
+            self._shared.expire()
+
+
+def _entry_ranges(positions: PositionSet) -> Iterator[PositionRange]:
+    """The entries of which any row is in a set, as ranges. Where these are many, the smallest gaps are closed."""
+    entries = positions.copy()
+    for ledger_id in positions.ledgers():
+        entries.add_entries(ledger_id, positions.rows(ledger_id).entries)
+    for ledger_id, starts, ends in entries.runs():
+        gaps = starts[1:] - ends[:-1]
+        apart = np.sort(np.argsort(gaps)[-(_RANGES_MAX - 1) :])
+        firsts, stops = np.append(starts[0], starts[1:][apart]), np.append(ends[:-1][apart], ends[-1])
+        for first, end in zip(firsts.tolist(), stops.tolist(), strict=True):
+            yield PositionRange(Position(ledger_id, first), Position(ledger_id, end))
+
+
+def _no_edges(first: int, end: int) -> Integers:
+    raise AssertionError(f"entries {first} to {end} of what a dead broker left are not asked for")
+
+
+def _block(index: EntryIndex, first: int, end: int) -> CachedBlock:
+    """Entries of a local file: an account of them, no copy."""
+
+    def edges(first: int, end: int) -> Integers:
+        return np.concatenate(([0], np.cumsum(index.lengths[first:end] + FRAME_BYTES)))
+
+    size = int(index.lengths[first:end].sum()) + FRAME_BYTES * (end - first)
+    return CachedBlock(index.ledger_id, first, end, size, edges)

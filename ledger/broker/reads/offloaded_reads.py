@@ -1,0 +1,177 @@
+"""Blocks that are cached as bytes: from the cache, or read once for all who want them. Those are the blocks whose
+ledger is in object storage, and with `managedLedgerCacheCopyEntries` all.
+
+Rule: a reader that the cache knows is read ahead for by what it said it reads next (`read_ahead`), so that what it asks
+for is fetched and nothing else. For others the offloader guesses, and fetches windows ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ledger.ledger.cache.block import CachedBlock, Home
+from pyspark_ledger.ledger.cache.block_storage import MemoryHome
+from pyspark_ledger.ledger.cache.cache import EntryCache
+from pyspark_ledger.ledger.cache.ledger_cache import BlockPart
+from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks, SharedHeld
+from pyspark_ledger.ledger.segment.format import FRAME_BYTES
+from pyspark_ledger.ledger.segment.index import Integers
+from pyspark_ledger.ledger.segment.reader import BlockHome, SegmentBlock, frame_table
+from pyspark_ledger.ledger.transport.mapped_block import map_block
+
+UNIT_LEAST, UNIT_MOST = 1024 * 1024, 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderId:
+    """Who reads: a reader's name, empty for one that is not known, and the canonical name of the ledger."""
+
+    ledger: str
+    reader: str
+
+
+class LocalFile:
+    """The home of a block that is in its file, for whoever copies it from there."""
+
+    mappable = True
+
+    def read_with(
+        self,
+        local: Callable[[], pa.Buffer],
+        first_entry: int,  # noqa: ARG002 — the names are those of the interface
+        entries: int,  # noqa: ARG002 — as above
+        *,
+        alone: bool = False,  # noqa: ARG002 — as above
+    ) -> pa.Buffer:
+        """The frames, mapped."""
+        return local()
+
+
+LOCAL_FILE = LocalFile()
+
+
+class OffloadedReads:
+    """Reads of object storage through a cache. Any thread may call it."""
+
+    def __init__(self, cache: EntryCache, shared: SharedBlocks | None = None) -> None:
+        self._cache = cache
+        self._shared = shared
+        self.mapped = False
+        """Whether somebody on this host maps blocks: only then they are put into shared memory."""
+
+    @property
+    def unit_bytes(self) -> int:
+        """About how much is fetched at once ahead of a reader; 0 where the cache is too small for that."""
+        unit = min(self._cache.limits.size // 16, UNIT_MOST)
+        return unit if unit >= UNIT_LEAST else 0
+
+    @property
+    def room_bytes(self) -> int:
+        """How much of the cache readers may have mapped: half of it, so that others find the rest."""
+        return self._cache.limits.size // 2
+
+    def in_hands(self) -> int:
+        """How much readers have mapped of what is cached or was."""
+        return self._cache.in_hands()
+
+    def is_known(self, reading: ReaderId) -> bool:
+        """Whether it is read ahead for by what it says."""
+        return bool(self.unit_bytes) and reading.reader in self._cache.ledger(reading.ledger).readers
+
+    def read(self, block: SegmentBlock, home: BlockHome, reading: ReaderId) -> pa.Buffer:
+        """The frames of a block."""
+        fetched = self._fetched(block, home, alone=self.is_known(reading))
+        parts = self._parts(fetched, block, reading)
+        return _joined([fetched.frames(p.first, p.end) if p.held is None else _cut(p) for p in parts])
+
+    def parts(self, block: SegmentBlock, home: BlockHome, reading: ReaderId) -> list[BlockPart]:
+        """A block as the pieces in which it is cached, held."""
+        return self._parts(self._fetched(block, home, alone=self.is_known(reading)), block, reading)
+
+    def copied(self, part: BlockPart) -> SharedHeld | None:
+        """A piece that is in the broker's own memory, in shared memory for as long as the answer is held."""
+        frames = _cut(part)
+        home = None if self._shared is None else self._shared.put(part.block.ledger_id, part.first, frames)
+        if home is None:
+            return None
+        held = home.hold()
+        block = CachedBlock(part.block.ledger_id, part.first, part.end, frames.size, part.block.edges, home)
+        self._cache.let_go(block)
+        return held
+
+    def _parts(self, fetched: _Fetched, block: SegmentBlock, reading: ReaderId) -> list[BlockPart]:
+        first, end = block.first_entry, block.first_entry + block.entries
+        return self._cache.fetch(reading.ledger, reading.reader, block.ledger_id, first, end, fetched.load)
+
+    def _fetched(self, block: SegmentBlock, home: BlockHome, *, alone: bool) -> _Fetched:
+        return _Fetched(self._cache, block, home, self._shared if self.mapped else None, alone=alone)
+
+    def append(self, block: SegmentBlock, ledger: str) -> None:
+        """Cache a copy of a block that was appended just now."""
+        fetched = _Fetched(self._cache, block, LOCAL_FILE, None, alone=True)
+        self._cache.append(ledger, fetched.load(block.first_entry, block.first_entry + block.entries))
+
+    def ahead(self, block: SegmentBlock, home: BlockHome, ledger: str) -> int:
+        """Have the frames of a block in the cache; the bytes that were read for that."""
+        fetched = self._fetched(block, home, alone=True)
+        first, end = block.first_entry, block.first_entry + block.entries
+        return self._cache.ahead(ledger, block.ledger_id, first, end, fetched.load)
+
+    def is_missing(self, block: SegmentBlock, ledger: str) -> bool:
+        """Whether storage has to be read for any of it."""
+        with self._cache.still():
+            end = block.first_entry + block.entries
+            return bool(self._cache.ledger(ledger).cache.missing(block.ledger_id, block.first_entry, end))
+
+
+class _Fetched:
+    """Some entries of one block, from object storage or, where the local file is there after all, from that."""
+
+    def __init__(
+        self, cache: EntryCache, block: SegmentBlock, home: BlockHome, shared: SharedBlocks | None, *, alone: bool
+    ) -> None:
+        self._cache = cache
+        self._block = block
+        self._home = home
+        self._shared = shared
+        self._alone = alone
+
+    def frames(self, first: int, end: int) -> pa.Buffer:
+        """Frames of entries `[first, end)`."""
+        block = self._block
+        with self._cache.permits.one(block.length * (end - first) // block.entries):
+            return self._home.read_with(lambda: _local(block, first, end), first, end - first, alone=self._alone)
+
+    def load(self, first: int, end: int) -> CachedBlock:
+        """The same as a block of the cache."""
+        frames, ledger_id = self.frames(first, end), self._block.ledger_id
+        shared = self._shared.put(ledger_id, first, frames) if self._shared is not None else None
+        home: Home = MemoryHome(frames) if shared is None else shared
+
+        def edges(first: int, end: int) -> Integers:
+            starts, lengths = frame_table(home.frames, ledger_id, first, end - first)
+            return np.append(starts - FRAME_BYTES, starts[-1:] + lengths[-1:])
+
+        return CachedBlock(ledger_id, first, end, frames.size, edges, home, offloaded=not self._home.mappable)
+
+
+def _local(block: SegmentBlock, first: int, end: int) -> pa.Buffer:
+    """Some entries of a block of a local file."""
+    frames = map_block(block)
+    starts, lengths = frame_table(frames, block.ledger_id, block.first_entry, block.entries)
+    begin = int(starts[first - block.first_entry]) - FRAME_BYTES
+    stop = int(starts[end - 1 - block.first_entry] + lengths[end - 1 - block.first_entry])
+    return frames.slice(begin, stop - begin)
+
+
+def _cut(part: BlockPart) -> pa.Buffer:
+    offset, length = part.block.cut(part.first, part.end)
+    return part.held.frames.slice(offset, length) if part.held is not None else None
+
+
+def _joined(parts: list[pa.Buffer]) -> pa.Buffer:
+    return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(memoryview(part) for part in parts))

@@ -1,0 +1,150 @@
+"""What drivers say that their queries read next: it is read ahead, and who runs away from others waits for them.
+
+Rules
+- A reader that waits reads nothing ahead meanwhile.
+- A query is paced in each ledger of its own and waits for all of them at once; never at the tail, only while it catches
+  up, and only where object storage is read. The system's page cache is large, and costs nothing to miss twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pyspark_ledger.ledger.broker.reads.offloaded_reads import OffloadedReads, ReaderId
+from pyspark_ledger.ledger.broker.reads.prefetcher import BrokerPrefetcher
+from pyspark_ledger.ledger.cache.cache import EntryCache
+from pyspark_ledger.ledger.cache.pacing import Follower, Pace, wait_ms
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.errors import DataLoss, NotFound
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol.reads import HintedRange, HintReads, HintReply
+from pyspark_ledger.ledger.segment.reader import SegmentBlock
+from pyspark_ledger.ledger.settings.broker import Settings
+
+_LOCAL_UNIT = 4 * 1024 * 1024
+_UNITS_MAX = 4096
+_NEW_MS = 4_000
+
+
+class PrefetchPlanner:
+    """What is going to be read of all ledgers. Any thread may call it."""
+
+    def __init__(
+        self,
+        cache: EntryCache,
+        reads: OffloadedReads,
+        settings: Callable[[], Settings],
+        clock: Clock,
+        snapshot_of: Callable[[str], LogSnapshot],
+    ) -> None:
+        self._cache = cache
+        self._reads = reads
+        self._settings = settings
+        self._clock = clock
+        self._snapshot_of = snapshot_of
+        self._paces: dict[ReaderId, Pace] = {}
+        self._lock = threading.Lock()
+        self.ahead = BrokerPrefetcher(
+            reads,
+            lambda: self._cache.limits.size * settings().managedLedgerCacheReadAheadPercent // 100,
+            lambda: settings().managedLedgerOffloadReadThreads,
+        )
+
+    def hint(self, request: HintReads) -> HintReply:
+        """Read ahead, or say how long to wait before."""
+        self._reads.mapped = self._reads.mapped or request.mapping
+        planned = list[tuple[ReaderId, list[SegmentBlock]]]()
+        wait = 0
+        for wanted in request.ranges:
+            reading = ReaderId(canonical_name(wanted.name), request.reader)
+            try:
+                snapshot = self._snapshot_of(reading.ledger)
+                blocks = snapshot.blocks(wanted.range, self._reads.unit_bytes or _LOCAL_UNIT)[:_UNITS_MAX]
+            except (NotFound, DataLoss):
+                continue  # who reads it is told
+            planned.append((reading, blocks))
+            if request.paced and self._settings().managedLedgerCachePacingPercent:
+                wait = max(wait, self._wait(reading, wanted, blocks, snapshot))
+        for reading, blocks in planned:
+            pace = self._paces.get(reading)
+            if pace is not None:
+                pace.waits(self._clock(), wait)
+            if not wait and self._settings().managedLedgerCacheReadAheadPercent:
+                self.ahead.plan(reading, blocks)
+        if wait:
+            with self._cache.still():
+                self._cache.ledger(planned[0][0].ledger).counts.waited_ms += wait
+        return HintReply(wait)
+
+    def begins(self, reading: ReaderId, blocks: list[SegmentBlock]) -> None:
+        """A reader asked for these blocks and is sent them one after another."""
+        remote = [block for block in blocks if block.home is not None and not block.home.mappable]
+        if len(remote) > 1 and self._reads.is_known(reading) and not self.ahead.covers(reading, remote):
+            self.ahead.plan(reading, remote[1:])
+
+    def forget(self, reading: ReaderId) -> None:
+        """A reader reads no more, or goes on somewhere else."""
+        self.ahead.forget(reading)
+        with self._lock:
+            self._paces.pop(reading, None)
+
+    def expire(self) -> None:
+        """Readers that are gone are paced no more, nor read ahead for."""
+        known = {ledger.cache.name: ledger.readers for ledger in self._cache.ledgers()}
+        for reading in {*list(self._paces), *self.ahead.readings()}:
+            if reading.ledger not in known or reading.reader not in known[reading.ledger]:
+                self.forget(reading)
+
+    def _wait(self, reading: ReaderId, wanted: HintedRange, blocks: list[SegmentBlock], snapshot: LogSnapshot) -> int:
+        remote = [block for block in blocks if block.home is not None and not block.home.mappable]
+        readers = self._cache.ledger(reading.ledger).readers
+        if not remote or reading.reader not in readers or not self._reads.unit_bytes:
+            with self._lock:
+                self._paces.pop(reading, None)
+            return 0
+        now, mean = self._clock(), _mean_bytes(snapshot)
+        with self._cache.still(), self._lock:
+            places = {name: int(readers.number(readers.place(name)) * mean) for name in readers.names()}
+            here, end = places.pop(reading.reader), int(readers.number(wanted.range.end) * mean)
+            mine = self._paces.setdefault(reading, Pace(now))
+            self._see(reading.ledger, now, {**places, reading.reader: here})
+            if mine.asked_ms is None:
+                mine.begins_batch(now, here)
+            followers = [
+                self._follower(ReaderId(reading.ledger, name), place, mine, now)
+                for name, place in places.items()
+                if place < end
+            ]
+        if not any(self._reads.is_missing(block, reading.ledger) for block in remote):
+            return 0
+        part = self._settings().managedLedgerCachePacingPercent / 100
+        return wait_ms(end, followers, self._span(), mine.may_wait_ms(now, wanted.left_bytes, part), mine.own_speed())
+
+    def _see(self, ledger: str, now: int, places: dict[str, int]) -> None:
+        for name, place in places.items():
+            pace = self._paces.get(ReaderId(ledger, name))
+            if pace is not None:
+                pace.at(now, place)
+
+    def _follower(self, reading: ReaderId, place: int, leader: Pace, now: int) -> Follower:
+        pace = self._paces.get(reading)
+        if pace is None:
+            return Follower(place, 0.0)
+        speed, own = pace.speed(now), pace.own_speed()
+        if not own and now - pace.began_ms < _NEW_MS:  # it has only just begun, and may go as fast
+            speed, own = max(speed, leader.own_speed() / 2), leader.own_speed()
+        return Follower(place, speed, own)
+
+    def _span(self) -> int:
+        """How far behind others may be in one ledger and be served from the cache."""
+        settings = self._settings()
+        ledgers = {reading.ledger for reading in list(self._paces)}
+        kept = 100 - settings.managedLedgerCacheReadAheadPercent
+        return self._cache.limits.size * kept // 100 // max(len(ledgers), 1)
+
+
+def _mean_bytes(snapshot: LogSnapshot) -> float:
+    entries = sum(segment.entries for segment in snapshot.segments)
+    return sum(segment.size_bytes for segment in snapshot.segments) / max(entries, 1)

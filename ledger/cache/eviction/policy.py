@@ -1,0 +1,256 @@
+"""Base of the eviction policies: their interface and limits, the removal queue, and the read count of PIP-430.
+
+A policy decides which cached spans are evicted. It keeps an order of its own over all spans of the broker. It is called
+for each span that is added, or is read or removed by others. It runs two passes: `expire` evicts by time, `free` frees
+at least so many bytes of memory, as far as there are any.
+
+`RemovalQueue` has all cached spans of a broker in order of arrival, and one loop that evicts. The loop is mechanism,
+the predicate is policy. The loop takes the head of the queue and asks:
+
+    REMOVE    let it go
+    REQUEUE   to the tail, as if it had come now: its life begins anew, and it is noted how often it did
+    STASH     to the stash, which the next pass walks first; what is in the stash already stays there
+    STOP      this pass is over; from the stash the loop goes on with the queue
+    MISSING   somebody else removed it: drop it
+
+Rules
+- A policy evicts a span by the `remove` that it is given, and must have forgotten the span by then.
+- Policies are called under one lock. The owner's lock also allows one pass at a time.
+- A requeued span is looked at again in the same pass. A pass ends when the predicate stops it or nothing is left, so a
+  predicate must not requeue the same span for ever.
+
+Rules of `ReadCount`, PIP-430's number of reads that an entry still expects
+- Every release of a copy lowers the count. It may go below 0, when an entry is read more often than was expected.
+- `freeze` is of the proposal's draft. The count of an evicted entry takes no increment, so a caller that wants to add
+  reads puts the entry again.
+- The broker counts otherwise, by which reader has read what (`ledger.cache.expected_reads`). A task that is retried
+  releases a second copy, and its count would evict an entry that a reader waits for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
+from pyspark_ledger.ledger.cache.range_cache import CachedSpan, Expectation
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.position import Position
+
+_FROZEN = -(2**30)
+
+
+class ReadCount:
+    """Number of expected reads of one span."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def of(self, _span: CachedSpan) -> int:
+        """The count."""
+        return self.count
+
+    def increment(self, by: int = 1) -> bool:
+        """Expect more reads; return False if the entry was evicted."""
+        if self.count == _FROZEN:
+            return False
+        self.count += by
+        return True
+
+    def mark_read(self) -> None:
+        """A copy was released."""
+        if self.count != _FROZEN:
+            self.count -= 1
+
+    def freeze(self) -> None:
+        """The entry was evicted."""
+        self.count = _FROZEN
+
+
+class Verdict(Enum):
+    """Decision about a span."""
+
+    REMOVE = auto()
+    REQUEUE = auto()
+    STASH = auto()
+    STOP = auto()
+    MISSING = auto()
+
+
+Predicate = Callable[[CachedSpan, int], Verdict]
+"""Decides about a span, given the bytes that the pass has freed so far."""
+Remove = Callable[[CachedSpan], int]
+"""Removes a span from its cache; the bytes of memory that became free."""
+
+
+class RemovalQueue:
+    """Queue of spans: first in, first looked at."""
+
+    def __init__(self) -> None:
+        self._queue: deque[CachedSpan] = deque()
+        self._stash: list[CachedSpan] = []
+        self.requeues = 0
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._stash)
+
+    def __iter__(self) -> Iterator[CachedSpan]:
+        yield from self._stash
+        yield from self._queue
+
+    def add(self, span: CachedSpan) -> None:
+        """Append a span that was cached just now."""
+        self._queue.append(span)
+
+    def evict(self, decide: Predicate, now_ms: int, remove: Remove) -> int:
+        """One pass; the bytes of memory that became free."""
+        freed = self._walk_stash(decide, remove) if self._stash else 0
+        queue = self._queue
+        while queue:
+            span = queue[0]
+            verdict = Verdict.MISSING if span.cache is None else decide(span, freed)
+            if verdict is Verdict.STOP:
+                break
+            queue.popleft()
+            if verdict is Verdict.REMOVE:
+                freed += remove(span)
+            elif verdict is Verdict.REQUEUE:
+                span.timestamp_ms, span.accessed = now_ms, False
+                span.requeues += 1
+                self.requeues += 1
+                queue.append(span)
+            elif verdict is Verdict.STASH:
+                self._stash.append(span)
+        return freed
+
+    def _walk_stash(self, decide: Predicate, remove: Remove) -> int:
+        freed, kept = 0, list[CachedSpan]()
+        for number, span in enumerate(self._stash):
+            verdict = Verdict.MISSING if span.cache is None else decide(span, freed)
+            if verdict is Verdict.STOP:
+                kept += self._stash[number:]
+                break
+            if verdict is Verdict.REMOVE:
+                freed += remove(span)
+            elif verdict is not Verdict.MISSING:
+                kept.append(span)
+        self._stash = kept
+        return freed
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLimits:
+    """Limits of one pool of the cache, in milliseconds and bytes; see `ledger.settings.broker` for each."""
+
+    size: int
+    local_file_size: int = 256 * 1024 * 1024
+    watermark: float = 0.9
+    trigger: float = 0.98
+    time_threshold_ms: int = 1000
+    time_threshold_expected_ms: int = 5000
+    time_threshold_offloaded_ms: int = 60_000
+    extensions_max: int = 5
+    extend_accessed: bool = False
+    by_mark_delete: bool = False
+    backlogged_threshold: int = 1000
+    minimum_backlog_cursors: int = 0
+    minimum_backlog_entries: int = 1000
+    maximum_backlog_between: int = 1000
+
+    def of_local_files(self) -> CacheLimits:
+        """The same for accounts of local files."""
+        return replace(self, size=self.local_file_size)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRead:
+    """Entries `[first, end)` that a reader wants and that are read from storage now."""
+
+    readers: LedgerReaders
+    reader: str
+    ledger_id: int
+    first: int
+    end: int
+
+
+class EvictionPolicy(ABC):
+    """Decides which spans stay. A policy overrides each method that does something for it."""
+
+    grows = True
+    """Whether a span may grow by what is appended behind it."""
+
+    def __init__(self, limits: CacheLimits) -> None:
+        self.limits = limits
+        self.due: list[CachedSpan] = []
+        """Spans that have to go now, because another came."""
+
+    @abstractmethod
+    def admits(self, wanted: WantedRead) -> bool:
+        """Whether what is read from storage is cached."""
+
+    @abstractmethod
+    def added(self, span: CachedSpan) -> None:
+        """A span was cached."""
+
+    @abstractmethod
+    def free(self, size: int, now_ms: int, remove: Remove) -> int:
+        """The size pass: free `size` bytes or more; the bytes that became free."""
+
+    def free_unneeded(self, _size: int, _remove: Remove) -> int:
+        """Evict up to `size` bytes that no reader expects; 0: the policy does not know, or has none."""
+        return 0
+
+    @property
+    def requeues(self) -> int:
+        """The number of times that a span was requeued."""
+        return 0
+
+    def expire(self, now_ms: int, remove: Remove) -> int:  # noqa: ARG002 — nothing goes by time
+        """The time pass; the bytes that became free."""
+        return 0
+
+    def put_again(self, span: CachedSpan, reads: Expectation | None) -> None:  # noqa: B027 — see the class
+        """Handle a second put of a span's entries, with expected reads of its own or those of the ledger's readers."""
+
+    def read(self, span: CachedSpan) -> None:  # noqa: B027 — see the class
+        """Some of a span was served from the cache."""
+
+    def removed(self, span: CachedSpan) -> None:  # noqa: B027 — see the class
+        """A span was removed, by the policy itself or by somebody else; `span.cache` is None already."""
+
+    def keeps_from(self, readers: LedgerReaders) -> Position | None:  # noqa: ARG002 — nothing goes by that
+        """The first position of a ledger that is kept now that a reader has moved; None: whatever there is."""
+        return None
+
+
+class QueuePolicy(EvictionPolicy):
+    """A policy that goes by the removal queue. What others removed is found missing when the queue comes to it."""
+
+    def __init__(self, limits: CacheLimits) -> None:
+        super().__init__(limits)
+        self.queue = RemovalQueue()
+
+    def added(self, span: CachedSpan) -> None:
+        """Append the span to the queue."""
+        self.queue.add(span)
+
+    @property
+    def requeues(self) -> int:
+        """The number of times that a span was requeued."""
+        return self.queue.requeues
+
+
+def expects_others(wanted: WantedRead) -> bool:
+    """Whether another reader than the one that asks has still to read any of it."""
+    return wanted.readers.expected(wanted.ledger_id, wanted.first, wanted.end, but=wanted.reader) > 0
+
+
+def require_positive(size: int) -> None:
+    """Refuse to free nothing."""
+    if size <= 0:
+        raise Refused(f"{size} bytes cannot be freed", hint="Ask for at least 1")

@@ -1,0 +1,62 @@
+"""`slowest-reader`: what Pulsar does with `cacheEvictionByExpectedReadCount=false`.
+
+First in, first out, by time and by size; beside that, whatever every active reader is past is removed at once, by the
+owner of the cache, when a reader moves (`keeps_from`): past in reading, or, by a setting, in acknowledging.
+
+Four settings say which readers count. One whose backlog exceeds `managedLedgerCursorBackloggedThreshold` is too far
+behind to keep entries for. What a reader with a backlog of `managedLedgerMinimumBacklogEntriesForCaching` or more
+reads from storage is cached when at least `managedLedgerMinimumBacklogCursorsForCaching` others, and at least one, are
+within `managedLedgerMaxBacklogBetweenCursorsForCaching` entries of it.
+"""
+
+from __future__ import annotations
+
+from pyspark_ledger.ledger.cache.eviction.policy import QueuePolicy, Remove, Verdict, WantedRead, require_positive
+from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
+from pyspark_ledger.ledger.cache.range_cache import CachedSpan
+from pyspark_ledger.ledger.position import Position
+
+
+class SlowestReaderPolicy(QueuePolicy):
+    """The cache before PIP-430, with the queue that it brought."""
+
+    def admits(self, wanted: WantedRead) -> bool:
+        """By the backlogs of the reader and of those near it."""
+        least = self.limits.minimum_backlog_cursors
+        if least < 1:
+            return False
+        behind = wanted.readers.backlogs()
+        own = behind.get(wanted.reader)
+        if own is None or own < self.limits.minimum_backlog_entries:
+            return False
+        near = self.limits.maximum_backlog_between
+        others = sum(abs(backlog - own) <= near for name, backlog in behind.items() if name != wanted.reader)
+        return others >= least
+
+    def keeps_from(self, readers: LedgerReaders) -> Position | None:
+        """The first position that a reader near enough to the end still needs; None when there is no such reader."""
+        behind = readers.backlogs()
+        active = [name for name, backlog in behind.items() if backlog <= self.limits.backlogged_threshold]
+        places = [readers.place(name, acknowledged=self.limits.by_mark_delete) for name in active]
+        return min(places, default=None)
+
+    def expire(self, now_ms: int, remove: Remove) -> int:
+        """Oldest first, up to the first that is young enough."""
+        cutoff = now_ms - self.limits.time_threshold_ms
+
+        def decide(span: CachedSpan, _freed: int) -> Verdict:
+            return Verdict.STOP if span.timestamp_ms >= cutoff else self._let_go(span)
+
+        return self.queue.evict(decide, now_ms, remove)
+
+    def free(self, size: int, now_ms: int, remove: Remove) -> int:
+        """Oldest first, until enough is free."""
+        require_positive(size)
+
+        def decide(span: CachedSpan, freed: int) -> Verdict:
+            return Verdict.STOP if freed >= size else self._let_go(span)
+
+        return self.queue.evict(decide, now_ms, remove)
+
+    def _let_go(self, span: CachedSpan) -> Verdict:
+        return Verdict.REQUEUE if self.limits.extend_accessed and span.accessed else Verdict.REMOVE

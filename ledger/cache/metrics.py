@@ -1,0 +1,130 @@
+"""What the cache counted, as the protocol says it: per ledger, and the totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from pyspark_ledger.ledger.cache.cache import EntryCache
+from pyspark_ledger.ledger.cache.ledger_cache import CacheCounts, LedgerCache
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.protocol.cache import CacheMetrics, CacheReads, LedgerCacheMetrics, ReaderPlace, ReadSources
+
+_LOOK_MS = 1_000
+
+
+def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
+    """All of it at one moment."""
+    with cache.still():
+        cache.memory.lingering.look()
+        counted, ledgers = _counted(cache), [_ledger_report(ledger) for ledger in cache.ledgers()]
+        expected = _added((part.expected_reads, part.non_evictable_bytes) for part in ledgers)
+        return CacheMetrics(
+            **msgspec.structs.asdict(_sums(cache, counted, expected)),
+            policy=policy,
+            entries=sum(part.entries for part in ledgers),
+            not_kept=cache.evictions.not_kept,
+            inflight_read_limit=cache.permits.limit,
+            reads_waiting=cache.permits.waiting,
+            ledgers=ledgers,
+            ahead_bytes=counted.ahead_bytes,
+            waited_ms=counted.waited_ms,
+        )
+
+
+class CacheSums:
+    """The same without its ledgers, for every trigger of every query. Any thread may ask."""
+
+    def __init__(self, cache: EntryCache, clock: Clock) -> None:
+        self._cache = cache
+        self._clock = clock
+        self._looked_ms: int | None = None
+        self._expected = (0, 0)
+
+    def now(self) -> CacheReads:
+        """Sums of counts; what is expected is looked for once a second."""
+        cache = self._cache
+        with cache.still():
+            now = self._clock()
+            if self._looked_ms is None or now - self._looked_ms >= _LOOK_MS:
+                cache.memory.lingering.look()
+                self._expected = _added(_expected(ledger) for ledger in cache.ledgers())
+                self._looked_ms = now
+            return _sums(cache, _counted(cache), self._expected)
+
+
+def _counted(cache: EntryCache) -> CacheCounts:
+    """What all ledgers counted, each looked at once."""
+    counted = CacheCounts()
+    for ledger in cache.ledgers():
+        counted.add(ledger.counts)
+    return counted
+
+
+def _sums(cache: EntryCache, counted: CacheCounts, expected: tuple[int, int]) -> CacheReads:
+    """What report and progress both tell. `expected`: reads, and the bytes for which there are any."""
+    return CacheReads(
+        **_sources(counted),
+        mapped_entries=counted.mapped,
+        mapped_bytes=counted.mapped_bytes,
+        inserted=counted.inserted,
+        evicted=counted.evicted,
+        evictions=cache.evictions.passes,
+        eviction_nanos=cache.evictions.nanoseconds,
+        requeues=sum(pool.policy.requeues for pool in cache.pools),
+        size_bytes=cache.size,
+        lingering_bytes=cache.memory.lingering.size,
+        limit_bytes=cache.limits.size,
+        local_file_bytes=cache.files.held,
+        local_file_limit_bytes=cache.files.limits.size,
+        inflight_read_bytes=cache.permits.used,
+        expected_reads=expected[0],
+        non_evictable_bytes=expected[1],
+    )
+
+
+def _sources(counts: CacheCounts) -> dict[str, int]:
+    """Hits and misses, and where each came from."""
+    return {
+        "hits": counts.hits,
+        "misses": counts.misses,
+        "hit_bytes": counts.hit_bytes,
+        "miss_bytes": counts.miss_bytes,
+        **{name: getattr(counts, name) for name in ReadSources.__struct_fields__},
+    }
+
+
+def _added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    reads = size = 0
+    for more_reads, more_size in pairs:
+        reads, size = reads + more_reads, size + more_size
+    return reads, size
+
+
+def _expected(ledger: LedgerCache) -> tuple[int, int]:
+    """Reads that are expected of what is cached of a ledger, in entries, and the bytes for which there are any."""
+    expected = [(span, count) for span in ledger.cache if (count := span.expected_reads()) > 0]
+    return sum(span.entries * count for span, count in expected), sum(span.size for span, _ in expected)
+
+
+def _ledger_report(ledger: LedgerCache) -> LedgerCacheMetrics:
+    counts, readers = ledger.counts, ledger.readers
+    expected_reads, non_evictable_bytes = _expected(ledger)
+    accounted = sum(span.size for span in ledger.cache if span.block.home is None)
+    return LedgerCacheMetrics(
+        name=ledger.cache.name,
+        **_sources(counts),
+        inserted=counts.inserted,
+        evicted=counts.evicted,
+        entries=ledger.cache.entries,
+        size_bytes=ledger.cache.size - accounted,
+        local_file_bytes=accounted,
+        expected_reads=expected_reads,
+        non_evictable_bytes=non_evictable_bytes,
+        ahead_bytes=counts.ahead_bytes,
+        waited_ms=counts.waited_ms,
+        readers=[
+            ReaderPlace(name, readers.place(name, acknowledged=True), readers.place(name)) for name in readers.names()
+        ],
+    )

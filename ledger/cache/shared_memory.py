@@ -1,0 +1,219 @@
+"""Blocks in shared memory: what was read from object storage, in files that readers on this host map.
+
+    /dev/shm/ledger-<user>-<store>-<epoch>/       one directory for each broker, which it holds locked
+        lock
+        <number>.block      head, 256 bytes: "LEDGERSHM1 <store> <epoch> <number> <ledger> <first entry> <length>" and
+                            zeros, then the frames
+
+Invariants
+- A name is never used twice: epochs rise with every broker of the store, numbers within one.
+- A file has its memory before anybody maps it: where there is none left the block is not made, and nobody is killed.
+- Who maps a block holds a shared lock on the open file, which the kernel keeps until it is unmapped or its process is
+  dead. What was let go of loses its name; its memory is free when nobody holds such a lock, and is cut to nothing then,
+  so that who opened it a moment too early finds that it is gone. The broker asks whether anybody holds one by taking
+  the lock for itself, for a moment: who finds it taken tries again.
+- A head is compared with what the broker promised by whoever maps it.
+- The next broker that begins removes the blocks of dead brokers. Exception: a block of another store that readers still
+  have keeps its name. The next broker of that store unlinks the block and counts it until readers let go of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.transport.shared_block import HEAD_BYTES, SharedPlace, map_shared, try_lock
+
+_ROOT = Path("/dev/shm")  # noqa: S108 — its own directory in it is this user's alone
+_log = logging.getLogger(__name__)
+
+
+class SharedHeld:
+    """A block of shared memory, held: it keeps its name for as long as this is referenced."""
+
+    def __init__(self, home: SharedHome) -> None:
+        self._home = home
+        self._frames: pa.Buffer | None = None
+
+    @property
+    def place(self) -> SharedPlace:
+        """Where it is."""
+        return self._home.place
+
+    @property
+    def frames(self) -> pa.Buffer:
+        """Its bytes, mapped at first sight."""
+        if self._frames is None:
+            self._frames = self._home.frames
+        return self._frames
+
+
+class SharedHome:
+    """The home of one block. `release` lets go of it, `lingers` tells whether its memory is held all the same."""
+
+    def __init__(self, fd: int, place: SharedPlace, size: int) -> None:
+        self.place = place
+        self.size = size
+        self._fd = fd
+        self._helds = weakref.WeakSet[SharedHeld]()
+        self._released = False
+        self._named = True
+        self._lock = threading.Lock()
+
+    @property
+    def frames(self) -> pa.Buffer:
+        """The bytes, mapped; NotFound when they are gone."""
+        return map_shared(self.place, 0, self.size)
+
+    def hold(self) -> SharedHeld:
+        """The block, held."""
+        held = SharedHeld(self)
+        with self._lock:
+            self._helds.add(held)
+        return held
+
+    def release(self) -> None:
+        """The cache needs it no more."""
+        self._released = True
+        self.lingers()
+
+    def lingers(self) -> bool:
+        """Whether its memory is not free yet, though it was let go of."""
+        with self._lock:
+            if self._fd < 0 or not self._released:
+                return False
+            if len(self._helds):
+                return True
+            if self._named:
+                Path(self.place.path).unlink(missing_ok=True)
+                self._named = False
+            if not try_lock(self._fd, fcntl.LOCK_EX):
+                return True
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+            return False
+
+    def in_hands(self) -> bool:
+        """Whether somebody has it mapped now, let go of or not."""
+        with self._lock:
+            if self._fd < 0:
+                return False
+            if not try_lock(self._fd, fcntl.LOCK_EX):
+                return True
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            return False
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+class SharedBlocks:
+    """Makes blocks in the directory of one broker; none where there is no shared memory to speak of."""
+
+    def __init__(self, directory: Path | None, name: str, lock: int = -1, left: Sequence[SharedHome] = ()) -> None:
+        self._directory = directory
+        self._name = name
+        self._lock = lock
+        self.left = left
+        """Blocks of this store's dead brokers that readers have still: without a name, let go of."""
+        self._numbers = count(1)
+
+    @classmethod
+    def begin(cls, store_id: str, epoch: int, root: Path = _ROOT) -> SharedBlocks:
+        """Remove what dead brokers left, and make a directory for this one."""
+        name = f"ledger-{os.getuid()}-{store_id}-{epoch}"
+        directory, making = root / name, root / f".{name}"
+        try:
+            left = _sweep(root, f"ledger-{os.getuid()}-", store_id)
+            shutil.rmtree(directory, ignore_errors=True)
+            shutil.rmtree(making, ignore_errors=True)
+            making.mkdir(mode=0o700)
+            lock = disk.create_file(making / "lock")
+            disk.hold(lock)
+            making.rename(directory)  # held already: one that is not held is swept
+        except (OSError, LedgerError) as error:
+            _log.info("no blocks in shared memory: %s", error)
+            return cls(None, "")
+        return cls(directory, f"{store_id} {epoch}", lock, left)
+
+    def __bool__(self) -> bool:
+        return self._directory is not None
+
+    def put(self, ledger_id: int, first_entry: int, frames: pa.Buffer) -> SharedHome | None:
+        """A block of these frames; None when there is no room for it, or no shared memory."""
+        if self._directory is None:
+            return None
+        number = next(self._numbers)
+        head = f"LEDGERSHM1 {self._name} {number} {ledger_id} {first_entry} {frames.size}"
+        path = self._directory / f"{number}.block"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            _log.info("no block in shared memory: %s", error)
+            return None
+        home = SharedHome(fd, SharedPlace(str(path), head), frames.size)
+        try:
+            os.posix_fallocate(fd, 0, HEAD_BYTES + frames.size)
+            disk.write_all(fd, [head.encode().ljust(HEAD_BYTES, b"\0"), memoryview(frames)], 0, path)
+        except (OSError, LedgerError) as error:
+            home.release()
+            if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                _log.warning("no block in shared memory: %s", error)
+            return None
+        return home
+
+    def close(self) -> None:
+        """Remove all of it; who has mapped a block keeps it."""
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            os.close(self._lock)
+            self._directory = None
+
+
+def _sweep(root: Path, prefix: str, store_id: str) -> list[SharedHome]:
+    """Remove blocks of brokers that are dead. Return those of this store that readers still have."""
+    left = list[SharedHome]()
+    for directory in root.glob(f"{prefix}*"):
+        # One that is alive, or that another broker removes now, is none of ours; an empty one is no memory.
+        with suppress(OSError, LedgerError):
+            if directory.stat().st_uid != os.getuid():
+                continue
+            with disk.opened(directory / "lock", writable=True) as fd:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held = list(filter(None, map(_held_block, directory.glob("*.block"))))
+                if directory.name.startswith(f"{prefix}{store_id}-"):
+                    for home in held:
+                        home.release()
+                    left += [home for home in held if home.lingers()]
+                elif held:
+                    continue
+                shutil.rmtree(directory, ignore_errors=True)
+    return left
+
+
+def _held_block(path: Path) -> SharedHome | None:
+    """Return a dead broker's block that a reader still has; free the memory of any other."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    home = SharedHome(fd, SharedPlace(str(path), ""), max(os.fstat(fd).st_size - HEAD_BYTES, 0))
+    if home.in_hands():
+        return home
+    home.release()
+    return None

@@ -1,0 +1,66 @@
+"""Acknowledging any number of entries and rows in one call: record batches to the broker, the cursor's state back.
+
+Rule: all of it is taken, or, when any line is refused, nothing. Repeating is harmless, so a broker that cannot be
+reached is tried again until the deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from pyspark_ledger.ledger.clock import monotonic_ms, pause
+from pyspark_ledger.ledger.errors import Unavailable
+from pyspark_ledger.ledger.positions.acknowledge_request import ACKNOWLEDGE_SCHEMA
+from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand
+from pyspark_ledger.ledger.protocol.cursors import CursorState
+from pyspark_ledger.ledger.protocol.names import request_body
+from pyspark_ledger.ledger.transport.errors import from_flight
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+
+_LINES_AT_ONCE = 64 * 1024
+_RETRY_MS = 200
+_STATE = msgspec.msgpack.Decoder(CursorState)
+
+
+def acknowledge(
+    client: Client, command: AcknowledgeCommand, batches: Sequence[pa.RecordBatch], *, deadline_ms: int = 30_000
+) -> CursorState:
+    """Send batches of `ledger.positions.acknowledge_request`; the cursor as it is then, durable."""
+    until = monotonic_ms() + deadline_ms
+    while True:
+        try:
+            return _send(client, command, batches)
+        except Unavailable:
+            if monotonic_ms() >= until:
+                raise
+        if client.revive is not None:
+            client.address = client.revive()
+        pause(_RETRY_MS)
+
+
+def _send(client: Client, command: AcknowledgeCommand, batches: Sequence[pa.RecordBatch]) -> CursorState:
+    connection = client.connection()
+    descriptor = flight.FlightDescriptor.for_command(request_body(command))
+    try:
+        writer, reader = connection.do_put(descriptor, ACKNOWLEDGE_SCHEMA, client.options())
+        with writer:
+            for batch in batches:
+                for at in range(0, batch.num_rows, _LINES_AT_ONCE):
+                    writer.write_batch(batch.slice(at, _LINES_AT_ONCE))
+            writer.done_writing()
+            reply = reader.read()
+    except (pa.ArrowException, flight.FlightError, OSError) as error:
+        ours = from_flight(error, client.address, client.store_id)
+        if isinstance(ours, Unavailable):
+            client.disconnect(connection)
+        raise ours from None
+    if reply is None:
+        raise Unavailable(f"the broker at {client.address} did not answer an acknowledgement", hint="Repeat it")
+    return _STATE.decode(reply.to_pybytes())

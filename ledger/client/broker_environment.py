@@ -1,0 +1,66 @@
+"""Environment of a broker that a client's process starts.
+
+Rules
+- A broker inherits its starter's environment: boto3 finds credentials, region, endpoint, proxies and authorities there.
+- Variables of Spark are left out, by name. They hold the secret of one Spark process, and mean nothing to a broker.
+- Paths in boto3's variables become absolute: a broker works in `/`. Paths that begin with `~` stay.
+- The path of Python's modules is the one given here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pyspark_ledger.ledger.errors import Refused
+
+_SPARK_PREFIXES = ("SPARK_", "PYSPARK_", "_SPARK_", "_PYSPARK_", "PYTHON_WORKER_FACTORY_")
+_SPARK_NAMES = frozenset(
+    {
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE",
+        "PYTHON_FAULTHANDLER_DIR",
+        "PYTHON_TRACEBACK_DUMP_INTERVAL_SECONDS",
+        "PYTHON_UDF_BATCH_SIZE",
+        "PYTHON_UNIX_DOMAIN_ENABLED",
+    }
+)
+_PATH_NAMES = (
+    "AWS_CA_BUNDLE",
+    "AWS_CONFIG_FILE",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_CREDENTIAL_FILE",
+    "AWS_LOGIN_CACHE_DIRECTORY",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "BOTO_CONFIG",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
+)
+
+
+def broker_environment(environ: Mapping[str, str], packages: Iterable[str]) -> dict[str, str]:
+    """Return the environment for a broker; `packages` are the directories of the modules that it imports.
+
+    Raises Refused if a variable holds a relative path and the working directory is gone.
+    """
+    kept = {name: value for name, value in environ.items() if not _is_spark(name)}
+    paths = {name: _absolute(name, kept[name]) for name in _PATH_NAMES if kept.get(name)}
+    return {**kept, **paths, "PYTHONPATH": os.pathsep.join(packages), "PYTHONSAFEPATH": "1"}
+
+
+def _is_spark(name: str) -> bool:
+    return name.startswith(_SPARK_PREFIXES) or name in _SPARK_NAMES
+
+
+def _absolute(name: str, value: str) -> str:
+    """Resolve a path as boto3 would in the starter's directory."""
+    if value.startswith("~") or Path(os.path.expandvars(value)).is_absolute():
+        return value
+    try:
+        return str(Path.cwd() / value)
+    except FileNotFoundError as gone:
+        raise Refused(
+            f"{name} is {value!r}, a relative path, and the working directory does not exist",
+            hint=f"Set {name} to an absolute path",
+        ) from gone

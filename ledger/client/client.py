@@ -1,0 +1,157 @@
+"""Client of one broker: every action as a method, reads and writes through their own small classes.
+
+`ledger.client.broker_connection` says how calls are made, repeated and kept from forked processes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
+from pyspark_ledger.ledger.client.credentials import Credentials
+from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.protocol.actions import (
+    AskEnd,
+    CreateLedger,
+    Empty,
+    GetSchema,
+    LedgerDescription,
+    LedgerEnd,
+    LedgerNames,
+    NameLedger,
+    RegisterSchema,
+    SchemaVersion,
+)
+from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
+from pyspark_ledger.ledger.protocol.cursors import CursorState, MarkDelete, OpenCursor
+from pyspark_ledger.ledger.protocol.reads import ReadRequest, SplitPart, SplitParts, SplitRequest
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.block_reader import FrameBlock
+    from pyspark_ledger.ledger.client.part_writer import PartWriter
+    from pyspark_ledger.ledger.client.producer import Producer
+
+
+class Client(BrokerConnection):
+    """One broker, from one process or many. Any thread may call it."""
+
+    def create(self, request: CreateLedger) -> LedgerDescription:
+        """Create a managed ledger."""
+        done: LedgerDescription = self.call("create", request)
+        return done
+
+    def describe(self, name: str) -> LedgerDescription:
+        """A managed ledger as it stands."""
+        done: LedgerDescription = self.call("describe", NameLedger(name))
+        return done
+
+    def delete(self, name: str) -> None:
+        """Delete a managed ledger with all that belongs to it."""
+        self.call("delete", NameLedger(name))
+
+    def names(self) -> list[str]:
+        """The canonical names of all managed ledgers."""
+        done: LedgerNames = self.call("list", Empty())
+        return done.names
+
+    def end(self, name: str, since: Position | None = None, wait_ms: int = 0) -> LedgerEnd:
+        """Where the log ends; with `wait_ms` as soon as that is past `since`."""
+        done: LedgerEnd = self.call("end", AskEnd(name, since, wait_ms))
+        return done
+
+    def split(self, name: str, range_: PositionRange, target_bytes: int, max_parts: int = 1024) -> list[SplitPart]:
+        """Cut a range into parts of about `target_bytes`."""
+        done: SplitParts = self.call("split", SplitRequest(name, range_, target_bytes, max_parts))
+        return done.parts
+
+    def schema(self, name: str, version: int = -1) -> SchemaVersion:
+        """A registered schema; version -1 in the answer when none is."""
+        done: SchemaVersion = self.call("schema.get", GetSchema(name, version))
+        return done
+
+    def register_schema(self, name: str, arrow_schema: bytes) -> SchemaVersion:
+        """Register a schema."""
+        done: SchemaVersion = self.call("schema.register", RegisterSchema(name, arrow_schema))
+        return done
+
+    def open_cursor(self, request: OpenCursor) -> CursorState:
+        """Open or create a durable cursor."""
+        done: CursorState = self.call("cursor.open", request)
+        return done
+
+    def mark_delete(self, request: MarkDelete) -> CursorState:
+        """Acknowledge everything before a position."""
+        done: CursorState = self.call("cursor.mark_delete", request)
+        return done
+
+    def commit(self, request: CommitRun, *, deadline_ms: int | None = None) -> CommittedRun:
+        """Commit staged parts as one run, exactly once."""
+        done: CommittedRun = self.call("run.commit", request, deadline_ms=deadline_ms)
+        return done
+
+    def producer(self, ledger: str, name: str | None = None, *, max_in_flight_bytes: int = 64 << 20) -> Producer:
+        """A pipelined producer of one ledger."""
+        from pyspark_ledger.ledger.client.producer import Producer
+
+        return Producer(self, ledger, name, max_in_flight_bytes=max_in_flight_bytes)
+
+    def read_blocks(self, request: ReadRequest, *, mapping: bool = True) -> Iterator[FrameBlock]:
+        """The blocks of a range, in order; mapped where that is possible and `mapping` allows it."""
+        from pyspark_ledger.ledger.client.block_reader import read_blocks
+
+        return read_blocks(self, request, mapping=mapping)
+
+    def read_ranges(
+        self, requests: Sequence[ReadRequest], *, mapping: bool = True
+    ) -> Iterator[tuple[ReadRequest, Iterator[FrameBlock]]]:
+        """The blocks of many ranges, one range after the other; places of all are asked for at once."""
+        from pyspark_ledger.ledger.client.block_reader import read_ranges
+
+        return read_ranges(self, requests, mapping=mapping)
+
+    def stage_part(self, query: str, batch: int) -> PartWriter:
+        """A new staged part of a run."""
+        from pyspark_ledger.ledger.client.part_writer import PartWriter
+
+        return PartWriter(self, query, batch)
+
+
+_clients: dict[tuple[str, str, Credentials], Client] = {}
+_clients_lock = threading.Lock()
+
+
+def client_for(address: str, store_id: str, credentials: Credentials | None = None) -> Client:
+    """This process's client of a broker: connected once, checked for the store's id, and kept.
+
+    Raises Unavailable or Refused, naming the address and the store, when the broker is not there.
+    """
+    credentials = credentials or Credentials()
+    key = (address, store_id, credentials)
+    with _clients_lock:
+        client = _clients.get(key)
+    if client is not None:
+        client.credentials = credentials  # of a task, perhaps with a newer token
+        return client
+    client = Client(address, store_id, credentials=credentials)
+    try:
+        client.hello()
+    except LedgerError as error:
+        if address in error.message and store_id in error.message:
+            raise
+        raise type(error)(f"store {store_id} at {address}: {error.message}", hint=error.hint) from None
+    with _clients_lock:
+        return _clients.setdefault(key, client)
+
+
+def _after_fork_in_child() -> None:
+    global _clients_lock  # noqa: PLW0603 — a lock held by a thread that the child does not have
+    _clients_lock = threading.Lock()
+    # After `broker_connection` has put connections aside: to free one waits for threads that the child does not have.
+    _clients.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

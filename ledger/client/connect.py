@@ -1,0 +1,291 @@
+"""Finding the broker of a store, and starting a private one where there is none.
+
+Rules
+- A directory is enough: whoever names one finds its broker by `<store>/broker.json`, or starts one under `spawn.lock`,
+  so that many processes that begin at once start exactly one.
+- The broker is started in a session of its own, under a supervisor, with its output in `<store>/broker.log`: it
+  outlives whoever started it. It finds the packages that its starter uses, and nothing else on its starter's path: a
+  script's own `queue.py` must not become the broker's. It has its starter's environment: see `broker_environment`.
+- A store has one supervisor: it holds a lock that its children do not inherit. While it brings a broker back, a start
+  waits for that one.
+- A start that finds a broker holding the store waits for that one to answer. A start that fails leaves a directory that
+  is no store as it was.
+- A client of a directory that may start a broker starts it again when it has left: brokers leave when they are idle.
+- Only callers that say so start a broker or create a store. Everybody else connects, or fails with the store's path.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import site
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pyspark_ledger.ledger.client.broker_environment import broker_environment
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.client.credentials import Credentials
+from pyspark_ledger.ledger.clock import monotonic_ms, pause
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.ownership import is_gone, process_identity, require_open_to_us
+from pyspark_ledger.ledger.protocol.actions import Empty
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+
+_SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
+_PROBE_MS = 2_000
+_ADDRESS_MS = 5_000
+# SQLite opens no path of more than 512 bytes; the names of a store's own files are part of it.
+_PATH_BYTES_MAX = 448
+_PATH_HINT = "Correct the path, or choose a directory of yours"
+_START_HINT = "Start one, or let the driver start it"
+_PACKAGES = ("pyspark_ledger", "boto3", "pyarrow", "msgspec", "numpy", "google_crc32c", "google.protobuf")
+
+
+def connect_store(
+    location: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    start: bool = True,
+    deadline_ms: int = 30_000,
+    credentials: Credentials | None = None,
+) -> Client:
+    """A client of the broker at an address, or of the store in a directory.
+
+    At an address nobody is started: where nobody answers within a few seconds, somebody has to look after it.
+
+    Raises Unauthenticated when broker and client do not trust each other, NotFound when the directory holds no store
+    (and `create` is false), Unavailable when no broker answers in time, Refused when the store cannot be served here.
+    """
+    text = os.fspath(location)
+    if text.startswith(_SCHEMES):
+        client = Client(text, credentials=credentials, deadline_ms=deadline_ms)
+        client.hello(deadline_ms=min(deadline_ms, _ADDRESS_MS))
+        return client
+    if "://" in text:
+        raise Refused(f"store {text!r} is neither a directory nor one of {', '.join(_SCHEMES)}")
+    if credentials is not None and not credentials.empty:
+        raise Refused(
+            f"credentials were given for the directory {text}, whose broker asks for none",
+            hint="Give the broker's address, grpc+tls://HOST:PORT",
+        )
+    store = Path(text).absolute()
+    _require_directory(store)
+    client_found = _answering(store, deadline_ms)
+    if not start:
+        return client_found or _awaited(store, deadline_ms)
+    if client_found is None:
+        if not create and not (store / "metadata.sqlite").exists():
+            raise NotFound(f"there is no ledger store at {store}", hint="Write to it once, or correct the path")
+        client_found = _started(store, create, deadline_ms)
+    client_found.revive = lambda: connect_store(store, deadline_ms=deadline_ms).address
+    return client_found
+
+
+def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_000) -> Client:
+    """Start the broker of a store with arguments of its own, instead of a private one, which is asked to leave.
+
+    Whoever used that one finds this one: at the store's private socket, as soon as it answers. Raises what
+    `connect_store` raises; Refused when a broker that somebody else started with arguments has the store.
+    """
+    stop_broker(store, private_only=True, deadline_ms=deadline_ms)
+    return _started(store, True, deadline_ms, arguments)
+
+
+def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 30_000) -> bool:
+    """Ask the broker of a store to leave, and wait until it does not answer any more; False if none answered.
+
+    The next process that uses the store starts one. With `private_only`, raises Refused for a broker that listens
+    elsewhere, too.
+    """
+    _require_directory(store)
+    until, found = monotonic_ms() + deadline_ms, False
+    while (client := _answering(store, deadline_ms)) is not None:
+        record, found = BrokerRecord.read(store), True
+        if private_only and record is not None and record.remote:
+            raise Refused(
+                f"the store {store} is served at {record.remote} already",
+                hint="Use that address, or stop that broker first",
+            )
+        with suppress(LedgerError):
+            client.call("shutdown", Empty(), deadline_ms=0)
+        client.close()
+        if monotonic_ms() >= until:
+            raise Unavailable(f"the broker of {store} does not leave", hint=f"See {store / 'broker.log'}")
+        pause(50)
+    return found
+
+
+def _require_directory(store: Path) -> None:
+    """Refuse a path that cannot be a store: a file, one below a file, one that the system or SQLite does not take."""
+    size = len(os.fsencode(store))
+    if size > _PATH_BYTES_MAX:
+        raise Refused(f"the path of store {store} has {size} bytes, at most {_PATH_BYTES_MAX} work", hint=_PATH_HINT)
+    try:
+        found = store.stat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Refused(f"the store {store} cannot be opened: {error.strerror}", hint=_PATH_HINT) from error
+    if not stat.S_ISDIR(found):
+        raise Refused(f"the store {store} is a file, expected a directory", hint=_PATH_HINT)
+    require_open_to_us(store)
+
+
+def _awaited(store: Path, deadline_ms: int) -> Client:
+    """The broker that was known last, which its supervisor brings back; Unavailable past the deadline, naming both."""
+    record = BrokerRecord.read(store)
+    if record is None:
+        raise Unavailable(f"no broker was ever started for the store at {store}", hint=_START_HINT)
+    client = Client(record.address, record.store_id, deadline_ms=deadline_ms)
+    try:
+        client.hello()
+    except (Unavailable, Refused) as error:
+        raise Unavailable(
+            f"no broker of store {record.store_id} at {store} answers at {record.address}: {error.message}",
+            hint=_START_HINT,
+        ) from None
+    return client
+
+
+def _answering(store: Path, deadline_ms: int) -> Client | None:
+    record = BrokerRecord.read(store)
+    if record is None:
+        return None
+    client = Client(record.address, record.store_id, deadline_ms=deadline_ms)
+    try:
+        client.hello(deadline_ms=_PROBE_MS if _alive(record.pid) else 0)
+    except (Unavailable, Refused):
+        return None  # a broker that is gone, or the socket of another store's
+    return client
+
+
+def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[str] = ()) -> Client:
+    before = {entry.name for entry in store.iterdir()} if store.is_dir() else None
+    try:
+        store.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(
+            f"the store {store} cannot be made: {error.strerror}", hint="Choose a directory of yours"
+        ) from error
+    with _spawning(store):
+        client = _answering(store, deadline_ms)
+        if client is not None:
+            return client
+        log = store / "broker.log"
+        offset = log.stat().st_size if log.exists() else 0
+        child: subprocess.Popen[bytes] | None = None
+        until = monotonic_ms() + deadline_ms
+        while monotonic_ms() < until:
+            child = child or _spawn(store, log, [*arguments, *["--create"] * create])
+            status = child.poll() if child else None
+            client = _answering(store, deadline_ms)
+            if client is not None:
+                return client
+            if status is not None and not _held(store):
+                raise _start_error(store, log, offset, status, before)
+            pause(20)
+        raise Unavailable(
+            f"the broker of {store} did not answer within {deadline_ms} ms",
+            hint=f"See {log}: {_tail(log, offset)}",
+        )
+
+
+def _held(store: Path) -> bool:
+    """Whether another broker lives and has the store: brought back by its supervisor just now, or not answering."""
+    try:
+        holder = (store / "lock").read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(holder) and not is_gone(holder)
+
+
+def _spawn(store: Path, log: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes] | None:
+    """Start a supervisor, which holds its lock for as long as it lives; None when the store has one already."""
+    lock = os.open(store / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _supervisor(store, log, arguments, lock)
+    except BlockingIOError:
+        return None
+    finally:
+        os.close(lock)
+
+
+def _supervisor(store: Path, log: Path, arguments: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
+    environment = broker_environment(os.environ, _package_paths())
+    command = [
+        sys.executable,
+        "-m",
+        "pyspark_ledger.ledger.broker.supervisor",
+        "-m",
+        "pyspark_ledger.ledger.broker.main",
+        "--store",
+        str(store),
+    ]
+    with log.open("ab") as output:
+        return subprocess.Popen(  # noqa: S603 — our own module
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+
+
+@contextmanager
+def _spawning(store: Path) -> Iterator[None]:
+    fd = os.open(store / "spawn.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.pwrite(fd, process_identity().encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _package_paths() -> list[str]:
+    """Where the packages that a broker imports lie, but for what its interpreter looks through anyway."""
+    usual = {os.path.realpath(path) for path in site.getsitepackages()}
+    found: dict[str, None] = {}
+    for name in _PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        depth = name.count(".") + (spec.submodule_search_locations is not None)
+        root = str(Path(spec.origin).absolute().parents[depth])
+        if os.path.realpath(root) not in usual:
+            found[root] = None
+    return list(found)
+
+
+def _start_error(store: Path, log: Path, offset: int, status: int, before: set[str] | None) -> LedgerError:
+    """What to raise; `before` are the names in the directory before the start, None when there was no directory."""
+    said = _tail(log, offset)
+    hint = f"All it said is in {log}"
+    if not (store / "metadata.sqlite").exists():
+        hint = ""
+        for name in {log.name, "spawn.lock", "supervisor.lock"} - (before or set()):
+            (store / name).unlink(missing_ok=True)
+        if before is None:
+            with suppress(OSError):  # not empty: the broker got further than that
+                store.rmdir()
+    return Refused(f"the broker of {store} ended with status {status}: {said}", hint=hint)
+
+
+def _tail(log: Path, offset: int) -> str:
+    with log.open("rb") as file:
+        file.seek(offset)
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

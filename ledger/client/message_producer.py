@@ -1,0 +1,360 @@
+"""A producer of messages: gathers them into batches, as a Pulsar client does, and sends these through the pipeline.
+
+    send ─▶ the open batch ─▶ an entry ─▶ ledger.client.producer ─▶ acknowledgement ─▶ every message of the batch
+
+Invariants
+- The order of the messages in the log is the order of the calls. One lock covers the open batch and its sending.
+- A batch is sent when it is full (messages, bytes), when its first message has waited for the delay, at `flush`.
+- Memory is bounded: by one open batch, and by what the pipeline lets in flight. `send` waits for room.
+- What fails fails the messages of its batch; a message that no entry can hold is refused alone, before it has a number.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Self
+
+import msgspec
+import pyarrow as pa
+
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.client.producer import Producer
+from pyspark_ledger.ledger.clock import Clock, monotonic_ms, system_clock_ms
+from pyspark_ledger.ledger.errors import LedgerError, Refused, Unavailable
+from pyspark_ledger.ledger.message.arrow_payload import version_bytes
+from pyspark_ledger.ledger.message.batch_encoder import (
+    Envelope,
+    OutgoingMessage,
+    encode_columns,
+    encode_messages,
+    require_columns,
+    require_message,
+)
+from pyspark_ledger.ledger.message.compression import NAMES
+from pyspark_ledger.ledger.message.entry import STAMP_BYTES_MAX
+from pyspark_ledger.ledger.message.schema.documents import is_payload_schema
+from pyspark_ledger.ledger.message_id import MessageId
+from pyspark_ledger.ledger.position import EARLIEST, Position
+from pyspark_ledger.ledger.protocol.actions import GetSchema
+from pyspark_ledger.ledger.protocol.ledgers import AskSequence
+from pyspark_ledger.ledger.segment.format import entry_bytes_max
+
+_BLOCK_BYTES = "ledger.blockBytes"
+_COLUMN_BYTES = 8 * 1024 * 1024  # laid out at once: what follows each other travels and is synced together
+
+
+class Batching(msgspec.Struct, frozen=True):
+    """When a batch is full, in the words of Pulsar's producers; a delay of 0 sends each message by itself."""
+
+    batching_max_messages: int = 1000
+    batching_max_bytes: int = 128 * 1024
+    batching_max_publish_delay_ms: int = 1
+
+    def __post_init__(self) -> None:
+        least = {"batching_max_messages": 1, "batching_max_bytes": 1, "batching_max_publish_delay_ms": 0}
+        for name, most in least.items():
+            require_at_least(name, getattr(self, name), most)
+
+
+def require_at_least(name: str, value: object, least: int) -> None:
+    """Refuse what is no whole number, and one below the least."""
+    if not isinstance(value, int) or value < least:
+        raise Refused(f"{name} is {value!r}, expected a whole number of at least {least}")
+
+
+def open_producer(
+    client: Client,
+    ledger: str,
+    name: str,
+    batching: Batching,
+    *,
+    compression: str,
+    max_pending_bytes: int,
+    partition: int = -1,
+) -> MessageProducer:
+    """A producer of messages for an existing ledger; refused where that holds rows with columns.
+
+    Where payload schemas are registered, messages state the newest of them as theirs.
+    """
+    described = client.describe(ledger)
+    version = described.schema_version
+    if version >= 0 and not is_payload_schema(client.call("schema.get", GetSchema(ledger, version)).arrow_schema):
+        raise Refused(f"ledger {ledger} holds rows with columns", hint="Send messages to a ledger of their own")
+    require_at_least("max_pending_bytes", max_pending_bytes, 1)
+    if not isinstance(compression, str) or compression.upper() not in NAMES:  # type: ignore[redundant-expr]  # a user's
+        raise Refused(f"compression {compression!r} is not known", hint=f"Known are {', '.join(NAMES).lower()}")
+    block_bytes = int(described.properties.get(_BLOCK_BYTES, 64 * 1024 * 1024))
+    # First what is known, then the stream: what the name has on its way is waited for.
+    known = client.call("producer.last", AskSequence(ledger, name)).sequence_id
+    pipeline = client.producer(ledger, name, max_in_flight_bytes=max_pending_bytes)
+    return MessageProducer(
+        pipeline,
+        Envelope(name, NAMES.index(compression.upper()), version_bytes(version) if version >= 0 else None),
+        batching,
+        entry_bytes_max=entry_bytes_max(block_bytes) - STAMP_BYTES_MAX,
+        known_sequence_id=-1 if known is None else known,
+        partition=partition,
+    )
+
+
+class MessageProducer:
+    """Sends messages to one ledger. Any thread may send, but for one: whatever is called back by a future."""
+
+    def __init__(
+        self,
+        pipeline: Producer,
+        envelope: Envelope,
+        batching: Batching,
+        *,
+        entry_bytes_max: int,
+        known_sequence_id: int = -1,
+        partition: int = -1,
+        clock: Clock = system_clock_ms,
+    ) -> None:
+        self._pipeline = pipeline
+        self._envelope = envelope
+        self._batching = batching
+        self._entry_bytes_max = entry_bytes_max
+        self._partition = partition
+        self._clock = clock
+        self._known = known_sequence_id  # durable when the producer was made: what repeats it travels apart
+        self._next = known_sequence_id + 1
+        self._last_given = -1
+        self._changed = threading.Condition()
+        self._open: list[OutgoingMessage] = []
+        self._futures: list[Future[MessageId]] = []
+        self._bytes = self._bytes_most = 0
+        self._began_ms = 0
+        self.batches = 0  # sent so far; whoever chooses among partitions looks at it
+        self._closed = False
+        self._timer: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"MessageProducer({self.name!r}, {self._pipeline.ledger})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """The name that stands in every entry."""
+        return self._envelope.producer
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The number of the last message that was sent, acknowledged or not, or that is known from before; else -1.
+
+        Where the ledger has de-duplication, a producer that is made anew with the same name goes on from there.
+        """
+        with self._changed:
+            return self._next - 1
+
+    def send(
+        self,
+        value: bytes | None,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int = 0,
+        ordering_key: bytes | None = None,
+        sequence_id: int | None = None,
+    ) -> Future[MessageId]:
+        """Send a message; the future has its id once it is durable. A value of None is a tombstone for its key.
+
+        Sequence ids count up by themselves; those that are given must rise. Where the ledger has de-duplication, a
+        message whose sequence id is in the log already is not written again, and its id says so: `is_duplicate`.
+        """
+        self._pipeline.require_own_process()
+        with self._changed:
+            self._require_open()
+            number = self._numbered(sequence_id)
+            message = OutgoingMessage(value, number, key, properties or {}, event_time_ms, ordering_key)
+            most = require_message(message, self._entry_bytes_max)
+            if self._open and self._is_apart(message, most):
+                self._send_open()
+            self._last_given = number
+            self._next = max(self._next, number + 1)
+            return self._add(message, most)
+
+    def send_column(
+        self, values: pa.Array, *, keys: pa.Array | None = None, event_times_ms: pa.Array | None = None
+    ) -> Future[MessageId]:
+        """Send a message per value, without Python per message; the future has the last one's id.
+
+        `values` is binary or text, null where a message is a tombstone. Nothing is sent when a value does not fit.
+        """
+        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        if not len(values):
+            raise Refused("no value was given to be sent", hint="Give at least one")
+        self.require_columns(values, keys, event_times_ms)
+        self._pipeline.require_own_process()
+        with self._changed:
+            self._require_open()
+            self._send_open()
+            rows = max(1, len(values) * _COLUMN_BYTES // max(values.nbytes, 1))
+            done: Future[MessageId] = Future()
+            last: Future[Position] | None = None
+            entries: list[Future[Position]] = []
+            count = 0
+            for at in range(0, len(values), rows):
+                for entry, count in encode_columns(
+                    self._envelope,
+                    values.slice(at, rows),
+                    self._next,
+                    self._clock(),
+                    keys=None if keys is None else keys.slice(at, rows),
+                    event_times_ms=None if event_times_ms is None else event_times_ms.slice(at, rows),
+                    max_messages=self._batching.batching_max_messages,
+                    max_bytes=self._batching.batching_max_bytes,
+                ):
+                    last = self._pipeline.append(*entry)
+                    entries.append(last)
+                    self._next += count
+                    self.batches += 1
+            done.set_running_or_notify_cancel()
+            assert last is not None  # noqa: S101 — there was a value
+            # The pipeline answers in order, and nothing after an error: when the last is there, all before it are.
+            last.add_done_callback(partial(self._settle, [done], batch_index=count - 1, new=True, before=entries))
+            return done
+
+    def require_columns(self, values: pa.Array, keys: pa.Array | None, event_times_ms: pa.Array | None) -> None:
+        """Refuse what `send_column` would refuse."""
+        require_columns(values, keys, event_times_ms, self._entry_bytes_max)
+
+    def flush(self) -> None:
+        """Send what has gathered and wait until everything sent so far is durable; raises what failed."""
+        self._pipeline.require_own_process()
+        with self._changed:
+            self._send_open()
+        self._pipeline.flush()
+
+    def close(self) -> None:
+        """Send what has gathered, wait for all of it and take nothing more; raises what failed."""
+        self._pipeline.require_own_process()
+        with self._changed:
+            self._closed = True
+            self._send_open()
+            self._changed.notify_all()
+        if self._timer is not None:
+            self._timer.join()
+        self._pipeline.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Unavailable(f"the producer {self.name!r} of {self._pipeline.ledger!r} is closed")
+
+    def _numbered(self, sequence_id: int | None) -> int:
+        if sequence_id is None:
+            return self._next
+        if sequence_id <= self._last_given or self._known < sequence_id < self._next:
+            last = max(self._last_given, self._next - 1 if sequence_id > self._known else -1)
+            raise Refused(
+                f"sequence id {sequence_id} was given to the producer {self.name!r}, its last is {last}",
+                hint="Give a higher one",
+            )
+        return sequence_id
+
+    def _is_apart(self, message: OutgoingMessage, most: int) -> bool:
+        """Whether the open batch would be too large with one more message, or of messages both known and new."""
+        known = [one.sequence_id <= self._known for one in (self._open[-1], message)]
+        return (
+            known[0] != known[1]
+            or self._bytes + message.size > self._batching.batching_max_bytes
+            or self._bytes_most + most > self._entry_bytes_max
+        )
+
+    def _add(self, message: OutgoingMessage, most: int) -> Future[MessageId]:
+        future: Future[MessageId] = Future()
+        future.set_running_or_notify_cancel()  # a message on its way cannot be called back
+        self._open.append(message)
+        self._futures.append(future)
+        self._bytes += message.size
+        self._bytes_most += most
+        full = (
+            len(self._open) >= self._batching.batching_max_messages or self._bytes >= self._batching.batching_max_bytes
+        )
+        if full or not self._batching.batching_max_publish_delay_ms:
+            self._send_open()
+        elif len(self._open) == 1:
+            self._began_ms = monotonic_ms()
+            self._start_timer()
+            self._changed.notify_all()
+        return future
+
+    def _send_open(self) -> None:
+        """Send the open batch, if there is one. Its messages hear what became of it, also when it cannot be sent."""
+        messages, futures = self._open, self._futures
+        if not messages:
+            return
+        self._open, self._futures, self._bytes, self._bytes_most = [], [], 0, 0
+        self.batches += 1
+        batch_index = len(messages) - 1
+        try:
+            sent = self._pipeline.append(*encode_messages(self._envelope, messages, self._clock()))
+        except LedgerError as error:
+            _fail(futures, error)
+            return
+        except Exception as error:  # noqa: BLE001 — whatever it is, nobody may wait for ever
+            _fail(futures, Refused(f"a batch of {len(messages)} messages of {self.name!r} cannot be sent: {error!r}"))
+            return
+        new = messages[0].sequence_id > self._known
+        sent.add_done_callback(partial(self._settle, futures, batch_index=batch_index, new=new))
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Thread(target=self._send_what_waits, name=f"batch {self.name}", daemon=True)
+            self._timer.start()
+
+    def _send_what_waits(self) -> None:
+        delay = self._batching.batching_max_publish_delay_ms
+        with self._changed:
+            while not self._closed:
+                if not self._open:
+                    self._changed.wait()
+                    continue
+                left = self._began_ms + delay - monotonic_ms()
+                if left > 0:
+                    self._changed.wait(left / 1000)
+                else:
+                    self._send_open()
+
+    def _settle(
+        self,
+        futures: list[Future[MessageId]],
+        sent: Future[Position],
+        *,
+        batch_index: int,
+        new: bool,
+        before: Sequence[Future[Position]] = (),
+    ) -> None:
+        """Tell the messages of a batch; the last future's is at `batch_index`. `new`: its numbers were not known.
+
+        `before` are entries that share its fate.
+        """
+        error = next((failed for one in (*before, sent) if (failed := one.exception()) is not None), None)
+        position = EARLIEST if error is not None else sent.result()
+        is_duplicate = error is None and any(one.result() == EARLIEST for one in (*before, sent))
+        if is_duplicate and new:
+            error = Refused(
+                f"messages of {self.name!r} were not written: their sequence ids came to {self._pipeline.ledger} from "
+                "another producer of that name",
+                hint="Give each producer a name of its own, and a name to one process at a time",
+            )
+        if error is not None:
+            _fail(futures, error)
+            return
+        single = is_duplicate or batch_index == 0
+        for number, future in enumerate(futures, batch_index - len(futures) + 1):
+            index = -1 if single else number
+            future.set_result(MessageId(position.ledger_id, position.entry_id, index, self._partition))
+
+
+def _fail(futures: list[Future[MessageId]], error: BaseException) -> None:
+    for future in futures:
+        future.set_exception(error)

@@ -1,0 +1,104 @@
+"""A staged part at its writer's end: on the broker's host a file that it named, elsewhere a DoPut stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from pyspark_ledger.ledger.checksum import Buffer, crc32c
+from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, StageCommand
+from pyspark_ledger.ledger.protocol.commits import OpenStaging, StagedPart, StagingPlace
+from pyspark_ledger.ledger.protocol.names import request_body
+from pyspark_ledger.ledger.transport.entry_batches import entry_batch
+from pyspark_ledger.ledger.transport.errors import from_flight
+from pyspark_ledger.ledger.transport.part_file import PartFile, frame_header
+
+_STAGED = msgspec.msgpack.Decoder(StagedPart)
+
+
+class PartWriter:
+    """Writes one part; what `close` returns goes into the task's commit message."""
+
+    def __init__(self, client: BrokerConnection, query: str, batch: int) -> None:
+        token = client.same_host_token()
+        self._sink: PartFile | _RemotePart
+        if token:
+            self._sink = PartFile(_place(client, query, batch, token))
+        else:
+            self._sink = _RemotePart(client, query, batch)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sink.__exit__()
+
+    def write(self, entry: Sequence[Buffer], rows: int) -> None:
+        """Write one entry, given in its buffers, that delivers `rows` rows."""
+        self._sink.write(entry, rows)
+
+    def rest(self) -> None:
+        """Hold no file open until there is more to write."""
+        self._sink.rest()
+
+    def close(self) -> StagedPart:
+        """End the part; nothing can be written after it."""
+        return self._sink.close()
+
+
+def _place(client: BrokerConnection, query: str, batch: int, token: str) -> StagingPlace:
+    """The file to write; a token of the broker's predecessor is read anew, once."""
+    try:
+        place: StagingPlace = client.call("stage.open", OpenStaging(query, batch, token))
+    except Refused:
+        fresh = client.same_host_token(stale=token)
+        if fresh == token:
+            raise
+        place = client.call("stage.open", OpenStaging(query, batch, fresh))
+    return place
+
+
+class _RemotePart:
+    """A part that is sent; what the broker says of it in the end must be what was sent."""
+
+    def __init__(self, client: BrokerConnection, query: str, batch: int) -> None:
+        self._meant = client.address, client.store_id
+        descriptor = flight.FlightDescriptor.for_command(request_body(StageCommand(query, batch)))
+        connection = client.connection()
+        try:
+            self._writer, self._reader = connection.do_put(descriptor, ENTRY_SCHEMA, client.options())
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            raise from_flight(error, *self._meant) from None
+        self._crc = self._entries = 0
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def rest(self) -> None:
+        """A stream has no file."""
+
+    def write(self, entry: Sequence[Buffer], _rows: int) -> None:
+        data = entry[0] if len(entry) == 1 else b"".join(memoryview(buffer) for buffer in entry)
+        for buffer in (frame_header(memoryview(data).nbytes, self._entries), data):
+            self._crc = crc32c(buffer, self._crc)
+        self._entries += 1
+        try:
+            self._writer.write_batch(entry_batch([data]))
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            raise from_flight(error, *self._meant) from None
+
+    def close(self) -> StagedPart:
+        try:
+            self._writer.done_writing()
+            reply = self._reader.read()
+            self._writer.close()
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            raise from_flight(error, *self._meant) from None
+        part = _STAGED.decode(reply.to_pybytes())
+        return msgspec.structs.replace(part, entries=self._entries, crc32c=self._crc)

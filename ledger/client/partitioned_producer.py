@@ -1,0 +1,160 @@
+"""A producer of messages for a partitioned ledger: a producer per partition, and a choice for every message.
+
+Rules, as in Pulsar's clients
+- A message with a key goes where its key goes: `ledger.partition_routing`. Order is kept for each key.
+- A message without one goes to the partition whose turn it is, and the turn passes on with each batch that is sent, so
+  that batches stay full. The first turn follows from the producer's name.
+- The number of partitions is that of when the producer was made: a key never changes its partition under way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ledger.ledger.client.message_producer import Batching, MessageProducer
+from pyspark_ledger.ledger.errors import LedgerError, Refused
+from pyspark_ledger.ledger.message.batch_encoder import batch_edges
+from pyspark_ledger.ledger.message_id import MessageId
+from pyspark_ledger.ledger.partition_routing import (
+    murmur3_32,
+    partition_for_key,
+    partitions_for_keys,
+    require_hashing_scheme,
+)
+
+
+class PartitionedProducer:
+    """Sends messages to the partitions of one ledger. Any thread may send."""
+
+    def __init__(
+        self, name: str, parts: Sequence[MessageProducer], batching: Batching, hashing_scheme: str = "murmur3_32"
+    ) -> None:
+        require_hashing_scheme(hashing_scheme)
+        self.name = name
+        self._parts = parts
+        self._batching = batching
+        self._hashing_scheme = hashing_scheme
+        self._choosing = threading.Lock()
+        self._turn = murmur3_32(name) % len(parts)
+        self._batches = parts[self._turn].batches
+
+    def __repr__(self) -> str:
+        return f"PartitionedProducer({self.name!r}, {len(self._parts)} partitions)"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
+
+    def send(
+        self,
+        value: bytes | None,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int = 0,
+        ordering_key: bytes | None = None,
+    ) -> Future[MessageId]:
+        """Send a message to the partition of its key, or to that whose turn it is; see `MessageProducer.send`."""
+        said = {"properties": properties, "event_time_ms": event_time_ms, "ordering_key": ordering_key}
+        if isinstance(key, str | bytes):
+            part = self._parts[partition_for_key(key, len(self._parts), self._hashing_scheme)]
+            return part.send(value, key=key, **said)  # type: ignore[arg-type]  # each as it was given
+        with self._choosing:
+            return self._part_in_turn().send(value, key=key, **said)  # type: ignore[arg-type]  # see above
+
+    def send_column(
+        self, values: pa.Array, *, keys: pa.Array | None = None, event_times_ms: pa.Array | None = None
+    ) -> Future[list[MessageId]]:
+        """Send a message per value, without Python per message; the future has the last id of every part of it."""
+        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        columns = [values, keys, event_times_ms]
+        if not len(values):
+            raise Refused("no value was given to be sent", hint="Give at least one")
+        self._parts[0].require_columns(values, keys, event_times_ms)
+        if keys is None:
+            ranges = _ranges(values, self._batching)
+            return _all([self._send_rows(None, columns, np.arange(at, end)) for at, end in ranges])
+        places = partitions_for_keys(keys, len(self._parts), self._hashing_scheme)
+        sent = []
+        for place in np.unique(places).tolist():
+            part = None if place < 0 else self._parts[place]
+            sent.append(self._send_rows(part, columns, np.flatnonzero(places == place)))
+        return _all(sent)
+
+    def flush(self) -> None:
+        """Wait until everything sent so far is durable in all partitions; raises what failed first."""
+        _each([part.flush for part in self._parts])
+
+    def close(self) -> None:
+        """Wait for all of it and take nothing more; raises what failed first."""
+        _each([part.close for part in self._parts])
+
+    def _part_in_turn(self) -> MessageProducer:
+        part = self._parts[self._turn]
+        if part.batches != self._batches:
+            self._turn = (self._turn + 1) % len(self._parts)
+            part = self._parts[self._turn]
+            self._batches = part.batches
+        return part
+
+    def _send_rows(
+        self, part: MessageProducer | None, columns: Sequence[pa.Array | None], rows: npt.NDArray[np.int64]
+    ) -> Future[MessageId]:
+        wanted = pa.array(rows)
+        values, keys, times = (None if column is None else pc.take(column, wanted) for column in columns)
+        if part is not None:
+            return part.send_column(values, keys=keys, event_times_ms=times)
+        with self._choosing:
+            return self._part_in_turn().send_column(values, keys=keys, event_times_ms=times)
+
+
+def _ranges(values: pa.Array, batching: Batching) -> list[tuple[int, int]]:
+    sizes = np.asarray(pc.fill_null(pc.binary_length(values), 0), dtype=np.int64)
+    edges = batch_edges(sizes, batching.batching_max_messages, batching.batching_max_bytes)
+    return list(pairwise(edges))
+
+
+def _all(sent: Sequence[Future[MessageId]]) -> Future[list[MessageId]]:
+    """One future of all; the first error of any."""
+    done: Future[list[MessageId]] = Future()
+    done.set_running_or_notify_cancel()
+    left = [len(sent)]
+    lock = threading.Lock()
+
+    def settle(_: Future[MessageId]) -> None:
+        with lock:
+            left[0] -= 1
+            if left[0]:
+                return
+        error = next((error for future in sent if (error := future.exception()) is not None), None)
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result([future.result() for future in sent])
+
+    for future in sent:
+        future.add_done_callback(settle)
+    return done
+
+
+def _each(calls: Sequence[Callable[[], None]]) -> None:
+    """Make all calls, whatever fails; raises the first error."""
+    first: LedgerError | None = None
+    for call in calls:
+        try:
+            call()
+        except LedgerError as error:
+            first = first or error
+    if first is not None:
+        raise first

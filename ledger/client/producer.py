@@ -1,0 +1,275 @@
+"""A pipelined producer: entries out, positions back, many in flight, in order.
+
+One thread sends: what gathers while it sends goes into the next batch, so that small entries travel together. One
+thread takes the acknowledgements, which come in the order of sending.
+
+Invariants
+- The bytes between `append` and acknowledgement never exceed the limit; `append` waits for room (one entry always
+  fits).
+- One thread at a time touches the writing end, and none after it was closed: gRPC aborts the whole process otherwise.
+- Only the process that made it may use it: a forked child shares ring and stream, and would take its parent's places.
+- After an error nothing more is sent. The entry that the broker refused fails as the broker said, all behind it as
+  `Unavailable`: whether they are in the log is not known, and the producer never sends an entry twice.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Self
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from pyspark_ledger.ledger.checksum import Buffer
+from pyspark_ledger.ledger.client.append_transport import Held, open_stream
+from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
+from pyspark_ledger.ledger.clock import new_id
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unavailable, Unsupported, error_for
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.actions import AppendCommand, Appended
+from pyspark_ledger.ledger.transport.errors import from_flight
+
+# While one batch is written and synced the next one gathers: small enough that many small entries make several.
+_BATCH_BYTES_MAX = 1024 * 1024
+_BATCH_ENTRIES_MAX = 1024
+# What the broker says of one entry, after it has acknowledged all before it.
+_REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
+_ENTRY_BYTES_MAX = 2**31 - 2**20  # gRPC counts a message in 31 bits, Arrow's frame around it included
+_APPENDED = msgspec.msgpack.Decoder(Appended)
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    held: Held
+    size: int
+    future: Future[Position] = field(default_factory=Future)
+
+    def __post_init__(self) -> None:
+        # An entry on its way cannot be called back: `cancel` of the future says so.
+        self.future.set_running_or_notify_cancel()
+
+
+class Producer:
+    """Appends to one ledger through one stream. Any thread may append; order is the order of the calls."""
+
+    def __init__(
+        self, client: BrokerConnection, ledger: str, name: str | None = None, *, max_in_flight_bytes: int = 64 << 20
+    ) -> None:
+        self.ledger = ledger
+        self.name = name or f"producer-{new_id()}"
+        self._address = client.address
+        self._process = os.getpid()
+        self._max = max_in_flight_bytes
+        self._changed = threading.Condition()
+        self._queued: deque[_Sent] = deque()
+        self._in_flight: deque[_Sent] = deque()
+        self._bytes = self._queued_bytes = 0
+        self._closing = False
+        self._error: LedgerError | None = None
+        self._send_error: LedgerError | None = None
+        self._writing = threading.Lock()
+        self._over = False
+        welcome = client.hello()  # waits for a broker that is coming back; a stream cannot be begun again
+        try:
+            self._stream = open_stream(client, welcome, AppendCommand(ledger, self.name), max_in_flight_bytes)
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            raise from_flight(error, self._address) from None
+        self._sender = threading.Thread(target=self._send, name=f"send {ledger}", daemon=True)
+        self._receiver = threading.Thread(target=self._receive, name=f"receive {ledger}", daemon=True)
+        self._sender.start()
+        self._receiver.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
+
+    def append(self, *entry: Buffer) -> Future[Position]:
+        """Send one entry, given in its buffers; the future has its position once it is durable."""
+        self.require_own_process()
+        size = 0
+        for buffer in entry:
+            size += len(buffer) if isinstance(buffer, bytes) else memoryview(buffer).nbytes
+        if size > _ENTRY_BYTES_MAX:
+            raise Refused(f"an entry of {size} bytes is too large to be sent, at most {_ENTRY_BYTES_MAX} are")
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_room(size) or self._error)
+            if self._error is not None:
+                raise self._error
+            if self._closing:
+                raise Unavailable(f"the producer {self.name!r} of {self.ledger!r} is closed")
+            sent = _Sent(self._stream.hold(entry, size), size)
+            self._bytes += size
+            self._queued.append(sent)
+            self._queued_bytes += size
+            # A thread that computes keeps the interpreter for milliseconds: the sender would come too late. And who has
+            # nothing in flight waits for this entry: to wake the sender for it takes longer than to send it.
+            here = not self._in_flight or self._queued_bytes >= _BATCH_BYTES_MAX
+            here = here and self._writing.acquire(blocking=False)
+            if not here:
+                self._changed.notify_all()
+        if here:
+            try:
+                self._send_batch()
+            finally:
+                self._writing.release()
+            if self._queued:
+                with self._changed:
+                    self._changed.notify_all()
+        return sent.future
+
+    def require_own_process(self) -> None:
+        """Refuse to be used by another process than the one that made it."""
+        if os.getpid() != self._process:
+            raise Refused(
+                f"the producer {self.name!r} of {self.ledger!r} was made by process {self._process}, "
+                f"this is {os.getpid()}",
+                hint="Make a producer in each process that appends",
+            )
+
+    def _has_room(self, size: int) -> bool:
+        return not self._bytes or (self._bytes + size <= self._max and self._stream.has_room(size))
+
+    def flush(self) -> None:
+        """Wait until everything appended so far is durable; raises what failed."""
+        self.require_own_process()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._bytes or self._error)
+            if self._error is not None:
+                raise self._error
+
+    def close(self) -> None:
+        """Wait for what is in flight and end the stream; raises what failed."""
+        self.require_own_process()
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._sender.join()
+        self._receiver.join()
+        if self._error is not None:
+            raise self._error
+
+    def _send(self) -> None:
+        """The sending thread: what the callers do not send themselves."""
+        while self._has_more():
+            with self._writing:
+                self._send_batch()
+        with self._writing:
+            self._write([])
+
+    def _has_more(self) -> bool:
+        """Wait for something to send; false when nothing will come any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._queued or self._closing)
+            return bool(self._queued) and not self._ended
+
+    def _send_batch(self) -> None:
+        """Send what gathered, up to the size of a batch. The caller holds `_writing`."""
+        if batch := self._next_batch():
+            self._write([(sent.held, sent.size) for sent in batch])
+
+    def _write(self, entries: list[tuple[Held, int]]) -> None:
+        """Send entries; none is the end of the stream."""
+        if self._over:
+            return
+        try:
+            if entries:
+                self._stream.send(entries)
+            else:
+                self._stream.finish()
+        except (flight.FlightError, OSError) as error:
+            # The reason, if the broker gave one, comes by the reader; it is the better one.
+            self._send_failed(from_flight(error, self._address))
+        except Exception as error:  # noqa: BLE001 — whatever it is, it must not leave anybody waiting
+            self._send_failed(Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}"))
+
+    def _send_failed(self, error: LedgerError) -> None:
+        """Nothing more is sent; the stream is ended, so that the receiver tells whoever waits."""
+        with self._changed:
+            self._send_error = self._send_error or error
+            self._changed.notify_all()
+
+    @property
+    def _ended(self) -> bool:
+        return self._error is not None or self._send_error is not None
+
+    def _next_batch(self) -> list[_Sent]:
+        with self._changed:
+            batch: list[_Sent] = []
+            size = 0
+            while self._queued and not self._ended and len(batch) < _BATCH_ENTRIES_MAX:
+                sent = self._queued[0]
+                size += sent.size
+                if batch and size > _BATCH_BYTES_MAX:
+                    break
+                batch.append(self._queued.popleft())
+                self._queued_bytes -= sent.size
+            self._in_flight.extend(batch)
+            return batch
+
+    def _receive(self) -> None:
+        error: LedgerError | None = None
+        try:
+            while (reply := self._stream.read()) is not None:
+                appended = _APPENDED.decode(reply)
+                if appended.error is not None:
+                    error = error_for(appended.error.code, appended.error.message, appended.error.hint)
+                    self._settle(error)
+                    break
+                self._acknowledge(appended)
+            with self._writing:
+                self._over = True
+                self._stream.close()
+        except Exception as raised:  # noqa: BLE001 — whatever it is, nobody may wait for ever
+            error = error or from_flight(raised, self._address)
+            with self._writing:
+                self._over = True
+                self._stream.drop()
+        finally:
+            self._settle(error)
+        with self._changed:
+            self._stream.free()  # nothing is held any more
+
+    def _acknowledge(self, appended: Appended) -> None:
+        with self._changed:
+            if appended.entries > len(self._in_flight):
+                raise LedgerError(f"{appended.entries} entries were acknowledged, {len(self._in_flight)} are in flight")
+            done = [self._in_flight.popleft() for _ in range(appended.entries)]
+            for sent in done:
+                self._bytes -= sent.size
+                self._stream.release(sent.held)
+            self._changed.notify_all()
+        first = appended.first
+        for i, sent in enumerate(done):
+            sent.future.set_result(Position(first.ledger_id, first.entry_id + i))
+
+    def _settle(self, error: LedgerError | None) -> None:
+        """The stream is over: whoever still waits must not wait for ever."""
+        with self._changed:
+            left = [*self._in_flight, *self._queued]
+            if error is None:
+                error = self._send_error
+            if error is None and (left or not self._closing):
+                error = Unavailable(f"the broker at {self._address} ended the stream", hint="Make a new producer")
+            self._error = error
+            self._in_flight.clear()
+            self._queued.clear()
+            self._bytes = 0
+            self._changed.notify_all()
+        if error is None:
+            return
+        if left and isinstance(error, _REFUSALS):
+            left.pop(0).future.set_exception(error)
+            error = Unavailable(
+                f"an entry before it failed: {error.message}",
+                hint="Make a new producer; look at the end of the log before appending these again",
+            )
+        unknown = f"{error.message}; whether {len(left)} entries in flight are in the log is not known"
+        for sent in left:
+            sent.future.set_exception(type(error)(unknown, hint=error.hint))

@@ -1,0 +1,282 @@
+"""The durable cursors of a store: pure changes of `ledger.metadata.cursor_records`, kept by compare-and-set in the
+metadata.
+
+Invariants: a change is durable before it is answered; two changes of one cursor never both win on the same version; a
+cursor never points beyond the log that is readable at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+
+import pyarrow as pa
+
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, StandingCursor
+from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
+from pyspark_ledger.ledger.log.policy import require_properties
+from pyspark_ledger.ledger.log.queries import backlog, estimated_backlog, unacknowledged
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
+from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
+from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord, StoredCursor
+from pyspark_ledger.ledger.metadata.records import Metadata
+from pyspark_ledger.ledger.names import nearest, require_cursor_name, require_new_cursor_name
+from pyspark_ledger.ledger.ownership import is_gone
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.positions.position_info import encode_info
+from pyspark_ledger.ledger.positions.position_set import PositionSet
+from pyspark_ledger.ledger.protocol.cursors import (
+    AcquireLease,
+    AskHoles,
+    CursorProperties,
+    CursorState,
+    Holes,
+    LeaseReply,
+    MarkDelete,
+    NameCursor,
+    OpenCursor,
+    ReleaseLease,
+    ResetCursor,
+    SkipEntries,
+)
+
+Change = Callable[[CursorRecord], CursorRecord]
+Forgetting = Callable[[str, str], AbstractContextManager[None]]
+"""Within which a cursor of a ledger is reset or deleted: what batches of it delivered is forgotten."""
+
+
+class CursorTable:
+    """All durable cursors of a store."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        clock: Clock,
+        snapshot_of: Callable[[str], LogSnapshot],
+        beyond: AcknowledgementTable | None = None,
+        chunks: ChunkTable | None = None,
+        forgetting: Forgetting = lambda _ledger, _cursor: nullcontext(),
+    ) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._snapshot_of = snapshot_of
+        self.beyond = beyond
+        self._chunks = chunks
+        self._forgetting = forgetting
+
+    def names(self, ledger: str) -> list[str]:
+        """The cursors of a managed ledger, sorted."""
+        return self._metadata.cursors.names(ledger)
+
+    def open(self, request: OpenCursor) -> CursorState:
+        """The cursor as it stands; made at `start` when there is none and `create` says so."""
+        snapshot = self._snapshot_of(request.ledger)
+        require_cursor_name(request.cursor, request.ledger)
+        found = self._metadata.cursors.get(snapshot.name, request.cursor)
+        if found is not None:
+            return self._state(found.cursor, snapshot, created=False)
+        if not request.create:
+            raise self._missing(snapshot.name, request.cursor)
+        require_new_cursor_name(request.cursor, request.ledger)
+        start = min(max(request.start, Position(-1, 0)), snapshot.end)
+        snapshot.require_left(start)
+        made = self._metadata.cursors.put(CursorRecord(snapshot.name, request.cursor, start), None)
+        if made is None:
+            return self.open(request)
+        return self._state(made.cursor, snapshot, created=True)
+
+    def describe(self, request: NameCursor) -> CursorState:
+        """The cursor and what it has left."""
+        snapshot = self._snapshot_of(request.ledger)
+        return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot, precise=request.precise)
+
+    def mark_delete(self, request: MarkDelete) -> CursorState:
+        """Acknowledge everything before a position, but for chunks of a message that is not finished there."""
+        snapshot = self._snapshot_of(request.ledger)
+
+        def change(cursor: CursorRecord) -> CursorRecord:
+            moved = cursor.advance(request.next_position, snapshot.end, request.replay_floor)
+            if self._chunks is not None and moved.next_position > cursor.next_position:
+                floor = self._chunks.floor(snapshot, moved.next_position, self._clock())
+                moved = moved.at(max(cursor.next_position, floor))
+            if self.beyond is None or not self.beyond.holds(cursor):
+                return moved
+            return moved.at(self.beyond.mark_delete(cursor, moved.next_position, snapshot))
+
+        state = self._change(snapshot, request.cursor, change)
+        found = self._get(snapshot.name, request.cursor).cursor
+        if self.beyond is not None and self.beyond.holds(found):
+            self.beyond.trim_below(found, found.next_position, snapshot)
+            return self._state(found, snapshot)
+        return state
+
+    def acknowledge(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> CursorState:
+        """Acknowledge entries and rows, in any order (`ledger.log.acknowledged_positions`)."""
+        snapshot = self._snapshot_of(ledger)
+        found = self._get(snapshot.name, name).cursor
+        return self._state(self._beyond().acknowledge(found, batches, snapshot), snapshot)
+
+    def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None:
+        """What a cursor has acknowledged from `start` on, also before its mark-delete; None: nothing, or no cursor."""
+        snapshot = self._snapshot_of(ledger)
+        found = self._metadata.cursors.get(snapshot.name, name)
+        if found is None:
+            return None
+        cursor, known, _ = self._standing(found.cursor, snapshot)
+        behind = PositionRange(max(start, snapshot.start), min(cursor.next_position, snapshot.end))
+        for part in snapshot.slices(behind) if behind else ():
+            known.add_run(part.segment.ledger_id, part.first, part.end)
+        return known or None
+
+    def skip(self, request: SkipEntries) -> CursorState:
+        """Acknowledge so many of the next entries, or all there are."""
+        snapshot = self._snapshot_of(request.ledger)
+        cursor = self._standing(self._get(snapshot.name, request.cursor).cursor, snapshot).cursor
+        at = min(request.end, snapshot.end)
+        if request.entries >= 0:
+            at = min(at, self._beyond().after(cursor, request.start, request.entries, snapshot))
+        return self.mark_delete(MarkDelete(request.ledger, request.cursor, max(at, cursor.next_position)))
+
+    def change_properties(self, request: CursorProperties) -> CursorState:
+        """Set and remove properties of a cursor."""
+        snapshot = self._snapshot_of(request.ledger)
+        require_properties(request.values, request.remove, f"{request.ledger}/{request.cursor}")
+        return self._change(
+            snapshot, request.cursor, lambda cursor: cursor.with_properties(request.values, request.remove)
+        )
+
+    def holes(self, request: AskHoles) -> Holes:
+        """What of a range is acknowledged beyond mark-delete."""
+        snapshot = self._snapshot_of(request.ledger)
+        cursor = self._get(snapshot.name, request.cursor).cursor
+        if self.beyond is not None and self.beyond.holds(cursor):
+            cursor, found = self.beyond.holes(cursor, request.range, snapshot)
+        else:
+            found = PositionSet()
+        at = cursor.next_position
+        return Holes(encode_info(Position(at.ledger_id, at.entry_id - 1), found) if found or request.whole else b"")
+
+    def reset(self, request: ResetCursor) -> CursorState:
+        """Move a cursor anywhere within the log."""
+        snapshot = self._snapshot_of(request.ledger)
+        snapshot.require_left(request.next_position)
+        found = self._get(snapshot.name, request.cursor).cursor
+        found.reset(request.next_position, snapshot.end)
+        with self._forgetting(snapshot.name, request.cursor), self._cleared(found, snapshot):
+            self._change(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
+        return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
+
+    def delete(self, request: NameCursor) -> None:
+        """Delete a cursor; NotFound when there is none."""
+        snapshot = self._snapshot_of(request.ledger)
+        found = self._get(snapshot.name, request.cursor).cursor
+        with self._forgetting(snapshot.name, request.cursor), self._cleared(found, snapshot, deleted=True):
+            if not self._metadata.cursors.delete(snapshot.name, request.cursor):
+                raise self._missing(snapshot.name, request.cursor)
+
+    def next_position(self, ledger: str, name: str) -> Position:
+        """The first position that a cursor has not acknowledged."""
+        return self._standing(self._get(ledger, name).cursor, self._snapshot_of(ledger)).cursor.next_position
+
+    def is_leased(self, ledger: str, name: str) -> bool:
+        """Whether somebody reads in a cursor's name."""
+        found = self._metadata.cursors.get(ledger, name)
+        return found is not None and found.cursor.lease.until_ms > self._clock()
+
+    def leased(self, ledger: str) -> list[tuple[str, Position, int]]:
+        """The cursors that somebody reads in the name of: name, first position not acknowledged, ms that are left."""
+        found = [self._metadata.cursors.get(ledger, name) for name in self._metadata.cursors.names(ledger)]
+        now = self._clock()
+        live = [record.cursor for record in found if record is not None and record.cursor.lease.until_ms > now]
+        standing = [self._standing_if_sound(cursor) for cursor in live]
+        return [(cursor.name, cursor.next_position, cursor.lease.until_ms - now) for cursor in standing]
+
+    def acquire_lease(self, request: AcquireLease) -> LeaseReply:
+        """Take or renew a lease; the reply says who has it now."""
+        if not request.holder or request.ttl_ms <= 0:
+            raise Refused(f"a lease of {request.ttl_ms} ms for holder {request.holder!r} is none")
+        ledger = self._snapshot_of(request.ledger).name
+        while True:
+            found = self._get(ledger, request.cursor)
+            changed, granted = found.cursor.with_lease(request.holder, request.ttl_ms, self._clock(), is_gone)
+            if not granted or self._metadata.cursors.put(changed, found.version) is not None:
+                return LeaseReply(granted, changed.lease.holder, changed.lease.until_ms)
+
+    def release_lease(self, request: ReleaseLease) -> None:
+        """Give a lease back; ignored unless `holder` has it."""
+        ledger = self._snapshot_of(request.ledger).name
+        while True:
+            found = self._get(ledger, request.cursor)
+            changed = found.cursor.without_lease(request.holder)
+            if changed == found.cursor or self._metadata.cursors.put(changed, found.version) is not None:
+                return
+
+    def _change(self, snapshot: LogSnapshot, name: str, change: Change) -> CursorState:
+        while True:
+            found = self._get(snapshot.name, name)
+            changed = change(found.cursor)
+            if changed == found.cursor or self._metadata.cursors.put(changed, found.version) is not None:
+                return self._state(changed, snapshot)
+
+    def _cleared(
+        self, cursor: CursorRecord, snapshot: LogSnapshot, *, deleted: bool = False
+    ) -> AbstractContextManager[None]:
+        if self.beyond is None or not self.beyond.holds(cursor):
+            return nullcontext()
+        return self.beyond.cleared(cursor, snapshot, deleted=deleted)
+
+    def _standing(self, cursor: CursorRecord, snapshot: LogSnapshot) -> StandingCursor:
+        """The cursor as it stands, whatever of that the metadata know yet."""
+        if self.beyond is None:
+            return StandingCursor(cursor, PositionSet(), -1)
+        return self.beyond.state(cursor, snapshot)
+
+    def _standing_if_sound(self, cursor: CursorRecord) -> CursorRecord:
+        """The same for who only estimates; a cursor whose ledger is damaged where the metadata have it."""
+        try:
+            return self._standing(cursor, self._snapshot_of(cursor.ledger)).cursor
+        except (Corrupt, DataLoss):
+            return cursor
+
+    def _beyond(self) -> AcknowledgementTable:
+        if self.beyond is None:
+            raise Refused("this store is opened for reading only", hint="Acknowledge through its broker")
+        return self.beyond
+
+    def _get(self, ledger: str, name: str) -> StoredCursor:
+        found = self._metadata.cursors.get(ledger, name)
+        if found is None:
+            raise self._missing(ledger, name)
+        return found
+
+    def _missing(self, ledger: str, name: str) -> NotFound:
+        near = nearest(name, self._metadata.cursors.names(ledger))
+        return NotFound(f"ledger {ledger!r} has no cursor {name!r}", hint=f"Did you mean {near!r}?" if near else "")
+
+    def _state(
+        self, cursor: CursorRecord, snapshot: LogSnapshot, *, created: bool = False, precise: bool = True
+    ) -> CursorState:
+        cursor, positions, own = self._standing(cursor, snapshot)
+        left = PositionRange(max(cursor.next_position, snapshot.start), snapshot.end)
+        counted = (backlog if precise else estimated_backlog)(snapshot, left)
+        if positions:
+            counted = unacknowledged(positions, snapshot, left, counted, precise=precise)
+        entries, rows, size = counted
+        return CursorState(
+            ledger=cursor.ledger,
+            cursor=cursor.name,
+            next_position=cursor.next_position,
+            created=created,
+            backlog_entries=entries,
+            backlog_rows=rows,
+            backlog_bytes=size,
+            lease_holder=cursor.lease.holder,
+            lease_until_ms=cursor.lease.until_ms,
+            replay_floor=cursor.replay_floor,
+            acknowledged_ranges=positions.range_count(),
+            acknowledged_entries=positions.entry_count(),
+            partial_entries=positions.batch_count(),
+            cursor_ledger=own,
+            properties=cursor.properties,
+        )

@@ -1,0 +1,322 @@
+"""The SQLite file under a store's metadata: durable transactions that many threads share, and the store's epoch.
+
+Rules
+- WAL with synchronous=FULL: a change is on the device before it is answered.
+- One thread writes. Changes that arrive while it commits are grouped into its next transaction: one sync for all. Each
+  runs in a savepoint of its own, so one that fails takes nothing else with it.
+- Every transaction compares the broker's epoch first. Another epoch in the file means that the store was taken over:
+  `Fenced`, and nothing is written. Who only asks whether the store is still ours looks at a file beside it first.
+- Every transaction counts itself (`store.commits`). The owner of the epoch writes the count beside the file after the
+  commit and before any answer (`ledger.database.commit_number`).
+- A file is checked as a whole before it is opened for writing (`ledger.database.file_checks`), each record on each read
+  (`ledger.database.record_tables`).
+- Readers borrow a connection from a pool and wait for no writer. (Not one per thread: a Flight server's callbacks come
+  on threads that Python forgets after each call.)
+- A file that is refused (not ours, of another format, damaged, behind, busy) is as it was before. A file that exists is
+  never replaced.
+- A file of the first format gets its checksums when its owner opens it, in one transaction. From then on an older
+  program refuses it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.database.commit_number import CommitNumber, number_path
+from pyspark_ledger.ledger.database.epoch_file import EpochFile
+from pyspark_ledger.ledger.database.file_checks import APPLICATION_ID, FORMAT_VERSION, require_sound_file
+from pyspark_ledger.ledger.database.record_tables import (
+    SQLITE_ERRORS,
+    CheckedConnection,
+    RecordTable,
+    connect,
+    create_tables,
+    create_views,
+    failure,
+)
+from pyspark_ledger.ledger.errors import AlreadyExists, Fenced, NotFound, Unavailable
+
+_BUSY_SECONDS = 10.0
+_IDLE_MAX = 32
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Change = Callable[[sqlite3.Connection], T]
+
+
+class MetadataFile:
+    """One SQLite file; any thread may read and change it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._number: CommitNumber | None = None
+        self._epoch: int | None = None
+        self._seen: EpochFile | None = None
+        self._writer = _connect(path)
+        self._idle: list[CheckedConnection] = []
+        self._closed = False
+        self._lock = threading.Lock()
+        self._arrival = threading.Condition(self._lock)
+        self._waiting: list[tuple[Change[Any], Future[Any]]] = []
+        self._thread = threading.Thread(target=self._write, name="metadata", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def create(cls, path: Path, tables: Sequence[RecordTable], first: Change[object] | None = None) -> MetadataFile:
+        """A new file with these tables and what `first` puts in, durable under its final name or not there at all."""
+        scratch = _scratch(path)
+        for leftover in (scratch, Path(f"{scratch}-journal")):
+            leftover.unlink(missing_ok=True)
+        connection = connect(scratch)
+        try:
+            for pragma in ("journal_mode=DELETE", "synchronous=FULL", f"application_id={APPLICATION_ID}"):
+                connection.execute(f"PRAGMA {pragma}")
+            connection.execute("BEGIN")
+            create_tables(connection, tables)
+            create_views(connection, tables)
+            if first is not None:
+                first(connection)
+            connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise connection.failure(scratch, error) from error
+        finally:
+            connection.close()
+        scratch.chmod(disk.FILE_MODE)
+        try:
+            os.link(scratch, path)  # a rename would replace the records of a store that was made meanwhile
+        except FileExistsError:
+            scratch.unlink()
+            raise AlreadyExists(f"{path} exists already", hint="Open the store; its records are kept") from None
+        scratch.unlink()
+        disk.sync_directory(path.parent)
+        return cls.open(path, tables)
+
+    @classmethod
+    def open(
+        cls, path: Path, tables: Sequence[RecordTable], migrated: Change[object] | None = None, *, behind: bool = False
+    ) -> MetadataFile:
+        """An existing file. Raises NotFound, Corrupt when it is none of ours, damaged or behind its commit number,
+        Unsupported for another format.
+
+        `migrated` completes the records of a file of the first format. `behind`: one that lacks commits is accepted.
+        """
+        if not path.exists():
+            raise NotFound(f"{path} is missing", hint="Restore it from a copy: without it the store cannot be read")
+        version = require_sound_file(path, tables, behind=behind)
+        _scratch(path).unlink(missing_ok=True)  # of a broker that died between the link and the unlink of `create`
+        try:
+            if version < FORMAT_VERSION:
+                _migrate(path, tables, migrated)
+            return cls(path)
+        except sqlite3.Error as error:
+            raise failure(path, error) from error
+
+    def read(self, query: Change[T]) -> T:
+        """Run a query: it sees the last committed state and waits for nobody."""
+        try:
+            with self._lock:
+                self._require_open()
+                connection = self._idle.pop() if self._idle else _connect(self.path)
+        except sqlite3.Error as error:
+            raise failure(self.path, error) from error
+        try:
+            return query(connection)
+        except SQLITE_ERRORS as error:
+            raise connection.failure(self.path, error) from error
+        finally:
+            with self._lock:
+                keep = not self._closed and len(self._idle) < _IDLE_MAX
+                if keep:
+                    self._idle.append(connection)
+            if not keep:
+                connection.close()
+
+    def change(self, change: Change[T]) -> T:
+        """Run a change in a durable transaction, together with whatever else waits; its own errors are raised here."""
+        future: Future[T] = Future()
+        with self._arrival:
+            self._require_open()
+            self._waiting.append((change, future))
+            self._arrival.notify()
+        return future.result()
+
+    def bump_epoch(self) -> int:
+        """Make the store ours: every other broker's changes and acknowledgements fail from here on."""
+
+        def bump(connection: sqlite3.Connection) -> int:
+            commits = connection.execute("SELECT commits FROM store").fetchone()[0]
+            self._let_go_of_number()
+            self._number = CommitNumber(number_path(self.path), commits)
+            connection.execute("UPDATE store_row SET epoch = epoch + 1")
+            return int(connection.execute("SELECT epoch FROM store").fetchone()[0])
+
+        self._epoch = None
+        epoch = self.change(bump)
+        before, self._seen = self._seen, EpochFile(self.path.with_suffix(".epoch"), epoch)
+        if before is not None:
+            before.close()
+        self._epoch = epoch
+        return epoch
+
+    def epoch(self) -> int:
+        """The epoch in the file, now."""
+        return int(self.read(lambda connection: connection.execute("SELECT epoch FROM store").fetchone()[0]))
+
+    def require_epoch(self, mine: int) -> None:
+        """Raise Fenced unless the store still has this epoch."""
+        seen = self._seen
+        if mine == self._epoch and seen is not None and seen.is_current():
+            return
+        found = self.epoch()
+        if found != mine:
+            raise _fenced(self.path, found, mine)
+
+    def close(self) -> None:
+        """Let go of the file, after the changes that wait. May be repeated; whoever comes later gets Unavailable."""
+        with self._arrival:
+            self._closed = True
+            self._arrival.notify()
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        self._thread.join()
+        # Last and alone: of two connections that close at once neither puts SQLite's log into the file and removes it.
+        self._writer.close()
+        if self._seen is not None:
+            self._seen.close()
+        self._let_go_of_number()
+
+    def _let_go_of_number(self) -> None:
+        number, self._number = self._number, None
+        if number is not None:
+            number.close()
+
+    def _write(self) -> None:
+        """The one thread that writes: commit whatever arrived while the last group was being committed."""
+        while True:
+            with self._arrival:
+                self._arrival.wait_for(lambda: self._waiting or self._closed)
+                group, self._waiting = self._waiting, []
+            if not group:
+                break
+            try:
+                self._commit(group)
+            except Exception as error:  # noqa: BLE001 — every other change of the store needs the thread
+                _log.exception("changes of %s ended in a way that nobody foresaw", self.path)
+                unknown = Unavailable(f"{self.path}: {error!r}; whether the change was made is not known")
+                for _, future in group:
+                    if not future.done():
+                        future.set_exception(unknown)
+
+    def _commit(self, group: list[tuple[Change[Any], Future[Any]]]) -> None:
+        connection = self._writer
+        settled: list[Callable[[], None]] = []
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            commits, before = self._commits_so_far(connection), connection.total_changes
+            for change, future in group:
+                settled.append(_run(self.path, connection, change, future))
+            changed = connection.total_changes != before
+            if changed:
+                connection.execute("UPDATE store_row SET commits = ?", (commits + 1,))
+            connection.execute("COMMIT")
+            if changed and self._number is not None:
+                self._number.write(commits + 1)
+        except Exception as error:  # noqa: BLE001 — whatever it is, every caller of the group is told
+            with suppress(sqlite3.Error):  # what made the group fail is told; the next BEGIN tells of this one
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            failed = connection.failure(self.path, error) if isinstance(error, SQLITE_ERRORS) else error
+            settled = [lambda future=future: future.set_exception(failed) for _, future in group]  # type: ignore[misc]
+        for settle in settled:
+            settle()
+
+    def _commits_so_far(self, connection: sqlite3.Connection) -> int:
+        """The commits before this one; raises Fenced unless the store is ours."""
+        epoch, commits = connection.execute("SELECT epoch, commits FROM store").fetchone()
+        if self._epoch not in (None, epoch):
+            raise _fenced(self.path, epoch, self._epoch)
+        return int(commits)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Unavailable(f"{self.path} is closed", hint="Its broker is leaving; connect again")
+
+
+def _run(path: Path, connection: CheckedConnection, change: Change[Any], future: Future[Any]) -> Callable[[], None]:
+    """Run one change of a group; what is returned tells its caller once the group is committed."""
+    connection.execute("SAVEPOINT change")
+    try:
+        result = change(connection)
+    except Exception as error:
+        if not connection.in_transaction:
+            raise  # SQLite gave the whole transaction up (disk full, device error): so do all
+        connection.execute("ROLLBACK TO change")
+        connection.execute("RELEASE change")
+        failed = connection.failure(path, error) if isinstance(error, SQLITE_ERRORS) else error
+        return lambda: future.set_exception(failed)
+    connection.execute("RELEASE change")
+    return lambda: future.set_result(result)
+
+
+def _connect(path: Path) -> CheckedConnection:
+    connection = connect(path, timeout=_BUSY_SECONDS)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _migrate(path: Path, tables: Sequence[RecordTable], migrated: Change[object] | None) -> None:
+    """Give the records of a file of the first format their checksums: all in one transaction, or nothing."""
+    connection = connect(path, timeout=_BUSY_SECONDS)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        CommitNumber(number_path(path), 0).close()  # first: a file of this format is refused without a number
+        connection.execute("BEGIN IMMEDIATE")
+        create_tables(connection, tables)
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        known = [table for table in tables if table.name in there]
+        for table in known:
+            kept = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table.name})"))
+            connection.execute(f"INSERT INTO {table.row_name} ({kept}) SELECT {kept} FROM {table.name}")  # noqa: S608
+        for table in reversed(known):
+            connection.execute(f"DROP TABLE {table.name}")
+        create_views(connection, tables)
+        if migrated is not None:
+            migrated(connection)
+        connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+        connection.execute("COMMIT")
+        # An older program looks at the head of the file, not at its log. Who holds the file open puts this off.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        _log.info("%s has checksums from now on (format %d)", path, FORMAT_VERSION)
+    except sqlite3.Error as error:
+        raise connection.failure(path, error) from error
+    finally:
+        connection.close()
+
+
+def _scratch(path: Path) -> Path:
+    return path.with_name(path.name + ".new")
+
+
+def _fenced(path: Path, found: int, mine: int) -> Fenced:
+    return Fenced(
+        f"the store of {path} has epoch {found}, this broker has {mine}",
+        hint="Another broker has taken the store over; connect to it",
+    )

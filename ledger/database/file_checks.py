@@ -1,0 +1,136 @@
+"""Queries on a metadata file that change nothing, not even by SQLite; and the check that goes before any change.
+
+Rules
+- While a broker has the file open, a query sees the last committed state.
+- SQLite is not to clean up behind a query: a writer that closes a damaged file copies what it takes for the log into
+  the file, and deletes the log with the commits that it did not see. A read-only connection keeps both.
+- Where only a writer may bring file and log together, the query reads a copy of both.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import struct
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.database.commit_number import number_path, read_number, require_not_behind
+from pyspark_ledger.ledger.database.record_tables import (
+    RESTORE,
+    SQLITE_ERRORS,
+    CheckedConnection,
+    RecordTable,
+    connect,
+    damage_of,
+    failure,
+    require_sound,
+    require_whole,
+)
+from pyspark_ledger.ledger.errors import Corrupt, Unavailable, Unsupported
+
+APPLICATION_ID = 0x4C444752  # "LDGR"
+FIRST_VERSION, FORMAT_VERSION = 1, 2  # records have checksums from version 2 on
+# The head of an SQLite file: what it is, the user's version, the application's id.
+_MAGIC, _HEAD_BYTES, _VERSION_AT, _APPLICATION_AT = b"SQLite format 3\0", 100, 60, 68
+_U32 = struct.Struct(">I")
+
+T = TypeVar("T")
+Query = Callable[[CheckedConnection], T]
+
+
+def require_ours(path: Path) -> None:
+    """Look at the file's head, and let SQLite touch nothing: opening it for writing would make it a WAL file."""
+    try:
+        with disk.opened(path) as fd:
+            head = os.pread(fd, _HEAD_BYTES, 0)
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error}", hint="Look at the disk of the store") from error
+    if head and (len(head) < _HEAD_BYTES or not head.startswith(_MAGIC)):
+        raise Corrupt(f"{path} is damaged or no metadata file: it begins with {head[:16]!r}", hint=RESTORE)
+    head = head or bytes(_HEAD_BYTES)  # an empty file is an empty database, of nobody's
+    (version,), (application,) = (_U32.unpack_from(head, at) for at in (_VERSION_AT, _APPLICATION_AT))
+    if application != APPLICATION_ID:
+        raise Corrupt(f"{path} has application id {application:#x}, expected {APPLICATION_ID:#x}", hint=RESTORE)
+    require_version(path, version)
+
+
+def require_version(path: Path, version: int) -> None:
+    """Raise Unsupported for a format that this code does not read."""
+    if not FIRST_VERSION <= version <= FORMAT_VERSION:
+        older = "Open the store with the version of pyspark-ledger that wrote it"
+        hint = "Upgrade pyspark-ledger" if version > FORMAT_VERSION else older
+        raise Unsupported(f"{path} has format {version}, this code reads {FORMAT_VERSION}", hint=hint)
+
+
+def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> int:
+    """Check all of a metadata file; the format that it has. Raises Corrupt.
+
+    `behind`: metadata that lack commits are what the caller wants. Of a file without checksums SQLite's own structure
+    is checked.
+    """
+    require_ours(path)
+    # Before the metadata: of a broker that commits meanwhile the metadata are then ahead.
+    number = None if behind else read_number(number_path(path))
+
+    def check(connection: CheckedConnection) -> int:
+        connection.execute("BEGIN")
+        version = version_of(connection)
+        require_version(path, version)
+        if version < FORMAT_VERSION:
+            require_whole(connection, path)
+            return version
+        require_sound(connection, path, tables)
+        commits, epoch = connection.execute("SELECT commits, epoch FROM store").fetchone()
+        if not behind:
+            require_not_behind(path, commits, epoch, number)
+        return version
+
+    return read_committed(path, check, damage_of)
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The format of an open file: the head of the file may lack what its log holds."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def read_committed(
+    path: Path, query: Query[T], told: Callable[[Path, sqlite3.Error | UnicodeDecodeError], Exception] = failure
+) -> T:
+    """Run a query on the last committed state; what SQLite raises becomes what `told` makes of it."""
+    connection = None
+    try:
+        try:
+            connection = _opened(path)
+            return query(connection)
+        except sqlite3.OperationalError:
+            if not _log_of(path).exists() or (connection is not None and connection.damage):
+                raise
+            if connection is not None:
+                connection.close()
+        with tempfile.TemporaryDirectory(prefix="ledger-view-") as scratch:
+            copy = Path(scratch) / path.name
+            for source, target in ((path, copy), (_log_of(path), _log_of(copy))):
+                shutil.copyfile(source, target)
+            connection = connect(copy)
+            return query(connection)
+    except SQLITE_ERRORS as error:
+        found = connection.damage if connection is not None else []
+        raise Corrupt(f"{path}: {found[0]}", hint=RESTORE) if found else told(path, error) from error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _opened(path: Path) -> CheckedConnection:
+    # Without a write-ahead log nobody writes, and SQLite would make one to look at the file.
+    mode = "mode=ro" if _log_of(path).exists() else "mode=ro&immutable=1"
+    return connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")

@@ -1,0 +1,79 @@
+"""Locations as users write them: a store's directory or a broker's address, and the check of a path's text.
+
+Rules
+- A given location goes before `LEDGER_STORE`, and `LEDGER_STORE` before `./ledger-store`. A directory is made absolute.
+- A path is measured and checked before a system call gets its text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.hidden_characters import require_encodable
+
+_CHARS_MAX = 4096  # PATH_MAX of Linux
+_SHOWN = 40
+
+
+def require_path(text: str, what: str) -> None:
+    """Refuse text that no path can be."""
+    if len(text) > _CHARS_MAX:
+        raise Refused(
+            f"{what} has {len(text)} characters, at most {_CHARS_MAX} are allowed; the first are {text[:_SHOWN]!r}",
+            hint="Correct the path",
+        )
+    require_encodable(text, what)
+    if "\0" in text:
+        raise Refused(f"{what} {text!r} has the character U+0000, which no path can have", hint="Correct the path")
+
+
+_HOST = re.compile(r"[A-Za-z0-9._~%:-]+")
+_SCHEMES = ("grpc://", "grpc+tcp://", "grpc+tls://", "grpc+unix://")
+
+
+def store_location(given: str | os.PathLike[str] | None = None) -> str:
+    """Return the store's location: `given`, else `LEDGER_STORE`, else `./ledger-store`. Directories become absolute."""
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise Refused(f"the store is {given!r}, expected a directory or a broker's address")
+    text = os.fspath(given) if given else os.environ.get("LEDGER_STORE") or "ledger-store"
+    text = text.removeprefix("file://")
+    require_path(text, "the store's location")
+    if "://" in text and "@" in urlsplit(text).netloc:
+        raise Refused(
+            "the store's address holds a user or a password, which is not shown here",
+            hint="Write grpc+tls://HOST:PORT, and name the token by reference",
+        )
+    if is_address(text):
+        _require_address(text)
+        return text
+    if "://" in text:
+        raise Refused(
+            f"store {text!r} is neither a directory of this host nor a broker's address",
+            hint=f"An address begins with {', '.join(_SCHEMES)}",
+        )
+    return str(Path(text).expanduser().absolute())
+
+
+def is_address(location: str) -> bool:
+    """Whether a location is a broker's address; else it is a directory."""
+    return location.startswith(_SCHEMES)
+
+
+def _require_address(text: str) -> None:
+    """Refuse an address that no connection can be made to."""
+    if text.startswith("grpc+unix://"):
+        return
+    try:
+        parts = urlsplit(text)
+        whole = _HOST.fullmatch(parts.hostname or "") is not None and bool(parts.port)
+    except ValueError:
+        whole = False
+    if not whole:
+        raise Refused(
+            f"the broker's address {text!r} has no host or no port that is a number",
+            hint="Write grpc://HOST:PORT or grpc+tls://HOST:PORT",
+        )

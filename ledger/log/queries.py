@@ -1,0 +1,365 @@
+"""Queries on one snapshot of a log: backlogs, read progress, how far a quota reaches, the log's end and description.
+
+Rows and bytes of a range of which some positions are skipped are counted entry by entry:
+
+    entry of       none skipped   some rows skipped                               whole skipped
+    counts rows    all            those that are left                             0
+    counts bytes   all            the share of its rows, at least an eighth       0
+
+Rules
+- Every answer follows from one snapshot and the arguments.
+- Entries that retention took are reported, never passed over in silence. A position that the log never had is an error.
+- An entry that delivers no row (the marker that closes a run) is never the head of a read. The head goes up to the
+  first entry with rows. A quota of rows takes entries without rows along.
+- A counted backlog leaves out entries that deliver no row, because every reader passes over them.
+- An estimated backlog reads nothing. Its entries come from positions alone, markers among them. A part of a segment has
+  its share of the segment's rows and bytes. Whole segments are exact in both.
+- With skipped positions, entries that count nothing go along with those before them, markers among them.
+- A limit of a batch therefore bounds the delivered rows and bytes, not those in between. It bounds the bytes that are
+  read to eight times as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pyspark_ledger.ledger.errors import DataLoss
+from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot, Slice, bytes_between
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.positions.bitset import Integers, members
+from pyspark_ledger.ledger.positions.position_set import PositionSet
+from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd, LedgerSegment
+from pyspark_ledger.ledger.protocol.reads import ReadProgress, SplitPart, SurveyedLog, TrimmedEntries
+from pyspark_ledger.ledger.segment.format import FRAME_BYTES
+
+
+class Backlog(NamedTuple):
+    """Entries, rows and bytes of a range."""
+
+    entries: int
+    rows: int
+    size_bytes: int
+
+
+def backlog(snapshot: LogSnapshot, left: PositionRange) -> Backlog:
+    """The entries that deliver rows, the rows, and the bytes as they lie in segments."""
+    if not left:
+        return Backlog(0, 0, 0)
+    _, rows, size = snapshot.measure(left)
+    return Backlog(sum(_delivering(part) for part in snapshot.slices(left)), rows, size)
+
+
+def estimated_backlog(snapshot: LogSnapshot, left: PositionRange) -> Backlog:
+    """Return the backlog of a range, estimated from counts and averages of segments."""
+    if not left:
+        return Backlog(0, 0, 0)
+    entries = rows = size = 0
+    for part in snapshot.slices(left):
+        count, held = part.end - part.first, part.segment
+        entries += count
+        rows += held.rows * count // held.entries
+        size += held.size_bytes * count // held.entries
+    return Backlog(entries, rows, size)
+
+
+def unacknowledged(
+    left_of: PositionSet, snapshot: LogSnapshot, left: PositionRange, all_of_it: Backlog, *, precise: bool = True
+) -> Backlog:
+    """Return the backlog of a range without these acknowledged positions, entry by entry and row by row.
+
+    Not `precise`: rows and bytes of an entry are its segment's average, and rows of entries are not looked at.
+    """
+    entries, rows, size = all_of_it
+    if not left:
+        return all_of_it
+    for part in snapshot.slices(left):
+        ledger_id, held = part.segment.ledger_id, part.segment
+        gone = members(left_of.words(ledger_id))
+        gone = gone[(gone >= part.first) & (gone < part.end)]
+        if not precise:
+            entries -= len(gone)
+            rows -= held.rows * len(gone) // held.entries
+            size -= held.size_bytes * len(gone) // held.entries
+            continue
+        index = held.index()
+        partly = left_of.rows(ledger_id)
+        partly = partly.selected((partly.entries >= part.first) & (partly.entries < part.end))
+        sizes = np.diff(index.row_ends[: part.end], prepend=part.segment.first_row)
+        entries -= int(np.count_nonzero(sizes[gone]))
+        rows -= int(sizes[gone].sum()) + int(sizes[partly.entries].sum()) - int(partly.left_counts().sum())
+        size -= int(index.lengths[gone].sum()) + FRAME_BYTES * len(gone)
+    return Backlog(entries, rows, max(size, 0))
+
+
+def _delivering(part: Slice) -> int:
+    ends = part.segment.index().row_ends[: part.end]
+    before = part.segment.first_row if part.first == 0 else int(ends[part.first - 1])
+    return int(np.count_nonzero(np.diff(ends[part.first :], prepend=before)))
+
+
+_LEAST_SHARE = 8
+
+
+class Head(NamedTuple):
+    """The first entry of which a row is left: its rows, bytes and time, and where it ends."""
+
+    rows: int
+    size_bytes: int
+    ms: int
+    end: Position
+
+
+class _Left(NamedTuple):
+    """Rows and bytes that count, of each entry of a slice."""
+
+    rows: Integers
+    sizes: Integers
+
+
+def measure_left(snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet) -> tuple[int, int, int]:
+    """Entries of which a row is left, rows, and bytes."""
+    entries = rows = size = 0
+    for part in snapshot.slices(range_) if range_ else ():
+        left = _left(part, skipped)
+        entries += int(np.count_nonzero(left.rows))
+        rows += int(left.rows.sum())
+        size += int(left.sizes.sum())
+    return entries, rows, size
+
+
+def head_left(snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet) -> Head | None:
+    """Return the head of a range without `skipped`; None if no row is left."""
+    for part in snapshot.slices(range_) if range_ else ():
+        left = _left(part, skipped)
+        held = np.flatnonzero(left.rows)
+        if len(held):
+            at = int(held[0])
+            end = Position(part.segment.ledger_id, part.first + at + 1)
+            size = int(left.sizes[: at + 1].sum())
+            return Head(int(left.rows[at]), size, int(part.segment.index().timestamps[part.first + at]), end)
+    return None
+
+
+def prefix_left(
+    snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet, rows: int, size_bytes: int
+) -> SplitPart:
+    """The longest beginning of a range with at most so many rows and bytes left; its counts are of what is left."""
+    entries, taken_rows, taken_bytes, reached = 0, 0, 0, range_.start
+    for part in snapshot.slices(range_) if range_ else ():
+        left = _left(part, skipped)
+        row_ends, size_ends = np.cumsum(left.rows), np.cumsum(left.sizes)
+        count = min(
+            int(np.searchsorted(row_ends, rows - taken_rows, side="right")),
+            int(np.searchsorted(size_ends, size_bytes - taken_bytes, side="right")),
+        )
+        if count:
+            entries += int(np.count_nonzero(left.rows[:count]))
+            taken_rows += int(row_ends[count - 1])
+            taken_bytes += int(size_ends[count - 1])
+            reached = Position(part.segment.ledger_id, part.first + count)
+        if count < part.end - part.first:
+            break
+    else:
+        reached = min(range_.end, snapshot.end) if range_ else reached
+    return SplitPart(PositionRange(range_.start, reached), entries, taken_rows, taken_bytes)
+
+
+def _left(part: Slice, skipped: PositionSet) -> _Left:
+    ledger_id, numbers = part.segment.ledger_id, np.arange(part.first, part.end)
+    whole = entry_sizes(part.segment)[part.first : part.end]
+    rows = np.where(skipped.contains_entries(ledger_id, numbers), 0, whole)
+    partly = skipped.rows(ledger_id)
+    partly = partly.selected((partly.entries >= part.first) & (partly.entries < part.end))
+    rows[partly.entries - part.first] = partly.left_counts()
+    sizes = part.segment.index().lengths[part.first : part.end].astype(np.int64) + FRAME_BYTES
+    # A marker has no rows, and counts as it lies there.
+    share = sizes * np.maximum(rows * _LEAST_SHARE, whole) // np.maximum(whole * _LEAST_SHARE, 1)
+    return _Left(rows, np.where(rows > 0, share, 0))
+
+
+Gone = Callable[[], Sequence[LedgerSegment]]
+"""The ledgers that were trimmed off a log, oldest first."""
+
+
+def reading_left(
+    snapshot: LogSnapshot, incarnation: str, reading: ReadProgress, gone: Gone, skipped: PositionSet | None = None
+) -> SurveyedLog:
+    """Return the state of the log, and what `reading` has left of it without `skipped`.
+
+    Raises DataLoss if `reading` is at a position that the log never had.
+    """
+    if reading.incarnation and reading.incarnation != incarnation:
+        reading = ReadProgress(count=reading.count)
+    begin, trimmed = _begin(snapshot, reading, gone)
+    stop = snapshot.end
+    if reading.until_ms is not None:
+        stop = snapshot.seek_time(reading.until_ms)
+    if reading.until is not None:
+        stop = min(stop, reading.until)
+    left = PositionRange(begin, stop)
+    entries, rows, size = _measured(snapshot, left, skipped) if left and reading.count else (0, 0, 0)
+    head_rows, head_bytes, head_ms = _head(snapshot, left, skipped) if rows else (0, 0, 0)
+    return SurveyedLog(
+        name=snapshot.name,
+        incarnation=incarnation,
+        start=snapshot.start,
+        end=snapshot.end,
+        begin=begin,
+        stop=stop,
+        entries=entries,
+        rows=rows,
+        size_bytes=size,
+        head_rows=head_rows,
+        head_bytes=head_bytes,
+        head_ms=head_ms,
+        last_publish_ms=snapshot.last_timestamp_ms(),
+        terminated=snapshot.terminated,
+        trimmed=trimmed,
+    )
+
+
+def prefix(snapshot: LogSnapshot, range_: PositionRange, rows: int, size_bytes: int) -> SplitPart:
+    """The longest beginning of the range with at most so many rows and bytes; it may be empty."""
+    entries, taken_rows, taken_bytes, reached = 0, 0, 0, range_.start
+    for part in snapshot.slices(range_):
+        count = min(_by_rows(part, rows - taken_rows), _by_bytes(part, size_bytes - taken_bytes))
+        if count:
+            entries += count
+            taken_rows += _rows_of(part, count)
+            taken_bytes += bytes_between(part.segment, part.first, part.first + count)
+            reached = Position(part.segment.ledger_id, part.first + count)
+        if count < part.end - part.first:
+            break
+    else:
+        reached = min(range_.end, snapshot.end) if range_ else reached
+    return SplitPart(PositionRange(range_.start, reached), entries, taken_rows, taken_bytes)
+
+
+def _begin(snapshot: LogSnapshot, reading: ReadProgress, gone: Gone) -> tuple[Position, TrimmedEntries | None]:
+    if reading.from_ms is not None:
+        return snapshot.seek_time(reading.from_ms), None
+    if reading.position is None or reading.position == EARLIEST:
+        return snapshot.start, None
+    if reading.position == LATEST:
+        return snapshot.end, None
+    if reading.position < snapshot.trimmed.position:
+        until = snapshot.trimmed.position if reading.until is None else min(reading.until, snapshot.trimmed.position)
+        lost = PositionRange(reading.position, until)
+        return snapshot.start, _trimmed(lost, gone()) if lost else None
+    if reading.position > snapshot.end:
+        raise DataLoss(
+            f"ledger {snapshot.name!r} ends at {snapshot.end}, the reader has read up to {reading.position}",
+            hint="The store was restored from an older copy, or the position is of another log: start with a new "
+            "checkpoint",
+        )
+    return reading.position, None
+
+
+def _trimmed(lost: PositionRange, gone: Sequence[LedgerSegment]) -> TrimmedEntries:
+    entries = rows = size = 0
+    for ledger in gone:
+        if lost.start.ledger_id <= ledger.ledger_id <= lost.end.ledger_id:
+            first = max(lost.start.entry_id, 0) if ledger.ledger_id == lost.start.ledger_id else 0
+            last = lost.end.entry_id if ledger.ledger_id == lost.end.ledger_id else ledger.entries
+            count = max(min(last, ledger.entries) - first, 0)
+            entries += count
+            rows += ledger.rows * count // max(ledger.entries, 1)
+            size += ledger.size_bytes * count // max(ledger.entries, 1)
+    # A log that was empty when it was last read has lost all that came since.
+    known = any(ledger.ledger_id == lost.start.ledger_id for ledger in gone) or (lost.start.ledger_id < 0 < len(gone))
+    return TrimmedEntries(lost, entries, rows, size, known)
+
+
+def _measured(snapshot: LogSnapshot, left: PositionRange, skipped: PositionSet | None) -> tuple[int, int, int]:
+    return measure_left(snapshot, left, skipped) if skipped else snapshot.measure(left)
+
+
+def _head(snapshot: LogSnapshot, left: PositionRange, skipped: PositionSet | None) -> tuple[int, int, int]:
+    """Rows, bytes and time of the first entry with rows; the bytes are those of what comes before it, too."""
+    if skipped:
+        head = head_left(snapshot, left, skipped)
+        return (0, 0, 0) if head is None else head[:3]
+    size = 0
+    for part in snapshot.slices(left):
+        index = part.segment.index()
+        before = _row_before(part)
+        entry = part.first + int(np.searchsorted(index.row_ends[part.first : part.end], before, side="right"))
+        if entry < part.end:
+            size += bytes_between(part.segment, part.first, entry + 1)
+            return int(index.row_ends[entry]) - before, size, int(index.timestamps[entry])
+        size += bytes_between(part.segment, part.first, part.end)
+    return 0, 0, 0
+
+
+def _by_rows(part: Slice, rows: int) -> int:
+    if rows < 0:
+        return 0
+    ends = part.segment.index().row_ends[part.first : part.end]
+    return int(np.searchsorted(ends, _row_before(part) + rows, side="right"))
+
+
+def _by_bytes(part: Slice, size_bytes: int) -> int:
+    index = part.segment.index()
+    offsets = index.offsets[part.first : part.end]
+    limit = int(offsets[0]) + size_bytes
+    count = int(np.searchsorted(offsets, limit, side="left"))
+    # The last of them begins within the limit; it may end beyond.
+    return count - 1 if count and index.end_offset(part.first + count - 1) > limit else count
+
+
+def _rows_of(part: Slice, count: int) -> int:
+    return int(part.segment.index().row_ends[part.first + count - 1]) - _row_before(part)
+
+
+def _row_before(part: Slice) -> int:
+    return int(part.segment.index().row_ends[part.first - 1]) if part.first else part.segment.first_row
+
+
+def log_end(snapshot: LogSnapshot, incarnation: str, since: Position | None) -> LedgerEnd:
+    """Return the end of the log, and the entries, rows and bytes after `since`."""
+    entries = rows = size = first_ms = 0
+    if since is not None and since < snapshot.end:
+        left = PositionRange(since, snapshot.end)
+        entries, rows, size = snapshot.measure(left)
+        first_ms = snapshot.first_timestamp_ms(left)
+    return LedgerEnd(
+        name=snapshot.name,
+        incarnation=incarnation,
+        start=snapshot.start,
+        end=snapshot.end,
+        rows_since=rows,
+        bytes_since=size,
+        entries_since=entries,
+        last_publish_ms=snapshot.last_timestamp_ms(),
+        terminated=snapshot.terminated,
+        first_publish_ms=first_ms,
+    )
+
+
+def log_description(
+    snapshot: LogSnapshot, incarnation: str, properties: Mapping[str, str], terminated: Position | None
+) -> LedgerDescription:
+    """Return the description of the log, segment by segment; the store adds cursors and schema."""
+    return LedgerDescription(
+        name=snapshot.name,
+        incarnation=incarnation,
+        start=snapshot.start,
+        end=snapshot.end,
+        entries=sum(segment.entries for segment in snapshot.segments),
+        size_bytes=sum(segment.size_bytes for segment in snapshot.segments),
+        rows=snapshot.rows,
+        last_publish_ms=snapshot.last_timestamp_ms(),
+        schema_version=-1,
+        segments=[
+            LedgerSegment(part.ledger_id, part.entries, part.size_bytes, part.rows, part.close_ms)
+            for part in snapshot.segments
+        ],
+        segment_count=len(snapshot.segments),
+        cursors=[],
+        properties=dict(properties),
+        terminated=terminated,
+    )

@@ -1,0 +1,415 @@
+"""The list of ledgers behind a managed ledger: the metadata record and the files, kept in step.
+
+Invariants
+- A file exists before the list names it. The list names a ledger before its first entry is written.
+- At most the last ledger of the list is open (close time 0); one found open at start was left by a broker that died:
+  it is recovered and sealed, and the log goes on in a new ledger, made at the first append.
+- A broker that was taken over may live and write on, until it looks at the epoch. What it writes must reach nobody: a
+  ledger that is still held by its writer is recovered from a copy, which takes the name.
+- Sealing puts entries, sizes, rows and the newest committed batches into the metadata in one transaction. An empty
+  ledger leaves the list instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.errors import NotFound, Refused
+from pyspark_ledger.ledger.log.deduplication import Deduplication, highest_of, sequences_in
+from pyspark_ledger.ledger.log.open_segment import OpenLedger
+from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy
+from pyspark_ledger.ledger.log.retention import TrimMark
+from pyspark_ledger.ledger.log.snapshot import LogSegment, LogSnapshot
+from pyspark_ledger.ledger.log.sync_pool import SyncCrew
+from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
+from pyspark_ledger.ledger.message.entry import parse_entry
+from pyspark_ledger.ledger.message.run_marker import CommittedBatch, closes_run, marker_summary
+from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
+from pyspark_ledger.ledger.metadata.records import KnownSequence, LedgerRecord, Metadata, SegmentRecord
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
+from pyspark_ledger.ledger.segment.format import FRAME_BYTES
+from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.segment.recovery import RecoveredSegment, recover_segment, seal_recovered
+from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, data_path, index_path
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
+from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalLedger, NoOffloader
+from pyspark_ledger.ledger.tiering.sealed_index import SealedIndex, entry_traits
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogContext:
+    """What every managed ledger of a store shares."""
+
+    store_id: str
+    epoch: int
+    directory: Path
+    metadata: Metadata
+    settings: Settings
+    clock: Clock
+    executor: Executor
+    crew: SyncCrew
+    sealed: Callable[[str], None]
+    """Told the name of a managed ledger that has just sealed a ledger; must not wait for anything."""
+    unlisted: Callable[[Collection[int]], None]
+    """Told the ids of ledgers that have just left the list, with or without their sidecar: deletes their files."""
+    offloader: Callable[[], LedgerOffloader] = NoOffloader
+    """Who keeps ledgers in object storage, at the moment."""
+    prefer_remote: Callable[[], bool] = lambda: False
+    """Whether a ledger that is there as well as here is read from there."""
+    chunks: ChunkTable = field(default_factory=ChunkTable)
+
+
+class LedgerList:
+    """The ledgers of one managed ledger, sealed ones and the metadata record that lists them all."""
+
+    def __init__(self, record: LedgerRecord, context: LogContext, deduplication: Deduplication | None = None) -> None:
+        self._record = record
+        self._context = context
+        self.name = record.name
+        self.incarnation = record.incarnation
+        self.refresh_policy()
+        self.trimmed = TrimMark.of(record.info, f"the record of {record.name!r}")
+        self.deduplication = deduplication
+        if deduplication is None and self.properties.get(DEDUPLICATION_ENABLED) == "true":
+            self.deduplication = Deduplication(context.metadata.sequences(record.name), context.clock)
+        self.committed = {batch.query: batch for batch in context.metadata.committed_batches(record.name)}
+        self._unsaved: dict[str, CommittedBatch] = {}
+        rows = {segment.ledger_id: segment for segment in context.metadata.segments(record.name)}
+        self._sealed = [
+            self._sealed_segment(
+                info.ledgerId,
+                info.entries,
+                info.size,
+                info.timestamp,
+                rows[info.ledgerId],
+                attempt=OffloadAttempt.of(info),
+            )
+            for info in record.info.ledgerInfo
+            if info.timestamp
+        ]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the record says beside its ledgers."""
+        return {pair.key: pair.value for pair in self._record.info.properties}
+
+    @property
+    def _is_synced(self) -> bool:
+        """Whether an entry is on the device before it is acknowledged. What is sealed always is."""
+        return self.properties.get(DURABILITY) != "os"
+
+    @property
+    def terminated(self) -> Position | None:
+        """The position of the last entry there will ever be, once the log is terminated."""
+        if not self._record.info.HasField("terminatedPosition"):
+            return None
+        last = self._record.info.terminatedPosition
+        return Position(last.ledgerId, last.entryId)
+
+    def refresh_policy(self) -> None:
+        """Go by the policy as the metadata states it at this moment."""
+        context = self._context
+        stated = context.metadata.policies.of_ledger(self.name)
+        self.policy = LedgerPolicy.of(self._record.info, *stated, context.settings)
+
+    @classmethod
+    def recover(cls, name: str, context: LogContext, deduplication: Deduplication | None = None) -> LedgerList:
+        """The list as the metadata has it; a ledger that a dead broker left open is recovered and sealed.
+
+        `deduplication` is what this broker knows already, if it opens the log again.
+        """
+        ledgers = cls(context.metadata.ledger(name), context, deduplication)
+        ledgers._seal_left_open()
+        return ledgers
+
+    def open_next(self, first_row: int) -> OpenLedger:
+        """A new ledger at the end of the list, durable and listed."""
+        context, policy = self._context, self.policy
+        ledger_id = context.metadata.allocate_ledger_id()
+        writer = SegmentWriter.create(
+            context.directory,
+            ledger_id,
+            store_id=context.store_id,
+            block_bytes=policy.block_bytes,
+            first_row=first_row,
+            sync=self._is_synced,
+            owner=self.incarnation,
+        )
+        info = self._info()
+        info.ledgerInfo.add(ledgerId=ledger_id)
+        now = context.clock()
+        log = OpenLedger(writer, now)
+        try:
+            self._save(info, SegmentRecord(ledger_id, policy.block_bytes, first_row, 0, 0, now))
+        except BaseException:
+            # Whether it is listed is not known: the file stays, small. The next start deletes what is not.
+            with suppress(OSError):
+                log.forget_unacknowledged()
+            log.let_go()
+            raise
+        return log
+
+    def seal(self, log: OpenLedger) -> None:
+        """Close the open ledger for good: file first, then the record; the committed batches go with it."""
+        sealed = log.seal()
+        self._close(log.ledger_id, sealed, log.index, log.created_ms)
+
+    def remember(self, batch: CommittedBatch) -> None:
+        """Keep a batch that was just committed; its marker is in the open ledger, the seal will record it."""
+        self.committed[batch.query] = batch
+        self._unsaved[batch.query] = batch
+
+    def snapshot(self, log: OpenLedger | None) -> LogSnapshot:
+        """What readers see."""
+        last = () if log is None else (log.segment(),)
+        return LogSnapshot(self.name, (*self._sealed, *last), self.trimmed, self.terminated is not None)
+
+    def trim(self, gone: Sequence[int]) -> None:
+        """Take the first ledgers, all sealed, off the list: their files are nobody's from now on."""
+        last = self._sealed[len(gone) - 1]
+        info = self._info()
+        kept = [ledger for ledger in info.ledgerInfo if ledger.ledgerId not in gone]
+        del info.ledgerInfo[:]
+        info.ledgerInfo.extend(kept)
+        mark = TrimMark(Position(last.ledger_id, last.entries), last.row_end)
+        mark.put(info)
+        self._save(info, None, trimmed_to=mark.position)
+        self.trimmed = mark
+        del self._sealed[: len(gone)]
+
+    def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalLedger | None:
+        """State a new attempt; what an earlier one may have left is unwanted from then on. None: it is complete."""
+        info = self._info()
+        listed = _listed(info, ledger_id, self.name)
+        before = OffloadAttempt.of(listed)
+        if before is not None and before.complete:
+            return None
+        if not listed.timestamp:
+            raise Refused(f"ledger {ledger_id} of {self.name!r} is open", hint="It is offloaded once it is sealed")
+        segment = next(segment for segment in self._sealed if segment.ledger_id == ledger_id)
+        kept = next(one for one in self._context.metadata.segments(self.name) if one.ledger_id == ledger_id)
+        attempt.put(listed)
+        self._save(info, None)
+        return LocalLedger(
+            self.name,
+            ledger_id,
+            segment.entries,
+            segment.size_bytes,
+            kept.file_bytes,
+            kept.block_bytes,
+            kept.created_ms,
+            segment.path,
+            segment.index,
+        )
+
+    def complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
+        """The objects of an attempt are whole; refused when it is not the ledger's newest any more."""
+        info = self._info()
+        listed = _listed(info, ledger_id, self.name)
+        stated = OffloadAttempt.of(listed)
+        if stated is None or stated.attempt != attempt:
+            found = "no attempt" if stated is None else f"attempt {stated.attempt}"
+            raise Refused(f"ledger {ledger_id} of {self.name!r} states {found}, {attempt} was to be completed")
+        if stated.complete:
+            return
+        done = stated.completed(max(self._context.clock(), 1))
+        done.put(listed)
+        self._save(info, None)
+        self._replace_attempt(ledger_id, done)
+
+    def delete_local(self, ledger_ids: Collection[int]) -> None:
+        """State that the local data of complete ledgers are gone: these files are nobody's from now on.
+
+        Their sidecars stay: a log is opened, measured and cut into parts without asking object storage.
+        """
+        info, done = self._info(), {}
+        for ledger_id in ledger_ids:
+            listed = _listed(info, ledger_id, self.name)
+            attempt = OffloadAttempt.of(listed)
+            if attempt is None or not attempt.complete:
+                raise Refused(
+                    f"ledger {ledger_id} of {self.name!r} is in no object storage: its local copy is the only"
+                )
+            done[ledger_id] = attempt.without_local()
+            done[ledger_id].put(listed)
+        self._save(info, None)
+        for ledger_id, attempt in done.items():
+            self._replace_attempt(ledger_id, attempt)
+
+    def terminate(self, last: Position) -> None:
+        """There is no entry after `last`, ever."""
+        info = self._info()
+        info.terminatedPosition.ledgerId, info.terminatedPosition.entryId = last.ledger_id, last.entry_id
+        self._save(info, None)
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace what the record says beside its ledgers."""
+        info = self._info()
+        del info.properties[:]
+        for key, value in sorted(properties.items()):
+            info.properties.add(key=key, value=value)
+        self._save(info, None)
+
+    def _replace_attempt(self, ledger_id: int, attempt: OffloadAttempt) -> None:
+        """Go by a new state of an attempt; what readers have of the old one stays good."""
+        context = self._context
+        for at, segment in enumerate(self._sealed):
+            if segment.ledger_id == ledger_id:
+                offloaded = OffloadedSegment(ledger_id, attempt, context.offloader, context.prefer_remote)
+                index = (
+                    segment.index.offloaded_to(offloaded) if isinstance(segment.index, SealedIndex) else segment.index
+                )
+                self._sealed[at] = replace(segment, index=index, offloaded=offloaded)
+
+    def _seal_left_open(self) -> None:
+        left = [info.ledgerId for info in self._record.info.ledgerInfo if not info.timestamp]
+        if not left:
+            return
+        (ledger_id,) = left
+        context = self._context
+        # The list was read before: what it names is not the ledger that a taker of the store writes now.
+        context.metadata.require_epoch(context.epoch)
+        kept = next(s for s in context.metadata.segments(self.name) if s.ledger_id == ledger_id)
+        path = data_path(context.directory, ledger_id)
+        if path.exists() and disk.take_from_writer(path, index_path(context.directory, ledger_id)):
+            _log.warning("%s is still held by a broker that lost the store: a copy of it is recovered", path)
+        recovered = recover_segment(
+            path,
+            ledger_id,
+            store_id=context.store_id,
+            block_bytes=kept.block_bytes,
+            first_row=kept.first_row,
+            describe=entry_traits,
+            synced=self._is_synced,
+        )
+        for batch in _batches_of(recovered, context.clock()):
+            self.remember(batch)
+        if self.deduplication is not None:
+            self.deduplication.learn(highest_of(sequences_in(path, recovered.index), context.clock()))
+        sealed, index = seal_recovered(recovered), recovered.index
+        del recovered  # it views the sidecar, and an error from here on would keep that open
+        self._close(ledger_id, sealed, index, kept.created_ms)
+
+    def _close(self, ledger_id: int, sealed: SealedSegment, index: EntryIndex, created_ms: int) -> None:
+        info = self._info()
+        listed = info.ledgerInfo[-1]
+        now = max(self._context.clock(), 1)
+        record = SegmentRecord(
+            ledger_id,
+            self.policy.block_bytes,
+            index.first_row,
+            sealed.row_end - index.first_row,
+            sealed.file_bytes,
+            created_ms,
+        )
+        if sealed.entries:
+            listed.entries, listed.size, listed.timestamp = sealed.entries, sealed.size_bytes, now
+            self._save(info, record, sequences=self._sequences())
+            self._sealed.append(self._sealed_segment(ledger_id, sealed.entries, sealed.size_bytes, now, record, index))
+            self._context.sealed(self.name)
+            return
+        del info.ledgerInfo[-1]
+        self._save(info, None)
+        self._context.unlisted([ledger_id])
+
+    def _info(self) -> ManagedLedgerInfo:
+        info = ManagedLedgerInfo()
+        info.CopyFrom(self._record.info)
+        return info
+
+    def _sequences(self) -> list[KnownSequence] | None:
+        """What de-duplication knows of the ledgers up to the one that is closed, to be saved with it."""
+        if self.deduplication is None:
+            return None
+        settings = self._context.settings
+        return self.deduplication.snapshot(
+            inactive_ms=settings.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000,
+            producers_max=settings.brokerDeduplicationMaxNumberOfProducers,
+        )
+
+    def _save(
+        self,
+        info: ManagedLedgerInfo,
+        segment: SegmentRecord | None,
+        *,
+        trimmed_to: Position | None = None,
+        sequences: list[KnownSequence] | None = None,
+    ) -> None:
+        forgotten = self._queries_over()
+        self._record = self._context.metadata.update_ledger(
+            self._record,
+            info,
+            segment=segment,
+            committed=list(self._unsaved.values()),
+            forgotten=forgotten,
+            trimmed_to=trimmed_to,
+            sequences=sequences,
+        )
+        self._unsaved.clear()
+        for query in forgotten:
+            del self.committed[query]
+
+    def _queries_over(self) -> list[str]:
+        """Batch writes that nobody can commit again: what they staged is swept by now. Else they would pile up."""
+        oldest = self._context.clock() - self._context.settings.stagingRetentionSeconds * 1000
+        return [batch.query for batch in self.committed.values() if batch.once and batch.committed_ms < oldest]
+
+    def _sealed_segment(
+        self,
+        ledger_id: int,
+        entries: int,
+        size: int,
+        close_ms: int,
+        record: SegmentRecord,
+        index: EntryIndex | None = None,
+        attempt: OffloadAttempt | None = None,
+    ) -> LogSegment:
+        path, context = data_path(self._context.directory, ledger_id), self._context
+        offloaded = None
+        if attempt is not None and attempt.complete:
+            offloaded = OffloadedSegment(ledger_id, attempt, context.offloader, context.prefer_remote)
+        source = SealedIndex(path, entries, record, context.store_id, index, offloaded)
+        return LogSegment(ledger_id, entries, record.first_row, record.rows, size, close_ms, path, source, offloaded)
+
+
+def _listed(info: ManagedLedgerInfo, ledger_id: int, name: str) -> ManagedLedgerInfo.LedgerInfo:
+    for listed in info.ledgerInfo:
+        if listed.ledgerId == ledger_id:
+            return listed
+    raise NotFound(f"{name!r} has no ledger {ledger_id} any more")
+
+
+def _batches_of(recovered: RecoveredSegment, now_ms: int) -> list[CommittedBatch]:
+    """The batches whose markers a recovered segment holds, oldest first."""
+    index, found = recovered.index, []
+    starts = np.concatenate(([index.first_row], index.row_ends[:-1])) if index.count else np.empty(0)
+    for entry_id in np.flatnonzero(index.row_ends == starts).tolist():
+        where = f"{recovered.path} entry {entry_id}"
+        metadata = parse_entry(_entry_at(recovered, entry_id), where).metadata
+        said = marker_summary(metadata, where) if closes_run(metadata) else None
+        if said is not None:
+            first = Position(recovered.ledger_id, entry_id - said.entries)
+            end = Position(recovered.ledger_id, entry_id + 1)
+            found.append(CommittedBatch(said.query, said.batch, first, end, said.entries, said.rows, now_ms))
+    return found
+
+
+def _entry_at(recovered: RecoveredSegment, entry_id: int) -> bytes:
+    index = recovered.index
+    with disk.opened(recovered.path) as fd:
+        return disk.read_exact(fd, int(index.lengths[entry_id]), int(index.offsets[entry_id]) + FRAME_BYTES)

@@ -1,0 +1,169 @@
+"""The chunked messages of a log, as far as its broker must know them: no cursor and no trim passes the first chunk of a
+message that is not finished.
+
+    first chunk ──── chunk ──── …  ──── last chunk      a span; a position inside it is moved back to its first chunk
+
+Rules
+- Only entries that deliver no row can be chunks but the last: those alone are parsed. For the rest of a message its id
+  is looked for in the bytes of the segment.
+- A message is given up when its producer has begun another, or when no chunk has come for ten minutes: one whose
+  producer died must not hold a log for ever.
+- A log is looked at from an hour before the ledger that was asked about: no message is longer on its way.
+- What lies in a segment whose file is not here any more is not looked at.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyspark_ledger.ledger.errors import Corrupt, NotFound
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot, Slice
+from pyspark_ledger.ledger.message.entry import is_marker, parse_entry
+from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
+from pyspark_ledger.ledger.segment.format import FRAME_BYTES
+
+GIVEN_UP_MS = 10 * 60 * 1000
+_LONGEST_MS = 60 * 60 * 1000
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    """A message of which the last chunk has not been seen."""
+
+    producer: str
+    first: Position
+    seen_ms: int
+
+
+class ChunkSpans:
+    """What is known of one log; it is looked at from where it was left. May be asked by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begin(Position(-1, 0))
+
+    def floor(self, snapshot: LogSnapshot, position: Position, now_ms: int) -> Position:
+        """The position, or the first chunk of the earliest message that begins before it and does not end before it."""
+        newest = snapshot.segments[-1].close_ms if snapshot.segments else now_ms
+        if position >= snapshot.end and newest and now_ms - newest > GIVEN_UP_MS:
+            return position  # what nobody has finished is given up
+        with self._lock:
+            self._look(snapshot, _first_to_look_at(snapshot, position))
+            for uuid, message in list(self._unfinished.items()):
+                if now_ms - message.seen_ms > GIVEN_UP_MS:
+                    del self._unfinished[uuid]
+            ending = self._firsts[bisect_left(self._lasts, position) :]
+            begun = [*ending, *(message.first for message in self._unfinished.values())]
+            return min([position, *(first for first in begun if first < position)])
+
+    def _begin(self, start: Position) -> None:
+        self._from = self._seen = start
+        self._unfinished: dict[str, _Unfinished] = {}
+        self._lasts: list[Position] = []
+        self._firsts: list[Position] = []
+
+    def _look(self, snapshot: LogSnapshot, first: Position) -> None:
+        if first < self._from or self._from.ledger_id < 0:
+            self._begin(first)
+        start = max(self._seen, snapshot.start)
+        for part in snapshot.slices(PositionRange(start, snapshot.end)) if start < snapshot.end else ():
+            self._look_at(part)
+        self._seen = max(start, snapshot.end)
+
+    def _look_at(self, part: Slice) -> None:
+        segment = part.segment
+        if not segment.path.exists():
+            return
+        try:
+            index = segment.index()
+            before = segment.first_row if part.first == 0 else int(index.row_ends[part.first - 1])
+            rowless = part.first + np.flatnonzero(np.diff(index.row_ends[part.first : part.end], prepend=before) == 0)
+            if not len(rowless) and not self._unfinished:
+                return
+            with segment.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                for number in self._wanted(data, part, rowless):
+                    start = int(index.offsets[number]) + FRAME_BYTES
+                    self._take(
+                        data[start : start + int(index.lengths[number])],
+                        Position(segment.ledger_id, number),
+                        int(index.timestamps[number]),
+                    )
+        except (FileNotFoundError, NotFound):
+            return
+
+    def _wanted(
+        self, data: mmap.mmap, part: Slice, rowless: np.ndarray[tuple[int], np.dtype[np.int64]]
+    ) -> Iterator[int]:
+        """The entries to parse: those without a row, and those that name a message that is not finished."""
+        offsets = part.segment.index().offsets[: part.segment.entries]
+        lengths = part.segment.index().lengths[: part.segment.entries]
+        stop = int(offsets[part.end - 1] + lengths[part.end - 1]) + FRAME_BYTES
+        named: dict[str, int] = {}
+        at = part.first
+        while at < part.end:
+            for uuid in self._unfinished.keys() - {uuid for uuid, number in named.items() if number >= at}:
+                found = data.find(uuid.encode(), int(offsets[at]), stop)
+                number = part.end if found < 0 else int(np.searchsorted(offsets, found, side="right")) - 1
+                named[uuid] = number
+            following = int(np.searchsorted(rowless, at))
+            candidates = [named[uuid] for uuid in self._unfinished]
+            candidates += [int(rowless[following])] if following < len(rowless) else []
+            at = min(candidates, default=part.end)
+            if at < part.end:
+                yield at
+            at += 1
+
+    def _take(self, entry: bytes, position: Position, stored_ms: int) -> None:
+        try:
+            metadata = parse_entry(entry, f"entry {position}").metadata
+        except Corrupt:
+            return  # whoever reads it says so
+        if metadata.num_chunks_from_msg <= 1 or is_marker(metadata):
+            return
+        self._take_chunk(metadata, position, stored_ms)
+
+    def _take_chunk(self, metadata: MessageMetadata, position: Position, stored_ms: int) -> None:
+        uuid, producer = metadata.uuid, metadata.producer_name
+        for other, message in list(self._unfinished.items()):
+            if message.producer == producer and other != uuid:
+                del self._unfinished[other]
+        known = self._unfinished.get(uuid)
+        if metadata.chunk_id == 0:
+            self._unfinished[uuid] = _Unfinished(producer, position, stored_ms)
+        elif known is not None and metadata.chunk_id == metadata.num_chunks_from_msg - 1:
+            del self._unfinished[uuid]
+            self._lasts.append(position)
+            self._firsts.append(known.first)
+        elif known is not None:
+            known.seen_ms = stored_ms
+
+
+def _first_to_look_at(snapshot: LogSnapshot, position: Position) -> Position:
+    """Where the messages begin that may go on at a position, as far as the list of ledgers tells."""
+    segments = snapshot.segments
+    at = next((i for i, one in enumerate(segments) if one.ledger_id >= position.ledger_id), max(len(segments) - 1, 0))
+    since = segments[at - 1].close_ms - _LONGEST_MS if at else 0
+    while at and segments[at - 1].close_ms >= since:
+        at -= 1
+    return Position(segments[at].ledger_id, 0) if segments else snapshot.start
+
+
+class ChunkTable:
+    """The chunked messages of all logs of a store."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logs: dict[str, ChunkSpans] = {}
+
+    def floor(self, snapshot: LogSnapshot, position: Position, now_ms: int) -> Position:
+        """How far a cursor or a trim of this log may come that is to come to `position`."""
+        with self._lock:
+            spans = self._logs.setdefault(snapshot.name, ChunkSpans())
+        return spans.floor(snapshot, position, now_ms)

@@ -1,0 +1,125 @@
+"""Rows as the payload of an entry: one Arrow IPC stream, schema first, complete in itself.
+
+Rules
+- Reading copies nothing: columns are views of the buffer they came in, unless they were compressed.
+- A stream that was cut between two of its messages reads like a shorter one. So the payload must be the whole
+  stream with its end mark and nothing behind it; the row count stands in the entry's metadata.
+- A schema's version is eight bytes big-endian, as Pulsar numbers the schemas of a topic.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import pyarrow as pa
+
+from pyspark_ledger.ledger.checksum import Buffer
+from pyspark_ledger.ledger.errors import Corrupt, Refused
+from pyspark_ledger.ledger.message.entry import ARROW_PROPERTY
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import KeyValue, MessageMetadata
+
+_VERSION = struct.Struct(">q")
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+def encode_rows(batches: Sequence[pa.RecordBatch], *, compression: Literal["lz4", "zstd"] | None = None) -> pa.Buffer:
+    """One stream of all batches, which share a schema; raises Refused when there is none or they differ."""
+    if not batches:
+        raise Refused("no record batch was given, a stream of rows needs at least one for its schema")
+    schema = batches[0].schema
+    for number, batch in enumerate(batches):
+        if not batch.schema.equals(schema):
+            raise Refused(
+                f"record batch {number} has the columns {_columns(batch.schema)}, the first has {_columns(schema)}"
+            )
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def decode_rows(
+    payload: Buffer, where: str = "an Arrow payload", wanted: Callable[[str], bool] | None = None
+) -> list[pa.RecordBatch]:
+    """The batches of a stream, as views of `payload`; raises Corrupt naming `where`.
+
+    `wanted` says of a column whether it is; others are neither inflated nor looked at.
+    """
+    buffer = pa.py_buffer(payload)
+    if bytes(buffer[-len(_END) :]) != _END:
+        raise Corrupt(f"{where} of {buffer.size} bytes does not end as a stream of rows ends ({_END.hex()})")
+    source = pa.BufferReader(buffer)
+    try:
+        with pa.ipc.open_stream(source) as reader:
+            names = reader.schema.names
+            left_out = wanted is not None and not all(map(wanted, names))
+            batches = [] if left_out else list(reader)
+        if left_out and wanted is not None:
+            included = [number for number, name in enumerate(names) if wanted(name)]
+            source = pa.BufferReader(buffer)
+            batches = _some_columns(source, included)
+        for batch in batches:
+            batch.validate()
+    except (pa.ArrowException, OSError) as wrong:
+        raise Corrupt(f"{where} of {buffer.size} bytes is no stream of rows: {wrong}") from wrong
+    if source.tell() != buffer.size:
+        raise Corrupt(f"{where} is a stream of rows that ends at byte {source.tell()} of {buffer.size}")
+    return batches
+
+
+def leading_schema(begin: Buffer) -> pa.Schema | None:
+    """The schema of a stream of which only the beginning is there; None when that does not end in it."""
+    try:
+        return pa.ipc.read_schema(pa.BufferReader(pa.py_buffer(begin)))
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+
+
+def _some_columns(source: pa.BufferReader, included: list[int]) -> list[pa.RecordBatch]:
+    """The batches with these columns. To Arrow no column means all of them: then one is read for its length."""
+    with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=included or [0])) as reader:
+        return list(reader)
+
+
+def arrow_metadata(
+    producer: str,
+    sequence_id: int,
+    publish_time_ms: int,
+    rows: int,
+    schema_version: int,
+    txn: tuple[int, int] | None = None,
+) -> MessageMetadata:
+    """The metadata of an entry of rows; `txn` is the run's id, most significant half first, both unsigned."""
+    metadata = MessageMetadata(
+        producer_name=producer,
+        sequence_id=sequence_id,
+        publish_time=publish_time_ms,
+        properties=[KeyValue(key=ARROW_PROPERTY, value=str(rows))],
+        schema_version=version_bytes(schema_version),
+    )
+    if txn is not None:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = txn
+    return metadata
+
+
+def version_bytes(version: int) -> bytes:
+    """A schema version as messages state it."""
+    return _VERSION.pack(version)
+
+
+def schema_version_of(metadata: MessageMetadata, where: str) -> int | None:
+    """The version of the registered schema, None when the entry names none; raises Corrupt."""
+    if not metadata.HasField("schema_version"):
+        return None
+    if len(metadata.schema_version) != _VERSION.size:
+        raise Corrupt(f"{where} has a schema version of {len(metadata.schema_version)} bytes, expected 8")
+    (version,) = _VERSION.unpack(metadata.schema_version)
+    return int(version)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

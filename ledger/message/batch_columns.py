@@ -1,0 +1,163 @@
+"""The messages of many batches as Arrow columns, without a Python object per message.
+
+Rules
+- `columns_of` takes the batches that `ledger.message.batch_scanner` finds sound, and says which. For every other entry
+  `ledger.message.batch_decoder` decides what it is or how it is refused: there is no second opinion here, and no error.
+- Values, keys and properties are cut out of the inflated batches by Arrow, all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.message.batch_scanner import ROOM, Integers, MessagePlaces, pairs, walk
+from pyspark_ledger.ledger.message.byte_ranges import Bytes, cut
+from pyspark_ledger.ledger.message.compression import decompress
+from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker
+
+_PROPERTIES = pa.map_(pa.string(), pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class MessageColumns:
+    """Messages of entries, in order. `owner` is the entry of each; an event time of 0 is none."""
+
+    owner: Integers
+    batch_index: Integers
+    values: pa.Array
+    keys: pa.Array
+    event_times: Integers
+    publish_times: Integers
+    properties: pa.Array
+    sequence_ids: Integers
+    ordering_keys: pa.Array
+
+
+def may_be_columns(entry: ParsedEntry) -> bool:
+    """Whether an entry is a batch of messages that anybody may read."""
+    metadata = entry.metadata
+    return (
+        metadata.num_messages_in_batch > 0
+        and metadata.HasField("num_messages_in_batch")
+        and not metadata.encryption_keys
+        and metadata.num_chunks_from_msg <= 1
+        and not is_marker(metadata)
+        and not is_arrow(metadata)
+        and _is_text(metadata.producer_name)
+    )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)  # the runtime hands out what is no UTF-8 as bytes
+
+
+def columns_of(entries: Sequence[ParsedEntry]) -> tuple[MessageColumns | None, list[bool]]:
+    """The messages of those entries that could be taken, and for each entry whether it was; None when none was."""
+    inflated = [_inflated(entry) for entry in entries]
+    chosen = [number for number, payload in enumerate(inflated) if payload is not None]
+    taken = [False] * len(entries)
+    if not chosen:
+        return None, taken
+    data = np.frombuffer(b"".join([*(inflated[number] or b"" for number in chosen), bytes(ROOM)]), dtype=np.uint8)
+    sizes = np.fromiter((len(inflated[number] or b"") for number in chosen), np.int64, len(chosen))
+    counts = np.fromiter((entries[number].metadata.num_messages_in_batch for number in chosen), np.int64, len(chosen))
+    ends = np.cumsum(sizes)
+    places = walk(data, ends - sizes, ends, counts)
+    columns = _columns(data, places, np.array(chosen), [entries[number] for number in chosen])
+    if columns is None:
+        return None, taken
+    for number in np.flatnonzero(places.sound).tolist():
+        taken[chosen[number]] = True
+    return columns, taken
+
+
+def _inflated(entry: ParsedEntry) -> memoryview | None:
+    """The bytes of a batch; None for what is no batch or cannot be inflated, or cannot hold what it states."""
+    if not may_be_columns(entry):
+        return None
+    metadata = entry.metadata
+    try:
+        payload = decompress(metadata.compression, entry.payload, metadata.uncompressed_size, "", framed=True)
+    except LedgerError:
+        return None  # it is inflated again by `pulsar_payload`, which tells where it is and what is wrong
+    # A message has at least its size, and the two bytes that state the length of its value.
+    return payload if len(payload) >= 6 * metadata.num_messages_in_batch else None
+
+
+def _columns(
+    data: Bytes, places: MessagePlaces, chosen: Integers, entries: Sequence[ParsedEntry]
+) -> MessageColumns | None:
+    """The columns of all sound batches; `places.sound` is told of what turns out only here."""
+    names = _Properties(data, places)
+    places.sound[places.owner[names.owner[~names.sound]]] = False
+    kept = np.flatnonzero(places.sound[places.owner])
+    if not len(kept):
+        return None
+    owner = places.owner[kept]
+    keys = cut(data, places.key_start[kept], places.key_end[kept], places.key_start[kept] < 0)
+    try:
+        text = keys.view(pa.string())
+        text.validate(full=True)
+        properties = names.column(kept)
+    except pa.ArrowInvalid:
+        return None  # a text that is no UTF-8: `pulsar_payload` finds and names it
+    stated, numbered = places.event_time[kept], places.sequence[kept]
+    publish, event, sequence = (
+        np.fromiter((getattr(entry.metadata, field) for entry in entries), np.uint64, len(entries)).astype(np.int64)
+        for field in ("publish_time", "event_time", "sequence_id")
+    )
+    ordering = places.ordering_start[kept], places.ordering_end[kept]
+    return MessageColumns(
+        chosen[owner],
+        places.number[kept],
+        cut(data, places.value_start[kept], places.value_end[kept], places.null[kept]),
+        text,
+        np.where(stated < 0, event[owner], stated),
+        publish[owner],
+        properties,
+        np.where(numbered < 0, sequence[owner], numbered),
+        cut(data, *ordering, ordering[0] < 0),
+    )
+
+
+class _Properties:
+    """The properties of all messages."""
+
+    def __init__(self, data: Bytes, places: MessagePlaces) -> None:
+        self._data, self._count = data, len(places.owner)
+        self._start, self._end = places.property_start, places.property_end
+        known = places.sound[places.owner[places.property_owner]]
+        self.owner = places.property_owner[known]
+        self._start, self._end = self._start[known], self._end[known]
+        self._key, self._key_end, self._value, self.sound = pairs(data, self._start, self._end)
+
+    def column(self, kept: Integers) -> pa.Array:
+        """The properties of the messages `kept`; raises ArrowInvalid for a text that is no UTF-8."""
+        new = np.full(self._count, -1, dtype=np.int64)
+        new[kept] = np.arange(len(kept))
+        mine = new[self.owner] >= 0
+        owner, key, key_end = new[self.owner[mine]], self._key[mine], self._key_end[mine]
+        nothing = np.zeros(len(owner), dtype=np.bool_)
+        keys = cut(self._data, key, key_end, nothing).view(pa.string())
+        values = cut(self._data, self._value[mine], self._end[mine], nothing).view(pa.string())
+        keys.validate(full=True)
+        values.validate(full=True)
+        counts = np.bincount(owner, minlength=len(kept))
+        if len(owner) and counts.max() > 1:
+            _require_different(owner, keys, int(counts.max()))
+        offsets = np.zeros(len(kept) + 1, dtype=np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
+
+
+def _require_different(owner: Integers, keys: pa.Array, most: int) -> None:
+    """Of a key that a message states twice the last value counts: rare, and left to `pulsar_payload`."""
+    codes = keys.dictionary_encode().indices.to_numpy()
+    for apart in range(1, most):
+        if ((owner[apart:] == owner[:-apart]) & (codes[apart:] == codes[:-apart])).any():
+            raise pa.ArrowInvalid("a property is stated twice")

@@ -1,0 +1,251 @@
+"""The messages in an entry that a Pulsar client wrote: one, or a batch.
+
+    batch:  size u32  SingleMessageMetadata  value …     as many times as field 11 of the entry's metadata says
+
+Rules
+- A message of a batch has its own key, ordering key, properties and null mark, and of the entry's only what
+  it does not say itself (event time, sequence id). An item that was compacted out delivers nothing and keeps
+  its index.
+- A value is a view of the entry, or of what was inflated from it. Null (a tombstone) is not empty.
+- Encrypted entries are refused naming the keys, unless `ledger.message.encryption` opened them. Markers hold nothing.
+- A chunk is a part of a message. `ChunkAssembler` gives the whole, which stands where its last chunk stands.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from pyspark_ledger.ledger.errors import Corrupt, Refused, Unsupported
+from pyspark_ledger.ledger.message.compression import NONE, UNCOMPRESSED_BYTES_MAX, decompress
+from pyspark_ledger.ledger.message.entry import BrokerStamp, ParsedEntry, is_arrow, is_marker, parse_message
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata, SingleMessageMetadata
+
+_U32 = struct.Struct(">I")
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What a reader gets. Times are milliseconds since the epoch, an event time of 0 is none.
+
+    `batch_index` is -1 for a message that was not batched. `key` is the key as its text on the wire, which is
+    base64 when `key_is_base64`. `broker_time` and `index` are those of the broker's stamp, None where it has none.
+    """
+
+    batch_index: int
+    key: str | None
+    value: memoryview | None
+    properties: dict[str, str]
+    event_time: int
+    publish_time: int
+    producer: str
+    sequence_id: int
+    ordering_key: bytes | None
+    key_is_base64: bool
+    schema_version: bytes | None
+    broker_time: int | None
+    index: int | None
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        """The key as bytes; raises Corrupt when it says that it is base64 and is not."""
+        if self.key is None:
+            return None
+        if not self.key_is_base64:
+            return self.key.encode()
+        try:
+            return base64.b64decode(self.key, validate=True)
+        except (binascii.Error, ValueError) as wrong:
+            raise Corrupt(f"key {self.key!r} is marked as base64 and is not: {wrong}") from wrong
+
+
+def decode_messages(parsed: ParsedEntry, where: str, *, max_bytes: int = UNCOMPRESSED_BYTES_MAX) -> list[Message]:
+    """The messages of an entry, in order; none for a marker.
+
+    Raises Unsupported for what cannot be read here (encryption, chunks, an unknown compression, more than
+    `max_bytes` once inflated) and Corrupt for bytes that disagree; each names `where`.
+    """
+    metadata = parsed.metadata
+    if is_marker(metadata):
+        return []
+    _require_clear(metadata, where)
+    _require_messages(metadata, where)
+    payload = parsed.payload
+    if metadata.compression != NONE:
+        size = metadata.uncompressed_size
+        payload = decompress(metadata.compression, payload, size, where, max_bytes=max_bytes)
+    if metadata.HasField("num_messages_in_batch"):
+        return list(_batch(parsed.stamp, metadata, payload, where))
+    return [_single(parsed.stamp, metadata, payload, where)]
+
+
+def _require_clear(metadata: MessageMetadata, where: str) -> None:
+    if metadata.encryption_keys:
+        names = ", ".join(repr(key.key) for key in metadata.encryption_keys)
+        raise Unsupported(
+            f"{where} is encrypted with key {names}, which is not read",
+            hint="A read of a bucket takes the private key (option 'cryptoKeys'), and so does a Pulsar client",
+        )
+
+
+def _require_messages(metadata: MessageMetadata, where: str) -> None:
+    if is_arrow(metadata):
+        raise Refused(f"{where} holds Arrow rows, expected Pulsar messages")
+    if metadata.num_chunks_from_msg > 1:
+        raise Unsupported(
+            f"{where} is chunk {metadata.chunk_id} of {metadata.num_chunks_from_msg} of message "
+            f"{metadata.uuid!r}, a part is not delivered",
+            hint="Assemble the chunks first",
+        )
+
+
+def _text(value: str | bytes, where: str) -> str:
+    """A text of the metadata. The runtime hands out what is no UTF-8 as bytes."""
+    if isinstance(value, str):
+        return value
+    raise Corrupt(f"{where} has a text in its metadata that is no UTF-8: {value[:40]!r}")
+
+
+def _key(message: MessageMetadata | SingleMessageMetadata, where: str) -> str | None:
+    return _text(message.partition_key, where) if message.HasField("partition_key") else None
+
+
+def _properties(message: MessageMetadata | SingleMessageMetadata, where: str) -> dict[str, str]:
+    return {_text(pair.key, where): _text(pair.value, where) for pair in message.properties}
+
+
+def _single(stamp: BrokerStamp | None, metadata: MessageMetadata, payload: memoryview, where: str) -> Message:
+    return Message(
+        -1,
+        _key(metadata, where),
+        None if metadata.null_value else payload,
+        _properties(metadata, where),
+        metadata.event_time,
+        metadata.publish_time,
+        _text(metadata.producer_name, where),
+        metadata.sequence_id,
+        metadata.ordering_key if metadata.HasField("ordering_key") else None,
+        metadata.partition_key_b64_encoded,
+        metadata.schema_version if metadata.HasField("schema_version") else None,
+        (stamp.timestamp_ms or None) if stamp else None,
+        stamp.row_end - 1 if stamp and stamp.row_end else None,
+    )
+
+
+def _batch(stamp: BrokerStamp | None, metadata: MessageMetadata, payload: memoryview, where: str) -> Iterator[Message]:
+    count, size = metadata.num_messages_in_batch, len(payload)
+    if count < 1:
+        raise Corrupt(f"{where} is a batch of {count} messages, expected at least 1")
+    publish_time, producer = metadata.publish_time, _text(metadata.producer_name, where)
+    schema_version = metadata.schema_version if metadata.HasField("schema_version") else None
+    broker_time = (stamp.timestamp_ms or None) if stamp else None
+    first = stamp.row_end - count if stamp and stamp.row_end >= count else None
+    at = 0
+    for number in range(count):
+        item, start, at = _item(payload, at, number, count, where)
+        if item.compacted_out:
+            continue
+        yield Message(
+            number,
+            _key(item, where),
+            None if item.null_value else payload[start:at],
+            _properties(item, where),
+            item.event_time if item.HasField("event_time") else metadata.event_time,
+            publish_time,
+            producer,
+            item.sequence_id if item.HasField("sequence_id") else metadata.sequence_id,
+            item.ordering_key if item.HasField("ordering_key") else None,
+            item.partition_key_b64_encoded,
+            schema_version,
+            broker_time,
+            None if first is None else first + number,
+        )
+    if at != size:
+        raise Corrupt(f"{where}: the {count} messages of the batch end at byte {at} of {size}")
+
+
+def _item(payload: memoryview, at: int, number: int, count: int, where: str) -> tuple[SingleMessageMetadata, int, int]:
+    """The metadata of one item of a batch, and where its value begins and ends."""
+    if at + 4 > len(payload):
+        raise Corrupt(f"{where}: the batch of {count} ends at byte {len(payload)}, message {number} is at {at}")
+    (size,) = _U32.unpack_from(payload, at)
+    item, start = parse_message(SingleMessageMetadata, payload, at + 4, size, where)
+    end = start + item.payload_size
+    if not start <= end <= len(payload):
+        raise Corrupt(
+            f"{where}: message {number} of {count} states {item.payload_size} bytes at byte {start}, "
+            f"{len(payload) - start} are left"
+        )
+    return item, start, end
+
+
+class ChunkAssembler:
+    """Makes whole messages of their chunks, which may stand between those of other messages.
+
+    As a Pulsar consumer does: a first chunk begins a message anew, a chunk that was there already is passed
+    over, and a message of which a chunk is missing is never delivered. Holds at most `max_bytes` of parts.
+    """
+
+    def __init__(self, *, max_bytes: int = UNCOMPRESSED_BYTES_MAX) -> None:
+        self._max_bytes = max_bytes
+        self._parts: dict[tuple[str, str], list[memoryview]] = {}
+        self._held = 0
+
+    @property
+    def pending(self) -> int:
+        """Messages that were begun and not completed."""
+        return len(self._parts)
+
+    def add(self, parsed: ParsedEntry, where: str) -> ParsedEntry | None:
+        """The whole message as an entry when this was its last chunk, else None.
+
+        An entry that is no chunk comes back as it is. Raises Corrupt for a chunk that disagrees with its own
+        message, Unsupported when parts that wait exceed `max_bytes`.
+        """
+        metadata = parsed.metadata
+        count, number = metadata.num_chunks_from_msg, metadata.chunk_id
+        if count <= 1 or is_marker(metadata):
+            return parsed
+        _require_clear(metadata, where)  # each chunk is encrypted by itself, so together they are nothing
+        if not 0 <= number < count:
+            raise Corrupt(f"{where} is chunk {number} of {count} of message {metadata.uuid!r}")
+        key = (metadata.producer_name, metadata.uuid)
+        parts = self._parts.get(key, [])
+        known = [] if number == 0 else parts
+        if number < len(known) or (number and not known):
+            return None
+        if number > len(known):
+            self._drop(key)
+            return None
+        self._require_room(key, parts if number == 0 else [], parsed.payload, where)
+        if number == 0:
+            self._drop(key)
+        self._parts.setdefault(key, []).append(parsed.payload)
+        self._held += len(parsed.payload)
+        return self._whole(key, parsed, where) if number == count - 1 else None
+
+    def _require_room(self, key: tuple[str, str], replaced: list[memoryview], payload: memoryview, where: str) -> None:
+        held = self._held - sum(len(part) for part in replaced) + len(payload)
+        if held > self._max_bytes:
+            raise Unsupported(
+                f"{where} brings the chunks of {len(self._parts.keys() | {key})} unfinished messages to "
+                f"{held} bytes, at most {self._max_bytes} are held"
+            )
+
+    def _whole(self, key: tuple[str, str], last: ParsedEntry, where: str) -> ParsedEntry:
+        payload = b"".join(self._parts[key])
+        self._drop(key)
+        stated = last.metadata.total_chunk_msg_size
+        if len(payload) != stated:
+            raise Corrupt(f"{where}: the chunks of message {key[1]!r} hold {len(payload)} bytes, stated {stated}")
+        metadata = MessageMetadata()
+        metadata.CopyFrom(last.metadata)
+        for field in ("num_chunks_from_msg", "chunk_id", "total_chunk_msg_size"):
+            metadata.ClearField(field)
+        return ParsedEntry(last.stamp, metadata, memoryview(payload))
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._held -= sum(len(part) for part in self._parts.pop(key, ()))

@@ -1,0 +1,438 @@
+"""Entries of messages, as Apache Pulsar's Java client builds them: one message, or a batch. Pure.
+
+    batch:  size u32  SingleMessageMetadata  value …     the inverse of ledger.message.batch_decoder
+
+Rules
+- A batch of one message is written as a single message: field 11 is present from two on, as in Pulsar's client.
+- The entry's metadata takes key, ordering key and schema version from the first message, its sequence id is the first's
+  and `highest_sequence_id` the last's. The size before compression is stated in single messages always, in batches
+  only when they are compressed.
+- A key of bytes stands as base64 text with field 17 (6) true; beside a key of text that field stands too, as false.
+- Messages without properties and ordering keys are laid out by columns: no Python runs per message. Both ways give the
+  same bytes, those of protobuf with fields in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import operator
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import SupportsIndex
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pyspark_ledger.ledger.checksum import Buffer
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.message.compression import NONE, compress
+from pyspark_ledger.ledger.message.entry import ARROW_PROPERTY, encode_entry
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata, SingleMessageMetadata
+
+_U32 = struct.Struct(">I")
+_INT32_MAX = 2**31 - 1
+_VARINT_BITS = 7
+# Tags of SingleMessageMetadata, in the order in which they stand.
+_KEY, _SIZE, _EVENT_TIME, _KEY_B64, _SEQUENCE, _NULL = 0x12, 0x18, 0x28, 0x30, 0x40, 0x48
+
+_Bytes = npt.NDArray[np.uint8]
+_Mask = npt.NDArray[np.bool_]
+_Numbers = npt.NDArray[np.uint64]
+
+
+class OutgoingMessage(msgspec.Struct, frozen=True):
+    """A message as a producer gives it. A value of None is a tombstone; an event time of 0 is none."""
+
+    value: bytes | None
+    sequence_id: int
+    key: str | bytes | None = None
+    properties: Mapping[str, str] = {}
+    event_time_ms: int = 0
+    ordering_key: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """What batching counts: bytes of the value."""
+        return len(self.value) if self.value is not None else 0
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """What all entries of a producer share. `compression` is one of Pulsar's numbers."""
+
+    producer: str
+    compression: int = NONE
+    schema_version: bytes | None = None
+
+
+def encode_messages(envelope: Envelope, messages: Sequence[OutgoingMessage], publish_time_ms: int) -> list[Buffer]:
+    """The entry of these messages, in its buffers: a batch, or of one message a single one."""
+    if not messages:
+        raise Refused("an entry of no message was asked for", hint="Give at least one message")
+    first = messages[0]
+    if len(messages) == 1:
+        return _single(envelope, first, publish_time_ms)
+    if any(message.properties or message.ordering_key is not None for message in messages):
+        payload: Buffer = b"".join(_item(message) for message in messages)
+    else:
+        payload = _plain(messages)
+    metadata = _metadata(envelope, first.sequence_id, publish_time_ms, first.key)
+    if first.ordering_key is not None:
+        metadata.ordering_key = first.ordering_key
+    return _batch(envelope, metadata, payload, len(messages), messages[-1].sequence_id)
+
+
+def encode_columns(
+    envelope: Envelope,
+    values: pa.Array,
+    first_sequence_id: int,
+    publish_time_ms: int,
+    *,
+    keys: pa.Array | None = None,
+    event_times_ms: pa.Array | None = None,
+    max_messages: int = 1000,
+    max_bytes: int = 128 * 1024,
+) -> Iterator[tuple[list[Buffer], int]]:
+    """The entries of many messages given as columns, in order, each with its count of messages.
+
+    `values` is binary or text, null where a message is a tombstone; `keys` is binary or text; `event_times_ms` counts
+    from 1970. A batch takes as many messages as fit `max_bytes` of values, and at least one.
+    """
+    values = _as_binary(values, "values")
+    text_keys, is_base64 = _text_keys(keys)
+    times = _times(event_times_ms, len(values))
+    sequence_ids = np.arange(first_sequence_id, first_sequence_id + len(values), dtype=np.uint64)
+    edges = batch_edges(_lengths(values), max_messages, max_bytes)
+    data, offsets = _items(values, sequence_ids, text_keys, times, is_base64=is_base64)
+    for start, end in pairwise(edges):
+        key = None if text_keys is None or not text_keys[start].is_valid else text_keys[start].as_py().decode()
+        sequence_id = int(sequence_ids[start])
+        metadata = _metadata(envelope, sequence_id, publish_time_ms, key, is_base64=is_base64)
+        if end - start == 1:
+            value = values[start].as_py()
+            if times[start]:
+                metadata.event_time = int(times[start])
+            yield _finish_single(envelope, metadata, value), 1
+        else:
+            payload = data[int(offsets[start]) : int(offsets[end])]
+            yield _batch(envelope, metadata, payload, end - start, sequence_id + end - start - 1), end - start
+
+
+def batch_edges(sizes: npt.NDArray[np.int64], max_messages: int, max_bytes: int) -> list[int]:
+    """Where messages of these sizes are cut into batches: batch i is `[edges[i], edges[i + 1])`."""
+    ends = np.cumsum(sizes)
+    edges, at, before = [0], 0, 0
+    while at < len(sizes):
+        fits = int(np.searchsorted(ends, before + max_bytes, side="right"))
+        at = min(max(fits, at + 1), at + max_messages)
+        before = int(ends[at - 1])
+        edges.append(at)
+    return edges
+
+
+def require_message(message: OutgoingMessage, entry_bytes_max: int) -> int:
+    """Refuse what no entry can hold or protobuf cannot say, naming the part; `entry_bytes_max` is the ledger's.
+
+    Answers the most bytes that the message may take of an entry.
+    """
+    if not isinstance(message.value, bytes | None):
+        raise Refused(f"a message's value is {type(message.value).__name__}, expected bytes or None")
+    if not isinstance(message.key, str | bytes | None):
+        raise Refused(f"a message's key is {type(message.key).__name__}, expected str, bytes or None")
+    if not isinstance(message.ordering_key, bytes | None):
+        raise Refused(f"a message's ordering key is {type(message.ordering_key).__name__}, expected bytes or None")
+    _require_number(message.event_time_ms, "event time", "milliseconds since 1970")
+    _require_number(message.sequence_id, "sequence id", "a number from 0 to 2^63-1")
+    if isinstance(message.key, str):
+        _require_text(message.key, "key")
+    if not isinstance(message.properties, Mapping):
+        raise Refused(f"a message's properties are {type(message.properties).__name__}, expected a mapping of text")
+    given: Iterable[tuple[object, object]] = message.properties.items()
+    for name, value in given:
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise Refused(f"property {name!r} of a message is {value!r}, expected text")
+        _require_text(name + value, "property")
+        if name == ARROW_PROPERTY:
+            raise Refused(f"property {name!r} is what marks rows of Arrow", hint="Choose another name")
+    around = sum(4 * (len(name) + len(value)) + 20 for name, value in message.properties.items())
+    key_bytes = 0 if message.key is None else len(message.key)
+    return _require_size(
+        _bytes_around(message.size, key_bytes) + len(message.ordering_key or b"") + around, entry_bytes_max
+    )
+
+
+def _require_number(value: object, what: str, expected: str) -> None:
+    if not isinstance(value, SupportsIndex) or not 0 <= operator.index(value) < 2**63:
+        raise Refused(f"a message's {what} is {value!r}, expected {expected}")
+
+
+def _require_text(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Refused(f"a message's {what} {text[:80]!r} is not valid Unicode") from None
+
+
+def require_columns(
+    values: pa.Array, keys: pa.Array | None, event_times_ms: pa.Array | None, entry_bytes_max: int
+) -> None:
+    """Refuse columns of other types or lengths, and a message that no entry can hold."""
+    for name, column in (("keys", keys), ("event times", event_times_ms)):
+        if column is not None and len(column) != len(values):
+            raise Refused(f"{len(values)} values and {len(column)} {name} were given, expected as many")
+    _times(event_times_ms, len(values))
+    key_bytes = 0 if keys is None else int(_lengths(_as_binary(keys, "keys")).max(initial=0))
+    value_bytes = int(_lengths(_as_binary(values, "values")).max(initial=0))
+    _require_size(_bytes_around(value_bytes, key_bytes), entry_bytes_max)
+
+
+def _bytes_around(value_bytes: int, key_bytes: int) -> int:
+    """No less than a message takes as an entry of its own: text is UTF-8, compression may enlarge a little."""
+    return value_bytes + value_bytes // 128 + 4 * key_bytes + 512
+
+
+def _require_size(size: int, entry_bytes_max: int) -> int:
+    if size > entry_bytes_max:
+        raise Refused(
+            f"a message takes up to {size} bytes, an entry of this ledger holds at most {entry_bytes_max}",
+            hint="Send smaller messages, or create the ledger with larger blocks",
+        )
+    return size
+
+
+def _metadata(
+    envelope: Envelope,
+    sequence_id: int,
+    publish_time_ms: int,
+    key: str | bytes | None,
+    *,
+    is_base64: bool = False,
+) -> MessageMetadata:
+    metadata = MessageMetadata(producer_name=envelope.producer, sequence_id=sequence_id, publish_time=publish_time_ms)
+    if key is not None:
+        metadata.partition_key, encoded = _key_text(key)
+        metadata.partition_key_b64_encoded = encoded or is_base64
+    if envelope.schema_version is not None:
+        metadata.schema_version = envelope.schema_version
+    return metadata
+
+
+def _key_text(key: str | bytes) -> tuple[str, bool]:
+    """A key as it stands on the wire, and whether it is base64."""
+    return (key, False) if isinstance(key, str) else (base64.b64encode(key).decode("ascii"), True)
+
+
+def _single(envelope: Envelope, message: OutgoingMessage, publish_time_ms: int) -> list[Buffer]:
+    metadata = _metadata(envelope, message.sequence_id, publish_time_ms, message.key)
+    for name, value in message.properties.items():
+        metadata.properties.add(key=name, value=value)
+    if message.event_time_ms:
+        metadata.event_time = message.event_time_ms
+    if message.ordering_key is not None:
+        metadata.ordering_key = message.ordering_key
+    return _finish_single(envelope, metadata, message.value)
+
+
+def _finish_single(envelope: Envelope, metadata: MessageMetadata, value: bytes | None) -> list[Buffer]:
+    payload = b"" if value is None else value
+    metadata.uncompressed_size = len(payload)
+    if value is None:
+        metadata.null_value = True
+    if envelope.compression != NONE:
+        metadata.compression = envelope.compression
+        payload = compress(envelope.compression, payload)
+    return encode_entry(metadata, payload)
+
+
+def _batch(
+    envelope: Envelope, metadata: MessageMetadata, payload: Buffer, count: int, highest_sequence_id: int
+) -> list[Buffer]:
+    if envelope.compression != NONE:
+        metadata.compression = envelope.compression
+        metadata.uncompressed_size = memoryview(payload).nbytes
+        payload = compress(envelope.compression, memoryview(payload))
+    metadata.num_messages_in_batch = count
+    metadata.highest_sequence_id = highest_sequence_id
+    return encode_entry(metadata, payload)
+
+
+def _item(message: OutgoingMessage) -> bytes:
+    """One message of a batch, by protobuf."""
+    item = SingleMessageMetadata(payload_size=message.size, sequence_id=message.sequence_id)
+    for name, value in message.properties.items():
+        item.properties.add(key=name, value=value)
+    if message.key is not None:
+        item.partition_key, item.partition_key_b64_encoded = _key_text(message.key)
+    if message.ordering_key is not None:
+        item.ordering_key = message.ordering_key
+    if message.event_time_ms:
+        item.event_time = message.event_time_ms
+    if message.value is None:
+        item.null_value = True
+    head = item.SerializeToString()
+    return _U32.pack(len(head)) + head + (message.value or b"")
+
+
+def _plain(messages: Sequence[OutgoingMessage]) -> Buffer:
+    """The items of messages without properties and ordering keys, by columns if their keys are of one kind."""
+    kinds = {type(message.key) for message in messages} - {type(None)}
+    if len(kinds) > 1:
+        return b"".join(_item(message) for message in messages)
+    values = pa.array([message.value for message in messages], pa.large_binary())
+    sequence_ids = np.fromiter((message.sequence_id for message in messages), np.uint64, len(messages))
+    times = np.fromiter((message.event_time_ms for message in messages), np.uint64, len(messages))
+    keys, is_base64 = None, bytes in kinds
+    if kinds:
+        texts = (None if message.key is None else _key_text(message.key)[0].encode() for message in messages)
+        keys = pa.array(texts, pa.large_binary())
+    return _items(values, sequence_ids, keys, times, is_base64=is_base64)[0]
+
+
+def _items(
+    values: pa.Array, sequence_ids: _Numbers, keys: pa.Array | None, times: _Numbers, *, is_base64: bool
+) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
+    """All items one after the other, and where each begins: `offsets[i]`, with the end of the last one behind."""
+    count = len(values)
+    everywhere = np.ones(count, dtype=np.bool_)
+    keyed = np.zeros(count, dtype=np.bool_) if keys is None else _valid(keys)
+    key_sizes = np.zeros(count, dtype=np.int64) if keys is None else _lengths(keys)
+    before = [_constant(_KEY, keyed), _varint(key_sizes.astype(np.uint64), keyed)] if keys is not None else []
+    behind = [
+        _constant(_SIZE, everywhere),
+        _varint(_lengths(values).astype(np.uint64), everywhere),
+        *([_constant(_EVENT_TIME, times > 0), _varint(times, times > 0)] if times.any() else []),
+        *([_constant(_KEY_B64, keyed), _constant(int(is_base64), keyed)] if keys is not None else []),
+        _constant(_SEQUENCE, everywhere),
+        _varint(sequence_ids, everywhere),
+        *([_constant(_NULL, ~_valid(values)), _constant(1, ~_valid(values))] if values.null_count else []),
+    ]
+    if keys is None and not values.null_count and not times.any() and _are_even(_lengths(values)):
+        return _even_items(values, _lengths(values), behind)
+    sizes = key_sizes + sum(mask.sum(axis=1, dtype=np.int64) for _, mask in (*before, *behind))
+    columns = [_joined([_u32(sizes), *before]), *([keys] if keys is not None else []), _joined(behind), values]
+    import pyarrow.compute as pc  # a tenth of a start of most processes, which write no batches
+
+    empty = pa.scalar(b"", pa.large_binary())
+    joined = pc.binary_join_element_wise(*columns, empty, null_handling="replace", null_replacement="")
+    _, offsets, data = joined.buffers()
+    return data, np.frombuffer(offsets, dtype=np.int64)[joined.offset : joined.offset + count + 1]
+
+
+def _are_even(sizes: npt.NDArray[np.int64]) -> bool:
+    return len(sizes) > 0 and int(sizes.min()) == int(sizes.max())
+
+
+def _even_items(
+    values: pa.Array, sizes: npt.NDArray[np.int64], metadata: Sequence[tuple[_Bytes, _Mask]]
+) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
+    """The items of values of one size: their metadata changes its length rarely, so that they lie in few rectangles."""
+    count, size = len(values), int(sizes[0])
+    pieces = [_u32(sum(mask.sum(axis=1, dtype=np.int64) for _, mask in metadata)), *metadata]
+    rows = np.concatenate([piece for piece, _ in pieces], axis=1)
+    there = np.concatenate([mask for _, mask in pieces], axis=1)
+    heads = there.sum(axis=1, dtype=np.int64)
+    offsets = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(heads + size, out=offsets[1:])
+    data = pa.allocate_buffer(int(offsets[-1]))
+    target = np.frombuffer(data, dtype=np.uint8)
+    _, edges, held = values.buffers()
+    first = int(np.frombuffer(edges, dtype=np.int64)[values.offset])
+    source = np.zeros(0, np.uint8) if held is None else np.frombuffer(held, dtype=np.uint8)
+    source = source[first : first + count * size].reshape(count, size)
+    for start, end in pairwise([0, *(np.flatnonzero(np.diff(heads)) + 1).tolist(), count]):
+        head = int(heads[start])
+        block = target[offsets[start] : offsets[end]].reshape(end - start, head + size)
+        block[:, :head] = rows[start:end][there[start:end]].reshape(end - start, head)
+        block[:, head:] = source[start:end]
+    return data, offsets
+
+
+def _constant(byte: int, where: _Mask) -> tuple[_Bytes, _Mask]:
+    return np.full((len(where), 1), byte, dtype=np.uint8), where[:, None]
+
+
+def _varint(numbers: _Numbers, where: _Mask) -> tuple[_Bytes, _Mask]:
+    """Each number as a varint in a row, low groups first; the mask says which bytes of the row are there."""
+    most = max(1, -(-int(numbers.max(initial=0)).bit_length() // _VARINT_BITS))
+    shifts = np.arange(0, most * _VARINT_BITS, _VARINT_BITS, dtype=np.uint64)
+    rest = numbers[:, None] >> shifts
+    there = rest > 0
+    there[:, 0] = True
+    more = np.zeros_like(there)
+    more[:, :-1] = there[:, 1:]
+    groups = (rest & np.uint64(0x7F)).astype(np.uint8)
+    groups[more] |= np.uint8(0x80)
+    return groups, there & where[:, None]
+
+
+def _u32(numbers: npt.NDArray[np.int64]) -> tuple[_Bytes, _Mask]:
+    rows = numbers.astype(">u4").view(np.uint8).reshape(len(numbers), 4)
+    return rows, np.ones(rows.shape, dtype=np.bool_)
+
+
+def _joined(pieces: Sequence[tuple[_Bytes, _Mask]]) -> pa.Array:
+    """The pieces of each row side by side, as one binary value per row."""
+    rows = np.concatenate([piece for piece, _ in pieces], axis=1)
+    there = np.concatenate([mask for _, mask in pieces], axis=1)
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(there.sum(axis=1), out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows[there])]
+    return pa.Array.from_buffers(pa.large_binary(), len(rows), buffers)
+
+
+def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Bytes of each value, 0 for null."""
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.fill_null(pc.binary_length(column), 0), dtype=np.int64)
+
+
+def _valid(column: pa.Array) -> _Mask:
+    return np.asarray(column.is_valid(), dtype=np.bool_)
+
+
+def _as_binary(column: pa.Array, name: str) -> pa.Array:
+    """A column of bytes or text as large binary, without a copy of the data."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or _is_text(kind)):
+        raise Refused(f"{name} are {kind}, expected binary or text")
+    most = pc.max(pc.binary_length(column)).as_py() or 0
+    if most > _INT32_MAX:
+        raise Refused(f"one of the {name} has {most} bytes, a message holds at most {_INT32_MAX}")
+    if _is_text(kind):
+        column = column.cast(pa.large_string())
+    return column.cast(pa.large_binary())
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _text_keys(keys: pa.Array | None) -> tuple[pa.Array | None, bool]:
+    """Keys as they stand on the wire, and whether they are base64."""
+    if keys is None:
+        return None, False
+    text = _is_text(keys.type)
+    column = _as_binary(keys, "keys")
+    if text:
+        return column, False
+    # The one loop per message: Arrow has no base64.
+    encoded = [None if key is None else base64.b64encode(key) for key in column.to_pylist()]
+    return pa.array(encoded, pa.large_binary()), True
+
+
+def _times(column: pa.Array | None, count: int) -> _Numbers:
+    if column is None:
+        return np.zeros(count, dtype=np.uint64)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms"), safe=False)
+    times = np.asarray(column.cast(pa.int64()).fill_null(0), dtype=np.int64)
+    if times.size and times.min() < 0:
+        raise Refused(f"an event time is {times.min()}, expected milliseconds since 1970")
+    return times.astype(np.uint64)

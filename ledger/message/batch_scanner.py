@@ -1,0 +1,244 @@
+"""Where things lie in the batches that Pulsar's clients write: many batches in step, without a message per step.
+
+    batch:  size u32  SingleMessageMetadata  value …
+
+The size of a message is known when its metadata has been read, so one batch is walked from front to back. Many batches
+are walked together: one step goes one message further in each of them. Then the metadata of all messages is taken
+apart together, one field in each step.
+
+Rules
+- Only what is surely right is taken: known fields in ascending order, each once, lengths and sizes of up to two bytes,
+  other numbers of up to eight, sizes that account for every byte. A batch with anything else, damage too, is left to
+  `ledger.message.batch_decoder`.
+- Offsets are those of the one buffer that all batches lie in, one behind the other, with room behind the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+
+ROOM = 16  # zero bytes behind the last batch, so that a look ahead stays inside
+_PROPERTIES, _KEY, _SIZE, _COMPACTED, _EVENT_TIME = 0x0A, 0x12, 0x18, 0x20, 0x28
+_KEY_IS_BASE64, _ORDERING_KEY, _SEQUENCE, _NULL_VALUE, _NULL_KEY = 0x30, 0x3A, 0x40, 0x48, 0x50
+_TAGS = (
+    _PROPERTIES, _KEY, _SIZE, _COMPACTED, _EVENT_TIME, _KEY_IS_BASE64, _ORDERING_KEY, _SEQUENCE, _NULL_VALUE, _NULL_KEY,
+)  # fmt: skip
+_LENGTHS, _FLAGS = (_PROPERTIES, _KEY, _ORDERING_KEY), (_KEY_IS_BASE64, _NULL_VALUE, _NULL_KEY)
+_FIELDS_MAX = 64  # of one message
+_SLICE = 8 * 1024  # messages whose columns stay in the processor's cache
+
+
+def _table(tags: tuple[int, ...]) -> Flags:
+    table = np.zeros(256, dtype=np.bool_)
+    table[list(tags)] = True
+    return table
+
+
+def _followers() -> Flags:
+    """`[before * 256 + tag]`: whether a field may follow another; 0 is before the first."""
+    table = np.zeros((256, 256), dtype=np.bool_)
+    for before in (0, *_TAGS):
+        table[before, [tag for tag in _TAGS if tag > before or tag == before == _PROPERTIES]] = True
+    return table.reshape(-1)
+
+
+def _limits() -> Integers:
+    """The largest value of each field that is taken."""
+    table = np.full(256, 2**62, dtype=np.int64)
+    table[list(_FLAGS)], table[_COMPACTED] = 1, 0
+    return table
+
+
+def _short_varints() -> tuple[Integers, Integers]:
+    """By the next two bytes, as a little-endian number: the number that they begin with and its bytes, or 0 and 0."""
+    low, high = np.arange(65536) & 0xFF, np.arange(65536) >> 8
+    one, two = low < 0x80, (low >= 0x80) & (high < 0x80)
+    return np.where(one, low, np.where(two, (low & 0x7F) | (high << 7), 0)), one + 2 * two
+
+
+_HAS_LENGTH, _MAY_FOLLOW, _VALUE_MAX = _table(_LENGTHS), _followers(), _limits()
+_SHORT, _SHORT_BYTES = _short_varints()
+_SHORT_STEP = 1 + _SHORT_BYTES + _SHORT  # over a field that states its length
+_CONTINUES = np.uint64(0x8080808080808080)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlaces:
+    """What was found. Arrays are of all messages of all batches, but for those of properties.
+
+    `sound` is of batches; what is said of a message of a batch that is not sound means nothing. `key`, `ordering` and
+    `property` ranges are `[start, end)`; a message without a key has `key_start` -1. `event_time` and `sequence` are -1
+    where none is stated.
+    """
+
+    sound: Flags
+    owner: Integers
+    number: Integers
+    value_start: Integers
+    value_end: Integers
+    null: Flags
+    event_time: Integers
+    sequence: Integers
+    key_start: Integers
+    key_end: Integers
+    ordering_start: Integers
+    ordering_end: Integers
+    property_owner: Integers
+    property_start: Integers
+    property_end: Integers
+
+
+def walk(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers, counts: Integers) -> MessagePlaces:
+    """The messages of batches that lie at `[starts, ends)` of `data` and state `counts` messages."""
+    heads, sound = _heads(data, starts, counts), np.ones(len(counts), dtype=np.bool_)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    found = _Fields(data, heads, owner, sound)
+    found.read()
+    begin, end = found.ends, found.ends + found.size
+    last = np.cumsum(counts) - 1
+    following = np.append(heads[1:], 0)
+    following[last] = ends
+    found.refuse(end != following)
+    return MessagePlaces(
+        sound, owner, number, begin, end, found.null, found.event_time, found.sequence, *found.key, *found.ordering,
+        *found.properties(),
+    )  # fmt: skip
+
+
+def _heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) -> Integers:
+    """Where each message begins, as far as batches go on; what is taken here on trust is compared afterwards."""
+    sizes: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype=">u4", buffer=data, strides=(1,))
+    looks: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
+    limit = len(data) - ROOM
+    order = np.argsort(-counts, kind="stable")  # those that go on are always the first ones
+    going = np.searchsorted(-counts[order], -np.arange(int(counts.max())))
+    first, at = (np.cumsum(counts) - counts)[order], starts[order]
+    heads = np.empty(int(counts.sum()), dtype=np.int64)
+    for step, live in enumerate(going.tolist()):
+        at = at[:live]
+        heads[first[:live] + step] = at
+        field = at + 4
+        for _ in range(_FIELDS_MAX):
+            look = looks[field]
+            number = look >> 8 & 0xFFFF
+            skipped = _HAS_LENGTH[look & 0xFF]
+            if not skipped.any():
+                break
+            field = np.minimum(field + _SHORT_STEP[number] * skipped, limit)
+        at = np.minimum(at + 4 + sizes[at] + _SHORT[number], limit)
+    return heads
+
+
+class _Fields:
+    """The fields of all messages, read in step."""
+
+    def __init__(self, data: npt.NDArray[np.uint8], heads: Integers, owner: Integers, sound: Flags) -> None:
+        count = len(heads)
+        self._data = data
+        self._words: Words = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
+        self._looks: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
+        sizes: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype=">u4", buffer=data, strides=(1,))
+        self._owner, self._sound = owner, sound
+        self._limit = len(data) - ROOM
+        self._begin = heads + 4
+        self.ends = self._begin + sizes[heads]
+        self.refuse(self.ends > self._limit)
+        self.size = np.full(count, -1, dtype=np.int64)
+        self.null = np.zeros(count, dtype=np.bool_)
+        self.event_time, self.sequence = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+        self.key = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+        self.ordering = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+        self._pairs: list[tuple[Integers, Integers, Integers]] = []
+
+    def refuse(self, wrong: Flags) -> None:
+        """Take no message of a batch of which one message is wrong."""
+        self._sound[self._owner[wrong]] = False
+
+    def properties(self) -> tuple[Integers, Integers, Integers]:
+        """Owner, start and end of each property, in the order of messages."""
+        if not self._pairs:
+            nothing = np.empty(0, dtype=np.int64)
+            return nothing, nothing, nothing
+        owner, start, end = (np.concatenate(column) for column in zip(*self._pairs, strict=True))
+        order = np.argsort(owner, kind="stable")
+        return owner[order], start[order], end[order]
+
+    def read(self) -> None:
+        """Read field after field until every message has been read to its end."""
+        live = np.flatnonzero(self._sound[self._owner] & (self._begin < self.ends))
+        for start in range(0, len(live), _SLICE):
+            self._read(live[start : start + _SLICE])
+        self.refuse((self.size < 0) | (self.size > self._limit))
+
+    def _read(self, live: Integers) -> None:
+        at, ends, before = self._begin[live], self.ends[live], np.zeros(len(live), dtype=np.int64)
+        for _ in range(_FIELDS_MAX):
+            look = self._looks[at]
+            tag, number = (look & 0xFF).astype(np.int64), look >> 8 & 0xFFFF
+            value, width = _SHORT[number], _SHORT_BYTES[number]
+            long = np.flatnonzero(width == 0)
+            if len(long):
+                value[long], width[long] = _varint(self._words[at[long] + 1])
+            start = at + 1 + width
+            at = start + np.minimum(value, self._limit) * _HAS_LENGTH[tag]
+            fits = (at <= ends) & _MAY_FOLLOW[before * 256 + tag] & (value <= _VALUE_MAX[tag]) & (width > 0)
+            self._keep(live, tag, value, start)
+            goes_on = fits & (at < ends)
+            if not fits.all():
+                self._sound[self._owner[live[~fits]]] = False
+            live, at, ends, before = live[goes_on], at[goes_on], ends[goes_on], tag[goes_on]
+            if not len(live):
+                return
+        self._sound[self._owner[live]] = False
+
+    def _keep(self, live: Integers, tag: Integers, value: Integers, start: Integers) -> None:
+        for known, column in ((_SIZE, self.size), (_EVENT_TIME, self.event_time), (_SEQUENCE, self.sequence)):
+            hit = tag == known
+            column[live[hit]] = value[hit]
+        for known, (begins, ends) in ((_KEY, self.key), (_ORDERING_KEY, self.ordering)):
+            hit = tag == known
+            if hit.any():
+                mine, begin = live[hit], start[hit]
+                begins[mine], ends[mine] = begin, begin + value[hit]
+        hit = tag == _NULL_VALUE
+        if hit.any():
+            self.null[live[hit]] = value[hit] == 1
+        hit = tag == _PROPERTIES
+        if hit.any():
+            self._pairs.append((live[hit], start[hit], start[hit] + value[hit]))
+
+
+def _varint(words: Words) -> tuple[Integers, Integers]:
+    """Numbers of up to eight bytes at the start of words, and their bytes; 0 bytes where a number is longer."""
+    ends = ~words & _CONTINUES
+    lowest = ends & (~ends + np.uint64(1))
+    width = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) >> 3
+    left = words & ((lowest << np.uint64(1)) - np.uint64(1))
+    for shift, mask in ((1, 0x007F007F007F007F), (2, 0x00003FFF00003FFF), (4, 0x000000000FFFFFFF)):
+        low = np.uint64(mask)
+        left = (left & low) | ((left >> np.uint64(shift)) & (low << np.uint64(shift * 7)))
+    return left.astype(np.int64), width
+
+
+def pairs(data: npt.NDArray[np.uint8], start: Integers, end: Integers) -> tuple[Integers, Integers, Integers, Flags]:
+    """Properties at `[start, end)`: where the key begins and ends, where the value begins, and which are sound.
+
+    A value ends where its property does.
+    """
+    words: Words = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
+    limit = len(data) - ROOM
+    length, width = _varint(words[np.minimum(start + 1, limit)])
+    key = start + 1 + width
+    key_end = np.minimum(key + np.minimum(length, limit), limit)
+    value_length, value_width = _varint(words[np.minimum(key_end + 1, limit)])
+    value = key_end + 1 + value_width
+    sound = (data[start] == _PROPERTIES) & (data[key_end] == _KEY) & (width > 0) & (value_width > 0)
+    return key, key_end, value, sound & (key_end < end) & (value + value_length == end)

@@ -1,0 +1,160 @@
+"""Payloads that a Pulsar client encrypted end to end, opened with the private keys that somebody gives.
+
+    encryption_keys    (name of a key pair, data key as its public key encrypted it), as many as the producer named
+    encryption_param   the nonce, 12 bytes
+    payload            AES-GCM of a batch, a message or a chunk as it was compressed; 16 bytes of tag behind it
+
+    data key by RSA    OAEP with SHA-1
+    data key by EC     point ‖ data key xor K1 ‖ HMAC-SHA1 under K2: ECIES as Bouncy Castle has it by default, where
+                       K2 (16 bytes) ‖ K1 is KDF2 with SHA-1 of the point and the secret that both sides share
+
+Rules
+- A producer keeps its data key for hours, so those that were opened are kept, too, a bounded number of them.
+- What is opened comes back as the entry that the producer had before it encrypted it; one in the clear as it is.
+- No key, and nothing that was opened, is ever part of an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark_ledger.ledger.errors import Corrupt, Refused, Unsupported
+from pyspark_ledger.ledger.message.entry import ParsedEntry
+from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
+
+_TAG_BYTES, _NONCE_BYTES = 16, 12
+_MAC_KEY_BYTES, _MAC_BYTES, _SHA1_BYTES = 16, 20, 20
+_AES_KEY_BYTES = (16, 24, 32)
+_DATA_KEYS_HELD = 1024
+ANY_NAME = "*"
+_CLEARED = ("encryption_keys", "encryption_param", "encryption_algo")
+
+
+class PrivateKeys:
+    """Private keys by the names that producers gave them; that of `ANY_NAME` is used where no other is."""
+
+    def __init__(self, pems: Mapping[str, bytes]) -> None:
+        self._keys = {name: _loaded(pem, f"the private key for {name!r}") for name, pem in pems.items()}
+        self._data_keys: dict[bytes, Any] = {}
+
+    def opened(self, entry: ParsedEntry, where: str) -> ParsedEntry:
+        """The entry in the clear.
+
+        Raises Unsupported when none of its keys was given, Refused when those that were given are not the right ones,
+        Corrupt when its bytes were changed; each names `where`.
+        """
+        metadata = entry.metadata
+        if not metadata.encryption_keys:
+            return entry
+        cipher = self._cipher(metadata, where)
+        if len(metadata.encryption_param) != _NONCE_BYTES or len(entry.payload) < _TAG_BYTES:
+            raise Corrupt(
+                f"{where} is encrypted with a nonce of {len(metadata.encryption_param)} bytes and has "
+                f"{len(entry.payload)} bytes, expected {_NONCE_BYTES} and at least {_TAG_BYTES}"
+            )
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            payload = cipher.decrypt(metadata.encryption_param, entry.payload, None)
+        except InvalidTag as wrong:
+            raise Corrupt(
+                f"{where} has {len(entry.payload)} encrypted bytes that are not those of their tag"
+            ) from wrong
+        clear = MessageMetadata()
+        clear.CopyFrom(metadata)
+        for field in _CLEARED:
+            clear.ClearField(field)
+        return ParsedEntry(entry.stamp, clear, memoryview(payload))
+
+    def _cipher(self, metadata: MessageMetadata, where: str) -> Any:
+        """What opens payloads, by the first of an entry's keys that can be opened."""
+        known = [(one, key) for one in metadata.encryption_keys if (key := self._key(one.key)) is not None]
+        names = ", ".join(repr(one.key) for one in metadata.encryption_keys)
+        if not known:
+            given = ", ".join(map(repr, self._keys))
+            raise Unsupported(f"{where} is encrypted with key {names}; given is {given}", hint="Give the private key")
+        for one, key in known:
+            held = self._data_keys.get(one.value)
+            if held is not None:
+                return held
+            data_key = _data_key(key, one.value)
+            if data_key is not None and len(data_key) not in _AES_KEY_BYTES:
+                raise Corrupt(f"{where} has a data key of {len(data_key)} bytes, expected one of {_AES_KEY_BYTES}")
+            if data_key is not None:
+                return self._held(one.value, data_key)
+        raise Refused(
+            f"{where} is encrypted with key {names}, and the private key that was given does not open it",
+            hint="Give the private key that belongs to the public key of that name",
+        )
+
+    def _key(self, name: str) -> Any:
+        return self._keys.get(name, self._keys.get(ANY_NAME))
+
+    def _held(self, encrypted: bytes, data_key: bytes) -> Any:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        while len(self._data_keys) >= _DATA_KEYS_HELD:
+            del self._data_keys[next(iter(self._data_keys))]
+        return self._data_keys.setdefault(encrypted, AESGCM(data_key))
+
+
+def _loaded(pem: bytes, what: str) -> Any:
+    """An RSA or EC key. Its text is never repeated."""
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ec, rsa
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError as missing:
+        raise Unsupported(
+            "encrypted messages are opened by the package cryptography, which is not installed here",
+            hint="pip install 'pyspark-ledger[crypto]' where the driver and the executors run",
+        ) from missing
+    begin = pem.find(b"-----BEGIN", pem.find(b"-----END EC PARAMETERS-----") + 1)
+    try:
+        key = load_pem_private_key(pem[max(begin, 0) :], password=None)
+    except (ValueError, TypeError) as wrong:
+        hint = "Give what openssl writes without a password"
+        raise Refused(f"{what} is no private key in PEM, or has a password", hint=hint) from wrong
+    if not isinstance(key, (rsa.RSAPrivateKey, ec.EllipticCurvePrivateKey)):
+        raise Refused(f"{what} is a {type(key).__name__}, Pulsar's clients encrypt with RSA and EC")
+    return key
+
+
+def _data_key(key: Any, encrypted: bytes) -> bytes | None:
+    """The data key, None where it was not made for this key."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+    if not isinstance(key, rsa.RSAPrivateKey):
+        return _by_ecies(key, encrypted)
+    sha1 = hashes.SHA1()  # noqa: S303 — what Pulsar's clients pad with
+    try:
+        return key.decrypt(encrypted, padding.OAEP(padding.MGF1(sha1), sha1, None))
+    except ValueError:
+        return None
+
+
+def _by_ecies(key: Any, encrypted: bytes) -> bytes | None:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes, hmac
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.kdf.x963kdf import X963KDF
+
+    size = 1 + 2 * ((key.curve.key_size + 7) // 8)
+    length = len(encrypted) - size - _MAC_BYTES
+    if length < 1:
+        return None
+    point, body, mac = encrypted[:size], encrypted[size:-_MAC_BYTES], encrypted[-_MAC_BYTES:]
+    try:
+        secret = key.exchange(ec.ECDH(), ec.EllipticCurvePublicKey.from_encoded_point(key.curve, point))
+    except ValueError:
+        return None
+    sha1 = hashes.SHA1()  # noqa: S303 — as above
+    derived = X963KDF(sha1, _MAC_KEY_BYTES + length, None).derive(point + secret)
+    check = hmac.HMAC(derived[:_MAC_KEY_BYTES], sha1)
+    check.update(body + bytes(8))  # the length of a text that there is none of
+    try:
+        check.verify(mac)
+    except InvalidSignature:
+        return None
+    return bytes(one ^ other for one, other in zip(body, derived[_MAC_KEY_BYTES:], strict=True))

@@ -1,0 +1,342 @@
+"""Avro payloads as columns: the Arrow type of each Avro type, and decoding of bare datums by `fastavro`.
+
+Types become what Spark's `from_avro` makes of them, with stable names for the branches of a union:
+
+    int long float double boolean string bytes   int32 int64 float64 …          enum → string, fixed → binary
+    date → date32 · timestamp-millis, -micros → timestamp(us, UTC) · local-timestamp-… → timestamp(us)
+    decimal(p, s) → decimal128(p, s) · uuid → string · time-millis, -micros → int32, int64
+    record → struct · array → list · map → map<string, …>
+    [null, T] → T · [int, long] → int64 · [float, double] → float64
+    any other union → struct of one column `member_<type>` per branch, of which one is not null
+
+Rules
+- The schema that is passed to the decoder has the same bytes. Logical types that Arrow understands as numbers are left
+  out. A branch of a wider union is wrapped in a record of one field, which is written like the field alone.
+- A type that contains itself has no columns and is refused, naming the path.
+- Pulsar writes a datum bare: without container, magic or fingerprint.
+- A datum is read by its writer's schema and resolved to the reader's, as Avro says: defaults, aliases, wider numbers.
+- A datum that ends before its payload does, or after it, is wrong.
+- Fields that nobody asked for become no columns. Those of an older version are skipped in the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import repeat
+from operator import ne
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from pyspark_ledger.ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.message.schema.values import Values, decode_halving
+
+_SIMPLE = {
+    "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
+}  # fmt: skip
+_UTC, _LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+_NUMBERS = {  # by logical type and what carries it: as numbers of that unit, and as a column
+    ("date", "int"): (pa.date32(), pa.date32()),
+    ("timestamp-millis", "long"): (pa.timestamp("ms", tz="UTC"), _UTC),
+    ("timestamp-micros", "long"): (_UTC, _UTC),
+    ("local-timestamp-millis", "long"): (pa.timestamp("ms"), _LOCAL),
+    ("local-timestamp-micros", "long"): (_LOCAL, _LOCAL),
+}
+_DECIMAL_DIGITS_MAX = 38
+_WIDER = ({"int", "long"}, "long"), ({"float", "double"}, "double")
+
+
+@dataclass(frozen=True, slots=True)
+class AvroType:
+    """One type: the schema to decode it by, the Arrow type of what is decoded, and that of the column."""
+
+    schema: Any
+    decoded: pa.DataType
+    column: pa.DataType
+
+
+@dataclass(slots=True)
+class _Named:
+    """The named types met so far; None while one is being read."""
+
+    known: dict[str, AvroType | None] = field(default_factory=dict)
+
+
+def avro_type(document: str, where: str) -> AvroType:
+    """The type of an Avro schema given as text; raises Refused or Unsupported naming `where`."""
+    if document in _SIMPLE:
+        return _type(document, "", "", _Named(), where)
+    try:
+        return _type(msgspec.json.decode(document), "", "", _Named(), where)
+    except JSON_FAULTS as wrong:
+        raise Refused(f"{where} is no Avro schema: {json_fault(wrong)}") from wrong
+
+
+def pruned(record: AvroType, columns: Sequence[str]) -> AvroType:
+    """The record with these fields only, in this order; a named type is spelled where it is met first."""
+    definitions: dict[str, Any] = {}
+    _gather(record.schema, definitions)
+    fields = {one["name"]: one for one in record.schema["fields"]}
+    seen: set[str] = set()
+    kept = [fields[name] | {"type": _spelled(fields[name]["type"], definitions, seen)} for name in columns]
+    return AvroType(
+        record.schema | {"fields": kept},
+        pa.struct([record.decoded.field(name) for name in columns]),
+        pa.struct([record.column.field(name) for name in columns]),
+    )
+
+
+def _gather(schema: Any, definitions: dict[str, Any]) -> None:
+    """The definitions of all named types inside a schema, by name."""
+    if isinstance(schema, list):
+        for branch in schema:
+            _gather(branch, definitions)
+    elif isinstance(schema, dict):
+        if "name" in schema:
+            definitions[schema["name"]] = schema
+        for inner in (schema.get("items"), schema.get("values"), *(one["type"] for one in schema.get("fields", ()))):
+            _gather(inner, definitions)
+
+
+def _spelled(schema: Any, definitions: dict[str, Any], seen: set[str]) -> Any:
+    """The schema with each named type in full at its first place, and by name at the others."""
+    if isinstance(schema, list):
+        return [_spelled(branch, definitions, seen) for branch in schema]
+    if isinstance(schema, str):
+        return _spelled(definitions[schema], definitions, seen) if schema in definitions.keys() - seen else schema
+    if schema.get("name") in seen:
+        return schema["name"]
+    if "name" in schema:
+        seen.add(schema["name"])
+    inner = {key: _spelled(schema[key], definitions, seen) for key in ("items", "values") if key in schema}
+    if "fields" in schema:
+        inner["fields"] = [one | {"type": _spelled(one["type"], definitions, seen)} for one in schema["fields"]]
+    return schema | inner
+
+
+def _type(given: Any, path: str, space: str, named: _Named, where: str) -> AvroType:
+    if isinstance(given, list):
+        return _union(given, path, space, named, where)
+    if isinstance(given, str):
+        if given in _SIMPLE:
+            return AvroType(given, _SIMPLE[given], _SIMPLE[given])
+        return _reference(given, path, space, named, where)
+    if not isinstance(given, dict) or "type" not in given:
+        raise Refused(f"{where} has {str(given)[:60]!r} at {path or 'its top'}, expected an Avro type")
+    kind = given["type"]
+    if isinstance(kind, str) and kind in _SIMPLE:
+        return _simple(given, kind, path, where)
+    if isinstance(kind, str) and kind in _COMPLEX:
+        return _COMPLEX[kind](given, path, space, named, where)
+    return _type(kind, path, space, named, where)
+
+
+def _array(given: Mapping[str, Any], path: str, space: str, named: _Named, where: str) -> AvroType:
+    inner = _type(_part(given, "items", path, where), f"{path}[]", space, named, where)
+    return AvroType({"type": "array", "items": inner.schema}, _list(inner.decoded), _list(inner.column))
+
+
+def _of_map(given: Mapping[str, Any], path: str, space: str, named: _Named, where: str) -> AvroType:
+    inner = _type(_part(given, "values", path, where), f"{path}{{}}", space, named, where)
+    return AvroType({"type": "map", "values": inner.schema}, _map(inner.decoded), _map(inner.column))
+
+
+def _simple(given: Mapping[str, Any], kind: str, path: str, where: str) -> AvroType:
+    logical = str(given.get("logicalType"))
+    if (logical, kind) in _NUMBERS:
+        return AvroType(kind, *_NUMBERS[logical, kind])
+    if logical == "decimal" and kind == "bytes":
+        return _decimal(given, {"type": "bytes"}, path, where)
+    return AvroType(kind, _SIMPLE[kind], _SIMPLE[kind])
+
+
+def _decimal(given: Mapping[str, Any], carrier: dict[str, Any], path: str, where: str) -> AvroType:
+    digits, scale = given.get("precision"), given.get("scale", 0)
+    if not isinstance(digits, int) or not isinstance(scale, int) or not 0 < digits <= _DECIMAL_DIGITS_MAX:
+        raise Unsupported(
+            f"{where} has a decimal of precision {digits} and scale {scale} at {path}, at most 38 is kept"
+        )
+    column = pa.decimal128(digits, scale)
+    return AvroType(carrier | {"logicalType": "decimal", "precision": digits, "scale": scale}, column, column)
+
+
+def _record(given: Mapping[str, Any], path: str, space: str, named: _Named, where: str) -> AvroType:
+    name, inside = _full_name(given, path, space, where)
+    named.known[name] = None
+    fields, decoded, columns = [], [], []
+    for one in _part(given, "fields", path, where):
+        called = _part(one, "name", path, where)
+        inner = _type(_part(one, "type", path, where), f"{path}.{called}" if path else called, inside, named, where)
+        kept = {key: one[key] for key in ("default", "aliases") if key in one}
+        fields.append({"name": called, "type": inner.schema} | kept)
+        decoded.append(pa.field(called, inner.decoded))
+        columns.append(pa.field(called, inner.column))
+    if not fields:
+        raise Unsupported(f"{where} has a record without fields at {path or 'its top'}, which has no columns")
+    schema = {"type": "record", "name": name, "fields": fields} | _aliases(given)
+    return _keep(name, AvroType(schema, pa.struct(decoded), pa.struct(columns)), named)
+
+
+def _enum_or_fixed(given: Mapping[str, Any], path: str, space: str, named: _Named, where: str) -> AvroType:
+    name, _ = _full_name(given, path, space, where)
+    kept = {key: given[key] for key in ("symbols", "size", "default") if key in given} | _aliases(given)
+    schema = {"type": given["type"], "name": name} | kept
+    if given["type"] == "enum":
+        found = AvroType(schema, pa.string(), pa.string())
+    elif given.get("logicalType") == "decimal":
+        found = _decimal(given, schema, path, where)
+    else:
+        found = AvroType(schema, pa.binary(), pa.binary())
+    return _keep(name, found, named)
+
+
+def _keep(name: str, found: AvroType, named: _Named) -> AvroType:
+    """Register a named type. A later reference gives its name: Avro spells a type once."""
+    named.known[name] = AvroType(name, found.decoded, found.column)
+    return found
+
+
+def _union(branches: list[Any], path: str, space: str, named: _Named, where: str) -> AvroType:
+    given = [branch for branch in branches if branch != "null"]
+    types = [_type(branch, path, space, named, where) for branch in given]
+    if not types:
+        return AvroType(["null"], pa.null(), pa.null())
+    order: list[Any] = list(branches)
+    for wide, widest in _WIDER:
+        if len(types) > 1 and all(isinstance(one.schema, str) and one.schema in wide for one in types):
+            return AvroType(order, _SIMPLE[widest], _SIMPLE[widest])
+    if len(types) == 1:
+        return AvroType(_in_order(order, [types[0].schema]), types[0].decoded, types[0].column)
+    wrapped, decoded, columns = [], [], []
+    for branch, one in zip(given, types, strict=True):
+        called = f"member_{_branch_name(branch)}"
+        wrapped.append(
+            {"type": "record", "name": f"{_escaped(path)}_{called}", "fields": [{"name": called, "type": one.schema}]}
+        )
+        decoded.append(pa.field(called, one.decoded))
+        columns.append(pa.field(called, one.column))
+    return AvroType(_in_order(order, wrapped), pa.struct(decoded), pa.struct(columns))
+
+
+def _in_order(branches: list[Any], schemas: list[Any]) -> list[Any]:
+    left = iter(schemas)
+    return [branch if branch == "null" else next(left) for branch in branches]
+
+
+def _branch_name(branch: Any) -> str:
+    if isinstance(branch, str):
+        return _identifier(branch.rpartition(".")[2])
+    name = branch.get("name") or branch.get("type")
+    return _identifier(name.rpartition(".")[2]) if isinstance(name, str) else "value"
+
+
+def _identifier(text: str) -> str:
+    return "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in text) or "top"
+
+
+def _escaped(path: str) -> str:
+    """A path as a name that no other path has."""
+    return "at" + "".join(letter if letter.isalnum() and letter.isascii() else f"_{ord(letter):x}_" for letter in path)
+
+
+def _reference(name: str, path: str, space: str, named: _Named, where: str) -> AvroType:
+    full = name if "." in name or not space else f"{space}.{name}"
+    full = full if full in named.known else name
+    if full not in named.known:
+        raise Refused(f"{where} refers to type {name!r} at {path or 'its top'} and does not define it before")
+    found = named.known[full]
+    if found is None:
+        raise Unsupported(
+            f"{where} has a type {full!r} that contains itself, at {path}, which no column can hold",
+            hint="Read the values as they are, without a schema",
+        )
+    return found
+
+
+def _full_name(given: Mapping[str, Any], path: str, space: str, where: str) -> tuple[str, str]:
+    """The name with its namespace, and the namespace for what is inside."""
+    name = _part(given, "name", path, where)
+    if not isinstance(name, str):
+        raise Refused(f"{where} has {name!r} as the name of a type at {path or 'its top'}")
+    outer = given.get("namespace", space)
+    full = name if "." in name or not outer else f"{outer}.{name}"
+    return full, full.rpartition(".")[0]
+
+
+def _aliases(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"aliases": given["aliases"]} if "aliases" in given else {}
+
+
+def _part(given: Any, name: str, path: str, where: str) -> Any:
+    if not isinstance(given, dict) or name not in given:
+        raise Refused(f"{where} has a type without {name!r} at {path or 'its top'}")
+    return given[name]
+
+
+def _list(inner: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", inner))
+
+
+def _map(inner: pa.DataType) -> pa.DataType:
+    return pa.map_(pa.string(), inner)
+
+
+_COMPLEX = {
+    "record": _record, "error": _record, "enum": _enum_or_fixed, "fixed": _enum_or_fixed, "array": _array,
+    "map": _of_map,
+}  # fmt: skip
+
+
+class AvroCodec:
+    """Decoder of datums of `writer` as values of `reader`.
+
+    Without `resolves` the reader's fields must be some of the writer's own. That is faster than comparing the schemas.
+    """
+
+    def __init__(self, writer: AvroType, reader: AvroType, where: str, *, resolves: bool = True) -> None:
+        fastavro = require_fastavro(where)
+        self.type = reader.column
+        self._decoded = reader.decoded
+        self._read = fastavro.schemaless_reader
+        self._mismatch = fastavro.read.SchemaResolutionError
+        try:
+            self._writer = fastavro.parse_schema(_copied(writer.schema))
+            self._reader = fastavro.parse_schema(_copied(reader.schema)) if resolves else None
+        except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, TypeError, *JSON_FAULTS) as wrong:
+            raise Refused(f"{where} is no Avro schema: {json_fault(wrong)}") from wrong
+
+    def decode(self, payloads: pa.Array) -> Values:
+        """The values of payloads (binary, without nulls)."""
+        return decode_halving(payloads.to_pylist(), self._decode, self.type)
+
+    def _decode(self, payloads: Sequence[bytes]) -> pa.Array:
+        streams = list(map(BytesIO, payloads))
+        try:
+            found = list(map(self._read, streams, repeat(self._writer), repeat(self._reader)))
+        except self._mismatch as wrong:
+            raise ValueError(str(wrong)) from wrong
+        if any(map(ne, map(BytesIO.tell, streams), map(len, payloads))):
+            raise ValueError("the datum does not end where its payload does")
+        return pa.array(found, self._decoded).cast(self.type)
+
+
+def require_fastavro(where: str) -> Any:
+    """The library; Unsupported says how to get it."""
+    try:
+        import fastavro
+    except ImportError as missing:
+        raise Unsupported(
+            f"{where} is Avro, and the package fastavro is not installed here",
+            hint="pip install 'pyspark-ledger[pulsar]' where the driver and the executors run",
+        ) from missing
+    return fastavro
+
+
+def _copied(schema: Any) -> Any:
+    """The library writes into the schemas that it parses."""
+    return msgspec.json.decode(msgspec.json.encode(schema))

@@ -1,0 +1,235 @@
+"""From payloads to columns: the way in. Each payload is read by the schema version that its message states.
+
+Rules
+- Rows are those of the newest version given: a record's fields are columns, anything else is the column `value`, a
+  key-value schema the columns `key` and `value`. Older Avro is resolved to it, as Avro says.
+- A payload without a version is read by the newest. One of a version that was not given, or of another type than the
+  newest, cannot be decoded; nor can one whose bytes are not what its schema says. Its row is null and in `wrong`.
+- A null payload (a tombstone) is a row of nulls, and right.
+- `columns` are decoded, and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ledger.ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.message.byte_ranges import Integers
+from pyspark_ledger.ledger.message.schema.avro import AvroCodec, AvroType, avro_type, pruned
+from pyspark_ledger.ledger.message.schema.documents import PRIMITIVES, PayloadSchema, TopicSchemas
+from pyspark_ledger.ledger.message.schema.json_codec import JsonCodec
+from pyspark_ledger.ledger.message.schema.key_value import both_sides, is_separated, split_inline
+from pyspark_ledger.ledger.message.schema.primitive import PrimitiveCodec
+from pyspark_ledger.ledger.message.schema.values import Codec, Values
+
+NO_VERSION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The columns of payloads, and by row why a payload could not be decoded."""
+
+    batch: pa.RecordBatch
+    wrong: dict[int, str]
+
+
+class PayloadDecoder:
+    """Decodes the payloads of a topic; `columns` narrows what is decoded, in the order given."""
+
+    def __init__(self, schemas: TopicSchemas, columns: Sequence[str] | None = None, where: str = "the schema") -> None:
+        self._where = where
+        newest = schemas.versions[schemas.newest]
+        if newest.type == "KEY_VALUE":
+            self._shape: _PairShape | _PlainShape = _PairShape(schemas, columns, where)
+        else:
+            self._shape = _PlainShape(schemas, columns, where)
+        self.schema: pa.Schema = self._shape.schema
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether the message's key is a part of its row (a separated key-value schema)."""
+        return self._shape.needs_keys
+
+    def decode(self, payloads: pa.Array, versions: Integers | None = None, keys: pa.Array | None = None) -> Decoded:
+        """The rows of payloads (binary; null: a tombstone).
+
+        `versions` states the schema version of each, -1 for none; `keys` the bytes of the message keys, which only a
+        separated key-value schema looks at.
+        """
+        if versions is None:
+            versions = np.full(len(payloads), NO_VERSION, dtype=np.int64)
+        columns, wrong = self._shape.columns(payloads, versions, keys)
+        return Decoded(pa.RecordBatch.from_arrays(columns, schema=self.schema), wrong)
+
+
+class _PlainShape:
+    """One schema per version; a record's fields are the columns."""
+
+    needs_keys = False
+
+    def __init__(self, schemas: TopicSchemas, columns: Sequence[str] | None, where: str) -> None:
+        self._side = _Side(schemas.versions, schemas.newest, columns, where)
+        kind = self._side.type
+        self._is_record = pa.types.is_struct(kind)
+        self.schema = pa.schema(list(kind) if self._is_record else [pa.field("value", kind)])
+
+    def columns(
+        self, payloads: pa.Array, versions: Integers, _keys: pa.Array | None
+    ) -> tuple[list[pa.Array], dict[int, str]]:
+        found = self._side.decode(payloads, versions)
+        return found.array.flatten() if self._is_record else [found.array], found.wrong
+
+
+class _PairShape:
+    """A key-value schema per version."""
+
+    def __init__(self, schemas: TopicSchemas, columns: Sequence[str] | None, where: str) -> None:
+        newest = schemas.versions[schemas.newest]
+        self.needs_keys = is_separated(newest, where)
+        sides: tuple[dict[int, PayloadSchema], dict[int, PayloadSchema]] = {}, {}
+        for version, schema in schemas.versions.items():
+            alike = schema.type == newest.type and is_separated(schema, where) == self.needs_keys
+            for side, one in zip(sides, both_sides(schema, where) if alike else (schema, schema), strict=True):
+                side[version] = one
+        names = _require_columns(["key", "value"], columns, where)
+        self._sides = {
+            name: _Side(side, schemas.newest, None, f"{where}, side {name!r},")
+            for name, side in zip(("key", "value"), sides, strict=True)
+            if name in names
+        }
+        self.schema = pa.schema([pa.field(name, self._sides[name].type) for name in names])
+
+    def columns(
+        self, payloads: pa.Array, versions: Integers, keys: pa.Array | None
+    ) -> tuple[list[pa.Array], dict[int, str]]:
+        wrong: dict[int, str] = {}
+        if not self.needs_keys:
+            keys, payloads, wrong = self._split(payloads)
+        parts = {"key": pa.nulls(len(payloads), pa.binary()) if keys is None else keys, "value": payloads}
+        found = {name: side.decode(parts[name], versions) for name, side in self._sides.items()}
+        for name, values in found.items():
+            wrong |= {row: f"{name}: {reason}" for row, reason in values.wrong.items() if row not in wrong}
+        lost = np.zeros(len(payloads), dtype=np.bool_)
+        lost[list(wrong)] = True
+        columns = [found[name].array for name in self.schema.names]
+        return [_without(column, lost) for column in columns] if wrong else columns, wrong
+
+    @staticmethod
+    def _split(payloads: pa.Array) -> tuple[pa.Array, pa.Array, dict[int, str]]:
+        """A tombstone has neither key nor value."""
+        rows = np.flatnonzero(np.asarray(payloads.is_valid()))
+        keys, values, wrong = split_inline(payloads.drop_null())
+        if len(rows) == len(payloads):
+            return keys, values, wrong
+        return (
+            _scattered(keys, rows, len(payloads)),
+            _scattered(values, rows, len(payloads)),
+            {int(rows[row]): reason for row, reason in wrong.items()},
+        )
+
+
+class _Side:
+    """Payloads of one kind: a codec per version, made when it is met."""
+
+    def __init__(
+        self, versions: dict[int, PayloadSchema], newest: int, columns: Sequence[str] | None, where: str
+    ) -> None:
+        self._versions, self._newest, self._where = versions, newest, where
+        kind = versions[newest].type
+        self._reader: AvroType | None = None
+        self._whole: AvroType | None = None
+        if kind in {"AVRO", "JSON"}:
+            whole = avro_type(versions[newest].data, where)
+            is_record = isinstance(whole.schema, dict) and whole.schema["type"] == "record"
+            if columns is not None:
+                names = _require_columns(whole.column.names if is_record else ["value"], columns, where)
+                self._reader = pruned(whole, names) if is_record else whole
+            self._whole = whole
+            self._reader = self._reader or whole
+        self._columns = columns
+        self._codecs: dict[int, Codec | str] = {}
+        self._codecs[newest] = self._codec(newest)
+        self.type: pa.DataType = self._codecs[newest].type  # type: ignore[union-attr]  # of the newest it is a codec
+
+    def decode(self, payloads: pa.Array, versions: Integers) -> Values:
+        """The values of payloads, each by its version; null where the payload is."""
+        there = np.asarray(payloads.is_valid())
+        stated = np.where(versions < 0, self._newest, versions)
+        met = np.unique(stated[there]).tolist()
+        if len(met) == 1 and there.all():
+            return self._of_version(met[0], payloads)
+        parts, places, held = [pa.nulls(0, self.type)], np.full(len(payloads), -1, dtype=np.int64), 0
+        wrong: dict[int, str] = {}
+        for version in met:
+            rows = np.flatnonzero(there & (stated == version))
+            found = self._of_version(version, payloads.take(pa.array(rows)))
+            places[rows] = held + np.arange(len(rows))
+            held += len(rows)
+            wrong |= {int(rows[row]): reason for row, reason in found.wrong.items()}
+            parts.append(found.array)
+        joined = pa.concat_arrays(parts)
+        return Values(joined.take(pa.array(places, mask=places < 0)), wrong)
+
+    def _of_version(self, version: int, payloads: pa.Array) -> Values:
+        if version not in self._codecs:
+            self._codecs[version] = self._codec(version)
+        codec = self._codecs[version]
+        if isinstance(codec, str):
+            return Values(pa.nulls(len(payloads), self.type), dict.fromkeys(range(len(payloads)), codec))
+        return codec.decode(payloads)
+
+    def _codec(self, version: int) -> Codec | str:
+        """The codec of a version, or why there is none."""
+        if self._versions[self._newest].type == "BYTES":
+            version = self._newest  # which every payload is, whatever version it states
+        if version not in self._versions:
+            return f"schema version {version} is not among those given ({', '.join(map(str, sorted(self._versions)))})"
+        schema, newest = self._versions[version], self._versions[self._newest]
+        where = f"schema version {version} of {self._where}"
+        if schema.type != newest.type:
+            return f"schema version {version} is {schema.type}, rows are read as version {self._newest}, {newest.type}"
+        if schema.type in PRIMITIVES:
+            _require_columns(["value"], self._columns, where)
+            return PrimitiveCodec(schema.type)
+        if self._reader is not None and schema.type == "JSON":
+            return JsonCodec(self._reader, where)
+        if self._reader is not None and self._whole is not None:
+            writer = avro_type(schema.data, where)
+            return AvroCodec(writer, self._reader, where, resolves=writer.schema != self._whole.schema)
+        if schema.type == "PROTOBUF_NATIVE":
+            # By the newest descriptor throughout: Protobuf's numbers are its evolution.
+            from pyspark_ledger.ledger.message.schema.protobuf import ProtobufCodec
+
+            return ProtobufCodec(newest.data, self._columns, where)
+        raise Unsupported(
+            f"{where} is of type {schema.type}, which states no descriptor to read payloads by",
+            hint="Give it as PROTOBUF_NATIVE, with the descriptor of `protoc --descriptor_set_out`",
+        )
+
+
+def _require_columns(known: Sequence[str], wanted: Sequence[str] | None, where: str) -> list[str]:
+    """The columns to decode; Refused names one that is not there."""
+    if wanted is None:
+        return list(known)
+    for name in wanted:
+        if name not in known:
+            raise Refused(f"{where} has no column {name!r}", hint=f"The columns are {', '.join(known)}")
+    return list(wanted)
+
+
+def _scattered(array: pa.Array, rows: Integers, length: int) -> pa.Array:
+    """`array[i]` at row `rows[i]` of `length` rows, null elsewhere."""
+    places = np.full(length, -1, dtype=np.int64)
+    places[rows] = np.arange(len(rows))
+    return array.take(pa.array(places, mask=places < 0))
+
+
+def _without(column: pa.Array, lost: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
+    """The column with null in the rows that are lost, whatever its type."""
+    if not lost.any():
+        return column
+    return column.take(pa.array(np.arange(len(column)), mask=lost))

@@ -1,0 +1,150 @@
+"""JSON payloads, by the Avro schema that Pulsar registers for them; read by `msgspec`.
+
+Rules
+- A field of another JSON type than the schema's makes its payload wrong; one that is missing, or that the schema does
+  not know, does not. What nobody asked for is passed over in the text, without becoming objects.
+- Bytes are base64, as Jackson writes them; times are numbers, as in Avro; an enum is its text.
+- What Pulsar's clients write beside that is understood where the quick way gives up: `"NaN"` of Jackson and `NaN` of
+  Python; `java.time` as Jackson writes it, an instant as seconds with a fraction, dates and local times as lists of
+  their parts; the value of a Python enum, which becomes its text.
+- A union of several types cannot be told apart in plain JSON and is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, TypedDict
+
+import msgspec
+import pyarrow as pa
+
+from pyspark_ledger.ledger.errors import Unsupported
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.message.schema.avro import AvroType
+from pyspark_ledger.ledger.message.schema.values import Values, decode_halving
+
+_SIMPLE: dict[str, Any] = {
+    "null": None, "boolean": bool, "int": int, "long": int, "float": float, "double": float, "bytes": bytes,
+    "string": str,
+}  # fmt: skip
+_NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
+_EPOCH, _DAY_S = date(1970, 1, 1), 24 * 3600
+_PER_SECOND = {"ms": 10**3, "us": 10**6}
+
+
+class JsonCodec:
+    """Decodes JSON texts as values of an Avro type."""
+
+    def __init__(self, reader: AvroType, where: str) -> None:
+        self.type = reader.column
+        self._decoded = reader.decoded
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Types(where).of(reader.schema, "") | None)
+        self._rare: Any = _Types(where, enum=_Symbol).of(reader.schema, "") | None
+
+    def decode(self, payloads: pa.Array) -> Values:
+        """The values of payloads (binary, without nulls)."""
+        return decode_halving(payloads.to_pylist(), self._decode, self.type)
+
+    def _decode(self, payloads: Sequence[bytes]) -> pa.Array:
+        try:
+            found = list(map(self._decoder.decode, payloads))
+        except JSON_FAULTS:
+            found = list(map(self._decode_rare, payloads))
+        return pa.array(found, self._decoded).cast(self.type)
+
+    def _decode_rare(self, payload: bytes) -> Any:
+        """A payload that may hold what is seldom written; what is wrong anyhow is the quick way's to name."""
+        try:
+            return self._decoder.decode(payload)
+        except JSON_FAULTS as wrong:
+            try:
+                said = _plain(json.loads(payload.decode(), parse_float=Decimal), self._decoded)
+                return msgspec.convert(said, self._rare, dec_hook=_symbol)
+            except (*JSON_FAULTS, TypeError, ArithmeticError):
+                raise ValueError(json_fault(wrong)) from None
+
+
+class _Symbol(str):
+    """A symbol of an enum."""
+
+    __slots__ = ()
+
+
+def _symbol(kind: type, value: object) -> _Symbol:
+    if kind is _Symbol and isinstance(value, (str, int)) and not isinstance(value, bool):
+        return _Symbol(value)
+    raise ValueError
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """A value with its times and numbers as Avro has them."""
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return {field.name: _plain(value[field.name], field.type) for field in kind if field.name in value}
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return [_plain(one, kind.value_type) for one in value]
+    if pa.types.is_map(kind) and isinstance(value, dict):
+        return {key: _plain(one, kind.item_type) for key, one in value.items()}
+    return _single(value, kind)
+
+
+def _single(value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_floating(kind) and (isinstance(value, Decimal) or value in _NO_NUMBERS):
+        return float(value)
+    if pa.types.is_date32(kind) and isinstance(value, list):
+        return (date(*value) - _EPOCH).days
+    if pa.types.is_timestamp(kind) and isinstance(value, Decimal):
+        return int(value.quantize(Decimal("1e-9")) * _PER_SECOND[kind.unit])  # which has a bound, as a number has none
+    if pa.types.is_timestamp(kind) and isinstance(value, list):
+        return _local(value, _PER_SECOND[kind.unit])
+    return value
+
+
+def _local(parts: list[int], per_second: int) -> int:
+    """A local time out of year, month, day, hour, minute and, where they are not 0, second and nanosecond."""
+    *parts, nanos = parts if len(parts) == 7 else [*parts, 0]
+    since = datetime(*parts) - datetime(1970, 1, 1)  # type: ignore[arg-type]  # noqa: DTZ001 — local
+    return (since.days * _DAY_S + since.seconds) * per_second + nanos * per_second // 10**9
+
+
+class _Types:
+    """What `msgspec` is told of each Avro type. Any of them may be null, as any field of a Java object may."""
+
+    def __init__(self, where: str, enum: type[str] = str) -> None:
+        self._where = where
+        self._enum = enum
+        self._named: dict[str, Any] = {}
+
+    def of(self, schema: Any, path: str) -> Any:
+        """The Python type of a rewritten Avro schema (`avro_types`)."""
+        if isinstance(schema, str):
+            return _SIMPLE[schema] if schema in _SIMPLE else self._named[schema]
+        if isinstance(schema, list):
+            return self._union([branch for branch in schema if branch != "null"], path)
+        if schema.get("logicalType") == "decimal":
+            found: Any = Decimal
+        elif schema["type"] == "record":
+            fields = {one["name"]: self.of(one["type"], f"{path}.{one['name']}") | None for one in schema["fields"]}
+            found = TypedDict("Record", fields, total=False)  # type: ignore[misc,no-redef]
+        elif schema["type"] == "array":
+            found = list[self.of(schema["items"], f"{path}[]") | None]  # type: ignore[misc]
+        elif schema["type"] == "map":
+            found = dict[str, self.of(schema["values"], f"{path}{{}}") | None]  # type: ignore[misc]
+        else:
+            found = self._enum if schema["type"] == "enum" else bytes
+        if "name" in schema:
+            self._named[schema["name"]] = found
+        return found
+
+    def _union(self, branches: list[Any], path: str) -> Any:
+        kinds = [self.of(branch, path) for branch in branches]
+        if not kinds:
+            return None
+        if any(kind is not kinds[0] for kind in kinds):
+            raise Unsupported(
+                f"{self._where} has a union of several types at {path or 'its top'}, which JSON does not tell apart",
+                hint="Read the values as they are, without a schema",
+            )
+        return kinds[0]

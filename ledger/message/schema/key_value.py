@@ -1,0 +1,79 @@
+"""The key-value schema: two schemas, whose values lie in one payload, or the key beside it.
+
+    INLINE     key-length i32 | -1 for null, key, value-length i32 | -1, value          the payload, nothing behind it
+    SEPARATED  the key's bytes are the message's key, base64 on the wire; the payload is the value
+
+Columns: `key` and `value`, each what its own schema makes of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.message.byte_ranges import Bytes, Flags, Integers, cut, ranges_of
+from pyspark_ledger.ledger.message.schema.documents import PRIMITIVES, PayloadSchema
+
+_ENCODINGS = ("INLINE", "SEPARATED")
+
+
+def is_separated(schema: PayloadSchema, where: str) -> bool:
+    """Whether keys lie beside the payloads; raises Refused for an encoding that does not exist."""
+    said = schema.properties.get("kv.encoding.type", "INLINE")
+    if said not in _ENCODINGS:
+        raise Refused(f"{where} states the key-value encoding {said!r}, expected {' or '.join(_ENCODINGS)}")
+    return said == "SEPARATED"
+
+
+def both_sides(schema: PayloadSchema, where: str) -> tuple[PayloadSchema, PayloadSchema]:
+    """The schemas of keys and of values."""
+    try:
+        given = msgspec.json.decode(schema.data or "{}")
+    except JSON_FAULTS as wrong:
+        raise Refused(f"{where} is a key-value schema whose data is no JSON: {json_fault(wrong)}") from wrong
+    if not isinstance(given, dict):
+        raise Refused(f"{where} is a key-value schema whose data is {schema.data[:60]!r}, expected an object")
+    return _side("key", given, schema.properties, where), _side("value", given, schema.properties, where)
+
+
+def _side(side: str, given: dict[str, Any], properties: dict[str, str], where: str) -> PayloadSchema:
+    kind = properties.get(f"{side}.schema.type")
+    if kind is None:
+        raise Refused(f"{where} is a key-value schema without the property '{side}.schema.type'")
+    data = given.get(side, "")
+    text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
+    try:
+        inner = msgspec.json.decode(properties.get(f"{side}.schema.properties") or "{}", type=dict[str, str])
+    except JSON_FAULTS as wrong:
+        raise Refused(f"{where} has no object of texts as '{side}.schema.properties': {json_fault(wrong)}") from wrong
+    return PayloadSchema(kind, "" if kind in PRIMITIVES else text, inner)
+
+
+def split_inline(payloads: pa.Array) -> tuple[pa.Array, pa.Array, dict[int, str]]:
+    """Keys and values of payloads that hold both (binary, null where they say so), and which payloads do not."""
+    data, starts, ends = ranges_of(payloads)
+    padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
+    key_length, key_at, sound = _part(padded, starts, ends)
+    key_end = np.where(sound, key_at + np.maximum(key_length, 0), starts)
+    value_length, value_at, has_value = _part(padded, key_end, ends)
+    value_end = value_at + np.maximum(value_length, 0)
+    sound &= has_value & (value_end == ends)
+    wrong = {
+        row: f"{int(ends[row] - starts[row])} bytes that are no key and value with their lengths"
+        for row in np.flatnonzero(~sound).tolist()
+    }
+    keys = cut(padded, key_at, key_end, ~sound | (key_length < 0))
+    return keys, cut(padded, value_at, value_end, ~sound | (value_length < 0)), wrong
+
+
+def _part(data: Bytes, starts: Integers, ends: Integers) -> tuple[Integers, Integers, Flags]:
+    """The length at each start (-1: null), where its bytes begin, and whether they lie before the end."""
+    inside = starts + 4 <= ends
+    at = np.where(inside, starts, 0)
+    length = data[at[:, None] + np.arange(4)].view(">i4").reshape(-1).astype(np.int64)
+    return length, starts + 4, inside & (length >= -1) & (starts + 4 + np.maximum(length, 0) <= ends)

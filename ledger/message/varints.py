@@ -1,0 +1,140 @@
+"""Protobuf's varints, many at once: seven bits a byte, the lowest first; the top bit says that more follow.
+
+Rules: a negative int64 has ten bytes; more than ten bytes, or bits beyond the 64th, are `Corrupt`. Encoders answer the
+bytes of all values one after the other; decoders account for every byte they are given.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspark_ledger.ledger.errors import Corrupt
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+Integers = npt.NDArray[np.int64]
+
+LENGTH_MAX = 10
+# So many at once: what is in between stays in the processor's cache.
+_SLICE = 1 << 14
+_SEVEN = np.uint64(7)
+_MORE = 0x8080808080808080
+# The seven bits of each of the first so many bytes.
+_WITHIN = np.array([(1 << (8 * size)) - 1 & ~_MORE for size in range(9)], dtype=np.uint64)
+
+
+def varint(value: int) -> bytes:
+    """One value, as int64 or uint64."""
+    left, out = value & (2**64 - 1), bytearray()
+    while left > 0x7F:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+def read_varint(view: memoryview, at: int, where: str) -> tuple[int, int]:
+    """The value at `at`, unsigned, and where the byte after it is."""
+    value = 0
+    for digit in range(LENGTH_MAX):
+        if at + digit >= len(view):
+            raise Corrupt(f"{where} ends at byte {len(view)} inside a number")
+        byte = view[at + digit]
+        value |= (byte & 0x7F) << (7 * digit)
+        if byte < 0x80:
+            if value >= 2**64:
+                raise Corrupt(f"{where} has a number of more than 64 bits at byte {at}")
+            return value, at + digit + 1
+    raise Corrupt(f"{where} has a number of more than {LENGTH_MAX} bytes at byte {at}")
+
+
+def lengths(values: Words) -> Integers:
+    """Bytes of each value."""
+    found = np.ones(len(values), dtype=np.int64)
+    for digit in range(1, LENGTH_MAX):
+        found += values >= np.uint64(1 << (7 * digit))
+    return found
+
+
+def put_varints(out: Bytes, at: Integers, values: Words, sizes: Integers) -> None:
+    """Write each value at its place in `out`; `sizes` are their lengths."""
+    left = values.copy()
+    for digit in range(int(sizes.max(initial=0))):
+        rows = np.flatnonzero(sizes > digit)
+        part = (left[rows] & np.uint64(0x7F)).astype(np.uint8)
+        part |= np.where(sizes[rows] > digit + 1, 0x80, 0).astype(np.uint8)
+        out[at[rows] + digit] = part
+        left >>= _SEVEN
+
+
+def tagged(tag: int, values: Words) -> Bytes:
+    """Each value behind the same one-byte tag: a repeated field that is not packed."""
+    if len(values) > _SLICE:
+        return np.concatenate([tagged(tag, values[at : at + _SLICE]) for at in range(0, len(values), _SLICE)])
+    sizes = lengths(values)
+    table = np.empty((len(values), 1 + LENGTH_MAX), dtype=np.uint8)
+    table[:, 0] = tag
+    low = _spread(values & np.uint64(2**56 - 1)) | np.uint64(_MORE)
+    table[:, 1:9] = low.astype("<u8").view(np.uint8).reshape(-1, 8)
+    table[:, 9] = (values >> np.uint64(56)) | np.uint64(0x80)
+    table[:, 10] = values >> np.uint64(63)
+    rows = np.arange(len(values))
+    table[rows, sizes] &= 0x7F
+    found: Bytes = table[np.arange(1 + LENGTH_MAX) <= sizes[:, None]]
+    return found
+
+
+def decode_varints(data: Bytes, where: str) -> Words:
+    """All values of a buffer that holds nothing else."""
+    ends = np.flatnonzero(data < 0x80)
+    if not len(data):
+        return np.zeros(0, dtype=np.uint64)
+    if not len(ends) or int(ends[-1]) != len(data) - 1:
+        raise Corrupt(f"{where} ends inside a number after {len(data)} bytes")
+    starts = np.append(0, ends[:-1] + 1)
+    return gather(data, starts, ends - starts + 1, where)
+
+
+def gather(data: Bytes, starts: Integers, sizes: Integers, where: str) -> Words:
+    """The values at these places, of these lengths."""
+    if len(starts) > _SLICE:
+        slices = [slice(at, at + _SLICE) for at in range(0, len(starts), _SLICE)]
+        return np.concatenate([_gather(data, starts[one], sizes[one], where) for one in slices])
+    return _gather(data, starts, sizes, where)
+
+
+def _gather(data: Bytes, starts: Integers, sizes: Integers, where: str) -> Words:
+    if not len(starts):
+        return np.zeros(0, dtype=np.uint64)
+    first, stop = int(starts[0]), int(starts[-1]) + int(sizes[-1])
+    data, starts = data[first:stop], starts - first
+    longest = int(sizes.max(initial=0))
+    if longest > LENGTH_MAX:
+        raise Corrupt(f"{where} has a number of {longest} bytes, at most {LENGTH_MAX} are one")
+    padded = np.append(data, np.zeros(LENGTH_MAX, dtype=np.uint8))
+    at_every_byte = np.ndarray((len(data) + 1,), dtype="<u8", buffer=padded, strides=(1,))
+    values = _gathered(at_every_byte[starts] & _WITHIN[np.minimum(sizes, 8)])
+    for digit in (8, 9):
+        rows = np.flatnonzero(sizes > digit)
+        part = padded[starts[rows] + digit] & np.uint8(0x7F)
+        if digit == LENGTH_MAX - 1 and int(part.max(initial=0)) > 1:
+            raise Corrupt(f"{where} has a number of more than 64 bits")
+        values[rows] |= part.astype(np.uint64) << np.uint64(7 * digit)
+    return values
+
+
+def _gathered(eight: Words) -> Words:
+    """Eight bytes of seven bits each as 56 bits: neighbours join, then pairs, then fours."""
+    pairs = (eight & np.uint64(0x007F007F007F007F)) | ((eight & np.uint64(0x7F007F007F007F00)) >> np.uint64(1))
+    fours = (pairs & np.uint64(0x00003FFF00003FFF)) | ((pairs & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2))
+    whole: Words = (fours & np.uint64(0x0FFFFFFF)) | ((fours & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))
+    return whole
+
+
+def _spread(values: Words) -> Words:
+    """The inverse of `_gathered`: 56 bits as eight bytes of seven."""
+    fours = (values & np.uint64(0x0FFFFFFF)) | ((values << np.uint64(4)) & np.uint64(0x0FFFFFFF00000000))
+    pairs = (fours & np.uint64(0x00003FFF00003FFF)) | ((fours << np.uint64(2)) & np.uint64(0x3FFF00003FFF0000))
+    eight: Words = (pairs & np.uint64(0x007F007F007F007F)) | ((pairs << np.uint64(1)) & np.uint64(0x7F007F007F007F00))
+    return eight

@@ -1,0 +1,309 @@
+"""Durable cursors: how far a named reader has acknowledged a managed ledger, its lease, and its row of the metadata.
+
+    cursor        ledger, name, version, ManagedCursorInfo, replay floor, lease
+
+Invariants of a cursor
+- Acknowledgement is monotone: `advance` never moves back, only `reset` does.
+- The cursor never passes the end of the log.
+- The replay floor is the end of the last batch known to be in the reader's own commit log. It is monotone too, except
+  for a reset. Entries at or after the lower of the two must stay readable.
+- A lease is granted when it is free, run out, the holder's own, or its holder is known to be gone.
+- `CursorRecord` is a pure value: its changes return another record.
+
+Rules of the metadata
+- A change compares the version that it was made from, and is durable when it returns.
+- Names that differ only in case are refused.
+- The rows of a managed ledger are deleted with it.
+
+Pulsar stores the *mark-delete* position, the last acknowledged entry. A record here has the first position that is not
+acknowledged. `mark_delete(next) = (ledger, entry - 1)`, which may be `(ledger, -1)` just as Pulsar writes it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.record_tables import RecordTable
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.metadata.partition_records import require_ledger
+from pyspark_ledger.ledger.metadata.unwanted_files import put_listed, put_unlisted
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.positions.position_info import encode_info
+from pyspark_ledger.ledger.positions.position_set import PositionSet
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, PositionInfo
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to read in a cursor's name, until `until_ms`. An empty holder means that nobody has it."""
+
+    holder: str = ""
+    until_ms: int = 0
+
+
+class CursorRecord(msgspec.Struct, frozen=True):
+    """One durable cursor. `next_position` is the first position not acknowledged."""
+
+    ledger: str
+    name: str
+    next_position: Position
+    replay_floor: Position | None = None
+    lease: Lease = Lease()
+    kept: bytes = b""
+
+    def at(self, next_position: Position) -> CursorRecord:
+        """The cursor with its mark-delete there, and all else as it is."""
+        return msgspec.structs.replace(self, next_position=next_position)
+
+    def kept_info(self) -> ManagedCursorInfo:
+        """Return the record beside the mark-delete: the place of its set or the set itself, and properties."""
+        return ManagedCursorInfo.FromString(self.kept) if self.kept else ManagedCursorInfo(cursorsLedgerId=-1)
+
+    def in_ledger(self, ledger_id: int) -> CursorRecord:
+        """The cursor whose set is in a ledger of its own; -1: it has none."""
+        info = self.kept_info()
+        info.cursorsLedgerId = ledger_id
+        del info.individualDeletedMessages[:]
+        del info.batchedEntryDeletionIndexInfo[:]
+        return self.keeping(info)
+
+    def inline(self, positions: PositionSet) -> CursorRecord:
+        """The cursor whose set is in its record, which is for small ones: as ranges, as Pulsar does it."""
+        said = PositionInfo.FromString(encode_info(self.next_position, positions, as_words=False))
+        info = self.in_ledger(-1).kept_info()
+        info.individualDeletedMessages.extend(said.individualDeletedMessages)
+        info.batchedEntryDeletionIndexInfo.extend(said.batchedEntryDeletionIndexInfo)
+        return self.keeping(info)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The cursor's user properties."""
+        return {pair.name: pair.value for pair in self.kept_info().cursorProperties}
+
+    def with_properties(self, values: Mapping[str, str], remove: Collection[str]) -> CursorRecord:
+        """The cursor with properties set and removed."""
+        kept = {name: value for name, value in self.properties.items() if name not in remove}
+        info = self.kept_info()
+        del info.cursorProperties[:]
+        for name, value in sorted({**kept, **values}.items()):
+            info.cursorProperties.add(name=name, value=value)
+        return self.keeping(info)
+
+    def keeping(self, info: ManagedCursorInfo) -> CursorRecord:
+        """Return the cursor with this record, but with its own mark-delete."""
+        info.ClearField("markDeleteLedgerId")
+        info.ClearField("markDeleteEntryId")
+        plain = info == ManagedCursorInfo(cursorsLedgerId=-1)
+        return msgspec.structs.replace(self, kept=b"" if plain else info.SerializeToString())
+
+    def advance(self, next_position: Position, end: Position, replay_floor: Position | None) -> CursorRecord:
+        """Acknowledge everything before `next_position`. Going back is ignored; beyond the end is refused."""
+        self._require_within(next_position, end)
+        floor = self.replay_floor
+        if replay_floor is not None:
+            self._require_within(replay_floor, end)
+            floor = replay_floor if floor is None else max(floor, replay_floor)
+        return msgspec.structs.replace(self, next_position=max(self.next_position, next_position), replay_floor=floor)
+
+    def reset(self, next_position: Position, end: Position) -> CursorRecord:
+        """Move anywhere, backwards too. The replay floor goes back with the cursor, never ahead of it."""
+        self._require_within(next_position, end)
+        floor = self.replay_floor
+        return msgspec.structs.replace(
+            self,
+            next_position=next_position,
+            kept=self.in_ledger(-1).kept,
+            replay_floor=None if floor is None else min(floor, next_position),
+        )
+
+    def with_lease(
+        self, holder: str, ttl_ms: int, now_ms: int, holder_is_gone: Callable[[str], bool]
+    ) -> tuple[CursorRecord, bool]:
+        """The cursor after `holder` asked for its lease, and whether it was granted."""
+        held = self.lease
+        free = not held.holder or held.holder == holder or held.until_ms <= now_ms
+        if not free and not holder_is_gone(held.holder):
+            return self, False
+        return msgspec.structs.replace(self, lease=Lease(holder, now_ms + ttl_ms)), True
+
+    def without_lease(self, holder: str) -> CursorRecord:
+        """The cursor after `holder` gave its lease back; unchanged when somebody else holds it."""
+        if self.lease.holder != holder:
+            return self
+        return msgspec.structs.replace(self, lease=Lease())
+
+    def _require_within(self, position: Position, end: Position) -> None:
+        if position > end:
+            raise Refused(
+                f"cursor {self.name!r} of {self.ledger!r} cannot acknowledge up to {position}: the log ends at {end}",
+                hint="Acknowledge only positions that were read from this ledger",
+            )
+
+
+def cursor_info(cursor: CursorRecord) -> ManagedCursorInfo:
+    """The record as Pulsar's metadata store holds it; without a ledger of its own `cursorsLedgerId` is -1."""
+    info = cursor.kept_info()
+    info.markDeleteLedgerId = cursor.next_position.ledger_id
+    info.markDeleteEntryId = cursor.next_position.entry_id - 1
+    return info
+
+
+def next_position_of(info: ManagedCursorInfo) -> Position:
+    """The first position that the recorded mark-delete leaves unacknowledged."""
+    return Position(info.markDeleteLedgerId, info.markDeleteEntryId + 1)
+
+
+CURSOR_TABLE = RecordTable(
+    "cursor",
+    (
+        "ledger TEXT NOT NULL REFERENCES ledger_row ON DELETE CASCADE",
+        "name TEXT NOT NULL",
+        "version INTEGER NOT NULL",
+        "info BLOB NOT NULL",
+        "floor_ledger INTEGER",
+        "floor_entry INTEGER",
+        "holder TEXT NOT NULL",
+        "lease_until_ms INTEGER NOT NULL",
+    ),
+    "PRIMARY KEY (ledger, name)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCursor:
+    """A cursor and the version that a change of it must name."""
+
+    cursor: CursorRecord
+    version: int
+
+
+class CursorRecords:
+    """All durable cursors of a store. Any thread may call any method."""
+
+    def __init__(self, file: MetadataFile) -> None:
+        self._file = file
+
+    def names(self, ledger: str) -> list[str]:
+        """The durable cursors of a managed ledger, sorted."""
+        rows = self._file.read(
+            lambda c: c.execute("SELECT name FROM cursor WHERE ledger = ? ORDER BY name", (ledger,)).fetchall()
+        )
+        return [row[0] for row in rows]
+
+    def get(self, ledger: str, name: str) -> StoredCursor | None:
+        """A cursor's record, or None."""
+        row = self._file.read(
+            lambda c: c.execute(
+                "SELECT version, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor "
+                "WHERE ledger = ? AND name = ?",
+                (ledger, name),
+            ).fetchone()
+        )
+        if row is None:
+            return None
+        return StoredCursor(_cursor(ledger, name, *row[1:]), row[0])
+
+    def of(self, ledger: str) -> list[CursorRecord]:
+        """All durable cursors of a managed ledger."""
+        rows = self._file.read(
+            lambda c: c.execute(
+                "SELECT name, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor WHERE ledger = ?",
+                (ledger,),
+            ).fetchall()
+        )
+        return [_cursor(ledger, *row) for row in rows]
+
+    def put(self, cursor: CursorRecord, expected: int | None) -> StoredCursor | None:
+        """Write a cursor over the version `expected` (None: there is none yet). None when somebody was faster."""
+        floor = cursor.replay_floor
+        values = (
+            cursor_info(cursor).SerializeToString(),
+            None if floor is None else floor.ledger_id,
+            None if floor is None else floor.entry_id,
+            cursor.lease.holder,
+            cursor.lease.until_ms,
+            cursor.ledger,
+            cursor.name,
+        )
+
+        own = {cursor.kept_info().cursorsLedgerId} - {-1}
+
+        def put(c: sqlite3.Connection) -> int:
+            if expected is None:
+                require_ledger(c, cursor.ledger)
+                _require_own_case(c, cursor)
+                put_listed(c, own)
+                return c.execute(
+                    "INSERT OR IGNORE INTO cursor_row (info, floor_ledger, floor_entry, holder, lease_until_ms, "
+                    "ledger, name, version) VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+                    values,
+                ).rowcount
+            before = _own_ledgers(c, "ledger = ? AND name = ?", (cursor.ledger, cursor.name))
+            done = c.execute(
+                "UPDATE cursor_row SET info = ?, floor_ledger = ?, floor_entry = ?, holder = ?, lease_until_ms = ?, "
+                "version = version + 1 WHERE ledger = ? AND name = ? AND version = ?",
+                (*values, expected),
+            ).rowcount
+            if done == 1:
+                put_unlisted(c, before - own)
+                put_listed(c, own - before)
+            return done
+
+        done = self._file.change(put)
+        return StoredCursor(cursor, 0 if expected is None else expected + 1) if done == 1 else None
+
+    def delete(self, ledger: str, name: str) -> bool:
+        """Delete a cursor; False when there was none."""
+
+        def delete(c: sqlite3.Connection) -> bool:
+            put_unlisted(c, _own_ledgers(c, "ledger = ? AND name = ?", (ledger, name)))
+            return c.execute("DELETE FROM cursor_row WHERE ledger = ? AND name = ?", (ledger, name)).rowcount == 1
+
+        return self._file.change(delete)
+
+    def slowest(self, ledger: str) -> Position | None:
+        """The first position that any durable cursor of a managed ledger still needs; None without cursors."""
+        return self._file.read(lambda c: slowest_of(c, ledger))
+
+    def ledger_ids(self) -> set[int]:
+        """The ids of the cursors' own ledgers."""
+        return self._file.read(lambda c: _own_ledgers(c, "TRUE", ()))
+
+
+def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
+    """The same as `CursorRecords.slowest`, within a change."""
+    rows = c.execute("SELECT info, floor_ledger, floor_entry FROM cursor WHERE ledger = ?", (ledger,)).fetchall()
+    needed = [next_position_of(ManagedCursorInfo.FromString(row[0])) for row in rows]
+    needed += [Position(row[1], row[2]) for row in rows if row[1] is not None]
+    return min(needed, default=None)
+
+
+def own_ledgers_of(c: sqlite3.Connection, ledger: str) -> set[int]:
+    """The ids of the own ledgers of a managed ledger's cursors, within a change."""
+    return _own_ledgers(c, "ledger = ?", (ledger,))
+
+
+def _own_ledgers(c: sqlite3.Connection, which: str, values: tuple[str, ...]) -> set[int]:
+    infos = c.execute(f"SELECT info FROM cursor WHERE {which}", values)  # noqa: S608 — texts of ours
+    return {ManagedCursorInfo.FromString(row[0]).cursorsLedgerId for row in infos} - {-1}
+
+
+def _cursor(
+    ledger: str, name: str, info: bytes, floor_ledger: int | None, floor_entry: int, holder: str, until_ms: int
+) -> CursorRecord:
+    said = ManagedCursorInfo.FromString(info)
+    floor = None if floor_ledger is None else Position(floor_ledger, floor_entry)
+    return CursorRecord(ledger, name, next_position_of(said), floor, Lease(holder, until_ms)).keeping(said)
+
+
+def _require_own_case(c: sqlite3.Connection, cursor: CursorRecord) -> None:
+    for (name,) in c.execute("SELECT name FROM cursor WHERE ledger = ?", (cursor.ledger,)):
+        if name != cursor.name and name.casefold() == cursor.name.casefold():
+            raise Refused(
+                f"cursor {cursor.name!r} of {cursor.ledger!r} differs from {name!r} only in case",
+                hint="Use that one or another name",
+            )

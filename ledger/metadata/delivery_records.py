@@ -1,0 +1,163 @@
+"""Records of what batches deliver, kept in the metadata for as long as a checkpoint may need them.
+
+    delivery        (ledger, cursor, record) → what the batch delivers, what is outstanding, where the next reads on
+    delivery_chunk  (ledger, cursor, record, chunk) → a part of a body above 1 MiB, numbered from 0
+
+    body       msgpack; from 64 KiB on  00 | size u32 | the same in ZSTD   (msgpack's array never begins with 00)
+               of a body in chunks: PIP-381's footer, {"numParts":N,"length":L}
+
+Rules
+- A record is durable before its number is told. Numbers rise and are not used twice by one checkpoint.
+- Chunks and their footer are written, replaced and deleted in one transaction, and read by one statement. A footer
+  whose chunks are not all there, in the stated length, is damage, and never a shorter record.
+- Who decides on the batch after record n has committed n: what is before n goes then, and so does what is after it,
+  which no checkpoint has ever named. Record -1 is the batch of dead letters that is not buried yet.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+
+import msgspec
+
+from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.record_tables import RecordTable
+from pyspark_ledger.ledger.errors import Corrupt, Refused
+from pyspark_ledger.ledger.message.compression import ZSTD, compress, decompress
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.positions.position_chunks import FOOTER_FIRST, in_chunks, parse_footer
+from pyspark_ledger.ledger.protocol.cursors import Share
+
+_OF_CURSOR = ("ledger TEXT NOT NULL REFERENCES ledger_row ON DELETE CASCADE", "cursor TEXT NOT NULL")
+DELIVERY_TABLE = RecordTable(
+    "delivery",
+    (*_OF_CURSOR, "record INTEGER NOT NULL", "body BLOB NOT NULL"),
+    "PRIMARY KEY (ledger, cursor, record)",
+    rowid=True,
+)
+DELIVERY_CHUNK_TABLE = RecordTable(
+    "delivery_chunk",
+    (*_OF_CURSOR, "record INTEGER NOT NULL", "chunk INTEGER NOT NULL", "body BLOB NOT NULL"),
+    "PRIMARY KEY (ledger, cursor, record, chunk)",
+    rowid=True,
+)
+DEAD = -1
+BODY_BYTES_MAX = 2**29
+_DEFLATED, _DEFLATED_FROM = 0x00, 64 * 1024
+_HEAD = struct.Struct(">BI")
+_FOOTER = bytes([FOOTER_FIRST])
+_RECORD_MAX = 2**63 - 1
+_DAMAGED = "Restore the store from a copy, or reset the cursor, which forgets what was delivered"
+# One statement, so that a record and its chunks are of one moment.
+_ONE = """
+SELECT found.record, CAST(found.body AS BLOB), part.chunk, CAST(part.body AS BLOB)
+FROM (SELECT ledger, cursor, record, body FROM delivery WHERE ledger = ? AND cursor = ? AND {which}) AS found
+LEFT JOIN delivery_chunk AS part USING (ledger, cursor, record) ORDER BY part.chunk"""
+
+
+class DeliveryRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One record. `waiting`: what was delivered before and is outstanding still, beside `shares`."""
+
+    record: int
+    position: Position
+    shares: list[Share]
+    waiting: list[Share] = []
+
+
+_RECORD = msgspec.msgpack.Decoder(DeliveryRecord)
+
+
+class DeliveryRecords:
+    """The table of a store."""
+
+    def __init__(self, file: MetadataFile) -> None:
+        self._file = file
+
+    def get(self, ledger: str, cursor: str, record: int) -> DeliveryRecord | None:
+        """One record."""
+        return self._one("record = ?", ledger, cursor, record)
+
+    def newest(self, ledger: str, cursor: str) -> DeliveryRecord | None:
+        """The newest record of a batch."""
+        return self._one("record > ? ORDER BY record DESC LIMIT 1", ledger, cursor, 0)
+
+    def put(self, ledger: str, cursor: str, record: DeliveryRecord, after: int) -> None:
+        """Keep the record that follows `after`; of the others only that one stays, and the dead letters."""
+
+        def change(c: sqlite3.Connection) -> None:
+            _delete(c, "record > 0 AND record <> ?", ledger, cursor, after)
+            _insert(c, ledger, cursor, record.record, record)
+
+        self._file.change(change)
+
+    def put_dead(self, ledger: str, cursor: str, dead: DeliveryRecord) -> None:
+        """Keep a batch of dead letters."""
+        self._file.change(lambda c: _insert(c, ledger, cursor, DEAD, dead))
+
+    def forget(self, ledger: str, cursor: str, *, dead_only: bool = False) -> None:
+        """Forget the records of a cursor, or its dead letters."""
+        least, most = DEAD, DEAD if dead_only else _RECORD_MAX
+        self._file.change(lambda c: _delete(c, "record BETWEEN ? AND ?", ledger, cursor, least, most))
+
+    def _one(self, which: str, ledger: str, cursor: str, record: int) -> DeliveryRecord | None:
+        rows = self._file.read(lambda c: c.execute(_ONE.format(which=which), (ledger, cursor, record)).fetchall())
+        if not rows:
+            return None
+        number, body, *_ = rows[0]
+        where = f"record {number} of batches of cursor {cursor!r} of {ledger!r} in {self._file.path}"
+        chunks = {chunk: part for _, _, chunk, part in rows if chunk is not None}
+        try:
+            return _RECORD.decode(_inflated(_whole(body, chunks, where), where))
+        except (msgspec.DecodeError, struct.error) as wrong:
+            raise Corrupt(f"{where} is damaged: {wrong}", hint=_DAMAGED) from wrong
+
+
+def _delete(c: sqlite3.Connection, which: str, *values: str | int) -> None:
+    for table in (DELIVERY_CHUNK_TABLE, DELIVERY_TABLE):
+        c.execute(f"DELETE FROM {table.row_name} WHERE ledger = ? AND cursor = ? AND {which}", values)  # noqa: S608 — ours
+
+
+def _insert(c: sqlite3.Connection, ledger: str, cursor: str, number: int, record: DeliveryRecord) -> None:
+    *chunks, last = in_chunks(_deflated(record))
+    _delete(c, "record = ?", ledger, cursor, number)
+    c.executemany(
+        "INSERT INTO delivery_chunk_row (ledger, cursor, record, chunk, body) VALUES (?, ?, ?, ?, ?)",
+        [(ledger, cursor, number, at, chunk) for at, chunk in enumerate(chunks)],
+    )
+    c.execute(
+        "INSERT INTO delivery_row (ledger, cursor, record, body) VALUES (?, ?, ?, ?)", (ledger, cursor, number, last)
+    )
+
+
+def _whole(body: bytes, chunks: dict[int, bytes], where: str) -> bytes:
+    """A body as it was before it was cut; raises Corrupt when its chunks are not those that its footer states."""
+    if not body.startswith(_FOOTER):
+        return body
+    footer = parse_footer(body, where)
+    found = sum(map(len, chunks.values()))
+    if (len(chunks), found) != (footer.numParts, footer.length) or list(chunks) != list(range(len(chunks))):
+        raise Corrupt(
+            f"{where} states {footer.numParts} chunks of {footer.length} bytes, {len(chunks)} of {found} are there",
+            hint=_DAMAGED,
+        )
+    return b"".join(chunks.values())
+
+
+def _deflated(record: DeliveryRecord) -> bytes:
+    body = msgspec.msgpack.encode(record)
+    if len(body) < _DEFLATED_FROM:
+        return body
+    if len(body) > BODY_BYTES_MAX:
+        raise Refused(
+            f"what a batch delivers takes {len(body)} bytes to write down, {BODY_BYTES_MAX} are the most",
+            hint="Set maxRowsPerTrigger, or acknowledge what was delivered before",
+        )
+    return _HEAD.pack(_DEFLATED, len(body)) + compress(ZSTD, body, level=1)
+
+
+def _inflated(body: bytes, where: str) -> bytes | memoryview:
+    if body[:1] != bytes([_DEFLATED]):
+        return body
+    _, size = _HEAD.unpack_from(body)
+    return decompress(ZSTD, memoryview(body)[_HEAD.size :], size, where, max_bytes=BODY_BYTES_MAX)

@@ -1,0 +1,105 @@
+"""A value of Pulsar's metadata: the record of a managed ledger or of a cursor, plain or compressed.
+
+    plain:       the protobuf message
+    compressed:  4778  size u32  Managed…InfoMetadata (compression, uncompressed size)  compressed message …
+
+Rules
+- No message opens with 47 78 (a tag of field 8 with a wire type that does not exist), so the two never meet.
+  Where Pulsar reads a damaged compressed value once more as a plain one, that reading can only fail; here the
+  first fault is the one that is told.
+- Sizes are capped before anything is inflated.
+- Fields that this version does not know survive reading and writing.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import TypeAlias, TypeVar
+
+from pyspark_ledger.ledger.checksum import Buffer
+from pyspark_ledger.ledger.errors import Corrupt, Refused
+from pyspark_ledger.ledger.message.compression import NAMES, NONE, compress, decompress
+from pyspark_ledger.ledger.message.entry import parse_message
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import (
+    ManagedCursorInfo,
+    ManagedCursorInfoMetadata,
+    ManagedLedgerInfo,
+    ManagedLedgerInfoMetadata,
+)
+
+Info: TypeAlias = "ManagedLedgerInfo | ManagedCursorInfo"
+_Info = TypeVar("_Info", ManagedLedgerInfo, ManagedCursorInfo)
+
+VALUE_BYTES_MAX = 64 * 1024 * 1024
+COMPRESS_ABOVE_BYTES = 16 * 1024  # Pulsar's default: a smaller value stays plain
+
+_MAGIC = b"\x47\x78"
+# Fields 1 to 3 of a cursor's record are numbers; of a PositionInfo only the first two are.
+_CURSOR_HEAD = re.compile(rb"\x08[\x80-\xff]{0,9}[\x00-\x7f]\x10[\x80-\xff]{0,9}[\x00-\x7f]\x18")
+_HEAD_BYTES_MAX = 32
+_U32 = struct.Struct(">I")
+
+
+def parse_ledger_info(value: Buffer, where: str, *, max_bytes: int = VALUE_BYTES_MAX) -> ManagedLedgerInfo:
+    """The record of a managed ledger; raises Corrupt or Unsupported naming `where`."""
+    return _parse(ManagedLedgerInfo, ManagedLedgerInfoMetadata, value, where, max_bytes)
+
+
+def parse_cursor_info(value: Buffer, where: str, *, max_bytes: int = VALUE_BYTES_MAX) -> ManagedCursorInfo:
+    """The record of a cursor; raises Corrupt or Unsupported naming `where`."""
+    return _parse(ManagedCursorInfo, ManagedCursorInfoMetadata, value, where, max_bytes)
+
+
+def serialise_info(info: Info, compression: int = NONE, *, above_bytes: int = COMPRESS_ABOVE_BYTES) -> bytes:
+    """The value of a record, compressed when it is larger than `above_bytes`; raises Refused."""
+    if not 0 <= compression < len(NAMES):
+        raise Refused(f"compression {compression} is not known", hint=f"Known: {', '.join(NAMES)}, from 0")
+    plain = info.SerializeToString()
+    if compression == NONE or len(plain) <= above_bytes:
+        return plain
+    kind = ManagedLedgerInfoMetadata if isinstance(info, ManagedLedgerInfo) else ManagedCursorInfoMetadata
+    head = kind(compressionType=compression, uncompressedSize=len(plain)).SerializeToString()
+    return b"".join((_MAGIC, _U32.pack(len(head)), head, compress(compression, plain)))
+
+
+def is_cursor_info(value: Buffer) -> bool:
+    """Whether bytes of a cursor begin as its record does: compressed, or with an entry id where a state has a range."""
+    begin = bytes(memoryview(value).cast("B")[:_HEAD_BYTES_MAX])
+    return begin.startswith(_MAGIC) or _CURSOR_HEAD.match(begin) is not None
+
+
+def compression_of(value: Buffer, where: str) -> int:
+    """The number of the compression that a value was written with; raises Corrupt naming `where`."""
+    view = memoryview(value).cast("B")
+    if bytes(view[:2]) != _MAGIC:
+        return NONE
+    head, _ = _head(ManagedLedgerInfoMetadata, view, where)
+    return head.compressionType
+
+
+def _parse(
+    kind: type[_Info],
+    head_kind: type[ManagedLedgerInfoMetadata | ManagedCursorInfoMetadata],
+    value: Buffer,
+    where: str,
+    max_bytes: int,
+) -> _Info:
+    view = memoryview(value).cast("B")
+    if bytes(view[:2]) == _MAGIC:
+        head, at = _head(head_kind, view, where)
+        compression, size = head.compressionType, head.uncompressedSize
+        view = decompress(compression, view[at:], size, where, max_bytes=max_bytes)
+    info, _ = parse_message(kind, view, 0, len(view), where)
+    return info
+
+
+def _head(
+    kind: type[ManagedLedgerInfoMetadata | ManagedCursorInfoMetadata], view: memoryview, where: str
+) -> tuple[ManagedLedgerInfoMetadata | ManagedCursorInfoMetadata, int]:
+    """What stands before the compressed message, and where that begins."""
+    at = len(_MAGIC) + _U32.size
+    if at > len(view):
+        raise Corrupt(f"{where} is a compressed value of {len(view)} bytes, expected at least {at}")
+    (size,) = _U32.unpack_from(view, len(_MAGIC))
+    return parse_message(kind, view, at, size, where)

@@ -1,0 +1,439 @@
+"""The records of a store: which ledgers there are, what each consists of, who has read how far.
+
+    store         id, host, epoch, next ledger id                            one row
+    ledger        name, folded name, incarnation, version, ManagedLedgerInfo
+    segment       what `LedgerInfo` has no field for: block size, rows, file size, by ledger id
+    run           the newest committed batch of each query, as far as it is sealed
+    manifest      batches over several ledgers, from their commit point until they are rolled forward
+    sequence      the highest sequence id of each producer in sealed ledgers, where de-duplication is on
+    schema        Arrow schemas of a ledger, versions from 0
+    cursor        ManagedCursorInfo, replay floor, lease (ledger.metadata.cursor_records)
+    delivery      what batches of a cursor deliver that are more than a range (ledger.metadata.delivery_records);
+                  large ones are in chunks, rows of `delivery_chunk`
+    policy        what a ledger or a namespace states, by its name (ledger.metadata.policy_records)
+    unwanted      objects in object storage that no record refers to any more (ledger.metadata.unwanted_objects)
+    trimmed       what retention took, ledger by ledger (`trimmed_records`)
+    unwanted_file files of ledgers that are to be deleted (ledger.metadata.unwanted_files)
+
+Rules: every change compares the record's version (and the file the broker's epoch) and is durable when it returns.
+Ledger ids rise through the whole store and are never given twice. Names that differ only in case are refused.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.record_tables import RecordTable
+from pyspark_ledger.ledger.errors import NotFound, Refused
+from pyspark_ledger.ledger.message.run_marker import CommittedBatch
+from pyspark_ledger.ledger.metadata.cursor_records import CURSOR_TABLE, CursorRecords, own_ledgers_of, slowest_of
+from pyspark_ledger.ledger.metadata.delivery_records import DELIVERY_CHUNK_TABLE, DELIVERY_TABLE, DeliveryRecords
+from pyspark_ledger.ledger.metadata.manifest_records import MANIFEST_TABLE, ManifestRecords, require_none_pending
+from pyspark_ledger.ledger.metadata.partition_records import (
+    extend_partitioned,
+    insert_ledger,
+    insert_partitioned,
+    require_ledger,
+)
+from pyspark_ledger.ledger.metadata.policy_records import POLICY_TABLE, PolicyRecords
+from pyspark_ledger.ledger.metadata.trimmed_records import TRIMMED_TABLE, TrimmedRecords, remember_trimmed
+from pyspark_ledger.ledger.metadata.unwanted_files import (
+    UNWANTED_FILE_TABLE,
+    UnwantedFileRecords,
+    put_changed,
+    put_made,
+    put_of_first_format,
+    put_unlisted,
+)
+from pyspark_ledger.ledger.metadata.unwanted_objects import (
+    UNWANTED_TABLE,
+    UnwantedRecords,
+    put_all_unwanted,
+    put_unwanted,
+)
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+
+_IN_LEDGER = "ledger TEXT NOT NULL REFERENCES ledger_row ON DELETE CASCADE"
+TABLES = (
+    RecordTable(
+        "store",
+        (
+            "id TEXT NOT NULL",
+            "host TEXT NOT NULL",
+            "created_ms INTEGER NOT NULL",
+            "epoch INTEGER NOT NULL",
+            "next_ledger_id INTEGER NOT NULL",
+            "commits INTEGER NOT NULL DEFAULT 0",
+        ),
+        rowid=True,
+        counted=False,
+    ),
+    RecordTable(
+        "ledger",
+        (
+            "name TEXT PRIMARY KEY",
+            "folded TEXT NOT NULL UNIQUE",
+            "incarnation TEXT NOT NULL",
+            "version INTEGER NOT NULL",
+            "info BLOB NOT NULL",
+        ),
+    ),
+    RecordTable(
+        "segment",
+        (
+            "ledger_id INTEGER PRIMARY KEY",
+            _IN_LEDGER,
+            "block_bytes INTEGER NOT NULL",
+            "first_row INTEGER NOT NULL",
+            "rows INTEGER NOT NULL",
+            "file_bytes INTEGER NOT NULL",
+            "created_ms INTEGER NOT NULL",
+        ),
+        indexed="ledger",
+        rowid=True,
+    ),
+    RecordTable(
+        "run",
+        (_IN_LEDGER, "query TEXT NOT NULL", "batch INTEGER NOT NULL", "body BLOB NOT NULL"),
+        "PRIMARY KEY (ledger, query)",
+    ),
+    MANIFEST_TABLE,
+    RecordTable(
+        "schema",
+        (_IN_LEDGER, "version INTEGER NOT NULL", "body BLOB NOT NULL"),
+        "PRIMARY KEY (ledger, version)",
+    ),
+    RecordTable(
+        "sequence",
+        (_IN_LEDGER, "producer TEXT NOT NULL", "sequence_id INTEGER NOT NULL", "last_ms INTEGER NOT NULL"),
+        "PRIMARY KEY (ledger, producer)",
+    ),
+    CURSOR_TABLE,
+    POLICY_TABLE,
+    UNWANTED_TABLE,
+    DELIVERY_TABLE,
+    DELIVERY_CHUNK_TABLE,
+    TRIMMED_TABLE,
+    UNWANTED_FILE_TABLE,
+)
+_COMMITTED = msgspec.json.Decoder(CommittedBatch)
+
+
+class KnownSequence(msgspec.Struct, frozen=True):
+    """The highest number of a producer that is durable in the log, and when it came."""
+
+    producer: str
+    sequence_id: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecord:
+    """What was written when the store was made."""
+
+    store_id: str
+    host: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """The record of one managed ledger at one version."""
+
+    name: str
+    incarnation: str
+    version: int
+    info: ManagedLedgerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """What `LedgerInfo` has no field for. `rows` and `file_bytes` are 0 while the ledger is open."""
+
+    ledger_id: int
+    block_bytes: int
+    first_row: int
+    rows: int
+    file_bytes: int
+    created_ms: int
+
+
+class Metadata:
+    """All records of a store. Any thread may call any method."""
+
+    def __init__(self, file: MetadataFile, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+        self.cursors = CursorRecords(file)
+        self.policies = PolicyRecords(file)
+        self.manifests = ManifestRecords(file)
+        self.unwanted = UnwantedRecords(file)
+        self.deliveries = DeliveryRecords(file)
+        self.trimmed = TrimmedRecords(file)
+        self.unwanted_files = UnwantedFileRecords(file)
+
+    @classmethod
+    def create(cls, path: Path, store_id: str, host: str, clock: Clock) -> Self:
+        """The metadata of a new store."""
+        row = (store_id, host, clock())
+        file = MetadataFile.create(
+            path, TABLES, lambda c: c.execute("INSERT INTO store_row VALUES (?, ?, ?, 0, 0, 0)", row)
+        )
+        return cls(file, clock)
+
+    @classmethod
+    def open(cls, path: Path, clock: Clock, *, behind: bool = False) -> Self:
+        """The metadata of an existing store; with `behind` also when they lack commits."""
+        return cls(MetadataFile.open(path, TABLES, put_of_first_format, behind=behind), clock)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def store_record(self) -> StoreRecord:
+        """Who this store is."""
+        row = self._file.read(lambda c: c.execute("SELECT id, host, created_ms FROM store").fetchone())
+        return StoreRecord(*row)
+
+    def adopt(self, host: str) -> None:
+        """The store has moved here for good."""
+        self._file.change(lambda c: c.execute("UPDATE store_row SET host = ?", (host,)))
+
+    def bump_epoch(self) -> int:
+        """Take the store: durable before it returns."""
+        return self._file.bump_epoch()
+
+    def require_epoch(self, mine: int) -> None:
+        """Raise Fenced unless the store is still ours."""
+        self._file.require_epoch(mine)
+
+    def allocate_ledger_id(self) -> int:
+        """A ledger id that nobody had and nobody will have again."""
+
+        def allocate(c: sqlite3.Connection) -> int:
+            c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + 1")
+            given = int(c.execute("SELECT next_ledger_id - 1 FROM store").fetchone()[0])
+            put_made(c, given)
+            return given
+
+        return self._file.change(allocate)
+
+    def give_ledger_ids_after(self, last: int) -> None:
+        """Give no id up to `last` any more: there are files of it."""
+        self._file.change(
+            lambda c: c.execute("UPDATE store_row SET next_ledger_id = max(next_ledger_id, ?)", (last + 1,))
+        )
+
+    def ledger_ids(self) -> set[int]:
+        """The ids of all ledgers that any record lists, cursors' own among them."""
+        listed = {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
+        return listed | self.cursors.ledger_ids()
+
+    def next_ledger_id(self) -> int:
+        """The id that the next ledger gets: all that were ever given are below."""
+        return int(self._file.read(lambda c: c.execute("SELECT next_ledger_id FROM store").fetchone()[0]))
+
+    def names(self) -> list[str]:
+        """The names of all managed ledgers, sorted."""
+        return [
+            row[0] for row in self._file.read(lambda c: c.execute("SELECT name FROM ledger ORDER BY name").fetchall())
+        ]
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a managed ledger of that name."""
+        return (
+            self._file.read(lambda c: c.execute("SELECT 1 FROM ledger WHERE name = ?", (name,)).fetchone()) is not None
+        )
+
+    def ledger(self, name: str) -> LedgerRecord:
+        """The record of a managed ledger."""
+        row = self._file.read(
+            lambda c: c.execute(
+                "SELECT name, incarnation, version, info FROM ledger WHERE name = ?", (name,)
+            ).fetchone()
+        )
+        if row is None:
+            raise NotFound(f"there is no ledger {name!r}")
+        return LedgerRecord(row[0], row[1], row[2], ManagedLedgerInfo.FromString(row[3]))
+
+    def create_ledger(self, name: str, incarnation: str, properties: dict[str, str], *, exist_ok: bool) -> None:
+        """A managed ledger without ledgers. One that exists is left as it is when `exist_ok`, else refused."""
+        self._file.change(lambda c: insert_ledger(c, name, incarnation, properties, exist_ok=exist_ok))
+
+    def create_partitioned(
+        self,
+        name: str,
+        partitions: int,
+        properties: Mapping[str, str],
+        new_incarnation: Callable[[], str],
+        *,
+        exist_ok: bool,
+    ) -> None:
+        """A partitioned ledger and its partitions, in one step."""
+        self._file.change(
+            lambda c: insert_partitioned(c, name, partitions, properties, new_incarnation, exist_ok=exist_ok)
+        )
+
+    def extend_partitioned(self, name: str, partitions: int, new_incarnation: Callable[[], str]) -> None:
+        """More partitions for a partitioned ledger, in one step."""
+        self._file.change(lambda c: extend_partitioned(c, name, partitions, new_incarnation))
+
+    def update_ledger(
+        self,
+        record: LedgerRecord,
+        info: ManagedLedgerInfo,
+        *,
+        segment: SegmentRecord | None,
+        committed: list[CommittedBatch],
+        forgotten: Collection[str] = (),
+        trimmed_to: Position | None = None,
+        sequences: list[KnownSequence] | None = None,
+    ) -> LedgerRecord:
+        """Replace the list of ledgers, if the record is still at the version and incarnation that `record` has.
+
+        `segment` is written beside it; side rows of ledgers that the new list does not have go. The newest committed
+        batches become as durable as the record, those of `forgotten` queries go; so do the producers' sequence ids,
+        which replace those before. With `trimmed_to`, no cursor may need anything before it.
+        """
+        name, listed = record.name, {listed.ledgerId for listed in info.ledgerInfo}
+
+        def update(c: sqlite3.Connection) -> LedgerRecord:
+            done = c.execute(
+                "UPDATE ledger_row SET version = version + 1, info = ? "
+                "WHERE name = ? AND version = ? AND incarnation = ?",
+                (info.SerializeToString(), name, record.version, record.incarnation),
+            )
+            if done.rowcount != 1:
+                raise _lost(c, record)
+            put_unwanted(c, name, record.info, info)
+            put_changed(c, record.info, info)
+            if info.HasField("terminatedPosition") and not record.info.HasField("terminatedPosition"):
+                require_none_pending(c, name)
+            slowest = None if trimmed_to is None else slowest_of(c, name)
+            if slowest is not None and trimmed_to is not None and slowest < trimmed_to:
+                raise Refused(f"{name!r} was to be trimmed to {trimmed_to}, a cursor was just put back to {slowest}")
+            if trimmed_to is not None:
+                remember_trimmed(c, name, record.info, listed)
+            if segment is not None:
+                c.execute(
+                    "INSERT OR REPLACE INTO segment_row VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (segment.ledger_id, name, *_columns(segment)),
+                )
+            gone = [(before.ledgerId,) for before in record.info.ledgerInfo if before.ledgerId not in listed]
+            c.executemany("DELETE FROM segment_row WHERE ledger_id = ?", gone)
+            c.executemany(
+                "INSERT OR REPLACE INTO run_row VALUES (?, ?, ?, ?)",
+                [(name, batch.query, batch.batch, msgspec.json.encode(batch)) for batch in committed],
+            )
+            c.executemany("DELETE FROM run_row WHERE ledger = ? AND query = ?", [(name, query) for query in forgotten])
+            if sequences is not None:
+                _put_sequences(c, name, sequences)
+            return LedgerRecord(name, record.incarnation, record.version + 1, info)
+
+        return self._file.change(update)
+
+    def delete_ledger(self, *names: str) -> set[int]:
+        """Delete records and all that belongs to them, in one step; the ids of the ledgers that are unlisted then."""
+        rows = [(name,) for name in names]
+
+        def delete(c: sqlite3.Connection) -> set[int]:
+            put_all_unwanted(c, names)
+            gone = {ledger_id for name in names for ledger_id in _listed_of(c, name) | own_ledgers_of(c, name)}
+            put_unlisted(c, gone)
+            c.executemany("DELETE FROM ledger_row WHERE name = ?", rows)
+            c.executemany("DELETE FROM policy_row WHERE scope = ?", rows)
+            return gone
+
+        return self._file.change(delete)
+
+    def segments(self, name: str) -> list[SegmentRecord]:
+        """The side rows of a managed ledger's ledgers, in order."""
+        rows = self._file.read(
+            lambda c: c.execute(
+                "SELECT ledger_id, block_bytes, first_row, rows, file_bytes, created_ms FROM segment "
+                "WHERE ledger = ? ORDER BY ledger_id",
+                (name,),
+            ).fetchall()
+        )
+        return [SegmentRecord(*row) for row in rows]
+
+    def committed_batches(self, name: str) -> list[CommittedBatch]:
+        """The newest batch of each query that a sealed ledger holds."""
+        rows = self._file.read(lambda c: c.execute("SELECT body FROM run WHERE ledger = ?", (name,)).fetchall())
+        return [_COMMITTED.decode(row[0]) for row in rows]
+
+    def sequences(self, name: str) -> list[KnownSequence]:
+        """The highest sequence ids of producers, as of the last seal."""
+        rows = self._file.read(
+            lambda c: c.execute(
+                "SELECT producer, sequence_id, last_ms FROM sequence WHERE ledger = ?", (name,)
+            ).fetchall()
+        )
+        return [KnownSequence(*row) for row in rows]
+
+    def schema(self, name: str, version: int) -> tuple[int, bytes]:
+        """A registered schema, the newest for version -1; `(-1, b"")` when none is registered."""
+        row = self._file.read(
+            lambda c: c.execute(
+                "SELECT version, body FROM schema WHERE ledger = ? AND (version = ? OR ? = -1) "
+                "ORDER BY version DESC LIMIT 1",
+                (name, version, version),
+            ).fetchone()
+        )
+        if row is None and version != -1:
+            raise NotFound(f"ledger {name!r} has no schema of version {version}")
+        return (-1, b"") if row is None else (row[0], row[1])
+
+    def register_schema(self, name: str, body: bytes, after: int) -> tuple[int, bytes]:
+        """Register a schema as the version that follows `after`; the newest, as it is, when that is another one."""
+
+        def register(c: sqlite3.Connection) -> tuple[int, bytes]:
+            require_ledger(c, name)
+            newest = c.execute(
+                "SELECT version, body FROM schema WHERE ledger = ? ORDER BY version DESC LIMIT 1", (name,)
+            ).fetchone()
+            found = -1 if newest is None else int(newest[0])
+            if newest is not None and (newest[1] == body or found != after):
+                return found, newest[1]
+            if found != after:
+                raise Refused(f"ledger {name!r} has no schema yet, one was to follow version {after}")
+            c.execute("INSERT INTO schema_row VALUES (?, ?, ?)", (name, found + 1, body))
+            return found + 1, body
+
+        return self._file.change(register)
+
+
+def _columns(segment: SegmentRecord) -> tuple[int, int, int, int, int]:
+    return segment.block_bytes, segment.first_row, segment.rows, segment.file_bytes, segment.created_ms
+
+
+def _put_sequences(c: sqlite3.Connection, name: str, sequences: list[KnownSequence]) -> None:
+    """Replace the producers' sequence ids; a record costs more than a look at it, and few producers have moved."""
+    before = set(c.execute("SELECT producer, sequence_id, last_ms FROM sequence WHERE ledger = ?", (name,)))
+    after = {(one.producer, one.sequence_id, one.last_ms) for one in sequences}
+    gone = {row[0] for row in before} - {row[0] for row in after}
+    c.executemany("DELETE FROM sequence_row WHERE ledger = ? AND producer = ?", [(name, one) for one in gone])
+    c.executemany("INSERT OR REPLACE INTO sequence_row VALUES (?, ?, ?, ?)", [(name, *row) for row in after - before])
+
+
+def _listed_of(c: sqlite3.Connection, name: str) -> set[int]:
+    row = c.execute("SELECT info FROM ledger WHERE name = ?", (name,)).fetchone()
+    return set() if row is None else {listed.ledgerId for listed in ManagedLedgerInfo.FromString(row[0]).ledgerInfo}
+
+
+def _lost(c: sqlite3.Connection, record: LedgerRecord) -> Refused:
+    row = c.execute("SELECT version, incarnation FROM ledger WHERE name = ?", (record.name,)).fetchone()
+    found = "gone" if row is None else f"at version {row[0]} of incarnation {row[1]}"
+    return Refused(
+        f"the record of ledger {record.name!r} is {found}, "
+        f"the change was made from version {record.version} of {record.incarnation}"
+    )

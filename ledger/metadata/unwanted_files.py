@@ -1,0 +1,182 @@
+"""Files of ledgers that are to be deleted, as records of the metadata; and the one place that deletes files of ledgers.
+
+    unwanted_file   ledger id, and what of it: `all` its files, its `data` alone, or what was `made` and never listed
+
+Rules
+- A record is put in the transaction that takes a ledger, or its local copy, off the list. Its files are deleted after
+  that, at the next start if a crash comes between. The record goes once the directory is synced.
+- An id is given with a record that its files were made and are unlisted. The transaction that lists the ledger takes
+  the record away. What a crash leaves in between is deleted at the next start, if nothing in it was acknowledged.
+- A file that no record knows is kept, and its name is told. Ids rise and are never given twice, so nothing stands in
+  its way.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.record_tables import RecordTable
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from pyspark_ledger.ledger.segment.index import load_open
+from pyspark_ledger.ledger.segment.writer import data_path, index_path
+
+UNWANTED_FILE_TABLE = RecordTable("unwanted_file", ("ledger_id INTEGER PRIMARY KEY", "what TEXT NOT NULL"), rowid=True)
+_MADE, _DATA, _ALL = "made", "data", "all"
+_SUFFIXES = (".ledger", ".index", ".torn")
+_log = logging.getLogger(__name__)
+
+
+class UnwantedFileRecords:
+    """All records of a store. Any thread may call any method."""
+
+    def __init__(self, file: MetadataFile) -> None:
+        self._file = file
+
+    def all(self) -> dict[int, str]:
+        """What of which ledgers is unwanted."""
+        return dict(self._file.read(lambda c: c.execute("SELECT ledger_id, what FROM unwanted_file").fetchall()))
+
+    def remove(self, ledger_ids: Collection[int]) -> None:
+        """Forget ledgers whose files are gone for good."""
+        rows = [(ledger_id,) for ledger_id in ledger_ids]
+        if rows:
+            self._file.change(lambda c: c.executemany("DELETE FROM unwanted_file_row WHERE ledger_id = ?", rows))
+
+
+def put_made(c: sqlite3.Connection, ledger_id: int) -> None:
+    """Note an id that is given: whatever stands under it is unlisted."""
+    c.execute("INSERT INTO unwanted_file_row VALUES (?, ?)", (ledger_id, _MADE))
+
+
+def put_unlisted(c: sqlite3.Connection, ledger_ids: Iterable[int]) -> None:
+    """Note ledgers that leave a list, all of whose files go."""
+    rows = [(ledger_id, _ALL) for ledger_id in ledger_ids if ledger_id >= 0]
+    c.executemany("INSERT OR REPLACE INTO unwanted_file_row VALUES (?, ?)", rows)
+
+
+def put_listed(c: sqlite3.Connection, ledger_ids: Iterable[int]) -> None:
+    """Note ledgers that come on a list: their files are wanted."""
+    rows = [(ledger_id,) for ledger_id in ledger_ids if ledger_id >= 0]
+    c.executemany("DELETE FROM unwanted_file_row WHERE ledger_id = ?", rows)
+
+
+def put_changed(c: sqlite3.Connection, before: ManagedLedgerInfo, after: ManagedLedgerInfo) -> None:
+    """Note what the next state of a record has and this one has not, and the reverse."""
+    had, has = ({listed.ledgerId: listed for listed in info.ledgerInfo} for info in (before, after))
+    put_unlisted(c, had.keys() - has.keys())
+    put_listed(c, has.keys() - had.keys())
+    offloaded = [one for one, listed in has.items() if listed.HasField("offloadContext") and _is_remote(listed)]
+    gone = [one for one in offloaded if one not in had or not _is_remote(had[one])]
+    c.executemany("INSERT OR REPLACE INTO unwanted_file_row VALUES (?, ?)", [(one, _DATA) for one in gone])
+
+
+def put_of_first_format(c: sqlite3.Connection) -> None:
+    """Note the local copies that a store of the first format had stated to be gone."""
+    for (info,) in c.execute("SELECT info FROM ledger").fetchall():
+        after, before = ManagedLedgerInfo.FromString(info), ManagedLedgerInfo()
+        before.ledgerInfo.extend(ManagedLedgerInfo.LedgerInfo(ledgerId=one.ledgerId) for one in after.ledgerInfo)
+        put_changed(c, before, after)
+
+
+class UnwantedFiles:
+    """The files of one store's ledgers, as far as they are to be deleted. Any thread may call any method."""
+
+    def __init__(self, directory: Path, records: UnwantedFileRecords) -> None:
+        self._directory = directory
+        self._records = records
+        self._deleted: set[int] = set()
+        self._lock = threading.Lock()
+
+    def delete(self, ledger_ids: Collection[int]) -> None:
+        """Delete what the records name of these ledgers, which have just left a list."""
+        unwanted = self._records.all() if ledger_ids else {}
+        for ledger_id in ledger_ids:
+            if unwanted.get(ledger_id, _MADE) != _MADE:
+                self._unlink(ledger_id, unwanted[ledger_id])
+
+    def sweep(self, listed: Collection[int], next_ledger_id: int) -> None:
+        """Delete all that the records name, and tell what no record knows. For a store that nobody writes to yet.
+
+        Raises Corrupt, before anything is deleted, when a file is of an id that was never given.
+        """
+        unwanted = self._records.all()
+        unknown = unknown_files(self._directory, listed, unwanted)
+        require_given(unknown, self._directory, next_ledger_id)
+        for ledger_id, paths in unknown.items():
+            names = ", ".join(path.name for path in paths)
+            _log.warning(
+                "%s: no record knows ledger %d (%s): kept, see ledger repair", self._directory, ledger_id, names
+            )
+        for ledger_id in unwanted.keys() - unknown.keys():
+            if unwanted[ledger_id] == _DATA or ledger_id not in listed:
+                self._unlink(ledger_id, unwanted[ledger_id])
+        self.forget_deleted()
+
+    def forget_deleted(self) -> None:
+        """Take away the records of what was deleted, once the directory is synced."""
+        with self._lock:
+            deleted, self._deleted = self._deleted, set()
+        if deleted:
+            disk.sync_directory(self._directory)
+            self._records.remove(deleted)
+
+    def _unlink(self, ledger_id: int, what: str) -> None:
+        for path in [data_path(self._directory, ledger_id)] if what == _DATA else files_of(self._directory, ledger_id):
+            path.unlink(missing_ok=True)
+        with self._lock:
+            self._deleted.add(ledger_id)
+
+
+def files_of(directory: Path, ledger_id: int) -> list[Path]:
+    """Every file that a ledger may have, what recovery set aside and what a crash left of a copy included."""
+    path = data_path(directory, ledger_id)
+    return [path.with_suffix(suffix + new) for suffix in _SUFFIXES for new in ("", ".new")]
+
+
+def holds_nothing(directory: Path, ledger_id: int) -> bool:
+    """Whether nothing was ever acknowledged in a ledger that was not sealed, and its files say so."""
+    path = data_path(directory, ledger_id)
+    try:
+        return load_open(index_path(directory, ledger_id), ledger_id).acknowledged.entries == 0
+    except LedgerError:
+        # The sidecar is made before the first byte of the data.
+        return not path.exists() or not path.stat().st_size
+
+
+def unknown_files(directory: Path, listed: Collection[int], unwanted: Mapping[int, str]) -> dict[int, list[Path]]:
+    """The files that no record knows, by ledger id: not listed, not unwanted; or made, not listed and acknowledged."""
+    names: dict[str, list[str]] = {}
+    for name in os.listdir(directory):  # noqa: PTH208 — of thousands of files nearly all are listed, none is looked at
+        names.setdefault(name.partition(".")[0], []).append(name)
+    numbers = {int(stem) for stem in names if stem.isascii() and stem.isdecimal() and str(int(stem)) == stem}
+    found = numbers - set(listed)
+    unknown = [one for one in sorted(found) if one not in unwanted or _is_kept(directory, one, unwanted[one])]
+    return {ledger_id: [directory / name for name in sorted(names[str(ledger_id)])] for ledger_id in unknown}
+
+
+def require_given(unknown: Collection[int], directory: Path, next_ledger_id: int) -> None:
+    """Raise Corrupt when a file is of an id that was never given: the metadata are older than it."""
+    ungiven = [ledger_id for ledger_id in unknown if ledger_id >= next_ledger_id]
+    if ungiven:
+        raise Corrupt(
+            f"{data_path(directory, ungiven[0])} is of a ledger that the metadata never gave an id: "
+            f"its next is {next_ledger_id}",
+            hint="The metadata are older than the ledgers. Restore both from the same copy, or look at ledger repair. "
+            "Nothing was deleted",
+        )
+
+
+def _is_kept(directory: Path, ledger_id: int, what: str) -> bool:
+    return what == _MADE and not holds_nothing(directory, ledger_id)
+
+
+def _is_remote(listed: ManagedLedgerInfo.LedgerInfo) -> bool:
+    return listed.offloadContext.complete and listed.offloadContext.bookkeeperDeleted

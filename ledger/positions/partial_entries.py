@@ -1,0 +1,181 @@
+"""Rows that are left in entries of one ledger that are acknowledged in part: Pulsar's `deleteSet`, for many entries.
+
+    entries   e0        e1     e2 …        ascending, each once
+    words     w w w     w      w w …       of entry i: words[starts[i]:starts[i + 1]], at least one
+
+Invariants
+- A set bit is a row that is *not* acknowledged yet; rows beyond the words are acknowledged. No entry is without a row
+  left: such an entry is acknowledged as a whole, and belongs into the set of entries.
+- To acknowledge more is to meet: what is left of both is left. So merging is idempotent, and in any order the same.
+- Values: nothing here is changed in place.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pyspark_ledger.ledger.positions import bitset
+from pyspark_ledger.ledger.positions.bitset import Flags, Integers, Words
+
+_ONES = np.uint64(2**64 - 1)
+
+
+class BatchRows(NamedTuple):
+    """What is left of some entries of one ledger."""
+
+    entries: Integers
+    starts: Integers
+    words: Words
+
+    @classmethod
+    def left_after(cls, entries: Integers, sizes: Integers, owner: Integers, rows: Integers) -> BatchRows:
+        """What is left of `entries` (ascending) of `sizes` rows when row `rows[i]` of entry `entries[owner[i]]` goes.
+
+        Entries of which nothing is left are in it still: see `divided`.
+        """
+        starts, words = _full(sizes)
+        gone = np.zeros(len(words), dtype=np.uint64)
+        bitset.put(gone, (starts[owner] << 6) + rows)
+        return cls(entries, starts, words & ~gone)
+
+    @classmethod
+    def left_of_words(
+        cls, entries: Integers, sizes_of_all: Integers, counts: Integers, words: Words
+    ) -> tuple[BatchRows, int]:
+        """What is left when the rows whose bits are set go; `counts[i]` words are of `entries[i]`, in any order, and
+        more than once. Entry `e` has `sizes_of_all[e]` rows. Answers, too, an entry that lacks a row that is set (-1).
+        """
+        held = np.unique(entries)
+        starts, full = _full(sizes_of_all[held])
+        at = np.searchsorted(held, entries)
+        within = np.arange(len(words)) - np.repeat(np.cumsum(counts) - counts, counts)
+        owner = np.repeat(at, counts)
+        outside = within >= np.diff(starts)[owner]
+        if words[outside].any():
+            return NO_ROWS, int(held[owner[outside][np.flatnonzero(words[outside])[0]]])
+        gone = np.zeros(len(full), dtype=np.uint64)
+        np.bitwise_or.at(gone, (starts[owner] + within)[~outside], words[~outside])
+        wrong = np.flatnonzero(gone & ~full)
+        if len(wrong):
+            return NO_ROWS, int(held[np.searchsorted(starts, wrong[0], side="right") - 1])
+        return cls(held, starts, full & ~gone), -1
+
+    @classmethod
+    def of_pieces(cls, entries: Integers, pieces: list[Words]) -> BatchRows:
+        """From the words of each entry, in any order; of an entry that comes twice what is left of both is left."""
+        order = np.argsort(entries, kind="stable")
+        whole = NO_ROWS
+        padded = [pieces[number] if len(pieces[number]) else np.zeros(1, np.uint64) for number in order.tolist()]
+        counts = np.fromiter((len(piece) for piece in padded), np.int64, len(padded))
+        ordered = entries[order]
+        again = np.append(False, ordered[1:] == ordered[:-1]) if len(ordered) else np.zeros(0, np.bool_)
+        while len(ordered):
+            now = np.flatnonzero(~again)
+            chosen = [padded[number] for number in now.tolist()]
+            part = cls(ordered[now], np.append(0, np.cumsum(counts[now])), np.concatenate(chosen))
+            whole = whole.meet(part)
+            later = np.flatnonzero(again)
+            padded, counts, ordered = [padded[number] for number in later.tolist()], counts[later], ordered[later]
+            again = np.append(False, ordered[1:] == ordered[:-1]) if len(ordered) else again[:0]
+        return whole
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def meet(self, other: BatchRows) -> BatchRows:
+        """What is left of both; an entry that only one has is left as that one says."""
+        if not len(self):
+            return other
+        if not len(other):
+            return self
+        entries = np.union1d(self.entries, other.entries)
+        counts = np.ones(len(entries), dtype=np.int64)
+        places = []
+        for one in (self, other):
+            at = np.searchsorted(entries, one.entries)
+            counts[at] = np.maximum(counts[at], np.diff(one.starts))
+            places.append(at)
+        starts = np.append(0, np.cumsum(counts))
+        spread = [np.zeros(int(starts[-1]), dtype=np.uint64) for _ in places]
+        known = [np.zeros(len(entries), dtype=np.bool_) for _ in places]
+        for one, at, words, has in zip((self, other), places, spread, known, strict=True):
+            words[one.word_places(starts[at])] = one.words
+            has[at] = True
+        both = np.repeat(known[0] & known[1], counts)
+        return BatchRows(entries, starts, np.where(both, spread[0] & spread[1], spread[0] | spread[1]))
+
+    def word_places(self, at: Integers) -> Integers:
+        """Where each word goes when the words of entry `i` begin at `at[i]`."""
+        places: Integers = np.repeat(at - self.starts[:-1], np.diff(self.starts)) + np.arange(len(self.words))
+        return places
+
+    def changed_by(self, other: BatchRows) -> Flags:
+        """For each entry of another: whether less is left of it here once both are met."""
+        if not len(other):
+            return np.zeros(0, dtype=np.bool_)
+        changed = np.ones(len(other), dtype=np.bool_)
+        at = np.searchsorted(self.entries, other.entries)
+        both = np.flatnonzero(np.append(self.entries, -1)[at] == other.entries)
+        if len(both):
+            mine, met = self.left_counts()[at[both]], self.meet(other)
+            changed[both] = met.left_counts()[np.searchsorted(met.entries, other.entries[both])] < mine
+        return changed
+
+    def inverse(self, sizes_of_all: Integers) -> BatchRows:
+        """The other rows: left is what was not, and the reverse. Entry `e` has `sizes_of_all[e]` rows."""
+        if not len(self):
+            return self
+        starts, full = _full(sizes_of_all[self.entries])
+        left = np.zeros(len(full), dtype=np.uint64)
+        counts = np.minimum(np.diff(self.starts), np.diff(starts))
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        left[np.repeat(starts[:-1], counts) + within] = self.words[np.repeat(self.starts[:-1], counts) + within]
+        return BatchRows(self.entries, starts, full & ~left)
+
+    def left_counts(self) -> Integers:
+        """Rows left of each entry."""
+        return _by_entry(np.add, bitset.counts(self.words), self.starts)
+
+    def divided(self) -> tuple[Integers, BatchRows]:
+        """The entries of which nothing is left, and the others."""
+        if not len(self):
+            return self.entries, self
+        empty = _by_entry(np.bitwise_or, self.words, self.starts) == 0
+        return self.entries[empty], self.selected(~empty)
+
+    def selected(self, chosen: Flags) -> BatchRows:
+        """Some of the entries."""
+        if chosen.all():
+            return self
+        counts = np.diff(self.starts)
+        words = self.words[np.repeat(chosen, counts)]
+        return BatchRows(self.entries[chosen], np.append(0, np.cumsum(counts[chosen])), words)
+
+    def of(self, entry_id: int) -> Words | None:
+        """The words of one entry; None when nothing of it is acknowledged here."""
+        at = int(np.searchsorted(self.entries, entry_id))
+        if at == len(self.entries) or int(self.entries[at]) != entry_id:
+            return None
+        return self.words[int(self.starts[at]) : int(self.starts[at + 1])]
+
+
+NO_ROWS = BatchRows(np.zeros(0, np.int64), np.zeros(1, np.int64), bitset.NO_WORDS)
+
+
+def _full(sizes: Integers) -> tuple[Integers, Words]:
+    """Where the words of each entry begin, and the words with a bit for every row; at least one word each."""
+    starts = np.append(0, np.cumsum(np.maximum(-(-sizes // 64), 1)))
+    words = np.full(int(starts[-1]), _ONES, dtype=np.uint64)
+    within = (sizes & 63).astype(np.uint64)
+    some = (np.uint64(1) << within) - np.uint64(1)
+    words[starts[1:] - 1] = np.where((within > 0) | (sizes == 0), some, _ONES)
+    return starts, words
+
+
+def _by_entry(how: np.ufunc, values: Integers | Words, starts: Integers) -> Integers:
+    if len(starts) == 1:
+        return np.zeros(0, dtype=np.int64)
+    reduced: Integers = how.reduceat(values, starts[:-1])
+    return reduced

@@ -1,0 +1,190 @@
+"""A `PositionInfo` as entries of a cursor's ledger: one, or chunks and a footer (PIP-381), and what was added since.
+
+    whole, small        0x08 …                                   the PositionInfo itself
+    whole, compressed   size u32 | codec …                        size of the PositionInfo; its first byte is below 0x08
+    whole, large        chunk | chunk | … | {"numParts":N,"length":L}    slices of either, then the footer
+    delta               0xD5 | version | base u64 | number u32 | codec u8 | size u32 | PositionInfo or codec …
+
+Rules
+- The first byte tells what an entry is. A compressed state names less than 128 MiB, so that it can never begin as a
+  plain one; which codec it is stands beside it (`ledger.cursor.cursor_log`).
+- A delta holds what was acknowledged since the one before it, on top of the whole state that ends at entry `base`.
+  Its number counts from 1 and has no gap; whoever does not know deltas takes them for no state.
+- Footers, sizes and numbers are anybody's: each is bounded before it is used. A footer whose parts are not all there,
+  in the stated length, is no state. A footer asks for no more than stands before it, so that a state that is not
+  compressed may be as long as PIP-381's `int` says; one that could not be read again is refused when it is written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused
+from pyspark_ledger.ledger.message.compression import NAMES, NONE, ZSTD, compress, decompress
+
+ENTRY_BYTES_MAX = 1024 * 1024
+ENTRY_BYTES_LEAST = 1024
+PLAIN_FIRST, FOOTER_FIRST, DELTA_FIRST = 0x08, 0x7B, 0xD5
+STATE_BYTES_MAX = (1 << 27) - 1  # of what is compressed, before it was
+FOOTER_LENGTH_MAX = 2**31 - 1
+
+_State = TypeVar("_State")
+_U32 = struct.Struct(">I")
+_DELTA = struct.Struct(">BBQIBI")
+_DELTA_VERSION = 1
+_FOOTER_BYTES_MAX = 128
+_SAMPLE_BYTES = 256 * 1024
+_ZSTD_FAST, _ZSTD_USUAL, _ZSTD_CLOSE = 1, 3, 7
+
+
+class Footer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The last entry of a state in parts. `length`: bytes of all parts together."""
+
+    numParts: int  # noqa: N815 — PIP-381's names
+    length: int
+
+
+_FOOTER = msgspec.json.Decoder(Footer)
+
+
+class Delta(NamedTuple):
+    """What was added to the whole state that ends at entry `base`, as PositionInfo; the `number`-th since then."""
+
+    base: int
+    number: int
+    info: memoryview
+
+
+def encode_state(info: bytes, *, compression: int = NONE, entry_bytes: int = ENTRY_BYTES_MAX) -> list[bytes]:
+    """The entries of a whole state: itself, or chunks and a footer where it is longer than `entry_bytes`."""
+    if entry_bytes < ENTRY_BYTES_LEAST:
+        raise Refused(f"entries of {entry_bytes} bytes are too small for a cursor, at least {ENTRY_BYTES_LEAST} are")
+    return in_chunks(info if compression == NONE else _compressed(info, compression), entry_bytes)
+
+
+def in_chunks(state: bytes, entry_bytes: int = ENTRY_BYTES_MAX) -> list[bytes]:
+    """The bytes themselves, or chunks of them and a footer where they are longer than `entry_bytes`."""
+    if len(state) <= entry_bytes:
+        return [state]
+    if len(state) > FOOTER_LENGTH_MAX:
+        raise Refused(
+            f"a cursor's state of {len(state)} bytes is too long for a footer, {FOOTER_LENGTH_MAX} are the most",
+            hint="Acknowledge what lies before its holes, or set cursorInfoCompressionType",
+        )
+    parts = [state[at : at + entry_bytes] for at in range(0, len(state), entry_bytes)]
+    return [*parts, msgspec.json.encode(Footer(len(parts), len(state)))]
+
+
+def decode_state(state: bytes | memoryview, compression: int, where: str) -> memoryview:
+    """The PositionInfo of a whole state, its parts joined; raises Corrupt or Unsupported naming `where`."""
+    view = memoryview(state)
+    if not view or view[0] == PLAIN_FIRST:
+        return view
+    if compression == NONE:
+        raise Corrupt(f"{where} begins with {view[0]:#04x}, a PositionInfo begins with {PLAIN_FIRST:#04x}")
+    if len(view) < _U32.size:
+        raise Corrupt(f"{where} of {len(view)} bytes ends before the size of what was compressed")
+    (size,) = _U32.unpack_from(view)
+    return decompress(compression, view[_U32.size :], size, where, max_bytes=STATE_BYTES_MAX)
+
+
+def parse_footer(payload: bytes | memoryview, where: str) -> Footer:
+    """A footer; raises Corrupt when it is none or its numbers cannot be."""
+    if len(payload) > _FOOTER_BYTES_MAX:
+        raise Corrupt(f"{where} begins like a footer and has {len(payload)} bytes, at most {_FOOTER_BYTES_MAX} are one")
+    try:
+        footer = _FOOTER.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise Corrupt(f"{where} begins like a footer and is none: {wrong}") from wrong
+    if not 1 <= footer.length <= FOOTER_LENGTH_MAX or not 1 <= footer.numParts <= footer.length + 1:
+        raise Corrupt(f"{where} states {footer.numParts} parts of {footer.length} bytes")
+    return footer
+
+
+def state_ending_at(last: int, read: Callable[[int], memoryview], where: str) -> memoryview:
+    """The bytes of the whole state whose last entry is `last`, parts joined; raises Corrupt when it is none."""
+    payload = read(last)
+    if not len(payload) or payload[0] != FOOTER_FIRST:
+        return payload
+    footer = parse_footer(payload, f"entry {last} of {where}")
+    if footer.numParts > last:
+        raise Corrupt(f"entry {last} of {where} states {footer.numParts} parts, {last} entries stand before it")
+    found, parts = 0, []
+    for number in range(last - footer.numParts, last):
+        parts.append(read(number))
+        found += len(parts[-1])
+        if found > footer.length:
+            break
+    if found != footer.length:
+        raise Corrupt(f"entry {last} of {where} states {footer.length} bytes in its parts, they hold {found}")
+    return memoryview(b"".join(parts))
+
+
+def encode_delta(base: int, number: int, info: bytes, *, compression: int = NONE) -> bytes:
+    """One delta, of at most `STATE_BYTES_MAX`. What does not shrink is kept plain."""
+    body, codec = info, NONE
+    if compression != NONE:
+        shrunk = compress(compression, info)
+        if len(shrunk) < len(info):
+            body, codec = shrunk, compression
+    return _DELTA.pack(DELTA_FIRST, _DELTA_VERSION, base, number, codec, len(info)) + body
+
+
+def parse_delta(payload: bytes | memoryview, where: str) -> Delta:
+    """The inverse of `encode_delta`; raises Corrupt or Unsupported naming `where`."""
+    view = memoryview(payload)
+    if len(view) < _DELTA.size:
+        raise Corrupt(f"{where} of {len(view)} bytes is too short for a delta")
+    first, version, base, number, codec, size = _DELTA.unpack_from(view)
+    if (first, version) != (DELTA_FIRST, _DELTA_VERSION):
+        raise Corrupt(f"{where} begins with {first:#04x} {version}, a delta with {DELTA_FIRST:#04x} {_DELTA_VERSION}")
+    body = decompress(codec, view[_DELTA.size :], size, where, max_bytes=STATE_BYTES_MAX)
+    if len(body) != size:
+        raise Corrupt(f"{where} holds {len(body)} bytes, it states {size}")
+    return Delta(base, number, body)
+
+
+def newest_state(
+    entries: int, read: Callable[[int], memoryview], parse: Callable[[memoryview], _State], where: str
+) -> tuple[int, _State] | None:
+    """The newest whole state of a ledger of so many entries: its last entry, and what `parse` makes of it.
+
+    `read` and `parse` raise for what does not hold. What is no state, or not whole, is passed over, back to the first
+    entry; None when there is none.
+    """
+    for last in range(entries - 1, -1, -1):
+        try:
+            state = state_ending_at(last, read, where)
+            if len(state) and state[0] <= PLAIN_FIRST:
+                return last, parse(state)
+        except LedgerError:
+            continue
+    return None
+
+
+def compression_number(name: str) -> int:
+    """The number of a compression by its name in Pulsar; raises Refused naming the known ones."""
+    if name.upper() not in NAMES:
+        raise Refused(f"compression {name!r} is not known", hint=f"Known: {', '.join(NAMES)}")
+    return NAMES.index(name.upper())
+
+
+def _compressed(info: bytes, compression: int) -> bytes:
+    if len(info) > STATE_BYTES_MAX:
+        raise Refused(
+            f"a cursor's state of {len(info)} bytes is too long to be compressed, {STATE_BYTES_MAX} are the most",
+            hint="Set cursorInfoCompressionType to NONE for this store",
+        )
+    return _U32.pack(len(info)) + compress(compression, info, level=_level(info, compression))
+
+
+def _level(info: bytes, compression: int) -> int:
+    """ZSTD's: what shrinks far, because it has few holes, is worth a closer look; what does not, is not."""
+    if compression != ZSTD:
+        return _ZSTD_USUAL
+    sample = memoryview(info)[:_SAMPLE_BYTES]
+    return _ZSTD_CLOSE if len(compress(ZSTD, sample, level=_ZSTD_FAST)) * 5 < len(sample) else _ZSTD_USUAL

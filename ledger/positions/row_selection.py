@@ -1,0 +1,78 @@
+"""Which rows of a partition are delivered: whole entries are passed over, of others some rows are taken.
+
+Rules
+- An entry that is passed over is not even checked: nobody gets anything of it.
+- Rows are taken by their batch index, in an Arrow entry by the number of the row. Masks come from bits, not per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.positions import bitset
+from pyspark_ledger.ledger.positions.bitset import Flags
+from pyspark_ledger.ledger.positions.position_info import decode_info
+from pyspark_ledger.ledger.positions.position_set import PositionSet
+
+
+class RowSelection:
+    """The rows that are left of a range when a set is skipped."""
+
+    def __init__(self, skip: bytes) -> None:
+        self._skipped = decode_info(skip, "what a partition skips").acknowledged if skip else PositionSet()
+        self.by_row = self._skipped.batch_count() > 0
+        self._entries = {
+            ledger_id: bitset.flags(self._skipped.words(ledger_id)) for ledger_id in self._skipped.ledgers()
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def passes_over(self, position: Position) -> bool:
+        """Whether nothing of an entry is delivered."""
+        flagged = self._entries.get(position.ledger_id)
+        return flagged is not None and position.entry_id < len(flagged) and bool(flagged[position.entry_id])
+
+    def rows_of(self, position: Position, rows: int) -> Flags | None:
+        """Which of an entry's rows are delivered; None: all of them."""
+        if not self.by_row:
+            return None
+        left = self._skipped.rows(position.ledger_id).of(position.entry_id)
+        if left is None:
+            return None
+        taken = np.zeros(rows, dtype=np.bool_)
+        flagged = bitset.flags(left)[:rows]
+        taken[: len(flagged)] = flagged
+        return taken
+
+    def taken(self, position: Position, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows that are delivered of an entry, all of whose rows these are."""
+        left = self._skipped.rows(position.ledger_id).of(position.entry_id)
+        row = 0
+        for batch in batches:
+            count = batch.num_rows
+            kept = None if left is None else bitset.test(left, np.arange(row, row + count))
+            yield batch if kept is None else batch.filter(pa.array(kept))
+            row += count
+
+    def taken_of_placed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that are delivered, without its last column, which is their `__position`."""
+        column = batch.column(batch.num_columns - 1)
+        batch = batch.select(range(batch.num_columns - 1))
+        ledgers, entries, rows = (np.asarray(column.field(name)) for name in ("ledgerId", "entryId", "batchIndex"))
+        kept = np.ones(len(ledgers), dtype=np.bool_)
+        edges = np.flatnonzero((ledgers[1:] != ledgers[:-1]) | (entries[1:] != entries[:-1])) + 1
+        for group in np.split(np.arange(len(ledgers)), edges):
+            if len(group):
+                self._take(kept, group, Position(int(ledgers[group[0]]), int(entries[group[0]])), rows)
+        return batch if kept.all() else batch.filter(pa.array(kept))
+
+    def _take(self, kept: Flags, group: npt.NDArray[np.int64], position: Position, rows: npt.NDArray[np.int32]) -> None:
+        left = self._skipped.rows(position.ledger_id).of(position.entry_id)
+        if left is not None:
+            kept[group] = bitset.test(left, rows[group].astype(np.int64))

@@ -1,0 +1,124 @@
+"""What a client and the broker say to each other about staged parts and runs: a part of `ledger.protocol.actions`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.names import Name
+from pyspark_ledger.ledger.settings.setting import Int64, Uint64
+
+
+class OpenStaging(msgspec.Struct, frozen=True):
+    """Where a task may stage a part of a run: a new file in the store, for a client that proved the same host."""
+
+    query: Name
+    batch: Int64
+    token: Name
+
+
+class StagingPlace(msgspec.Struct, frozen=True):
+    """The file to write frames to (created empty by the broker), and the part's name in the store."""
+
+    part: str
+    path: str
+
+
+class StagedPart(msgspec.Struct, frozen=True):
+    """A staged part as its writer describes it: frames numbered from 0; `crc32c` is over all bytes of the file."""
+
+    part: Name
+    entries: Int64
+    rows: Int64
+    length: Int64
+    crc32c: Int64
+
+
+class CommitRun(msgspec.Struct, frozen=True):
+    """Append the staged parts as one run, closed by a marker, exactly once per (ledger, query, batch).
+
+    `txn_most` and `txn_least` are the run's id, as its entries carry it. `once`: the query commits nothing else, so it
+    need not be remembered for longer than its parts may lie about.
+    """
+
+    ledger: Name
+    query: Name
+    batch: Int64
+    txn_most: Uint64
+    txn_least: Uint64
+    parts: list[StagedPart]
+    once: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, which a decoder takes for a field that is wrong."""
+        if max(self.txn_most, self.txn_least) >= 2**64:
+            raise ValueError("each half of a run's id has 64 bits")
+
+
+class LedgerParts(msgspec.Struct, frozen=True):
+    """The staged parts that one ledger gets, in order."""
+
+    ledger: Name
+    parts: list[StagedPart]
+
+
+class CommitRuns(msgspec.Struct, frozen=True):
+    """Commit one batch of a query to several ledgers, exactly once: the first commit of it decides what goes where.
+
+    `once`: the query commits nothing else, as with `CommitRun`.
+    """
+
+    query: Name
+    batch: Int64
+    txn_most: Uint64
+    txn_least: Uint64
+    runs: list[LedgerParts]
+    once: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, which a decoder takes for a field that is wrong."""
+        if max(self.txn_most, self.txn_least) >= 2**64:
+            raise ValueError("each half of a run's id has 64 bits")
+
+
+class CommittedRun(msgspec.Struct, frozen=True):
+    """A run that is in the log. `repeated` when this call found it there already."""
+
+    repeated: bool
+    first: Position
+    end: Position
+    entries: int
+    rows: int
+
+
+class CommittedRuns(msgspec.Struct, frozen=True):
+    """A batch that is in its ledgers, by their canonical names. `repeated`: this call brought nothing new.
+
+    Of a batch before the newest one the ledgers are not known any more.
+    """
+
+    repeated: bool
+    runs: dict[str, CommittedRun]
+
+
+class AskNewestBatch(msgspec.Struct, frozen=True):
+    """Ask for the newest batch of a query in one ledger, of this `incarnation`; with `several`, over all ledgers."""
+
+    name: Name
+    query: Name
+    incarnation: Name = ""
+    several: bool = False
+
+
+class NewestBatch(msgspec.Struct, frozen=True):
+    """The newest batch that is in all of its ledgers; -1: none is."""
+
+    batch: int
+
+
+class AbortRun(msgspec.Struct, frozen=True):
+    """Throw staged parts away. Parts that are gone already are ignored."""
+
+    query: Name
+    batch: Int64
+    parts: list[Name]

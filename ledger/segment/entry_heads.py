@@ -1,0 +1,127 @@
+"""The heads of entries, which are frame and stamp, in bulk: compared with the rows that a sidecar holds of them.
+
+    frame  length u32  entry id i64 | 0x0e02  size u32  BrokerEntryMetadata | 0x0e01  crc32c u32 | …
+                                                                              ^ what the checksum covers begins behind
+
+Rules
+- Nothing steps from entry to entry in Python: the heads of many entries are gathered at once, and compared with what
+  the rows make of them, column by column.
+- A head agrees when each of its bytes up to the stated checksum is what a writer makes of the row. The bytes behind are
+  covered by that checksum and are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspark_ledger.ledger.message.entry import CHECKSUM_MAGIC, STAMP_MAGIC, BrokerStamp
+from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
+from pyspark_ledger.ledger.segment.index import Integers, Rows
+
+_SUM_BYTES = 6
+_WINDOW = 48  # at least FRAME_BYTES + STAMP_BYTES_MAX + _SUM_BYTES, in whole words
+_FRAME = np.dtype([("length", ">u4"), ("entry", ">i8")])
+_WORD = 8
+_SLICE = 8 * 1024  # rows whose columns stay in the processor's cache
+_VARINT_STEPS = np.array([1 << (7 * step) for step in range(1, 8)], dtype=np.int64)
+_VARINT_END = 1 << 55  # what eight bytes hold, with a bit to spare for the sign
+_TIMESTAMP_TAG, _INDEX_TAG = 0x08, 0x10
+
+
+def agreeing(data: memoryview, block_start: int, block_end: int, rows: Rows, first: int, before: BrokerStamp) -> int:
+    """How many leading rows lie one behind the other from the start of a block, with heads that say the same.
+
+    `rows[0]` is of entry `first`, the first of the block; `before` is the stamp of the entry before it. An entry so
+    near to the end of `data` that a longest head would not fit is not taken.
+    """
+    at, taken = block_start + HEADER_BYTES, 0
+    while taken < len(rows):
+        part = rows[taken : taken + _SLICE]
+        count = _agreeing(data, at, block_end, part, first + taken, before)
+        taken += count
+        if count < len(part):
+            break
+        last = part[-1]
+        at = int(last["offset"]) + FRAME_BYTES + int(last["length"])
+        before = BrokerStamp(int(last["timestamp"]), int(last["row_end"]))
+    return taken
+
+
+def _agreeing(data: memoryview, at: int, block_end: int, rows: Rows, first: int, before: BrokerStamp) -> int:
+    offsets, lengths = rows["offset"].astype(np.int64), rows["length"].astype(np.int64)
+    timestamps, row_ends = rows["timestamp"].astype(np.int64), rows["row_end"].astype(np.int64)
+    ends = offsets + lengths + FRAME_BYTES
+    sound = (ends <= block_end) & (offsets <= len(data) - _WINDOW)
+    sound &= (timestamps < _VARINT_END) & (row_ends < _VARINT_END)
+    sound[:1] &= (offsets[:1] == at) & (timestamps[:1] >= before.timestamp_ms) & (row_ends[:1] >= before.row_end)
+    sound[1:] &= (offsets[1:] == ends[:-1]) & (timestamps[1:] >= timestamps[:-1]) & (row_ends[1:] >= row_ends[:-1])
+    count = _leading(sound)
+    for start, end, widths in _same_widths(timestamps[:count], row_ends[:count]):
+        part = slice(start, end)
+        expected, width = _heads(lengths[part], first + start, timestamps[part], row_ends[part], *widths)
+        sound[part] &= lengths[part] >= width - FRAME_BYTES - len(CHECKSUM_MAGIC) + _SUM_BYTES
+        sound[part] &= _same(data, offsets[part], expected, width)
+    return _leading(sound)
+
+
+def _same(data: memoryview, offsets: Integers, expected: npt.NDArray[np.uint8], width: int) -> npt.NDArray[np.bool_]:
+    """Whether the `width` bytes at each offset are the expected ones; word by word, which is quick."""
+    size = expected.shape[1]
+    windows: npt.NDArray[np.void] = np.ndarray((len(data) - size + 1,), dtype=f"V{size}", buffer=data, strides=(1,))
+    shape = (len(offsets), size // _WORD)
+    found, wanted = windows[offsets].view(np.uint64).reshape(shape), expected.view(np.uint64)
+    mask = np.frombuffer(bytes([0xFF] * width + [0] * (size - width)), dtype=np.uint64)
+    same = np.ones(len(offsets), dtype=np.bool_)
+    for word in range(shape[1]):
+        same &= (found[:, word] & mask[word]) == wanted[:, word]
+    return same
+
+
+def _same_widths(timestamps: Integers, row_ends: Integers) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Runs of rows whose stamps have the same layout: the bytes of time and of index, 0 where it is left out."""
+    if not len(timestamps):
+        return
+    times = np.searchsorted(_VARINT_STEPS, timestamps, side="right") + 1
+    indexes = np.where(row_ends > 0, np.searchsorted(_VARINT_STEPS, row_ends - 1, side="right") + 1, 0)
+    breaks = np.flatnonzero((times[1:] != times[:-1]) | (indexes[1:] != indexes[:-1])) + 1
+    start = 0
+    for end in (*breaks.tolist(), len(timestamps)):
+        yield start, end, (int(times[start]), int(indexes[start]))
+        start = end
+
+
+def _heads(
+    lengths: Integers, first: int, timestamps: Integers, row_ends: Integers, time_bytes: int, index_bytes: int
+) -> tuple[npt.NDArray[np.uint8], int]:
+    """Frame, stamp and checksum magic of each row, as a writer makes them, filled up to words; and their width."""
+    body = 1 + time_bytes + (1 + index_bytes if index_bytes else 0)
+    fixed = bytes(FRAME_BYTES) + STAMP_MAGIC + body.to_bytes(4, "big") + bytes(body) + CHECKSUM_MAGIC
+    heads = np.empty((len(lengths), -(-len(fixed) // _WORD) * _WORD), dtype=np.uint8)
+    heads[:] = np.frombuffer(fixed.ljust(heads.shape[1], b"\0"), dtype=np.uint8)
+    frames = heads[:, :FRAME_BYTES].view(_FRAME)[:, 0]
+    frames["length"], frames["entry"] = lengths, np.arange(first, first + len(lengths))
+    at = FRAME_BYTES + len(STAMP_MAGIC) + 4
+    heads[:, at] = _TIMESTAMP_TAG
+    _put_varints(heads[:, at + 1 : at + 1 + time_bytes], timestamps)
+    if index_bytes:
+        at += 1 + time_bytes
+        heads[:, at] = _INDEX_TAG
+        _put_varints(heads[:, at + 1 : at + 1 + index_bytes], row_ends - 1)
+    return heads, len(fixed)
+
+
+def _put_varints(target: npt.NDArray[np.uint8], values: Integers) -> None:
+    """Values that need exactly as many bytes as `target` has columns, seven bits in each, lowest first."""
+    width = target.shape[1]
+    words = values & 0x7F
+    for column in range(1, width):
+        words |= (values & (0x7F << (7 * column))) << column
+    words |= int.from_bytes(b"\x80" * (width - 1), "little")
+    target[:] = words.astype("<i8", copy=False).view(np.uint8).reshape(len(values), 8)[:, :width]
+
+
+def _leading(sound: npt.NDArray[np.bool_]) -> int:
+    return len(sound) if sound.all() else int(np.argmin(sound))

@@ -1,0 +1,144 @@
+"""Many files synced by two calls of the kernel: it waits for all of them at once, without a thread of ours for each.
+
+    io_submit     one FDSYNC for each file          each is what `fdatasync` does, in a worker of the kernel
+    io_getevents  until all have ended              each with a result of its own
+
+This is Linux's own asynchronous I/O (`io_setup(2)`), which containers allow by default, unlike `io_uring`. Where it is
+not to be had, files are synced one after another, the kernel having begun to write all of them before.
+
+Invariants
+- Every file has an answer of its own, and no answer is guessed: what the kernel was asked and did not tell has failed.
+- No file is synced again after an error: the device may have dropped what it did not take, and says so once.
+- One thread at a time uses it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pyspark_ledger.ledger import disk
+
+FILES_MAX = 64
+
+
+class _Calls(NamedTuple):
+    setup: int
+    destroy: int
+    submit: int
+    getevents: int
+
+
+_CALLS = {"x86_64": _Calls(206, 207, 209, 208), "aarch64": _Calls(0, 1, 2, 4)}
+_FDSYNC = 3
+# struct iocb: data, key, rw_flags, opcode, priority, file, buffer, bytes, offset, reserved, flags, event file
+_IOCB = struct.Struct("<QIIHhIQQqQII")
+# struct io_event: data, iocb, result, second result
+_EVENT = struct.Struct("<QQqq")
+_SYSCALL = ctypes.CDLL(None, use_errno=True).syscall
+_SYSCALL.restype = ctypes.c_long
+_UNKNOWN = "the kernel was asked to sync this file and did not say what became of it"
+
+
+class FileSyncs:
+    """Syncs any number of files, up to `FILES_MAX` of them at a time."""
+
+    def __init__(self) -> None:
+        self._calls = _CALLS.get(platform.machine())
+        self._begun = False  # the kernel keeps something for it from the first time on that it is needed
+        self._context = ctypes.c_ulong(0)
+        self._requests = ctypes.create_string_buffer(_IOCB.size * FILES_MAX)
+        self._events = ctypes.create_string_buffer(_EVENT.size * FILES_MAX)
+        first = ctypes.addressof(self._requests)
+        self._pointers = (ctypes.c_void_p * FILES_MAX)(*range(first, first + _IOCB.size * FILES_MAX, _IOCB.size))
+
+    @property
+    def together(self) -> bool:
+        """Whether the kernel syncs files together here."""
+        return self._kernel() is not None
+
+    def sync(self, files: Sequence[int]) -> list[OSError | None]:
+        """Return when the device has all that was written to each file, or has refused: an answer for each."""
+        answers: list[OSError | None] = []
+        for at in range(0, len(files), FILES_MAX):
+            answers += self._sync(files[at : at + FILES_MAX])
+        return answers
+
+    def _sync(self, files: Sequence[int]) -> list[OSError | None]:
+        calls = self._kernel() if len(files) > 1 else None
+        if calls is None:
+            return _one_by_one(files)
+        for number, fd in enumerate(files):
+            _IOCB.pack_into(self._requests, number * _IOCB.size, number, 0, 0, _FDSYNC, 0, fd, 0, 0, 0, 0, 0, 0)
+        asked = self._submit(calls.submit, len(files))
+        answers: list[OSError | None] = [OSError(errno.EIO, _UNKNOWN) for _ in range(asked)]
+        results = self._results(calls.getevents, asked)
+        if len(results) < asked:
+            self.close()  # what it still has to tell would be taken for the answers of the next files
+        for number, result in results:
+            if result == -errno.EINVAL:  # this file system cannot be asked so
+                answers[number] = _one_by_one([files[number]])[0]
+            else:
+                answers[number] = OSError(-result, os.strerror(-result)) if result < 0 else None
+        return answers + _one_by_one(files[asked:])
+
+    def close(self) -> None:
+        """Let go of what the kernel keeps for it."""
+        if self._calls is not None and self._begun:
+            _call(self._calls.destroy, self._context.value)
+        self._calls = None
+
+    def _kernel(self) -> _Calls | None:
+        if self._calls is not None and not self._begun:
+            self._begun = True
+            if _call(self._calls.setup, FILES_MAX, ctypes.addressof(self._context)) < 0:
+                self._calls = None
+        return self._calls
+
+    def _submit(self, call: int, count: int) -> int:
+        """How many of the requests the kernel took: the first so many, none of the others."""
+        done = 0
+        while done < count:
+            taken = _call(call, self._context.value, count - done, ctypes.addressof(self._pointers) + done * 8)
+            if taken <= 0 and ctypes.get_errno() != errno.EINTR:
+                break
+            done += max(taken, 0)
+        return done
+
+    def _results(self, call: int, count: int) -> list[tuple[int, int]]:
+        """Number and result of requests that have ended; fewer than `count` only when the kernel cannot be asked."""
+        results: list[tuple[int, int]] = []
+        while len(results) < count:
+            left = count - len(results)
+            ended = _call(call, self._context.value, left, left, ctypes.addressof(self._events), 0)
+            if ended < 0 and ctypes.get_errno() != errno.EINTR:
+                break
+            for at in range(max(ended, 0)):
+                number, _, result, _ = _EVENT.unpack_from(self._events, at * _EVENT.size)
+                results.append((number, result))
+        return results
+
+
+def _one_by_one(files: Sequence[int]) -> list[OSError | None]:
+    if len(files) > 1:
+        for fd in files:
+            disk.begin_sync(fd)
+    answers: list[OSError | None] = []
+    for fd in files:
+        try:
+            disk.sync_data(fd)
+        except OSError as error:
+            answers.append(error)
+        else:
+            answers.append(None)
+    return answers
+
+
+def _call(number: int, *arguments: int) -> int:
+    ctypes.set_errno(0)
+    return int(_SYSCALL(ctypes.c_long(number), *(ctypes.c_long(argument) for argument in arguments)))

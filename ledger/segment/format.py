@@ -1,0 +1,108 @@
+"""The bytes of a segment file, which are those of the data object that Pulsar offloads (PIP-17, version 1).
+
+    file     block block … block      each block_bytes long, but for the last, which ends with its last entry
+
+    block    0       4            12             20               28               128
+             +-------+------------+--------------+----------------+----------------+-------+---+---------+
+             | magic | header 128 | block length | first entry id | 100 zero bytes | frame | … | padding |
+             +-------+------------+--------------+----------------+----------------+-------+---+---------+
+              FBDBABCB i64          i64            i64
+
+    frame    +-----------+--------------+----------------+
+             | length u32| entry id i64 | entry (length) |
+             +-----------+--------------+----------------+
+
+    padding  FE DC DE AD FE DC …        begins with FE at its first byte, cut where the block ends
+
+All integers are big-endian. Invariants
+- An entry never straddles blocks; entry ids are consecutive through the file and count from 0.
+- A length whose top bit is set is no length: the padding begins there.
+- While a ledger is open its last block states `block_bytes`, and zeros follow the last frame: space reserved
+  ahead. A frame of 0 bytes does not exist (an entry begins with 0x0e02 or 0x0e01), so a zero length there is
+  the end.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from pyspark_ledger.ledger.errors import Corrupt, Refused, Unsupported
+
+BLOCK_MAGIC = 0xFBDBABCB
+STREAMING_BLOCK_MAGIC = 0x26A66D32
+HEADER_BYTES = 128
+FRAME_BYTES = 12
+PADDING = b"\xfe\xdc\xde\xad"
+BLOCK_BYTES_DEFAULT = 64 * 1024 * 1024
+BLOCK_BYTES_MIN = 256  # what the format needs for one small entry; settings ask for more, as S3 does of a part
+BLOCK_BYTES_MAX = 2**31  # a frame's length has 31 bits
+FRAME = struct.Struct(">Iq")
+
+_HEADER = struct.Struct(">Iqqq100s")
+_ZEROS = bytes(100)
+_PADDING_PIECE = PADDING * (256 * 1024)
+
+
+class BlockHeader(NamedTuple):
+    """What a block says of itself: its length in bytes, header and padding included, and its first entry."""
+
+    block_bytes: int
+    first_entry: int
+
+
+def pack_header(header: BlockHeader) -> bytes:
+    """The 128 bytes at the start of a block."""
+    return _HEADER.pack(BLOCK_MAGIC, HEADER_BYTES, header.block_bytes, header.first_entry, _ZEROS)
+
+
+def parse_header(data: bytes | bytearray | memoryview, where: str) -> BlockHeader:
+    """Read a block header. Every bit is compared, the zeros too; raises Corrupt or Unsupported."""
+    if len(data) < HEADER_BYTES:
+        raise Corrupt(f"{where}: a block header has {HEADER_BYTES} bytes, {len(data)} are left")
+    magic, header_bytes, block_bytes, first_entry, zeros = _HEADER.unpack_from(data)
+    if magic == STREAMING_BLOCK_MAGIC:
+        raise Unsupported(
+            f"{where}: block magic {magic:#010x} is that of Pulsar's streaming offload (version 2)",
+            hint=f"Only blocks with magic {BLOCK_MAGIC:#010x} (version 1) are read",
+        )
+    if magic != BLOCK_MAGIC:
+        raise Corrupt(f"{where}: block magic is {magic:#010x}, expected {BLOCK_MAGIC:#010x}")
+    if header_bytes != HEADER_BYTES:
+        raise Corrupt(f"{where}: block header states a length of {header_bytes}, expected {HEADER_BYTES}")
+    if zeros != _ZEROS:
+        at = next(i for i, byte in enumerate(zeros) if byte)
+        raise Corrupt(f"{where}: byte {28 + at} of the block header is {zeros[at]:#04x}, expected 0x00")
+    if block_bytes < HEADER_BYTES:
+        raise Corrupt(f"{where}: block states {block_bytes} bytes, its header alone has {HEADER_BYTES}")
+    return BlockHeader(block_bytes, first_entry)
+
+
+def entry_bytes_max(block_bytes: int) -> int:
+    """The largest entry, broker metadata included, that a block holds."""
+    return block_bytes - HEADER_BYTES - FRAME_BYTES
+
+
+def require_block_bytes(block_bytes: int) -> None:
+    """Refuse a block size that the format cannot keep."""
+    if not BLOCK_BYTES_MIN <= block_bytes < BLOCK_BYTES_MAX:
+        raise Refused(
+            f"a block of {block_bytes} bytes is outside [{BLOCK_BYTES_MIN}, {BLOCK_BYTES_MAX})",
+            hint=f"The default is {BLOCK_BYTES_DEFAULT}",
+        )
+
+
+def padding(length: int) -> list[memoryview]:
+    """`length` bytes of padding, as views of one shared piece."""
+    piece = memoryview(_PADDING_PIECE)
+    whole, rest = divmod(length, len(piece))
+    return [piece] * whole + ([piece[:rest]] if rest else [])
+
+
+def find_wrong_padding(data: memoryview) -> int:
+    """The offset of the first byte that is not padding; -1 when all are."""
+    for start in range(0, len(data), len(_PADDING_PIECE)):
+        part = data[start : start + len(_PADDING_PIECE)]
+        if part != memoryview(_PADDING_PIECE)[: len(part)]:
+            return start + next(i for i, byte in enumerate(part) if byte != PADDING[i % 4])
+    return -1

@@ -1,0 +1,279 @@
+"""Recovery of a segment whose writer died before sealing it: find the end of what holds, cut the rest.
+
+    blocks … [ acknowledged entries | entries that nobody acknowledged | torn bytes | zeros ]
+                                    ^ the sidecar's slot               ^ the end that is found
+
+Rules
+- `recover_segment` only reads. Damage below the acknowledged end is `Corrupt`, naming file, offset and both
+  values. Above it, what does not hold is put into `<id>.torn` and cut by `seal_recovered`; both say so in the
+  log.
+- A run at the tail without its marker was never committed: it is cut too. Below the acknowledged end it is
+  `Corrupt`.
+- Without a sidecar nobody knows the acknowledged end. Then an entry that holds beyond the damage proves that
+  the damage is not the tail: `Corrupt`.
+- A segment that was not synced (`synced=False`) may lack any of its pages after a loss of power, those of
+  acknowledged entries too, and its sidecar proves nothing. Every entry is verified, and the segment is cut at
+  the first damage, wherever that is; how many acknowledged entries went is said in the log.
+- What no checksum covers is compared here: header zeros, padding, lengths, ids, stamps. The checksum of an
+  acknowledged entry is left to its readers and to verification; of any other entry it decides where the log
+  ends, and is verified.
+- A recovered segment is sealed and never written again. Both steps may be repeated after a crash in either.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound
+from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES, HEADER_BYTES
+from pyspark_ledger.ledger.segment.index import (
+    AcknowledgedEnd,
+    EntryIndex,
+    OpenSidecar,
+    Rows,
+    load_open,
+    seal_in_place,
+    write_sealed,
+)
+from pyspark_ledger.ledger.segment.scan import Describe, EntryTraits, Scan
+from pyspark_ledger.ledger.segment.writer import SealedSegment, seal_data
+
+__all__ = ["Describe", "EntryTraits", "RecoveredSegment", "recover_segment", "seal_recovered"]
+
+_CHUNK_BYTES = 1024 * 1024
+_STAMP_MAGIC = b"\x0e\x02"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredSegment:
+    """What holds of an unsealed segment; `torn_bytes` follow it, with `torn_entries` whole ones.
+
+    `rows_in_sidecar` are the leading rows of the index, as they stand in the sidecar; none when it cannot be kept.
+    """
+
+    path: Path
+    ledger_id: int
+    store_id: str
+    block_bytes: int
+    index: EntryIndex
+    acknowledged: int | None
+    end_offset: int
+    torn_bytes: int
+    torn_entries: int
+    damage: str
+    rows_in_sidecar: Rows
+
+    @property
+    def entries(self) -> int:
+        """Entries that hold."""
+        return self.index.count
+
+    @property
+    def row_end(self) -> int:
+        """Rows of the managed ledger up to the last entry that holds."""
+        return self.index.row_end
+
+    @property
+    def torn_path(self) -> Path:
+        """Where what is cut is put."""
+        return self.path.with_suffix(".torn")
+
+
+def recover_segment(
+    path: Path,
+    ledger_id: int,
+    *,
+    store_id: str,
+    block_bytes: int,
+    first_row: int,
+    describe: Describe,
+    synced: bool = True,
+) -> RecoveredSegment:
+    """Find the end of an unsealed segment. Changes nothing; raises Corrupt or DataLoss."""
+    found = _sidecar_of(path, ledger_id, block_bytes, first_row)
+    acknowledged = found.acknowledged.entries if found else None
+    sidecar = found if synced else None
+    end = sidecar.acknowledged if sidecar else AcknowledgedEnd(0, HEADER_BYTES, first_row)
+    try:
+        fd = disk.open_file(path)
+    except NotFound:
+        raise DataLoss(
+            f"{path} is gone; {end.entries if sidecar else 'unknown'} entries were acknowledged in it",
+            hint="Restore it from a copy of the store",
+        ) from None
+    try:
+        with disk.mapping(fd) as data:
+            scan = Scan(data, path, block_bytes, EntryIndex(ledger_id, first_row), describe, sidecar)
+            scan.run()
+            _require_acknowledged(scan, end)
+            torn_end = _last_byte(fd, scan)
+            if torn_end > scan.end and not scan.damage:
+                scan.damage = f"{path} at {scan.end}: bytes that are no entry, expected zeros"
+            if synced and sidecar is None and torn_end > scan.end and not scan.closed:
+                _require_nothing_beyond(scan)
+    finally:
+        os.close(fd)
+    index, torn_entries = scan.index, 0
+    if scan.run_start is not None:
+        torn_entries = index.count - scan.run_start
+        index = EntryIndex.of_rows(ledger_id, first_row, index.rows()[: scan.run_start])
+        scan.damage = scan.damage or f"{path}: the run from entry {scan.run_start} has no marker"
+    cut = index.end_offset(index.count - 1)
+    torn_bytes = max(torn_end, scan.end) - cut
+    if acknowledged is not None and index.count < acknowledged:
+        _log.error(
+            "%s: %d of %d acknowledged entries are lost; the ledger is not synced (durability os): %s",
+            path,
+            acknowledged - index.count,
+            acknowledged,
+            scan.damage or "they are not there",
+        )
+    return RecoveredSegment(
+        path,
+        ledger_id,
+        store_id,
+        block_bytes,
+        index,
+        acknowledged,
+        cut,
+        torn_bytes,
+        torn_entries,
+        scan.damage,
+        scan.trusted[: index.count],
+    )
+
+
+def seal_recovered(recovered: RecoveredSegment) -> SealedSegment:
+    """Set the torn bytes aside, cut them, and seal what holds; durable on return. May be repeated."""
+    path, index = recovered.path, recovered.index
+    with disk.opened(path, writable=True) as fd:
+        if recovered.torn_bytes:
+            _set_aside(fd, recovered)
+        seal_data(fd, path, index, recovered.block_bytes)
+    _seal_sidecar(recovered)
+    return SealedSegment(index.count, index.size_bytes, recovered.end_offset, index.row_end)
+
+
+def _seal_sidecar(recovered: RecoveredSegment) -> None:
+    name, index = recovered.path.with_suffix(".index"), recovered.index
+    if len(recovered.rows_in_sidecar):
+        seal_in_place(name, index, recovered.rows_in_sidecar, recovered.end_offset)
+        return
+    write_sealed(
+        name,
+        index,
+        store_id=recovered.store_id,
+        block_bytes=recovered.block_bytes,
+        file_bytes=recovered.end_offset,
+    )
+
+
+def _sidecar_of(path: Path, ledger_id: int, block_bytes: int, first_row: int) -> OpenSidecar | None:
+    name = path.with_suffix(".index")
+    try:
+        sidecar = load_open(name, ledger_id)
+    except (NotFound, Corrupt) as error:
+        _log.warning("%s is recovered without its sidecar: %s", path, error)
+        return None
+    stated = (sidecar.block_bytes, sidecar.first_row)
+    if stated != (block_bytes, first_row):
+        raise Corrupt(
+            f"{name}: states blocks of {stated[0]} bytes from row {stated[1]}, "
+            f"the metadata says {block_bytes} bytes from row {first_row}"
+        )
+    return sidecar
+
+
+def _require_acknowledged(scan: Scan, end: AcknowledgedEnd) -> None:
+    """Everything that was acknowledged must hold."""
+    if scan.index.count < end.entries or 0 <= scan.damage_at < end.end_offset:
+        why = scan.damage or f"{scan.path} at {scan.end}: zeros, expected entry {scan.index.count}"
+        raise Corrupt(
+            f"{why}; {end.entries} entries up to {end.end_offset} were acknowledged",
+            hint="Nothing was cut. Restore the file from a copy",
+        )
+    last = end.entries - 1
+    found = (scan.index.end_offset(last), int(scan.index.row_ends[last]) if end.entries else end.row_end)
+    if found != (end.end_offset, end.row_end):
+        raise Corrupt(
+            f"{scan.path}: entry {last} ends at (offset, row) {found}, "
+            f"the acknowledged end is {(end.end_offset, end.row_end)}"
+        )
+    if scan.run_start is not None and scan.run_start < end.entries:
+        raise Corrupt(
+            f"{scan.path}: the run from entry {scan.run_start} has no marker, {end.entries} entries were acknowledged"
+        )
+
+
+def _last_byte(fd: int, scan: Scan) -> int:
+    """The offset after the last byte from the scan's end on that is not zero; that end when all are."""
+    found = scan.end
+    for start, end in disk.data_ranges(fd, scan.end, scan.size):
+        for at in range(start, end, _CHUNK_BYTES):
+            used = np.flatnonzero(np.frombuffer(scan.data[at : min(at + _CHUNK_BYTES, end)], dtype=np.uint8))
+            if len(used):
+                found = at + int(used[-1]) + 1
+    return found
+
+
+def _require_nothing_beyond(scan: Scan) -> None:
+    """Refuse to cut when an entry that holds lies beyond the damage."""
+    start = scan.end // scan.block_bytes * scan.block_bytes
+    while start < scan.size:
+        data = bytes(scan.data[start : start + scan.block_bytes])
+        at = data.find(_STAMP_MAGIC, max(scan.end - start, 0) + FRAME_BYTES)
+        while at >= 0:
+            length, entry_id = FRAME.unpack_from(data, at - FRAME_BYTES)
+            if entry_id >= scan.index.count and length and _holds(memoryview(data)[at : at + length], length, scan):
+                raise Corrupt(
+                    f"{scan.damage}; entry {entry_id} at {start + at - FRAME_BYTES} beyond it holds, "
+                    f"and without a sidecar nobody knows what was acknowledged",
+                    hint="Nothing was cut. Restore the file or its sidecar from a copy",
+                )
+            at = data.find(_STAMP_MAGIC, at + 1)
+        start += scan.block_bytes
+
+
+def _holds(entry: memoryview, length: int, scan: Scan) -> bool:
+    if len(entry) != length:
+        return False
+    try:
+        scan.describe(entry)
+    except Corrupt:
+        return False
+    return True
+
+
+def _set_aside(fd: int, recovered: RecoveredSegment) -> None:
+    """Copy what is cut to the `.torn` file, whole or not at all."""
+    path = recovered.torn_path
+    scratch = path.with_suffix(".torn.new")
+    scratch.unlink(missing_ok=True)
+    target = disk.create_file(scratch)
+    try:
+        for done in range(0, recovered.torn_bytes, _CHUNK_BYTES):
+            piece = disk.read_exact(fd, min(_CHUNK_BYTES, recovered.torn_bytes - done), recovered.end_offset + done)
+            disk.write_all(target, [piece], done, scratch)
+        disk.sync_data(target)
+    finally:
+        os.close(target)
+    scratch.rename(path)
+    disk.sync_directory(path.parent)
+    lost = (recovered.acknowledged or 0) > recovered.entries
+    _log.warning(
+        "%s: %d bytes after %d, of which %d whole entries, %s; cut and kept in %s (%s)",
+        recovered.path,
+        recovered.torn_bytes,
+        recovered.end_offset,
+        recovered.torn_entries,
+        "do not hold" if lost else "were never acknowledged",
+        path,
+        recovered.damage,
+    )

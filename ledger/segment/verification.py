@@ -1,0 +1,165 @@
+"""A sealed segment against what the metadata says of it, byte by byte; and its sidecar, made anew.
+
+Rules: a sealed segment is never cut. Whatever disagrees is `Corrupt`, naming file, offset and both values. A
+sidecar that is missing or damaged is rebuilt from the data, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.checksum import crc32c_of_ranges
+from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound
+from pyspark_ledger.ledger.message.entry import BrokerStamp
+from pyspark_ledger.ledger.segment.entry_heads import agreeing
+from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES, parse_header
+from pyspark_ledger.ledger.segment.index import EntryIndex, Rows, load_index, make_rows, write_sealed
+from pyspark_ledger.ledger.segment.reader import padding_fault, walk_segment
+from pyspark_ledger.ledger.segment.scan import Describe, checked_traits
+
+_log = logging.getLogger(__name__)
+
+
+def verify_segment(
+    path: Path,
+    ledger_id: int,
+    *,
+    entries: int,
+    file_bytes: int,
+    first_row: int,
+    describe: Describe,
+    index: EntryIndex | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> EntryIndex:
+    """Compare everything in a sealed segment, the index too when given; returns what the data says.
+
+    With an index nothing is parsed as long as all holds: headers, frames, stamps and padding are compared in bulk and
+    each entry is summed. Otherwise, and to name what does not hold, the segment is walked entry by entry. `progress` is
+    told how many more entries hold.
+    """
+    view = _mapped(path, file_bytes)
+    told = 0
+
+    def tell(more: int) -> None:
+        nonlocal told
+        told += more
+        if progress is not None:
+            progress(more)
+
+    if index is not None and index.first_row == first_row and _holds(view, index, entries, tell):
+        return index
+    found: list[tuple[int, int, int, int]] = []
+    stamp = BrokerStamp(0, first_row)
+    for entry_id, offset, entry in walk_segment(view, ledger_id, where=str(path), entries=entries):
+        try:
+            traits = checked_traits(entry, describe, stamp)
+        except Corrupt as error:
+            raise Corrupt(f"{path} at {offset}: entry {entry_id}: {error.message}") from error
+        stamp = traits.stamp or stamp
+        found.append((offset, len(entry), stamp.timestamp_ms, stamp.row_end))
+    columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
+    walked = EntryIndex.of_rows(ledger_id, first_row, make_rows(columns[0], columns[1], columns[2], columns[3]))
+    if index is not None:
+        _require_same(path, walked, index)
+    tell(walked.count - told)
+    return walked
+
+
+def load_or_rebuild_index(
+    path: Path,
+    ledger_id: int,
+    *,
+    store_id: str,
+    entries: int,
+    file_bytes: int,
+    first_row: int,
+    block_bytes: int,
+    describe: Describe,
+) -> EntryIndex:
+    """The index of a sealed segment; from its data, and loudly, when the sidecar is missing or damaged."""
+    sidecar = path.with_suffix(".index")
+    try:
+        return _loaded(sidecar, ledger_id, entries, first_row)
+    except (NotFound, Corrupt) as error:
+        _log.warning("%s is rebuilt from %s: %s", sidecar, path, error)
+    index = verify_segment(
+        path, ledger_id, entries=entries, file_bytes=file_bytes, first_row=first_row, describe=describe
+    )
+    write_sealed(sidecar, index, store_id=store_id, block_bytes=block_bytes, file_bytes=file_bytes)
+    return index
+
+
+def _holds(view: memoryview, index: EntryIndex, entries: int, tell: Callable[[int], object]) -> bool:
+    """Whether a segment is exactly what its index says; if not, nobody has been told why."""
+    rows, start, first, stamp = index.rows(), 0, 0, BrokerStamp(0, index.first_row)
+    while start < len(view):
+        try:
+            header = parse_header(view[start : start + HEADER_BYTES], "block")
+        except LedgerError:
+            return False
+        end = start + header.block_bytes
+        last = int(np.searchsorted(index.offsets, end))
+        mine = rows[first:last]
+        if header.first_entry != first or end > len(view) or not len(mine):
+            return False
+        if agreeing(view, start, end, mine, first, stamp) < len(mine) or not _sum_up(view, mine):
+            return False
+        stamp = BrokerStamp(int(mine[-1]["timestamp"]), int(mine[-1]["row_end"]))
+        if padding_fault(view[index.end_offset(last - 1) : end]):
+            return False
+        tell(len(mine))
+        start, first = end, last
+    return first == index.count == entries
+
+
+def _sum_up(view: memoryview, rows: Rows) -> bool:
+    """Whether every entry has the checksum that it states."""
+    data = np.frombuffer(view, dtype=np.uint8)
+    offsets = rows["offset"].astype(np.int64) + FRAME_BYTES
+    ends = offsets + rows["length"]
+    sizes = data[offsets[:, None] + np.arange(2, 6)].astype(np.int64)
+    sums = offsets + 6 + (sizes @ np.array([1 << 24, 1 << 16, 1 << 8, 1])) + 2  # behind the stamp and the magic
+    stated = np.ascontiguousarray(data[sums[:, None] + np.arange(4)]).view(">u4")[:, 0]
+    found = crc32c_of_ranges(data, (sums + 4).tolist(), ends.tolist())
+    return bool((np.fromiter(found, np.uint32, len(rows)) == stated).all())
+
+
+def _loaded(sidecar: Path, ledger_id: int, entries: int, first_row: int) -> EntryIndex:
+    index = load_index(sidecar, ledger_id, entries)
+    if index.first_row != first_row:
+        raise Corrupt(f"{sidecar}: begins at row {index.first_row}, the metadata says {first_row}")
+    return index
+
+
+def _mapped(path: Path, file_bytes: int) -> memoryview:
+    try:
+        fd = disk.open_file(path)
+    except NotFound:
+        raise DataLoss(f"{path} of {file_bytes} bytes is gone", hint="Restore it from a copy of the store") from None
+    try:
+        size = os.fstat(fd).st_size
+        if size != file_bytes:
+            raise Corrupt(f"{path} has {size} bytes, the metadata says {file_bytes}")
+        return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
+    finally:
+        os.close(fd)
+
+
+def _require_same(path: Path, walked: EntryIndex, index: EntryIndex) -> None:
+    here, said = walked.rows(), index.rows()
+    if len(here) != len(said):
+        raise Corrupt(f"{path}: holds {len(here)} entries, its sidecar {len(said)}")
+    wrong = np.flatnonzero(here != said)
+    if len(wrong):
+        entry = int(wrong[0])
+        raise Corrupt(
+            f"{path} at {int(here[entry]['offset'])}: entry {entry} is (offset, length, check, time, row) "
+            f"{here[entry].item()}, the sidecar says {said[entry].item()}"
+        )

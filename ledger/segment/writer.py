@@ -1,0 +1,354 @@
+"""The writer of one open segment: frames into blocks, and the end that readers may see.
+
+    write        frames to the file                 nobody sees them
+    sync         the device has them                up to what was written when it began
+    acknowledge  rows, count and slot published     only what was synced
+    seal         header, truncate, index            nothing is written after it
+
+Invariants
+- The callers' buffers go to the kernel as they are; between two entries lie 12 bytes of header and the stamp.
+- A refused or failed `write` leaves ledger and file as they were.
+- Nothing but zeros lies beyond the last frame that was written: `truncate_to` removes, it does not forget.
+- After a failed sync nothing more is written, synced or acknowledged here: the device may have dropped what
+  it did not take. The acknowledged part can still be sealed.
+- One thread writes; another may be inside `sync` meanwhile.
+- The file is held (`disk.hold`) until it is closed, so that whoever recovers it knows that its writer lives.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.checksum import Buffer
+from pyspark_ledger.ledger.errors import Refused, Unavailable
+from pyspark_ledger.ledger.message.entry import BrokerStamp, stamp_prefix
+from pyspark_ledger.ledger.segment.format import (
+    FRAME,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    BlockHeader,
+    entry_bytes_max,
+    pack_header,
+    padding,
+    require_block_bytes,
+)
+from pyspark_ledger.ledger.segment.index import AcknowledgedEnd, EntryIndex, EntryPlace, IndexFile
+
+PREALLOCATE_BYTES_MIN = 1024 * 1024
+# So much that is written at once goes to the device without waiting for the sync, which may be busy with what was
+# before it. Less is transferred in no more time than it takes to ask.
+_WRITE_BACK_BYTES_MIN = 256 * 1024
+
+
+class StampedEntry(NamedTuple):
+    """An original entry of `size` bytes in its buffers, and the stamp that the broker puts before it."""
+
+    stamp: BrokerStamp
+    size: int
+    buffers: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSegment:
+    """What the metadata keeps of a sealed segment. `size_bytes` is the sum of the entries' bytes."""
+
+    entries: int
+    size_bytes: int
+    file_bytes: int
+    row_end: int
+
+
+def data_path(directory: Path, ledger_id: int) -> Path:
+    """Where a segment's data is."""
+    return directory / f"{ledger_id}.ledger"
+
+
+def index_path(directory: Path, ledger_id: int) -> Path:
+    """Where a segment's sidecar is."""
+    return directory / f"{ledger_id}.index"
+
+
+class SegmentWriter:
+    """An open segment. `index` may be read by any thread."""
+
+    def __init__(
+        self, directory: Path, fd: int, file: IndexFile, index: EntryIndex, block_bytes: int, *, sync: bool
+    ) -> None:
+        self.path = data_path(directory, index.ledger_id)
+        self.ledger_id = index.ledger_id
+        self.index = index
+        self.block_bytes = block_bytes
+        self._fd = fd
+        self._file = file
+        self._sync = sync
+        self._pending: list[EntryPlace] = []
+        self._written = self._syncing = self._synced = 0
+        self._end = HEADER_BYTES
+        self._last = BrokerStamp(0, index.first_row)
+        self._reserved = 0
+        self._step = min(PREALLOCATE_BYTES_MIN, block_bytes)
+        self._failed: OSError | None = None
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        ledger_id: int,
+        *,
+        store_id: str,
+        block_bytes: int,
+        first_row: int = 0,
+        preallocate_bytes: int = 0,
+        sync: bool = True,
+        owner: str = "",
+    ) -> SegmentWriter:
+        """A new segment without entries, durable on return; on failure no file is left.
+
+        `owner` is the incarnation of the managed ledger, for whoever finds the files without a record.
+        """
+        require_block_bytes(block_bytes)
+        index = EntryIndex(ledger_id, first_row)
+        fd = disk.create_file(data_path(directory, ledger_id))
+        try:
+            disk.hold(fd)
+            file = IndexFile.create(
+                index_path(directory, ledger_id),
+                ledger_id,
+                store_id=store_id,
+                block_bytes=block_bytes,
+                first_row=first_row,
+                owner=owner,
+            )
+        except BaseException:
+            os.close(fd)
+            data_path(directory, ledger_id).unlink()
+            raise
+        writer = cls(directory, fd, file, index, block_bytes, sync=sync)
+        try:
+            writer.preallocate(preallocate_bytes)
+            writer._write([pack_header(BlockHeader(block_bytes, 0))], 0, HEADER_BYTES)
+            disk.sync_data(fd)
+            disk.sync_directory(directory)
+        except BaseException:
+            writer.close()
+            writer.path.unlink()
+            file.path.unlink()
+            raise
+        return writer
+
+    @property
+    def entries(self) -> int:
+        """Entries written, acknowledged or not; the id of the next one."""
+        return self._written
+
+    @property
+    def acknowledged(self) -> int:
+        """Entries that readers may see."""
+        return self.index.count
+
+    @property
+    def failed(self) -> bool:
+        """Whether the device has failed this file: nothing more can be written to it."""
+        return self._failed is not None
+
+    @property
+    def end_offset(self) -> int:
+        """The file offset after the last frame written."""
+        return self._end
+
+    def fits(self, entry_bytes: int) -> bool:
+        """Whether an entry of this size, stamp prefix included, can be stored in this segment at all."""
+        return entry_bytes <= entry_bytes_max(self.block_bytes)
+
+    def preallocate(self, length: int) -> None:
+        """Reserve space for the next `length` bytes, as far as the open block reaches."""
+        block_end = self._block_start() + self.block_bytes
+        self._reserve(min(self._end + length, block_end))
+
+    def write(self, entries: Sequence[StampedEntry]) -> int:
+        """Write entries with consecutive ids; returns the first one's. Neither durable nor visible yet."""
+        self._require_sound()
+        first = self.entries
+        buffers, places, end = self._lay_out(entries, first)
+        if not places:
+            return first
+        try:
+            self._write(buffers, self._end, end)
+        except BaseException:
+            self._erase_from(self._end)
+            raise
+        self._end = end
+        self._last = BrokerStamp(places[-1].timestamp_ms, places[-1].row_end)
+        self._pending += places
+        self._written += len(places)
+        return first
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Raises OSError when the device refuses; no second try."""
+        fd = self.begin_sync()
+        try:
+            if fd >= 0:
+                disk.sync_data(fd)
+        except OSError as error:
+            self.end_sync(error)
+            raise
+        self.end_sync(None)
+
+    def begin_sync(self) -> int:
+        """In place of `sync`: the file that the caller syncs, up to what is written now; -1 for none."""
+        self._require_sound()
+        self._syncing = self.entries
+        return self._fd if self._sync else -1
+
+    def end_sync(self, error: OSError | None) -> None:
+        """What became of that sync."""
+        if error is not None:
+            self._failed = error
+        else:
+            self._synced = self._syncing
+
+    def acknowledge(self, entries: int | None = None) -> int:
+        """Let readers see the first `entries` entries; by default all that are synced. Returns the bytes of the new."""
+        self._require_sound()
+        entries = self._synced if entries is None else entries
+        count = self.index.count
+        if not count <= entries <= self._synced:
+            raise Refused(
+                f"{self.path}: {entries} entries cannot be acknowledged: {count} are already, {self._synced} are synced"
+            )
+        if entries == count:
+            return 0
+        places = self._pending[: entries - count]
+        self._file.append(places)
+        self._file.acknowledge(AcknowledgedEnd(entries, _end_of(places[-1]), places[-1].row_end))
+        self.index.append(places)
+        del self._pending[: len(places)]
+        return sum(place.length for place in places)
+
+    def truncate_to(self, entries: int) -> None:
+        """Remove entries from `entries` on, none of which may be acknowledged."""
+        count = self.index.count
+        if not count <= entries <= self.entries:
+            raise Refused(
+                f"{self.path}: cannot be cut to {entries} entries: {count} are acknowledged, {self.entries} written"
+            )
+        keep = self._pending[: entries - count]
+        end = _end_of(keep[-1]) if keep else self.index.end_offset(count - 1)
+        self._erase_from(end)
+        self._pending = keep
+        self._written = entries
+        self._synced = min(self._synced, entries)
+        self._end = end
+        self._last = BrokerStamp(keep[-1].timestamp_ms, keep[-1].row_end) if keep else self._acknowledged_stamp()
+
+    def seal(self) -> SealedSegment:
+        """Give the last block its true length, cut what was reserved, write the index; durable on return."""
+        if self._pending:
+            raise Refused(
+                f"{self.path}: {self.index.count} entries are acknowledged, {self.entries} are written",
+                hint="Acknowledge or truncate before sealing",
+            )
+        seal_data(self._fd, self.path, self.index, self.block_bytes)
+        self._file.seal(self.index, self._end)
+        self.close()
+        return SealedSegment(self.index.count, self.index.size_bytes, self._end, self.index.row_end)
+
+    def close(self) -> None:
+        """Let go of the files, as they are."""
+        self._file.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _lay_out(self, entries: Sequence[StampedEntry], first: int) -> tuple[list[Buffer], list[EntryPlace], int]:
+        """The buffers to write at the end, the places of the entries, and the new end. Changes nothing."""
+        buffers: list[Buffer] = []
+        places: list[EntryPlace] = []
+        end, block_end, block_bytes = self._end, self._block_start() + self.block_bytes, self.block_bytes
+        last, most = self._last, entry_bytes_max(block_bytes)
+        for number, (stamp, entry_size, entry_buffers) in enumerate(entries, first):
+            prefix = stamp_prefix(stamp)
+            size = len(prefix) + entry_size
+            if size > most or stamp.timestamp_ms < last.timestamp_ms or stamp.row_end < last.row_end:
+                raise self._not_storable(number, size, stamp, last)
+            if end + FRAME_BYTES + size > block_end:
+                buffers += padding(block_end - end)
+                buffers.append(pack_header(BlockHeader(block_bytes, number)))
+                end, block_end = block_end + HEADER_BYTES, block_end + block_bytes
+            buffers.append(FRAME.pack(size, number) + prefix)
+            buffers += entry_buffers
+            last = stamp
+            places.append(EntryPlace(end, size, last.timestamp_ms, last.row_end))
+            end += FRAME_BYTES + size
+        return buffers, places, end
+
+    def _not_storable(self, number: int, size: int, stamp: BrokerStamp, last: BrokerStamp) -> Refused:
+        if not self.fits(size):
+            return Refused(
+                f"{self.path}: entry {number} has {size} bytes with its stamp, a block of "
+                f"{self.block_bytes} bytes holds {entry_bytes_max(self.block_bytes)}",
+                hint="Send smaller entries, or create the ledger with larger blocks",
+            )
+        return Refused(f"{self.path}: entry {number} is stamped {stamp}, the one before it {last}")
+
+    def _require_sound(self) -> None:
+        if self._failed is not None:
+            raise Unavailable(
+                f"{self.path}: the device failed: {self._failed}",
+                hint="Seal this ledger and write to a new one",
+            )
+
+    def _write(self, buffers: Sequence[Buffer], offset: int, end: int) -> None:
+        self._reserve(end)
+        disk.write_all(self._fd, buffers, offset, self.path, end - offset)
+        if self._sync and end - offset >= _WRITE_BACK_BYTES_MIN:
+            disk.begin_sync(self._fd, offset, end - offset)
+
+    def _reserve(self, upto: int) -> None:
+        """Reserve at least `upto`, and ahead of it in growing steps that stop at the end of its block."""
+        if upto <= self._reserved:
+            return
+        block_end = -(-upto // self.block_bytes) * self.block_bytes
+        goal = min(max(upto, self._reserved + self._step), block_end)
+        disk.preallocate(self._fd, self._reserved, goal - self._reserved, self.path)
+        self._reserved = goal
+        self._step = min(2 * self._step, self.block_bytes)
+
+    def _erase_from(self, end: int) -> None:
+        """Nothing is left beyond `end`, not even after the loss of power."""
+        try:
+            os.ftruncate(self._fd, end)
+            disk.sync_data(self._fd)
+        except OSError as error:
+            self._failed = error
+            raise
+        self._reserved = end
+
+    def _block_start(self) -> int:
+        return (self._end - 1) // self.block_bytes * self.block_bytes
+
+    def _acknowledged_stamp(self) -> BrokerStamp:
+        count = self.index.count
+        return BrokerStamp(int(self.index.timestamps[count - 1]) if count else 0, self.index.row_end)
+
+
+def seal_data(fd: int, path: Path, index: EntryIndex, block_bytes: int) -> None:
+    """Rewrite the last block's header with its true length, then cut behind the last entry, then sync."""
+    end = index.end_offset(index.count - 1)
+    start = (end - 1) // block_bytes * block_bytes
+    first = int(np.searchsorted(index.offsets, start))
+    disk.write_all(fd, [pack_header(BlockHeader(end - start, first))], start, path)
+    disk.sync_data(fd)
+    os.ftruncate(fd, end)
+    disk.sync_data(fd)
+
+
+def _end_of(place: EntryPlace) -> int:
+    return place.offset + FRAME_BYTES + place.length

@@ -1,0 +1,103 @@
+"""What the broker answers of many logs at once: how they stand, how far quotas reach, where ranges are cut and lie.
+
+Rules: a ledger that is not there is an answer, not an error, where somebody asks how ledgers stand; everywhere else it
+is one. What is wrong with one log fails the whole answer, naming that log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.errors import NotFound
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import EARLIEST, Position
+from pyspark_ledger.ledger.positions.position_set import PositionSet
+from pyspark_ledger.ledger.protocol.actions import AskSchemas, GetSchema, LedgerSchemas, SchemaOfMany
+from pyspark_ledger.ledger.protocol.reads import (
+    AskQuotas,
+    AskSurvey,
+    LocateRanges,
+    Places,
+    Quota,
+    RangeParts,
+    RangePlaces,
+    ReadRequest,
+    SplitPart,
+    SplitParts,
+    SplitRanges,
+    Survey,
+    SurveyedLog,
+)
+from pyspark_ledger.ledger.store.store import Store
+
+
+class Surveyor:
+    """Answers for one store; keeps nothing."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def survey(self, request: AskSurvey) -> Survey:
+        """How ledgers stand, and what readings of them have left."""
+        logs: list[SurveyedLog] = []
+        missing: list[str] = []
+        for name in request.names:
+            found = list(self._surveyed(name, request))
+            logs += found
+            if not found:
+                missing.append(canonical_name(name))
+        return Survey(self._clock(), logs, missing)
+
+    def quotas(self, request: AskQuotas) -> SplitParts:
+        """How far each quota reaches."""
+        return SplitParts([self._prefix(one) for one in request.quotas])
+
+    def split(self, request: SplitRanges) -> RangeParts:
+        """Ranges cut at entries."""
+        ledger = self._store.ledger
+        return RangeParts(
+            [SplitParts(ledger(one.name).split(one.range, one.target_bytes, one.max_parts)) for one in request.requests]
+        )
+
+    def schemas(self, request: AskSchemas) -> LedgerSchemas:
+        """The newest schema of each ledger, grouped."""
+        names: dict[tuple[int, bytes], list[str]] = {}
+        for name in request.names:
+            try:
+                found = self._store.get_schema(GetSchema(name))
+            except NotFound:
+                continue
+            names.setdefault((found.version, found.arrow_schema), []).append(found.name)
+        return LedgerSchemas([SchemaOfMany(version, body, those) for (version, body), those in names.items()])
+
+    def locate(self, request: LocateRanges, locate: Callable[[ReadRequest], Places]) -> RangePlaces:
+        """Where the blocks of ranges are."""
+        wanted = (msgspec.structs.replace(one, token=request.token) for one in request.requests)
+        found = [locate(one) for one in wanted]
+        return RangePlaces(found if all(places.mapped for places in found) else [])
+
+    def _surveyed(self, name: str, request: AskSurvey) -> Iterator[SurveyedLog]:
+        readings = request.readings
+        for log in self._store.logs(name):
+            try:
+                ledger = self._store.ledger(log)
+            except NotFound:
+                continue  # deleted this very moment
+            whole = readings.get(canonical_name(name), request.otherwise)
+            reading = readings.get(log, whole)
+            skipped = self._skipped(ledger, reading.cursor, reading.position) if reading.count else None
+            yield ledger.survey(reading, skipped)
+
+    def _prefix(self, quota: Quota) -> SplitPart:
+        ledger = self._store.ledger(quota.name)
+        skipped = self._skipped(ledger, quota.cursor, quota.range.start)
+        return ledger.prefix(quota.range, quota.rows, quota.size_bytes, skipped)
+
+    def _skipped(self, ledger: ManagedLedger, cursor: str, start: Position | None) -> PositionSet | None:
+        """What a cursor has acknowledged from there on."""
+        return self._store.cursors.acknowledged(ledger.name, cursor, start or EARLIEST) if cursor else None

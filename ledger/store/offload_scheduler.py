@@ -1,0 +1,390 @@
+"""Who offloads: takes what is due or asked for, one managed ledger after another, and cleans up behind every attempt.
+
+    prepare       a new attempt in the record; an earlier one becomes unwanted          crash: unwanted, next run
+    offload       the objects, the index last                                          crash: the same
+    complete      the attempt in the record is complete, by compare-and-set            crash: complete or not
+    trim          local data go after the lag (ledger.log.changes)
+
+Invariants
+- A failed metadata write never makes a ledger complete. Where its outcome is not known the objects stay: the record
+  tells, and the next attempt makes them unwanted if need be.
+- At most one run per managed ledger; a second one asked for meanwhile is refused, one that is due waits for its turn.
+- One ledger that fails does not keep the others from going; the first failure is told. One that was trimmed or deleted
+  meanwhile is no failure.
+- Objects of an attempt that runs are never swept.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.log.policy import LedgerPolicy
+from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
+from pyspark_ledger.ledger.metadata.records import Metadata
+from pyspark_ledger.ledger.metadata.unwanted_objects import attempts_of
+from pyspark_ledger.ledger.names import pulsar_path
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.tiering.offloaded_schemas import schemas_to_offload
+from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalLedger, Told
+from pyspark_ledger.ledger.tiering.policy import OffloadCandidate, before, due, first_left
+
+_log = logging.getLogger(__name__)
+
+
+class _Cancelled(Refused):
+    """Somebody asked a run to stop."""
+
+
+@dataclass
+class _Run:
+    """One run over one managed ledger."""
+
+    name: str
+    sizes: dict[int, int]
+    """Bytes of each ledger: of its entries, of its file once that is known."""
+    state: str = "waiting"
+    done: list[int] = field(default_factory=list)
+    bytes_done: int = 0
+    failure: LedgerError | None = None
+    cancelled: bool = False
+    swept: int = 0
+
+    @property
+    def bytes_total(self) -> int:
+        """Bytes of all ledgers of the run."""
+        return sum(self.sizes.values())
+
+    @property
+    def active(self) -> bool:
+        """Whether it is still to end."""
+        return self.state in ("waiting", "running")
+
+
+class OffloadDesk:
+    """All offloading of a store. Any thread may call any method."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        settings: Settings,
+        clock: Clock,
+        *,
+        store_id: str,
+        offloader: Callable[[], LedgerOffloader],
+        ledger: Callable[[str], ManagedLedger],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._metadata = metadata
+        self._settings = settings
+        self._clock = clock
+        self._store_id = store_id
+        self._offloader = offloader
+        self._ledger = ledger
+        self._new_id = new_id
+        self._arrival = threading.Condition()
+        self._waiting: OrderedDict[str, _Run] = OrderedDict()
+        self._runs: dict[str, _Run] = {}
+        self._running: set[uuid.UUID] = set()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Work by itself from now on; first, what a crash has left."""
+        self._thread = threading.Thread(target=self._work, name="offload", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop what runs, soon, and take nothing more."""
+        with self._arrival:
+            self._stopped = True
+            for run in self._runs.values():
+                run.cancelled = True
+            self._arrival.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        with self._arrival:
+            for run in self._waiting.values():
+                run.state = "cancelled"
+            self._waiting.clear()
+            self._arrival.notify_all()
+
+    def consider(self, name: str) -> None:
+        """Queue what is due of a managed ledger by its policy, unless a run of it is there already."""
+        ids = self._due(name)
+        with self._arrival:
+            earlier = self._runs.get(name)
+            if ids and not self._stopped and (earlier is None or not earlier.active):
+                self._put(_Run(name, self._sizes(name, ids)))
+
+    def offload(self, request: OffloadPrefix) -> OffloadStatus:
+        """Begin, cancel or sweep; answers how far it is."""
+        name = self._ledger(request.name).name
+        if request.cancel:
+            with self._arrival:
+                run = self._runs.get(name)
+                if run is not None and run.active:
+                    run.cancelled = True
+            return self.status(name)
+        if request.sweep:
+            return self._swept(name)
+        _ = self._offloader().driver  # refused here where there is none
+        if request.seal:
+            self._ledger(name).roll_over()
+        found = self._candidates(name)
+        end = self._ledger(name).snapshot.end
+        ids = before(found, request.until or Position(end.ledger_id + 1, 0), name) if found else []
+        with self._arrival:
+            earlier = self._runs.get(name)
+            if earlier is not None and earlier.active:
+                raise Refused(
+                    f"{name!r} is being offloaded already, ledgers {[*earlier.sizes]}", hint="Wait for it, or cancel it"
+                )
+            if self._stopped:
+                raise Unavailable("the broker is leaving", hint="Connect again")
+            run = _Run(name, self._sizes(name, ids))
+            if ids:
+                self._put(run)
+            else:
+                run.state, self._runs[name] = "done", run
+        return self.status(name)
+
+    def offload_prefix(self, name: str, until: Position) -> Position:
+        """Offload all sealed ledgers before a position, now; the beginning of the first that is not offloaded.
+
+        Raises the first failure after all were tried.
+        """
+        self.offload(OffloadPrefix(name, until))
+        run = self._runs[self._ledger(name).name]
+        with self._arrival:
+            if self._thread is not None:
+                self._arrival.wait_for(lambda: not run.active)
+        if self._thread is None:
+            self.round()
+        if run.failure is not None:
+            raise run.failure
+        return self.status(name).first_left
+
+    def status(self, name: str) -> OffloadStatus:
+        """How far the offload of a managed ledger is."""
+        ledger = self._ledger(name)
+        found, run = self._candidates(ledger.name), self._runs.get(ledger.name)
+        run = run or _Run(ledger.name, {}, "idle")
+        attempts = dict(attempts_of(self._metadata.ledger(ledger.name).info))
+        complete = [attempt for attempt in attempts.values() if attempt.complete]
+        return OffloadStatus(
+            ledger.name,
+            run.state,
+            first_left(found, ledger.snapshot.end),
+            list(run.done),
+            [ledger_id for ledger_id in run.sizes if ledger_id not in run.done],
+            run.bytes_done,
+            run.bytes_total,
+            "" if run.failure is None else str(run.failure),
+            run.swept,
+            len(complete),
+            sum(not attempt.local_deleted for attempt in complete),
+        )
+
+    def round(self) -> None:
+        """Do what waits, here and now."""
+        while (run := self._next()) is not None:
+            self._do(run)
+
+    def sweep(self) -> int:
+        """Delete objects that nobody refers to any more; how many attempts were cleaned."""
+        swept = 0
+        for gone in self._metadata.unwanted.all():
+            if gone.attempt in self._running:
+                continue
+            try:
+                self._offloader().delete_offloaded(gone.ledger_id, gone.attempt, gone.driver)
+            except LedgerError as error:
+                _log.warning("objects of ledger %d of %s stay for now: %s", gone.ledger_id, gone.ledger, error)
+                continue
+            self._metadata.unwanted.remove(gone.attempt)
+            swept += 1
+        return swept
+
+    def sweep_left(self) -> None:
+        """Delete what attempts left that a crash cut off: their records say so until another one replaces them."""
+        for name in self._metadata.names():
+            for ledger_id, attempt in attempts_of(self._metadata.ledger(name).info):
+                if attempt.complete or attempt.attempt in self._running:
+                    continue
+                try:
+                    self._offloader().delete_offloaded(ledger_id, attempt.attempt, attempt.driver)
+                except LedgerError as error:
+                    _log.warning("objects of an attempt at ledger %d of %s stay: %s", ledger_id, name, error)
+
+    def _stated(self) -> set[uuid.UUID]:
+        """Every attempt that a record states, and those that are about to be."""
+        infos = [self._metadata.ledger(name).info for name in self._metadata.names()]
+        return {attempt.attempt for info in infos for _, attempt in attempts_of(info)} | self._running
+
+    def _swept(self, name: str) -> OffloadStatus:
+        run = _Run(name, {}, "done")
+        run.swept = self.sweep()
+        self.sweep_left()
+        run.swept += self._offloader().delete_orphans(self._store_id, self._stated())
+        with self._arrival:
+            earlier = self._runs.get(name)
+            if earlier is None or not earlier.active:
+                self._runs[name] = run
+        return self.status(name)
+
+    def _put(self, run: _Run) -> None:
+        self._waiting[run.name] = self._runs[run.name] = run
+        self._arrival.notify_all()
+
+    def _next(self) -> _Run | None:
+        with self._arrival:
+            if not self._waiting:
+                return None
+            _, run = self._waiting.popitem(last=False)
+            run.state = "running"
+            return run
+
+    def _work(self) -> None:
+        _guarded("what a crash has left", self.sweep_left)
+        while True:
+            _guarded("objects that nobody refers to", self.sweep)
+            with self._arrival:
+                seconds = self._settings.retentionCheckIntervalInSeconds
+                self._arrival.wait_for(lambda: self._stopped or self._waiting, seconds)
+                if self._stopped:
+                    return
+            self.round()
+
+    def _do(self, run: _Run) -> None:
+        """Take each ledger of a run through the protocol. Raises nothing: whoever waits for the run is told."""
+        try:
+            for ledger_id in run.sizes:
+                try:
+                    self._one(run, ledger_id)
+                except LedgerError as error:
+                    self._failed(run, ledger_id, error)
+                except Exception as error:  # noqa: BLE001 — the others go on, and whoever asks hears of it
+                    _log.exception(
+                        "%s: the offload of ledger %d failed in a way that nobody foresaw", run.name, ledger_id
+                    )
+                    self._failed(run, ledger_id, LedgerError(f"ledger {ledger_id} of {run.name!r}: {error!r}"))
+        finally:
+            with self._arrival:
+                run.state = "cancelled" if run.cancelled else "failed" if run.failure is not None else "done"
+                self._arrival.notify_all()
+
+    def _one(self, run: _Run, ledger_id: int) -> None:
+        if run.cancelled:
+            return
+        try:
+            if self._offloaded(run, ledger_id):
+                run.done.append(ledger_id)
+            else:
+                run.sizes[ledger_id] = 0  # nothing of it is left to be copied
+        except (_Cancelled, Fenced) as stopped:
+            run.cancelled = True
+            _log.info("%s: the offload of ledger %d stops: %s", run.name, ledger_id, stopped)
+        except NotFound as gone:
+            if self._still_there(run.name, ledger_id):
+                self._failed(run, ledger_id, gone)
+            else:
+                _log.info("%s: ledger %d was deleted before it was offloaded", run.name, ledger_id)
+
+    def _failed(self, run: _Run, ledger_id: int, error: LedgerError) -> None:
+        _log.warning("%s: ledger %d is not offloaded: %s", run.name, ledger_id, error)
+        run.failure = run.failure or error
+
+    def _offloaded(self, run: _Run, ledger_id: int) -> bool:
+        """Take one ledger through the protocol; False when it was offloaded already."""
+        log, offloader = self._ledger(run.name), self._offloader()
+        attempt = uuid.UUID(self._new_id())
+        self._running.add(attempt)
+        try:
+            local = log.prepare_offload(ledger_id, OffloadAttempt(attempt, offloader.driver))
+            self.sweep()
+            if local is None:
+                return False
+            self._copy(run, log, offloader, attempt, local)
+        finally:
+            self._running.discard(attempt)
+        return True
+
+    def _copy(
+        self, run: _Run, log: ManagedLedger, offloader: LedgerOffloader, attempt: uuid.UUID, local: LocalLedger
+    ) -> None:
+        run.sizes[local.ledger_id], done_before = local.file_bytes, run.bytes_done
+
+        def progress(done: int) -> None:
+            run.bytes_done = done_before + done
+
+        extra = {
+            "ManagedLedgerName": pulsar_path(run.name),
+            "pulsarClusterName": self._store_id,
+            "LedgerIncarnation": log.incarnation,
+        }
+        try:
+            with_schemas = replace(local, schemas=schemas_to_offload(self._metadata, run.name))
+            offloader.offload(with_schemas, attempt, extra, Told(progress, lambda: run.cancelled))
+        except (LedgerError, OSError) as error:
+            self._clean(offloader, local.ledger_id, attempt)
+            if run.cancelled:
+                raise _Cancelled(f"the offload of {run.name!r} was cancelled") from error
+            if isinstance(error, OSError):
+                raise Unavailable(f"ledger {local.ledger_id} of {run.name!r}: {error}") from error
+            raise
+        try:
+            log.complete_offload(local.ledger_id, attempt)
+        except (Refused, NotFound):
+            self._clean(offloader, local.ledger_id, attempt)  # another attempt, or no ledger: these are nobody's
+            raise
+
+    def _clean(self, offloader: LedgerOffloader, ledger_id: int, attempt: uuid.UUID) -> None:
+        try:
+            offloader.delete_offloaded(ledger_id, attempt, offloader.driver)
+        except LedgerError as error:
+            _log.warning("objects of attempt %s at ledger %d stay until the next one: %s", attempt, ledger_id, error)
+
+    def _due(self, name: str) -> list[int]:
+        info = self._metadata.ledger(name).info
+        policy = LedgerPolicy.of(info, *self._metadata.policies.of_ledger(name), self._settings)
+        if not policy.offloads:
+            return []
+        return due(self._candidates(name), policy.offload_bytes, policy.offload_ms, self._clock())
+
+    def _candidates(self, name: str) -> list[OffloadCandidate]:
+        info = self._metadata.ledger(name).info
+        complete = {ledger_id for ledger_id, attempt in attempts_of(info) if attempt.complete}
+        return [
+            OffloadCandidate(one.ledgerId, one.entries, one.size, one.timestamp, one.ledgerId in complete)
+            for one in info.ledgerInfo
+        ]
+
+    def _sizes(self, name: str, ids: Sequence[int]) -> dict[int, int]:
+        sizes = {one.ledger_id: one.size_bytes for one in self._candidates(name)}
+        return {ledger_id: sizes.get(ledger_id, 0) for ledger_id in ids}
+
+    def _still_there(self, name: str, ledger_id: int) -> bool:
+        return self._metadata.exists(name) and any(
+            one.ledgerId == ledger_id for one in self._metadata.ledger(name).info.ledgerInfo
+        )
+
+
+def _guarded(what: str, work: Callable[[], object]) -> None:
+    try:
+        work()
+    except Fenced:
+        _log.info("%s: the store was taken over", what)
+    except (LedgerError, OSError) as error:
+        _log.warning("%s stay for now: %s", what, error)
+    except Exception:  # noqa: BLE001 — the next round tries again, and a person reads of this one
+        _log.exception("%s: a sweep failed in a way that nobody foresaw", what)

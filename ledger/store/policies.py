@@ -1,0 +1,91 @@
+"""Policies of ledgers and namespaces, looked at and changed while the broker runs.
+
+Invariants: a change is refused as a whole, by name, before anything is stored; it is durable before it counts; what is
+open goes by it when the call returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from pyspark_ledger.ledger.errors import NotFound, Refused
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.log.policy import (
+    effective,
+    in_later_names,
+    require_names,
+    require_offload,
+    require_policies,
+    require_rollover,
+)
+from pyspark_ledger.ledger.metadata.policy_records import scopes_of
+from pyspark_ledger.ledger.metadata.records import Metadata
+from pyspark_ledger.ledger.names import namespace_of, require_namespace
+from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, Policies
+from pyspark_ledger.ledger.settings.broker import Settings
+
+
+class PolicyDesk:
+    """All policies of a store. `opened` are the ledgers that are open now."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        settings: Settings,
+        existing: Callable[[str], str],
+        opened: Callable[[], Iterable[ManagedLedger]],
+    ) -> None:
+        self._metadata = metadata
+        self._settings = settings
+        self._existing = existing
+        self._opened = opened
+
+    def change(self, request: ChangePolicy) -> Policies:
+        """Set and forget; without either, only look."""
+        scope = self._namespace(request.scope) if request.namespace else self._existing(request.scope)
+        request = msgspec.structs.replace(
+            request,
+            values=in_later_names(request.values, scope),
+            forget=list(in_later_names(dict.fromkeys(request.forget, 0), scope)),
+        )
+        require_names((*request.values, *request.forget), scope)
+        both = sorted(set(request.values) & set(request.forget))
+        if both:
+            raise Refused(f"policies {both} of {scope} are to be set and forgotten at once")
+        if request.values or request.forget:
+            self._metadata.policies.change(
+                scope,
+                values=request.values,
+                forget=request.forget,
+                check=lambda wanted: self._check(scope, wanted, namespace=request.namespace),
+                ledger=not request.namespace,
+            )
+            for ledger in self._opened():
+                if scope in (namespace_of(ledger.name), *scopes_of(ledger.name)):
+                    ledger.refresh_policy()
+        return self._policies(scope, namespace=request.namespace)
+
+    def _policies(self, scope: str, *, namespace: bool) -> Policies:
+        records = self._metadata.policies
+        if namespace:
+            stated = records.stated(scope)
+            return Policies(scope, stated, {}, effective(stated, {}, self._settings))
+        stated, inherited = records.of_ledger(scope)
+        return Policies(scope, stated, inherited, effective(stated, inherited, self._settings))
+
+    def _check(self, scope: str, wanted: Mapping[str, int], *, namespace: bool) -> None:
+        require_policies(wanted, scope)
+        inherited = {} if namespace else self._metadata.policies.stated(namespace_of(scope))
+        values = effective(wanted, inherited, self._settings)
+        require_rollover(values, scope)
+        require_offload(values, scope)
+
+    def _namespace(self, text: str) -> str:
+        wanted = require_namespace(text)
+        if any(namespace_of(name) == wanted for name in self._metadata.names()):
+            return wanted
+        raise NotFound(
+            f"there is no ledger in namespace {wanted!r}", hint="Create a ledger in it first, or correct the name"
+        )

@@ -1,0 +1,255 @@
+"""Repair of a store whose metadata lost what they knew of its ledgers: nothing that is there is overwritten or deleted.
+
+    find      read only: metadata that lack commits, and each ledger that no record knows, with its place or a refusal
+    repair    the same found again, the metadata accepted as they are, each ledger put back that has a place
+
+A ledger has a place at the end of a managed ledger if all of this holds
+- its sidecar says that it is of this store, and of that incarnation; or nobody is named there, and a person names it
+- its file is whole up to the acknowledged end, and holds entries
+- its id comes after every id that the managed ledger lists, and was never trimmed; the log is not terminated
+- its first row is the row at which the log ends
+
+Rules
+- A ledger is put back as if its broker had died while it wrote it: listed as open, then recovered and sealed.
+- Before metadata that lack commits are accepted, their files are copied to a directory of their own in the store.
+- Nobody serves the store meanwhile.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.database.commit_number import number_path
+from pyspark_ledger.ledger.database.file_checks import require_sound_file
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.log.retention import TrimMark
+from pyspark_ledger.ledger.metadata.read_only import MetadataView
+from pyspark_ledger.ledger.metadata.records import TABLES, LedgerRecord, Metadata, SegmentRecord
+from pyspark_ledger.ledger.metadata.unwanted_files import unknown_files
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.ownership import StoreLock
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from pyspark_ledger.ledger.segment.index import OpenSidecar, load_open
+from pyspark_ledger.ledger.segment.recovery import RecoveredSegment, recover_segment
+from pyspark_ledger.ledger.segment.writer import data_path, index_path
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
+
+
+class UnknownLedger(msgspec.Struct, frozen=True):
+    """A ledger that no record knows. `ledger` is where it is put back, empty where `refusal` says why it is not."""
+
+    ledger_id: int
+    files: list[str]
+    entries: int = 0
+    rows: int = 0
+    ledger: str = ""
+    refusal: str = ""
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What is wrong with a store. `behind` says which commits its metadata lack, empty when none."""
+
+    behind: str
+    unknown: list[UnknownLedger]
+
+    def places(self) -> list[UnknownLedger]:
+        """The ledgers that can be put back, in order."""
+        return [found for found in self.unknown if not found.refusal]
+
+
+def find(store: Path, into: str = "") -> Findings:
+    """Look at a store and change nothing. `into` names the managed ledger of ledgers whose files do not say it.
+
+    Raises Corrupt when the metadata are damaged themselves: they are restored from a copy.
+    """
+    path, behind = store / "metadata.sqlite", ""
+    metadata = Metadata(MetadataView(path, TABLES, behind=True), lambda: 0)
+    try:
+        require_sound_file(path, TABLES)
+    except Corrupt as error:
+        behind = error.message
+    unknown = unknown_files(store / "ledgers", metadata.ledger_ids(), metadata.unwanted_files.all())
+    return Findings(behind, list(_placed(store / "ledgers", metadata, unknown, into)))
+
+
+def repair(
+    store: Path, clock: Clock, *, into: str = "", accept: bool = False, only: Collection[int] = ()
+) -> list[UnknownLedger]:
+    """Put back what has a place, or `only` these ledgers of it; answers what was put back.
+
+    `accept` goes on with metadata that lack commits; without it they are refused. Raises Refused while a broker runs.
+    """
+    with _alone(store):
+        _accept(store, clock, accept=accept)
+    _recover(store, clock, {found.ledger for found in find(store, into).places()})
+    done = list[UnknownLedger]()
+    while True:
+        known = {one.ledger_id for one in done}
+        places = [found for found in find(store, into).places() if found.ledger_id not in known]
+        chosen = next((found for found in places if not only or found.ledger_id in only), None)
+        if chosen is None:
+            return done
+        with _alone(store):
+            _list(store, clock, chosen)
+        _recover(store, clock, {chosen.ledger})
+        done.append(chosen)
+
+
+@contextmanager
+def _alone(store: Path) -> Iterator[None]:
+    """Hold the store's lock."""
+    lock = StoreLock.acquire(store)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _accept(store: Path, clock: Clock, *, accept: bool) -> None:
+    """Write a new commit number, and give no id again whose files are there."""
+    if accept:
+        _set_aside(store)
+    metadata = Metadata.open(store / "metadata.sqlite", clock, behind=accept)
+    try:
+        unknown = unknown_files(store / "ledgers", metadata.ledger_ids(), metadata.unwanted_files.all())
+        metadata.bump_epoch()
+        metadata.give_ledger_ids_after(max(unknown, default=-1))
+    finally:
+        metadata.close()
+
+
+def _set_aside(store: Path) -> None:
+    path = store / "metadata.sqlite"
+    number = 0
+    while (aside := store / f"metadata.before-repair-{number}").exists():
+        number += 1
+    disk.make_directory(aside)
+    for name in (path.name, f"{path.name}-wal", number_path(path).name):
+        if (store / name).exists():
+            shutil.copyfile(store / name, aside / name)
+
+
+def _recover(store: Path, clock: Clock, names: Collection[str]) -> None:
+    """Open logs, which seals what is listed as open."""
+    opened = Store.open(store, settings=Settings(), clock=clock)
+    try:
+        for name in sorted(names):
+            opened.ledger(name)
+    finally:
+        opened.close()
+
+
+def _list(store: Path, clock: Clock, found: UnknownLedger) -> None:
+    """List a ledger as the open one at the end of its log."""
+    sidecar = load_open(index_path(store / "ledgers", found.ledger_id), found.ledger_id)
+    metadata = Metadata.open(store / "metadata.sqlite", clock)
+    try:
+        record = metadata.ledger(found.ledger)
+        info = ManagedLedgerInfo()
+        info.CopyFrom(record.info)
+        info.ledgerInfo.add(ledgerId=found.ledger_id)
+        segment = SegmentRecord(found.ledger_id, sidecar.block_bytes, sidecar.first_row, 0, 0, max(clock(), 1))
+        metadata.bump_epoch()
+        metadata.update_ledger(record, info, segment=segment, committed=[])
+    finally:
+        metadata.close()
+
+
+def _placed(directory: Path, metadata: Metadata, unknown: dict[int, list[Path]], into: str) -> Iterator[UnknownLedger]:
+    records = [metadata.ledger(name) for name in metadata.names()]
+    named = _named(records, into)
+    ends: dict[str, int] = {}
+    for ledger_id, paths in unknown.items():
+        files = [path.name for path in paths]
+        try:
+            sidecar = load_open(index_path(directory, ledger_id), ledger_id)
+            whole = _whole(directory, ledger_id, sidecar, metadata)
+            record = _owner(sidecar.owner, records, named)
+            if record.name not in ends:
+                ends[record.name] = _end_of(directory, metadata, record)
+            _require_place(ledger_id, sidecar.first_row, ends[record.name], metadata, record)
+        except LedgerError as error:
+            yield UnknownLedger(ledger_id, files, refusal=error.message)
+            continue
+        ends[record.name] = whole.row_end
+        yield UnknownLedger(ledger_id, files, whole.entries, whole.row_end - sidecar.first_row, record.name)
+
+
+def _named(records: list[LedgerRecord], into: str) -> LedgerRecord | None:
+    if not into:
+        return None
+    name = canonical_name(into)
+    found = next((record for record in records if record.name == name), None)
+    if found is None:
+        raise NotFound(f"there is no ledger {name!r}", hint="Create it first; an empty one takes what begins at row 0")
+    return found
+
+
+def _whole(directory: Path, ledger_id: int, sidecar: OpenSidecar, metadata: Metadata) -> RecoveredSegment:
+    path, ours = data_path(directory, ledger_id), metadata.store_record().store_id
+    if sidecar.store_id != ours:
+        raise Corrupt(f"{path} is of store {sidecar.store_id}, this is {ours}")
+    whole = recover_segment(
+        path,
+        ledger_id,
+        store_id=ours,
+        block_bytes=sidecar.block_bytes,
+        first_row=sidecar.first_row,
+        describe=entry_traits,
+    )
+    if not whole.entries:
+        raise Corrupt(f"{path} holds no entry")
+    if whole.row_end == sidecar.first_row:
+        raise Corrupt(f"{path} holds {whole.entries} entries and no row: it is a cursor's own, or of markers alone")
+    return whole
+
+
+def _owner(owner: str, records: list[LedgerRecord], named: LedgerRecord | None) -> LedgerRecord:
+    found = next((record for record in records if record.incarnation == owner), None)
+    if found is not None and named is not None and found.name != named.name:
+        raise Refused(f"it is of {found.name!r}, {named.name!r} was named")
+    chosen = found or named
+    if chosen is None:
+        said = f"it is of incarnation {owner}, which no ledger has" if owner else "nothing says of which ledger it is"
+        raise NotFound(f"{said}; name one with --ledger")
+    return chosen
+
+
+def _end_of(directory: Path, metadata: Metadata, record: LedgerRecord) -> int:
+    """The row at which a log ends. A ledger that is listed as open is looked at, and not sealed."""
+    segments = metadata.segments(record.name)
+    left_open = {listed.ledgerId for listed in record.info.ledgerInfo if not listed.timestamp}
+    if not segments:
+        return TrimMark.of(record.info, f"the record of {record.name!r}").rows
+    last = segments[-1]
+    if last.ledger_id not in left_open:
+        return last.first_row + last.rows
+    return recover_segment(
+        data_path(directory, last.ledger_id),
+        last.ledger_id,
+        store_id=metadata.store_record().store_id,
+        block_bytes=last.block_bytes,
+        first_row=last.first_row,
+        describe=entry_traits,
+    ).row_end
+
+
+def _require_place(ledger_id: int, first_row: int, end: int, metadata: Metadata, record: LedgerRecord) -> None:
+    last = max((listed.ledgerId for listed in record.info.ledgerInfo), default=-1)
+    if record.info.HasField("terminatedPosition"):
+        raise Refused(f"{record.name!r} is terminated")
+    if ledger_id in {trimmed.ledger_id for trimmed in metadata.trimmed.of(record.name)}:
+        raise Refused(f"retention took it from {record.name!r}")
+    if ledger_id < last:
+        raise Refused(f"{record.name!r} lists ledger {last}, which comes after it")
+    if first_row != end:
+        raise Refused(f"it begins at row {first_row}, {record.name!r} ends at row {end}")

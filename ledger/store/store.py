@@ -1,0 +1,450 @@
+"""A store: one directory, one broker, many managed ledgers.
+
+    <store>/metadata.sqlite     the records (ledger.metadata.records); the commit point of every change
+    <store>/ledgers/            <ledger id>.ledger and .index, flat: ids are unique in the store, names never are paths
+    <store>/staging/            parts that no batch has committed yet (ledger.log.staging)
+    <store>/lock                held for as long as the broker lives (ledger.ownership)
+
+Invariants
+- Whoever opens a store holds its lock, and has bumped its epoch durably before it reads any open segment.
+- Ledgers are opened when they are first asked for; opening one that a dead broker left recovers it.
+- A name is checked, and refused with the bad value, before anything is looked up or made.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.clock import Clock, new_id
+from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, cursor_log_form
+from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
+from pyspark_ledger.ledger.cursor.cursors import CursorTable
+from pyspark_ledger.ledger.cursor.deliveries import DeliveryTable
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy, require_properties, require_settings
+from pyspark_ledger.ledger.log.segment_list import LogContext
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
+from pyspark_ledger.ledger.log.staging import StagingArea
+from pyspark_ledger.ledger.log.sync_pool import SyncCrew
+from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
+from pyspark_ledger.ledger.metadata.records import Metadata
+from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles
+from pyspark_ledger.ledger.names import (
+    canonical_name,
+    nearest,
+    partition_names,
+    require_partitions,
+    short_name,
+    without_partitions,
+)
+from pyspark_ledger.ledger.ownership import StoreLock, host_identity, require_private
+from pyspark_ledger.ledger.protocol.actions import (
+    CreateLedger,
+    GetSchema,
+    LedgerDescription,
+    RegisterSchema,
+    SchemaVersion,
+)
+from pyspark_ledger.ledger.protocol.commits import (
+    AbortRun,
+    AskNewestBatch,
+    CommitRun,
+    CommittedRun,
+    NewestBatch,
+    StagingPlace,
+)
+from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED, ChangePartitions
+from pyspark_ledger.ledger.segment.format import require_block_bytes
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.maintenance import Upkeep
+from pyspark_ledger.ledger.store.multi_ledger_commit import ManifestCommits
+from pyspark_ledger.ledger.store.offload_scheduler import OffloadDesk
+from pyspark_ledger.ledger.store.partitions import PartitionTable
+from pyspark_ledger.ledger.store.policies import PolicyDesk
+from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, nothing_chosen
+
+_DRAINING_THREADS = 16
+_SYNCING_THREADS = 2
+_log = logging.getLogger(__name__)
+
+
+class Store:
+    """An opened store. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        path: Path,
+        lock: StoreLock,
+        metadata: Metadata,
+        settings: Settings,
+        clock: Clock,
+        offloader: OffloaderChoice,
+    ) -> None:
+        self.path = path
+        self.store_id = metadata.store_record().store_id
+        self.epoch = metadata.bump_epoch()
+        self.files = UnwantedFiles(path / "ledgers", metadata.unwanted_files)
+        chunks, place = ChunkTable(), _cursor_place(path / "ledgers", metadata, settings, clock, self.files)
+        self.acknowledgements = AcknowledgementTable(metadata, place, settings, chunks)
+        self.deliveries = DeliveryTable(metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements)
+        self.cursors = CursorTable(
+            metadata,
+            clock,
+            lambda name: self.ledger(name).snapshot,
+            self.acknowledgements,
+            chunks,
+            self.deliveries.forgetting,
+        )
+        self.partitions = PartitionTable(metadata, new_id)
+        self._lock_held = lock
+        self._metadata = metadata
+        self._settings = settings
+        self._clock = clock
+        self._executor = ThreadPoolExecutor(_DRAINING_THREADS, thread_name_prefix="drain")
+        self._crew = SyncCrew(_SYNCING_THREADS, self.require_ours)
+        self._staging = StagingArea(path / "staging", new_id)
+        self._opened: dict[str, ManagedLedger] = {}
+        self.on_deleted: Callable[[Collection[int]], None] = _nobody
+        self.on_moved: Callable[[LogSnapshot, LogSnapshot], None] = _nobody_either
+        self.policies = PolicyDesk(
+            metadata, settings, lambda name: self._require_exists(canonical_name(name)), self._open_now
+        )
+        self.offloads = OffloadDesk(
+            metadata,
+            settings,
+            clock,
+            store_id=self.store_id,
+            offloader=offloader,
+            ledger=self.ledger,
+            new_id=new_id,
+        )
+        self.upkeep = Upkeep(
+            metadata,
+            settings,
+            clock,
+            opened=self._open_now,
+            ledger=self.ledger,
+            offload_due=self.offloads.consider,
+            offloading=offloader.has_target,
+            forget_deleted=self.files.forget_deleted,
+        )
+        self._context = LogContext(
+            self.store_id,
+            self.epoch,
+            path / "ledgers",
+            metadata,
+            settings,
+            clock,
+            self._executor,
+            self._crew,
+            self.upkeep.sealed,
+            self._unlisted,
+            offloader,
+            offloader.prefers_remote,
+            chunks,
+        )
+        self._opening = threading.Lock()
+        self._leaving = False
+        self.commits = ManifestCommits(metadata.manifests, self._staging, self.ledger, clock)
+        # Before the sweep: what is committed and not in its ledgers yet is in the staged parts only.
+        finished = self.commits.finish_all()
+        self._sweep(staging=finished)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        settings: Settings,
+        clock: Clock,
+        create: bool = False,
+        take_over: bool = False,
+        offloader: OffloaderChoice | None = None,
+    ) -> Self:
+        """Open a store as its only broker; with `create`, make it if the directory is not one yet.
+
+        Raises NotFound when there is none, Refused when another broker has it (unless `take_over`), when others can
+        write to it, when it belongs to another host or lies on a file system without locks, preallocation or sync.
+        """
+        path = path.absolute()
+        require_settings(settings)
+        known = (path / "metadata.sqlite").exists()
+        if not known and not create:
+            raise NotFound(f"there is no ledger store at {path}", hint="Write to it once, or correct the path")
+        if not known and path.is_dir() and any(path.iterdir()) and not _left_by_create(path):
+            raise Refused(f"{path} is neither empty nor a ledger store", hint="Choose an empty or new directory")
+        disk.make_directory(path)
+        require_private(path)
+        disk.require_suitable(path)
+        if not known:
+            disk.sync_names_above(path)
+        lock = StoreLock.acquire(path, take_over=take_over)
+        try:
+            for name in ("ledgers", "staging"):
+                disk.make_directory(path / name)
+            metadata = cls._metadata_of(path, known, clock, adopt=take_over)
+        except BaseException:
+            lock.release()
+            raise
+        try:
+            return cls(path, lock, metadata, settings, clock, offloader or nothing_chosen())
+        except BaseException:
+            metadata.close()
+            lock.release()
+            raise
+
+    @staticmethod
+    def _metadata_of(path: Path, known: bool, clock: Clock, *, adopt: bool) -> Metadata:
+        host = host_identity(path)
+        if not known:
+            return Metadata.create(path / "metadata.sqlite", new_id(), host, clock)
+        metadata = Metadata.open(path / "metadata.sqlite", clock)
+        recorded = metadata.store_record().host
+        if recorded != host and not adopt:
+            metadata.close()
+            raise Refused(
+                f"the store at {path} belongs to host and directory {recorded}, this is {host}",
+                hint="Serve it there; if it was moved here for good, run once: ledger serve --take-over --store "
+                f"{path}",
+            )
+        if recorded != host:
+            _log.warning("the store at %s, of %s so far, belongs to %s from now on", path, recorded, host)
+            metadata.adopt(host)
+        return metadata
+
+    def names(self) -> list[str]:
+        """The canonical names of all managed ledgers, sorted; partitions are part of their whole."""
+        return without_partitions(self._metadata.names())
+
+    def logs(self, name: str) -> list[str]:
+        """The logs that a name stands for: itself, or its partitions; none when there is no such ledger."""
+        name = canonical_name(name)
+        if name in self._opened:
+            return [name]
+        if not self._metadata.exists(name):
+            return []
+        count = self.partitions.count(name)
+        return partition_names(name, count) if count else [name]
+
+    def ledger(self, name: str) -> ManagedLedger:
+        """A managed ledger, opened and recovered if need be. NotFound names the nearest one that exists."""
+        name = canonical_name(name)
+        opened = self._opened.get(name)
+        if opened is not None:
+            return opened
+        with self._opening:
+            if self._leaving:
+                raise Unavailable(f"the broker of {self.path} is leaving", hint="Connect again")
+            if name not in self._opened:
+                self._require_exists(name)
+                self.partitions.require_single(name)
+                opened = ManagedLedger(name, self._context)
+                opened.on_moved = lambda before, now: self.on_moved(before, now)  # noqa: PLW0108 — as it is then
+                self._opened[name] = opened
+            return self._opened[name]
+
+    def create_ledger(self, request: CreateLedger) -> ManagedLedger:
+        """Create a managed ledger; an existing one is answered when `exist_ok`, else refused."""
+        name = canonical_name(request.name)
+        policy = LedgerPolicy.properties(request, self._settings)
+        require_properties(request.properties, (), name)
+        if request.block_bytes:
+            require_block_bytes(request.block_bytes)
+        self.partitions.require_creatable(name)
+        self._metadata.create_ledger(
+            name, new_id(), {**request.properties, **policy, **_switches(request)}, exist_ok=request.exist_ok
+        )
+        return self.ledger(name)
+
+    def create_partitioned(self, request: CreateLedger) -> LedgerDescription:
+        """Create a ledger with partitions; an existing one with as many is answered when `exist_ok`, else refused."""
+        name = canonical_name(request.name)
+        require_partitions(request.partitions)
+        require_properties(request.properties, (), name)
+        properties = {**request.properties, **LedgerPolicy.properties(request, self._settings), **_switches(request)}
+        if request.block_bytes:
+            require_block_bytes(request.block_bytes)
+        self.partitions.create(name, request.partitions, properties, exist_ok=request.exist_ok)
+        return self.describe(name)
+
+    def extend_partitioned(self, request: ChangePartitions) -> LedgerDescription:
+        """Increase the number of partitions."""
+        name = self._require_exists(canonical_name(request.name))
+        require_partitions(request.partitions)
+        self.partitions.extend(name, request.partitions)
+        return self.describe(name)
+
+    def delete_ledger(self, name: str) -> None:
+        """Delete a managed ledger with its partitions, cursors, schemas and files, a damaged one too.
+
+        The records go first, in one step, files after them.
+        """
+        name = canonical_name(name)
+        with self._opening:
+            self._require_exists(name)
+            self.require_ours()
+            names = self.partitions.deleted_with(name)
+            for going in names:
+                opened = self._opened.pop(going, None)
+                if opened is not None:
+                    opened.close()
+                self.acknowledgements.forget(going)
+            self._unlisted(self._metadata.delete_ledger(*names))
+
+    def describe(self, name: str) -> LedgerDescription:
+        """A managed ledger with its cursors and the version of its schema."""
+        name = self._require_exists(canonical_name(name))
+        count = self.partitions.count(name)
+        if count:
+            return self.partitions.describe(name, [self.describe(part) for part in partition_names(name, count)])
+        ledger = self.ledger(name)
+        return msgspec.structs.replace(
+            ledger.describe(),
+            cursors=self.cursors.names(ledger.name),
+            schema_version=self._metadata.schema(ledger.name, -1)[0],
+        )
+
+    def get_schema(self, request: GetSchema) -> SchemaVersion:
+        """The registered schema of a version, or the newest; version -1 when none is registered."""
+        name = self._require_exists(canonical_name(request.name))
+        version, arrow_schema = self._metadata.schema(name, request.version)
+        return SchemaVersion(name, version, arrow_schema)
+
+    def register_schema(self, request: RegisterSchema) -> SchemaVersion:
+        """Register a schema after a version; the newest one as it stands when that is another."""
+        name = self._require_exists(canonical_name(request.name))
+        return SchemaVersion(name, *self._metadata.register_schema(name, request.arrow_schema, request.after))
+
+    def open_part(self, query: str, batch: int) -> StagingPlace:
+        """A new staged part for one task attempt."""
+        return self._staging.place(query, batch)
+
+    def commit(self, request: CommitRun) -> CommittedRun:
+        """Append staged parts as one run, exactly once per ledger, query and batch. Blocks until it is durable."""
+        ledger = self.ledger(request.ledger)
+        self.commits.finish(request.query)
+        earlier = ledger.committed_batch(request.query)
+        if earlier is not None and request.batch <= earlier.batch:
+            self._staging.remove([part.part for part in request.parts])  # whose rows are in the log already
+            return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
+        try:
+            parts = [self._staging.open(part) for part in request.parts]
+        except NotFound:
+            if ledger.committed_batch(request.query) == earlier:
+                raise
+            return self.commit(request)  # the same commit, sent twice, has just finished and removed them
+        committed = ledger.commit_run(request, parts).result()
+        self._staging.remove([part.part for part in request.parts])
+        self._staging.sweep_before(request.query, request.batch)
+        return committed
+
+    def newest_batch(self, request: AskNewestBatch) -> NewestBatch:
+        """Return the newest batch of a query that would be answered as a repetition."""
+        if request.several:
+            return NewestBatch(self.commits.newest(request.query))
+        ledger = self.ledger(request.name)
+        found = ledger.committed_batch(request.query) if ledger.incarnation == request.incarnation else None
+        return NewestBatch(-1 if found is None else found.batch)
+
+    def abort(self, request: AbortRun) -> None:
+        """Throw staged parts away, but for those of a batch that is committed."""
+        kept = self.commits.keeps(request.query, request.parts)
+        self._staging.remove([part for part in request.parts if part not in kept])
+
+    def require_ours(self) -> None:
+        """Raise Fenced when another broker has taken the store over."""
+        self._metadata.require_epoch(self.epoch)
+
+    def given_up(self) -> dict[str, LedgerError]:
+        """The managed ledgers that take nothing any more because an error was not handled, and why."""
+        return {log.name: log.given_up for log in self._open_now() if log.given_up is not None}
+
+    def settle(self) -> None:
+        """Take nothing more, settle what was queued and seal what is open. The store stays ours and readable."""
+        self.offloads.stop()
+        self.upkeep.stop()
+        with self._opening:
+            self._leaving = True
+            for ledger in self._opened.values():
+                ledger.close()
+        self.acknowledgements.close()
+
+    def close(self) -> None:
+        """Settle everything and let the store go."""
+        self.settle()
+        self._executor.shutdown()
+        self._crew.close()
+        self._opened.clear()
+        self._metadata.close()
+        self._lock_held.release()
+
+    def _unlisted(self, ledger_ids: Collection[int]) -> None:
+        self.files.delete(ledger_ids)
+        self.on_deleted(ledger_ids)
+
+    def _open_now(self) -> list[ManagedLedger]:
+        return list(self._opened.copy().values())
+
+    def _require_exists(self, name: str) -> str:
+        if self._metadata.exists(name):
+            return name
+        near = nearest(name, self.names())
+        hint = f"Did you mean {short_name(near)!r}?" if near else "The store holds no ledger of a similar name"
+        raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.path}", hint=hint)
+
+    def _sweep(self, *, staging: bool) -> None:
+        """Delete files that records name as unwanted, and parts of the staging area whose time is over."""
+        self.files.sweep(self._metadata.ledger_ids(), self._metadata.next_ledger_id())
+        if not staging:
+            return
+        retention_ms = self._settings.stagingRetentionSeconds * 1000
+        self._staging.sweep_older(self._clock() - retention_ms)
+        self.commits.forget_before(self._clock() - retention_ms)
+
+
+def _switches(request: CreateLedger) -> dict[str, str]:
+    """The properties of what a ledger has or has not."""
+    said = {DEDUPLICATION_ENABLED: "true"} if request.deduplication else {}
+    return {**said, DURABILITY: request.durability} if request.durability != "fsync" else said
+
+
+def _nobody(_: Collection[int]) -> None:
+    """Who is told of deleted ledgers until somebody asks to be."""
+
+
+def _nobody_either(_before: LogSnapshot, _now: LogSnapshot) -> None:
+    """The same for logs that have moved."""
+
+
+def _left_by_create(path: Path) -> bool:
+    """Whether all there is was made by a broker that died while it created this store."""
+    names = {entry.name for entry in path.iterdir() if not entry.name.startswith((".probe-", "lock."))}
+    return names <= {
+        "lock",
+        "spawn.lock",
+        "supervisor.lock",
+        "ledgers",
+        "staging",
+        "broker.log",
+        "metadata.sqlite.new",
+        "metadata.sqlite.new-journal",
+    }
+
+
+def _cursor_place(
+    ledgers: Path, metadata: Metadata, settings: Settings, clock: Clock, files: UnwantedFiles
+) -> CursorPlace:
+    """Where cursors keep their own ledgers, and how."""
+    rollover_ms = settings.managedLedgerCursorRolloverTimeInSeconds * 1000
+    store_id = metadata.store_record().store_id
+    form, allocate = cursor_log_form(settings), metadata.allocate_ledger_id
+    return CursorPlace(ledgers, store_id, form, rollover_ms, clock, allocate, files.delete)

@@ -1,0 +1,79 @@
+"""The offloader of a running store, as its settings say: loaded when it is first used, replaced when they change.
+
+Rules: this package does not import the one that implements it; the name is the broker's to give. What was made of old
+settings is closed once others hold, and whoever had it asks here again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, NoOffloader
+
+Make = Callable[[Settings], LedgerOffloader]
+_NAMED = "managedledgeroffload"
+
+
+class OffloaderChoice:
+    """Answers the offloader of the moment. Any thread may call it."""
+
+    def __init__(self, make: Make, settings: Settings) -> None:
+        self._make = make
+        self._settings = settings
+        self._made: LedgerOffloader | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self) -> LedgerOffloader:
+        """The offloader; raises Refused when it cannot be made."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._make(self._settings)
+            return self._made
+
+    def change(self, settings: Settings) -> None:
+        """Other settings hold from now on."""
+        with self._lock:
+            before, self._settings = self._settings, settings
+            if _offloading(before) == _offloading(settings):
+                return  # whoever reads by it now is not disturbed
+            made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
+    def has_target(self) -> bool:
+        """Whether anything may be offloaded at all."""
+        return bool(self._settings.managedLedgerOffloadBucket)
+
+    def prefers_remote(self) -> bool:
+        """Whether a ledger that is here and there is read from there."""
+        return self._settings.managedLedgerDataReadPriority == "tiered-storage-first"
+
+
+def _offloading(settings: Settings) -> dict[str, object]:
+    """What an offloader is made of; all of it, and nothing of cache or retention, is named so."""
+    return {name: value for name, value in msgspec.structs.asdict(settings).items() if _NAMED in name.lower()}
+
+
+def nothing_chosen() -> OffloaderChoice:
+    """For a store without a broker of its own."""
+    return OffloaderChoice(lambda _: NoOffloader(), Settings())
+
+
+def made_by(name: str) -> Make:
+    """What makes the offloader, from `module:function`."""
+    module, _, function = name.partition(":")
+
+    def make(settings: Settings) -> LedgerOffloader:
+        try:
+            made: LedgerOffloader = getattr(importlib.import_module(module), function)(settings)
+        except ImportError as missing:
+            raise Refused(f"offloader {name!r} cannot be loaded: {missing}", hint="Install the whole package") from None
+        return made
+
+    return make

@@ -1,0 +1,33 @@
+"""The payload schemas that go with a ledger to object storage, so that whoever reads it there needs no registry.
+
+Rules: they are those of the managed ledger, all versions as they stand when it leaves. Columns need none: entries of
+columns carry their own.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark_ledger.ledger.message.schema.documents import (
+    SCHEMA_BYTES_MAX,
+    TopicSchemas,
+    is_payload_schema,
+    parse_schema_bytes,
+)
+from pyspark_ledger.ledger.metadata.records import Metadata
+
+_log = logging.getLogger(__name__)
+
+
+def schemas_to_offload(metadata: Metadata, name: str) -> str:
+    """The registered payload schemas as JSON; empty where there are none."""
+    newest, body = metadata.schema(name, -1)
+    if newest < 0 or not is_payload_schema(body):
+        return ""
+    where = f"the schema of ledger {name!r}"
+    bodies = {version: metadata.schema(name, version)[1] for version in range(newest + 1)}
+    text = TopicSchemas({version: parse_schema_bytes(one, where) for version, one in bodies.items()}).to_json()
+    if len(text) > SCHEMA_BYTES_MAX:
+        _log.warning("%s has %d characters and does not go with the ledger", where, len(text))
+        return ""
+    return text

@@ -1,0 +1,91 @@
+"""A sealed ledger that is in object storage: the broker's handle to it, made when it is first read.
+
+Invariants: one handle per attempt, shared by all readers, so that what one of them read ahead serves the others. While
+the local copy is there, reading may take either; where the preferred one fails for now the other one serves.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Unavailable
+from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
+from pyspark_ledger.ledger.segment.index import EntryIndex
+from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, OffloadedLedger
+
+_log = logging.getLogger(__name__)
+
+
+class OffloadedSegment:
+    """One ledger that a complete attempt holds. Any thread may read it."""
+
+    def __init__(
+        self,
+        ledger_id: int,
+        attempt: OffloadAttempt,
+        offloader: Callable[[], LedgerOffloader],
+        prefer_remote: Callable[[], bool],
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.attempt = attempt
+        self._offloader = offloader
+        self._prefer_remote = prefer_remote
+        self._lock = threading.Lock()
+        self._handle: OffloadedLedger | None = None
+        self._opened_by: LedgerOffloader | None = None
+
+    @property
+    def preferred(self) -> bool:
+        """Whether it is read from here though the local copy is there."""
+        return self._prefer_remote()
+
+    @property
+    def mappable(self) -> bool:
+        """Whether the local file is there, and is to be read first."""
+        return not self.attempt.local_deleted and not self.preferred
+
+    def index(self, first_row: int, entries: int) -> EntryIndex:
+        """Where its entries are in the data object."""
+        return self._opened().index(first_row, entries)
+
+    def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
+        """The frames of consecutive entries; `alone`: they are fetched and nothing else."""
+        return self._opened().read(first_entry, entries, alone=alone)
+
+    def read_with(
+        self, local: Callable[[], pa.Buffer], first_entry: int, entries: int, *, alone: bool = False
+    ) -> pa.Buffer:
+        """The frames from the preferred place, else from the other."""
+        if self.preferred:
+            try:
+                return self.read(first_entry, entries, alone=alone)
+            except (Unavailable, DataLoss) as error:
+                try:
+                    frames = local()
+                except (LedgerError, OSError):
+                    raise error from None
+                _log.warning("ledger %d is read from its local copy: %s", self.ledger_id, error)
+                return frames
+        try:
+            return local()
+        except NotFound:  # deleted a moment ago, or since the block was named
+            return self.read(first_entry, entries, alone=alone)
+
+    def close(self) -> None:
+        """Let go of the handle; a later read makes another."""
+        with self._lock:
+            handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
+
+    def _opened(self) -> OffloadedLedger:
+        offloader = self._offloader()
+        with self._lock:
+            if self._handle is None or self._opened_by is not offloader:
+                self._opened_by = offloader
+                self._handle = offloader.read_offloaded(self.ledger_id, self.attempt.attempt, self.attempt.driver)
+            return self._handle

@@ -1,0 +1,85 @@
+"""Where the entries of a sealed ledger are: its index, from wherever it can be had.
+
+From the sidecar; when that is lost rebuilt, loudly, from the data; where these are in object storage only, from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from pyspark_ledger.ledger.errors import Corrupt, NotFound
+from pyspark_ledger.ledger.message.entry import entry_rows, parse_entry
+from pyspark_ledger.ledger.message.run_marker import closes_run, run_id
+from pyspark_ledger.ledger.metadata.records import SegmentRecord
+from pyspark_ledger.ledger.segment.index import EntryIndex, load_index, write_sealed
+from pyspark_ledger.ledger.segment.recovery import EntryTraits
+from pyspark_ledger.ledger.segment.verification import load_or_rebuild_index
+from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
+
+_log = logging.getLogger(__name__)
+
+
+class SealedIndex:
+    """The index of a sealed ledger, loaded when it is first asked for and kept."""
+
+    def __init__(
+        self,
+        path: Path,
+        entries: int,
+        record: SegmentRecord,
+        store_id: str,
+        index: EntryIndex | None,
+        offloaded: OffloadedSegment | None = None,
+    ) -> None:
+        self._path = path
+        self._entries = entries
+        self._record = record
+        self._store_id = store_id
+        self._index = index
+        self._offloaded = offloaded
+        self._lock = threading.Lock()
+
+    def offloaded_to(self, offloaded: OffloadedSegment) -> SealedIndex:
+        """The same of a ledger that is in object storage, too."""
+        return SealedIndex(self._path, self._entries, self._record, self._store_id, self._index, offloaded)
+
+    def __call__(self) -> EntryIndex:
+        """The index; when the sidecar is lost rebuilt, loudly, from the data, or taken from object storage."""
+        with self._lock:
+            record, offloaded = self._record, self._offloaded
+            if self._index is None and offloaded is not None and offloaded.attempt.local_deleted:
+                self._index = self._without_data(offloaded)
+            if self._index is None:
+                self._index = load_or_rebuild_index(
+                    self._path,
+                    record.ledger_id,
+                    store_id=self._store_id,
+                    entries=self._entries,
+                    file_bytes=record.file_bytes,
+                    first_row=record.first_row,
+                    block_bytes=record.block_bytes,
+                    describe=entry_traits,
+                )
+            return self._index
+
+    def _without_data(self, offloaded: OffloadedSegment) -> EntryIndex:
+        record, sidecar = self._record, self._path.with_suffix(".index")
+        try:
+            return load_index(sidecar, record.ledger_id, self._entries)
+        except (NotFound, Corrupt) as error:
+            _log.warning("%s is taken from object storage: %s", sidecar, error)
+        index = offloaded.index(record.first_row, self._entries)
+        write_sealed(
+            sidecar, index, store_id=self._store_id, block_bytes=record.block_bytes, file_bytes=record.file_bytes
+        )
+        return index
+
+
+def entry_traits(entry: memoryview) -> EntryTraits:
+    """What recovery and verification must know of an entry; raises Corrupt when its checksum is wrong."""
+    parsed = parse_entry(entry, "an entry")
+    run = run_id(parsed.metadata)
+    txn = None if run is None else (run.most, run.least)
+    return EntryTraits(entry_rows(parsed.metadata), txn, closes_run(parsed.metadata), parsed.stamp)

@@ -1,0 +1,107 @@
+"""Where a store's broker is: a record beside the store, and the socket that a private broker always uses.
+
+    <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote", "crc32c"}
+    <run directory>/<16 hex digits>.sock      by store id, so the address outlives any one broker process
+    <run directory>/<16 hex digits>.token     locked for as long as its broker lives
+
+Rules: the record is replaced whole; a record is a hint, and only a broker that answers with the store's id counts. A
+record whose checksum is wrong is none. One of an older broker has no checksum.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.checksum import crc32c
+from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS
+from pyspark_ledger.ledger.ownership import run_directory
+
+_YOUNG_MS = 60_000
+
+
+class BrokerRecord(msgspec.Struct, frozen=True):
+    """What a broker wrote when it began to answer. `remote`: where it asks for credentials, if it listens there too."""
+
+    address: str
+    pid: int
+    epoch: int
+    store_id: str
+    remote: str = ""
+    crc32c: int | None = None
+
+    def write(self, store: Path) -> None:
+        """Put the record beside the store."""
+        scratch = store / f"broker.json.{os.getpid()}"
+        scratch.unlink(missing_ok=True)
+        fd = disk.create_file(scratch)
+        try:
+            disk.write_all(fd, [msgspec.json.encode(msgspec.structs.replace(self, crc32c=_sum_of(self)))], 0, scratch)
+        finally:
+            os.close(fd)
+        scratch.rename(store / "broker.json")
+
+    @classmethod
+    def read(cls, store: Path) -> BrokerRecord | None:
+        """The record, or None when there is none that can be read."""
+        try:
+            record = _RECORD.decode((store / "broker.json").read_bytes())
+        except (FileNotFoundError, *JSON_FAULTS):
+            return None
+        return record if record.crc32c in (None, _sum_of(record)) else None
+
+
+_RECORD = msgspec.json.Decoder(BrokerRecord)
+
+
+def _sum_of(record: BrokerRecord) -> int:
+    return crc32c(msgspec.json.encode(msgspec.structs.replace(record, crc32c=None)))
+
+
+def sweep_run_directory(clock: Clock) -> None:
+    """Remove sockets and tokens of brokers that were killed: nobody holds their tokens any more.
+
+    What is younger than a minute is left alone: its broker may be about to lock it.
+    """
+    for path in sorted(run_directory().iterdir()):
+        try:
+            if clock() - path.stat().st_mtime_ns // 1_000_000 < _YOUNG_MS:
+                continue
+            if path.suffix == ".token" and not _is_held(path):
+                path.with_suffix(".sock").unlink(missing_ok=True)
+                path.unlink()
+            elif path.suffix == ".sock" and not path.with_suffix(".token").exists() and not _is_listened_at(path):
+                path.unlink()
+        except FileNotFoundError:
+            continue  # another broker swept it
+
+
+def _is_held(path: Path) -> bool:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _is_listened_at(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
+def socket_path(store_id: str) -> Path:
+    """The socket of a store's private broker; short, because socket paths are limited to about 100 bytes."""
+    return run_directory() / f"{store_id.replace('-', '')[:16]}.sock"

@@ -1,0 +1,51 @@
+"""Our errors as Flight errors and back: the class that was raised at one end is raised at the other.
+
+Rules: an error that is not ours becomes `Unavailable` when the connection or the process behind it is gone, so that a
+caller may retry, and is passed on otherwise. The text of a Flight error of gRPC's own never reaches a user alone: the
+address, the store that was wanted there and what to do are added.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from pyspark_ledger.ledger.errors import LedgerError, Unavailable, error_for
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS
+from pyspark_ledger.ledger.protocol.actions import WireError
+
+_ERROR = msgspec.json.Decoder(WireError)
+
+
+def to_flight(error: LedgerError) -> flight.FlightError:
+    """The Flight error that carries ours."""
+    body = msgspec.json.encode(WireError(error.code, error.message, error.hint))
+    return flight.FlightServerError(str(error), extra_info=body)
+
+
+def from_flight(error: BaseException, address: str, store_id: str = "") -> LedgerError:
+    """Our error for whatever a Flight call raised; `store_id`: whose broker it was meant for, where that is known."""
+    extra = getattr(error, "extra_info", b"")
+    if extra:
+        try:
+            wire = _ERROR.decode(extra)
+        except JSON_FAULTS:
+            return LedgerError(f"the broker at {address} answered an error that this client cannot read: {error}")
+        return error_for(wire.code, wire.message, wire.hint)
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(
+        error,
+        (
+            flight.FlightUnavailableError,
+            flight.FlightTimedOutError,
+            flight.FlightCancelledError,
+            pa.ArrowIOError,
+            OSError,
+        ),
+    ):
+        broker = f"broker of store {store_id}" if store_id else "broker"
+        return Unavailable(
+            f"no {broker} answers at {address}: {first}", hint="Is it running? See broker.log in the store"
+        )
+    return LedgerError(f"the broker at {address} failed: {first}", hint="See broker.log in the store")

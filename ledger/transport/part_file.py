@@ -1,0 +1,62 @@
+"""The writer of a staged part, on whichever side has the file: a client on the broker's host, or the broker.
+
+`ledger.log.staging` says how a part is laid out, and reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.checksum import Buffer, crc32c
+from pyspark_ledger.ledger.protocol.commits import StagedPart, StagingPlace
+
+FRAME = struct.Struct(">Iq")
+
+
+class PartFile:
+    """The writer of one part: the frames of a task's entries, and what it has to say of them in the end."""
+
+    def __init__(self, place: StagingPlace) -> None:
+        self._place = place
+        self._fd = disk.open_file(Path(place.path), writable=True)
+        self._entries = self._rows = self._length = self._crc = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rest()
+
+    def rest(self) -> None:
+        """Hold no file open; the next write opens it again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def write(self, entry: Sequence[Buffer], rows: int) -> None:
+        """Write one entry, given in its buffers, that delivers `rows` rows."""
+        if self._fd < 0:
+            self._fd = disk.open_file(Path(self._place.path), writable=True)
+        size = sum(memoryview(buffer).nbytes for buffer in entry)
+        frame = [FRAME.pack(size, self._entries), *entry]
+        disk.write_all(self._fd, frame, self._length, Path(self._place.path))
+        for buffer in frame:
+            self._crc = crc32c(buffer, self._crc)
+        self._entries += 1
+        self._rows += rows
+        self._length += FRAME.size + size
+
+    def close(self) -> StagedPart:
+        """Close the file; what is returned goes into the task's message to the committer."""
+        self.rest()
+        return StagedPart(self._place.part, self._entries, self._rows, self._length, self._crc)
+
+
+def frame_header(length: int, ordinal: int) -> bytes:
+    """The 12 bytes before an entry of a part."""
+    return FRAME.pack(length, ordinal)

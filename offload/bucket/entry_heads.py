@@ -1,0 +1,104 @@
+"""What the entries of a segment say of themselves: where they are, when, how many rows, of which transaction. Values.
+
+Rules: arrays have one item for each entry. Only what is rare is kept by name: entries of transactions, the markers that
+end them, and chunks of messages. An entry's time is the broker's where it left one, else its producer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspark_ledger.ledger.message.entry import ParsedEntry, entry_rows, parse_entry
+from pyspark_ledger.ledger.message.run_marker import RunId, run_id
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.segment.format import FRAME_BYTES
+from pyspark_ledger.offload.bucket.frames import StreamedFrame
+
+Integers = npt.NDArray[np.int64]
+TXN_COMMIT, TXN_ABORT = 21, 22
+
+
+class Chunk(NamedTuple):
+    """A part of a message: chunk `number` of `chunks`, and where its entry is."""
+
+    position: Position
+    message: tuple[str, str]
+    number: int
+    chunks: int
+    data_name: str
+    offset: int
+    length: int
+    transaction: RunId | None
+
+
+def _nothing() -> Integers:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class EntryHeads:
+    """The entries of one segment, from its first."""
+
+    ledger_id: int
+    offsets: Integers = field(default_factory=_nothing)
+    lengths: Integers = field(default_factory=_nothing)
+    times: Integers = field(default_factory=_nothing)
+    rows: Integers = field(default_factory=_nothing)
+    transactional: list[tuple[Position, RunId]] = field(default_factory=list)
+    outcomes: list[tuple[RunId, bool]] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def ends(self) -> Integers:
+        """Where each frame ends."""
+        return self.offsets + self.lengths + FRAME_BYTES
+
+
+def gather_heads(frames: Iterable[StreamedFrame], ledger_id: int, data_name: str, where: str) -> EntryHeads:
+    """The heads of a segment's entries; raises Corrupt for an entry that cannot be read."""
+    offsets: list[int] = []
+    lengths: list[int] = []
+    times: list[int] = []
+    rows: list[int] = []
+    heads = EntryHeads(ledger_id)
+    for entry_id, offset, data in frames:
+        entry = parse_entry(data, f"entry {ledger_id}:{entry_id} in {where}", require_checksum=False)
+        metadata = entry.metadata
+        offsets.append(offset)
+        lengths.append(len(data))
+        times.append(entry_time(entry))
+        rows.append(entry_rows(metadata))
+        run = run_id(metadata)
+        if run is not None:
+            _note_transaction(heads, Position(ledger_id, entry_id), run, entry)
+        if metadata.num_chunks_from_msg > 1 and not metadata.HasField("marker_type"):
+            message = (metadata.producer_name, metadata.uuid)
+            number, chunks = metadata.chunk_id, metadata.num_chunks_from_msg
+            position = Position(ledger_id, entry_id)
+            heads.chunks.append(Chunk(position, message, number, chunks, data_name, offset, len(data), run))
+    heads.offsets, heads.lengths, heads.times, heads.rows = (
+        np.array(column, dtype=np.int64) for column in (offsets, lengths, times, rows)
+    )
+    return heads
+
+
+def entry_time(entry: ParsedEntry) -> int:
+    """When an entry was stored, in milliseconds since 1970."""
+    stamped = entry.stamp.timestamp_ms if entry.stamp else 0
+    return min(stamped or entry.metadata.publish_time, 2**63 - 1)
+
+
+def _note_transaction(heads: EntryHeads, position: Position, run: RunId, entry: ParsedEntry) -> None:
+    metadata = entry.metadata
+    if not metadata.HasField("marker_type"):
+        heads.transactional.append((position, run))
+    elif metadata.marker_type in (TXN_COMMIT, TXN_ABORT):
+        heads.outcomes.append((run, metadata.marker_type == TXN_COMMIT))

@@ -1,0 +1,91 @@
+"""What Pulsar itself says of a topic's ledgers, when a user hands it over: a file of one of three kinds.
+
+    internal statistics            JSON of `pulsar-admin topics stats-internal TOPIC`
+    … of a partitioned topic       JSON of `pulsar-admin topics partitioned-stats-internal TOPIC`: one of each partition
+    metadata record                the raw value of /managed-ledgers/…, plain or compressed
+
+Rules: which ledgers the topic has, and in the record which attempt of each is the one, is Pulsar's to say and goes
+before what a listing shows. The record lists ledgers in no order: here they rise. The last one is open and was never
+offloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from pyspark_ledger.ledger.errors import Corrupt
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
+from pyspark_ledger.ledger.metadata.pulsar_value import parse_ledger_info
+from pyspark_ledger.offload.format.object_names import ObjectKey
+
+_JSON = b"{"
+
+
+class KnownLedger(NamedTuple):
+    """One ledger of a topic. `attempt` is the offload that counts, where the source says it."""
+
+    ledger_id: int
+    entries: int
+    offloaded: bool
+    attempt: ObjectKey | None
+
+
+class PulsarRecord(NamedTuple):
+    """The ledgers of one topic, oldest first. `topic` is `persistent://…` where the file says it, else empty."""
+
+    topic: str
+    ledgers: tuple[KnownLedger, ...]
+
+
+class _Ledger(msgspec.Struct):
+    ledgerId: int  # noqa: N815 — names of Pulsar's JSON
+    entries: int = 0
+    offloaded: bool = False
+
+
+class _Stats(msgspec.Struct):
+    ledgers: list[_Ledger] | None = None
+    partitions: dict[str, _Stats] | None = None
+
+
+_STATS = msgspec.json.Decoder(_Stats)
+
+
+def parse_records(data: bytes, where: str) -> list[PulsarRecord]:
+    """The topics that a file speaks of, each with at least one ledger; raises Corrupt naming `where`."""
+    found = _parsed(data, where)
+    if not found or not all(record.ledgers for record in found):
+        raise Corrupt(f"{where} of {len(data)} bytes lists no ledger, and every topic of Pulsar has one")
+    return found
+
+
+def _parsed(data: bytes, where: str) -> list[PulsarRecord]:
+    if not data.lstrip().startswith(_JSON):
+        return [_of_value(data, where)]
+    try:
+        stats = _STATS.decode(data)
+    except JSON_FAULTS as wrong:
+        raise Corrupt(f"{where} is no JSON of internal statistics: {json_fault(wrong)}") from wrong
+    if stats.ledgers is None and stats.partitions is None:
+        raise Corrupt(f"{where} is JSON without 'ledgers' or 'partitions', internal statistics have one of them")
+    parts: Mapping[str, _Stats] = {"": stats} if stats.ledgers is not None else stats.partitions or {}
+    return [_of_stats(topic, part) for topic, part in parts.items()]
+
+
+def _of_stats(topic: str, stats: _Stats) -> PulsarRecord:
+    listed = stats.ledgers or []
+    ledgers = (KnownLedger(one.ledgerId, one.entries, one.offloaded, None) for one in listed)
+    return PulsarRecord(topic, tuple(sorted(ledgers, key=lambda known: known.ledger_id)))
+
+
+def _of_value(data: bytes, where: str) -> PulsarRecord:
+    ledgers = []
+    for line in parse_ledger_info(data, where).ledgerInfo:
+        context = line.offloadContext
+        done = line.HasField("offloadContext") and context.complete
+        attempt = ObjectKey.of_halves(context.uidMsb, context.uidLsb, line.ledgerId) if done else None
+        ledgers.append(KnownLedger(line.ledgerId, line.entries, done, attempt))
+    return PulsarRecord("", tuple(sorted(ledgers, key=lambda known: known.ledger_id)))

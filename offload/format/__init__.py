@@ -1,0 +1,4 @@
+"""Names and index objects of PIP-17.
+
+Pure: bytes in, values out, and the reverse.
+"""

@@ -1,0 +1,137 @@
+"""The index object of an offloaded ledger (PIP-17, version 1): which block of the data object begins with which entry.
+
+    0    magic DE47DE47  u32        4    index length  i32     8    data object length  i64
+    16   data header length i64     24   blocks        i32     28   metadata length     i32
+    32   metadata        BookKeeper's LedgerMetadataFormat, bare protobuf
+    …    per block: (first entry id i64, part id i32, offset of the block i64)      big-endian throughout
+
+Rules: blocks rise in entry id, part id and offset; the first begins with entry 0 at offset 0 as part 1. Everything that
+can be checked against something else is, and what disagrees is Corrupt naming both; sizes are bounded by the object's
+own before anything is allocated. The streaming form (version 2) is Unsupported by name.
+
+Where an entry fits no block, Pulsar's offloader lists a last block that begins where the data object ends, by its own
+count, and reports success: the entries from there on are not in the object, whatever the metadata says.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+
+from google.protobuf.message import DecodeError
+
+from pyspark_ledger.ledger.errors import Corrupt, Refused, Unsupported
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import LedgerMetadataFormat
+from pyspark_ledger.ledger.segment.format import HEADER_BYTES
+
+INDEX_MAGIC = 0xDE47DE47
+STREAMING_INDEX_MAGIC = 0x3D1FB0BC
+MANAGED_LEDGER = "pulsar/managed-ledger"
+PAYLOAD_SCHEMAS = "ledger/payload-schemas"
+
+_HEAD = struct.Struct(">IiqqiI")
+_BLOCK = struct.Struct(">qiq")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedBlock:
+    """One block of the data object; `offset` is that of its header."""
+
+    first_entry: int
+    part_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIndex:
+    """The index of one offloaded ledger. `data_bytes` is the length of the data object."""
+
+    data_bytes: int
+    metadata: LedgerMetadataFormat
+    blocks: tuple[IndexedBlock, ...]
+
+    @property
+    def entries(self) -> int:
+        """Entries of the ledger, as its metadata states them."""
+        return self.metadata.lastEntryId + 1
+
+    @property
+    def held_entries(self) -> int:
+        """Entries that the data object has a block for: fewer than `entries` where the offloader gave up in silence."""
+        last = self.blocks[-1]
+        return self.entries if last.offset < self.data_bytes else last.first_entry
+
+    @property
+    def managed_ledger(self) -> str:
+        """The name of the managed ledger in Pulsar's spelling; empty when the metadata does not say."""
+        for pair in self.metadata.customMetadata:
+            if pair.key == MANAGED_LEDGER:
+                return pair.value.decode()
+        return ""
+
+    @property
+    def payload_schemas(self) -> str:
+        """The payload schemas of its messages as JSON, where they were registered here; else empty."""
+        for pair in self.metadata.customMetadata:
+            if pair.key == PAYLOAD_SCHEMAS:
+                return pair.value.decode(errors="replace")
+        return ""
+
+    def block_of(self, entry_id: int) -> IndexedBlock:
+        """The block that holds an entry; raises Refused beyond the last one."""
+        if not 0 <= entry_id < self.entries:
+            raise Refused(f"entry {entry_id} is not in the ledger, whose last entry is {self.entries - 1}")
+        return self.blocks[bisect_right(self.blocks, entry_id, key=lambda block: block.first_entry) - 1]
+
+    def encode(self) -> bytes:
+        """The bytes of the index object."""
+        metadata = self.metadata.SerializeToString()
+        length = _HEAD.size + len(metadata) + _BLOCK.size * len(self.blocks)
+        head = _HEAD.pack(INDEX_MAGIC, length, self.data_bytes, HEADER_BYTES, len(self.blocks), len(metadata))
+        rows = [_BLOCK.pack(block.first_entry, block.part_id, block.offset) for block in self.blocks]
+        return b"".join([head, metadata, *rows])
+
+
+def parse_index(data: bytes, where: str) -> BlockIndex:
+    """Read an index object; raises Corrupt or Unsupported naming `where` and both values."""
+    if len(data) < _HEAD.size:
+        raise Corrupt(f"{where}: an index has at least {_HEAD.size} bytes, this object {len(data)}")
+    magic, length, data_bytes, header_bytes, count, metadata_bytes = _HEAD.unpack_from(data)
+    if magic == STREAMING_INDEX_MAGIC:
+        raise Unsupported(f"{where}: index magic {magic:#010x} is that of Pulsar's streaming offload (version 2)")
+    if magic != INDEX_MAGIC:
+        raise Corrupt(f"{where}: index magic is {magic:#010x}, expected {INDEX_MAGIC:#010x}")
+    if header_bytes != HEADER_BYTES:
+        raise Corrupt(f"{where}: blocks have headers of {header_bytes} bytes, expected {HEADER_BYTES}")
+    expected = _HEAD.size + metadata_bytes + _BLOCK.size * count
+    if count < 1 or expected != len(data) or length != len(data):
+        raise Corrupt(
+            f"{where}: {count} blocks and {metadata_bytes} bytes of metadata make {expected} bytes, "
+            f"{length} are stated, the object has {len(data)}"
+        )
+    body = data[_HEAD.size : _HEAD.size + metadata_bytes]
+    try:
+        metadata = LedgerMetadataFormat.FromString(body)
+    except DecodeError as wrong:
+        raise Corrupt(f"{where}: {metadata_bytes} bytes at {_HEAD.size} are no ledger metadata: {wrong}") from wrong
+    blocks = tuple(IndexedBlock(*row) for row in _BLOCK.iter_unpack(data[_HEAD.size + metadata_bytes :]))
+    index = BlockIndex(data_bytes, metadata, blocks)
+    try:
+        _ = index.managed_ledger
+    except UnicodeDecodeError as wrong:
+        raise Corrupt(f"{where}: the name of its managed ledger is no UTF-8: {wrong}") from wrong
+    _require_rising(index, where)
+    return index
+
+
+def _require_rising(index: BlockIndex, where: str) -> None:
+    first, last = index.blocks[0], index.blocks[-1]
+    if (first.first_entry, first.offset) != (0, 0):
+        raise Corrupt(f"{where}: the first block is {first}, expected entry 0 at offset 0")
+    for before, after in pairwise(index.blocks):
+        if after.first_entry <= before.first_entry or after.offset <= before.offset or after.part_id <= before.part_id:
+            raise Corrupt(f"{where}: block {after} follows {before}: entries, parts and offsets must rise")
+    if last.offset != index.data_bytes and last.offset + HEADER_BYTES > index.data_bytes:
+        raise Corrupt(f"{where}: the last block begins at {last.offset}, the data object has {index.data_bytes} bytes")

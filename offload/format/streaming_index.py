@@ -1,0 +1,132 @@
+"""The index object of a streaming offload (version 2): several ledgers in one data object. Read, never written.
+
+    0    magic 3D1FB0BC  u32        4    index length  i32     8    data object length  i64
+    16   data header length i64     24   per ledger, up to the end:
+         ledger id i64   blocks i32   metadata length i32   ManagedLedgerInfo.LedgerInfo
+         per block: (first entry id i64, part id i32, offset of the block i64)      big-endian throughout
+
+    block header: magic 26A66D32  header length i64  block length i64  first entry id i64  ledger id i64  92 zero bytes
+
+Rules: nothing in Pulsar 4.0 calls what writes these; the parser is there so such an object is named for what it is.
+A ledger may begin with any entry. Every length is bounded by the object's own before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pyspark_ledger.ledger.errors import Corrupt
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from pyspark_ledger.ledger.segment.format import HEADER_BYTES, STREAMING_BLOCK_MAGIC
+from pyspark_ledger.offload.format.block_index import STREAMING_INDEX_MAGIC, IndexedBlock
+
+_HEAD = struct.Struct(">Iiqq")
+_GROUP = struct.Struct(">qii")
+_BLOCK = struct.Struct(">qiq")
+_HEADER = struct.Struct(">Iqqqq92s")
+_ZEROS = bytes(92)
+
+
+class StreamedLedger(NamedTuple):
+    """One ledger of the data object; `info` is its line of the managed ledger's list, as it was when it was written."""
+
+    ledger_id: int
+    info: ManagedLedgerInfo.LedgerInfo
+    blocks: tuple[IndexedBlock, ...]
+
+
+class StreamingIndex(NamedTuple):
+    """The ledgers of one data object, in order."""
+
+    data_bytes: int
+    ledgers: tuple[StreamedLedger, ...]
+
+    def encode(self) -> bytes:
+        """The bytes of the index object."""
+        groups = b"".join(_encoded(ledger) for ledger in self.ledgers)
+        return _HEAD.pack(STREAMING_INDEX_MAGIC, _HEAD.size + len(groups), self.data_bytes, HEADER_BYTES) + groups
+
+
+class StreamingBlock(NamedTuple):
+    """What a block of a streaming offload says of itself."""
+
+    block_bytes: int
+    first_entry: int
+    ledger_id: int
+
+
+def parse_streaming_index(data: bytes, where: str) -> StreamingIndex:
+    """Read an index object of version 2; raises Corrupt naming `where` and both values."""
+    if len(data) < _HEAD.size:
+        raise Corrupt(f"{where}: an index has at least {_HEAD.size} bytes, this object {len(data)}")
+    magic, length, data_bytes, header_bytes = _HEAD.unpack_from(data)
+    if magic != STREAMING_INDEX_MAGIC:
+        raise Corrupt(f"{where}: index magic is {magic:#010x}, expected {STREAMING_INDEX_MAGIC:#010x}")
+    if length != len(data):
+        raise Corrupt(f"{where}: the index states {length} bytes, the object has {len(data)}")
+    if header_bytes != HEADER_BYTES:
+        raise Corrupt(f"{where}: blocks have headers of {header_bytes} bytes, expected {HEADER_BYTES}")
+    at, ledgers = _HEAD.size, []
+    while at < len(data):
+        ledger, at = _ledger(data, at, where)
+        ledgers.append(ledger)
+    if not ledgers:
+        raise Corrupt(f"{where}: the index lists no ledger")
+    blocks = [block for ledger in ledgers for block in ledger.blocks]
+    for before, after in pairwise(blocks):
+        if after.offset <= before.offset or after.part_id <= before.part_id:
+            raise Corrupt(f"{where}: block {after} follows {before}: parts and offsets must rise")
+    if blocks[0].offset or blocks[-1].offset + HEADER_BYTES > data_bytes:
+        first, last = blocks[0].offset, blocks[-1].offset
+        raise Corrupt(f"{where}: blocks begin at {first} to {last}, expected 0 to less than {data_bytes}")
+    return StreamingIndex(data_bytes, tuple(ledgers))
+
+
+def parse_streaming_header(data: bytes | memoryview, where: str) -> StreamingBlock:
+    """Read a block header of version 2; every bit is compared, raises Corrupt."""
+    if len(data) < HEADER_BYTES:
+        raise Corrupt(f"{where}: a block header has {HEADER_BYTES} bytes, {len(data)} are left")
+    magic, header_bytes, block_bytes, first_entry, ledger_id, zeros = _HEADER.unpack_from(data)
+    if magic != STREAMING_BLOCK_MAGIC:
+        raise Corrupt(f"{where}: block magic is {magic:#010x}, expected {STREAMING_BLOCK_MAGIC:#010x}")
+    if header_bytes != HEADER_BYTES or block_bytes < HEADER_BYTES:
+        raise Corrupt(f"{where}: header of {header_bytes} bytes in a block of {block_bytes}, expected {HEADER_BYTES}")
+    if zeros != _ZEROS:
+        at = next(i for i, byte in enumerate(zeros) if byte)
+        raise Corrupt(f"{where}: byte {36 + at} of the block header is {zeros[at]:#04x}, expected 0x00")
+    return StreamingBlock(block_bytes, first_entry, ledger_id)
+
+
+def _ledger(data: bytes, at: int, where: str) -> tuple[StreamedLedger, int]:
+    if at + _GROUP.size > len(data):
+        raise Corrupt(f"{where}: a ledger at byte {at} needs {_GROUP.size} bytes, {len(data) - at} are left")
+    ledger_id, count, metadata_bytes = _GROUP.unpack_from(data, at)
+    begin = at + _GROUP.size
+    if count < 1 or metadata_bytes < 0 or begin + metadata_bytes + count * _BLOCK.size > len(data):
+        raise Corrupt(
+            f"{where}: ledger {ledger_id} at byte {at} states {count} blocks and {metadata_bytes} bytes of metadata, "
+            f"{len(data) - begin} bytes are left"
+        )
+    rows = begin + metadata_bytes
+    end = rows + count * _BLOCK.size
+    try:
+        info = ManagedLedgerInfo.LedgerInfo.FromString(data[begin:rows])
+    except DecodeError as wrong:
+        raise Corrupt(f"{where}: {metadata_bytes} bytes at {begin} are no line of a ledger list: {wrong}") from wrong
+    if not info.IsInitialized() or info.ledgerId != ledger_id:
+        raise Corrupt(f"{where}: ledger {ledger_id} at byte {at} has metadata of ledger {info.ledgerId}")
+    blocks = tuple(IndexedBlock(*row) for row in _BLOCK.iter_unpack(data[rows:end]))
+    for before, after in pairwise(blocks):
+        if after.first_entry <= before.first_entry:
+            raise Corrupt(f"{where}: block {after} of ledger {ledger_id} follows {before}: entries must rise")
+    return StreamedLedger(ledger_id, info, blocks), end
+
+
+def _encoded(ledger: StreamedLedger) -> bytes:
+    metadata = ledger.info.SerializeToString()
+    rows = [_BLOCK.pack(block.first_entry, block.part_id, block.offset) for block in ledger.blocks]
+    return b"".join([_GROUP.pack(ledger.ledger_id, len(ledger.blocks), len(metadata)), metadata, *rows])

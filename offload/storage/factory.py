@@ -1,0 +1,19 @@
+"""An object store from its address: the one place that knows which class goes with which spelling."""
+
+from __future__ import annotations
+
+import os
+
+from pyspark_ledger.offload.storage.address import ObjectAddress
+from pyspark_ledger.offload.storage.directory import DirectoryStore
+from pyspark_ledger.offload.storage.object_store import ObjectStore
+from pyspark_ledger.offload.storage.s3 import S3Store
+from pyspark_ledger.offload.storage.s3_options import S3Options
+
+
+def open_object_store(address: str | os.PathLike[str], options: S3Options | None = None) -> ObjectStore:
+    """The store at `s3://bucket[/prefix]`, `file:///path` or a directory. Nothing is asked of it yet."""
+    parsed = ObjectAddress.parse(address)
+    if parsed.directory is not None:
+        return DirectoryStore(parsed.directory)
+    return S3Store(parsed, options or S3Options())

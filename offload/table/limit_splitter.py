@@ -1,0 +1,166 @@
+"""How far a quota of rows and bytes reaches into the published rows of a log, cut at entries.
+
+Rules
+- Order is that of positions, whatever order the rows have in the files: rows that a compaction has mixed are looked for
+  where they may be. Files that are taken whole are not opened.
+- Bytes are those of the files, by their share of rows. At least one entry is always taken, if there is any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.offload.table.data_file import POSITION, PUBLISH_TIME, TableFile
+from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart, kept_rows, positions, within
+from pyspark_ledger.offload.table.snapshot import TableSnapshot
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The rows of a log from where it was asked up to `end`; `whole`: the range holds no more."""
+
+    end: Position
+    rows: int = 0
+    size_bytes: int = 0
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """The entries of which there are rows, in order: where each is, and how many rows and bytes it has."""
+
+    ledgers: Integers
+    entries: Integers
+    rows: Integers
+    sizes: npt.NDArray[np.float64]
+
+    def within(self, range_: PositionRange) -> _Entries:
+        """Those of a range."""
+        kept = within(self.ledgers, self.entries, range_)
+        return _Entries(self.ledgers[kept], self.entries[kept], self.rows[kept], self.sizes[kept])
+
+
+class TableCut:
+    """Quotas of one version of a table. Remembers the entries of files that it had to open."""
+
+    def __init__(self, snapshot: TableSnapshot) -> None:
+        self._snapshot = snapshot
+        self._known: dict[tuple[str, ...], _Entries] = {}
+
+    def holds(self, wanted: LogRows) -> list[TableFile]:
+        """The files that may hold a wanted row, in the order of what they can hold."""
+        return [file for file in self._snapshot.files if file.may_hold(wanted.incarnation, wanted.range)]
+
+    def reach(self, wanted: LogRows, rows: int, size_bytes: int) -> Reached:
+        """The longest beginning of the wanted rows with at most so many rows and bytes; at least one entry."""
+        at, taken_rows, taken_bytes = wanted.range.start, 0, 0
+        for files in _overlapping(self.holds(wanted)):
+            left_rows, left_bytes = rows - taken_rows, size_bytes - taken_bytes
+            if taken_rows and (left_rows <= 0 or left_bytes <= 0):
+                return Reached(at, taken_rows, taken_bytes)
+            more_rows, more_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
+            stated = all(_is_stated(file, wanted) for file in files)
+            if not stated or more_rows > left_rows or more_bytes > left_bytes:
+                found = self._entries(files, wanted)
+                row_ends, byte_ends = np.cumsum(found.rows), np.cumsum(found.sizes)
+                count = min(_upto(row_ends, left_rows), _upto(byte_ends, left_bytes))
+                if not taken_rows and not count:
+                    count = min(1, len(found.rows))
+                more_rows, more_bytes = (int(ends[count - 1]) if count else 0 for ends in (row_ends, byte_ends))
+                if count:
+                    at = Position(int(found.ledgers[count - 1]), int(found.entries[count - 1])).next()
+                if count < len(found.rows):
+                    return Reached(at, taken_rows + more_rows, taken_bytes + more_bytes)
+            elif more_rows:
+                at = max(file.high for file in files).next()
+            taken_rows, taken_bytes = taken_rows + more_rows, taken_bytes + more_bytes
+        return Reached(wanted.range.end, taken_rows, taken_bytes, whole=True)
+
+    def first_published(self, wanted: LogRows, publish_ms: int) -> Position | None:
+        """The first position of a wanted row that was published at or after a time; None when there is none."""
+        first: Position | None = None
+        for file in self.holds(wanted):
+            if first is not None and file.low >= first:
+                break
+            # Statistics of times are cut to milliseconds.
+            if file.newest_ms is None or file.newest_ms + 1 >= publish_ms:
+                found = self._first_in(file, wanted, publish_ms)
+                first = found if first is None or (found is not None and found < first) else first
+        return first
+
+    def _first_in(self, file: TableFile, wanted: LogRows, publish_ms: int) -> Position | None:
+        first: Position | None = None
+        since = pa.scalar(publish_ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+        for batch in self._rows(file, wanted, (POSITION, PUBLISH_TIME)):
+            times = batch.column(batch.schema.get_field_index(PUBLISH_TIME))
+            later = batch.filter(pc.greater_equal(times, since.cast(times.type)))
+            if later.num_rows:
+                ledgers, entries = positions(later)
+                at = int(np.lexsort((entries, ledgers))[0])
+                found = Position(int(ledgers[at]), int(entries[at]))
+                first = found if first is None else min(first, found)
+        return first
+
+    def _entries(self, files: Sequence[TableFile], wanted: LogRows) -> _Entries:
+        """The entries of files that are wanted, found by reading where their rows stood."""
+        key = (wanted.incarnation, *(file.path for file in files))
+        if key not in self._known:
+            whole = LogRows(wanted.incarnation, PositionRange(EARLIEST, LATEST))
+            self._known[key] = _entries_of([(file, list(self._rows(file, whole, (POSITION,)))) for file in files])
+        return self._known[key].within(wanted.range)
+
+    def _rows(self, file: TableFile, wanted: LogRows, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        part = TablePart(self._snapshot.address, self._snapshot.version, (), wanted)
+        return kept_rows(part, FileShare(file), names)
+
+
+def _entries_of(files: Sequence[tuple[TableFile, Sequence[pa.RecordBatch]]]) -> _Entries:
+    """Rows put together by entry."""
+    placed = [(file, *positions(batch)) for file, batches in files for batch in batches]
+    ledgers, entries = (np.concatenate([np.empty(0, np.int64), *(one[side] for one in placed)]) for side in (1, 2))
+    sizes = np.concatenate([np.empty(0), *(np.full(len(one[1]), _row_bytes(one[0])) for one in placed)])
+    order = np.lexsort((entries, ledgers))
+    ledgers, entries, sizes = ledgers[order], entries[order], sizes[order]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (ledgers[1:] != ledgers[:-1]) | (entries[1:] != entries[:-1])
+    firsts = np.flatnonzero(new)
+    rows = np.diff(np.append(firsts, len(order)))
+    summed = np.add.reduceat(sizes, firsts) if len(firsts) else sizes
+    return _Entries(ledgers[firsts], entries[firsts], rows, summed)
+
+
+def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
+    """Files in groups: what a group can hold comes before what the next can."""
+    group: list[TableFile] = []
+    high = EARLIEST
+    for file in files:
+        if group and file.low > high:
+            yield group
+            group = []
+        group.append(file)
+        high = max(high, file.high)
+    if group:
+        yield group
+
+
+def _is_stated(file: TableFile, wanted: LogRows) -> bool:
+    """Whether the table's log says how many wanted rows are here: all of them."""
+    return file.rows >= 0 and not file.kept and file.is_of(wanted.incarnation) and file.is_within(wanted.range)
+
+
+def _row_bytes(file: TableFile) -> float:
+    return file.size_bytes / max(file.rows, 1)
+
+
+def _upto(ends: npt.NDArray[np.float64] | Integers, most: int) -> int:
+    """How many of these sums are at most so much."""
+    return int(np.searchsorted(ends, most, side="right"))

@@ -1,0 +1,150 @@
+"""One file of parts into one object: several at once, each again when it fails, none twice that is there already.
+
+Rules
+- Bytes go from the file to the connection as they are read; memory is bounded by the connections.
+- A part that fails for now is put again, with growing pauses. An upload of the same key that was begun before is gone
+  on with: parts of the right size and number are kept, because the key names one attempt over one sealed file.
+- Nothing is visible before all parts are there and the object has the length of the file.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.clock import pause
+from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.tiering.offloader import Told
+from pyspark_ledger.offload.storage.object_store import ObjectStore, Upload, UploadedPart
+
+_ATTEMPTS = 4
+_PAUSE_MS, _PAUSE_MS_MAX = 200, 10_000
+T = TypeVar("T")
+
+
+class FilePart(NamedTuple):
+    """Bytes `[offset, offset + size)` of a file as part `number`."""
+
+    number: int
+    offset: int
+    size: int
+
+
+class FileRange(io.RawIOBase):
+    """A part of an open file as a stream. The position is its own, so that many may share the file."""
+
+    def __init__(self, fd: int, offset: int, size: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self._offset = offset
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is: a part may have to be sent again."""
+        return True
+
+    def tell(self) -> int:
+        """Where it is, from its beginning."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = min(max(start + offset, 0), self._size)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes, empty at the end."""
+        left = self._size - self._at
+        data = os.pread(self._fd, left if size is None or size < 0 else min(size, left), self._offset + self._at)
+        self._at += len(data)
+        return data
+
+
+def upload_file(
+    store: ObjectStore,
+    key: str,
+    metadata: Mapping[str, str],
+    path: Path,
+    parts: Sequence[FilePart],
+    *,
+    threads: int,
+    told: Told,
+) -> None:
+    """Put a whole file as one object; raises Unavailable when that fails for now."""
+    size = sum(part.size for part in parts)
+    if _is_there(store, key, size):
+        told.progress(size)
+        return
+    upload, there = _begun(store, key, metadata)
+    kept = {part.number: part for part in there}
+    put = {part.number: kept[part.number] for part in parts if _fits(kept.get(part.number), part)}
+    told.progress(sum(part.size for part in put.values()))
+    with disk.opened(path) as fd, ThreadPoolExecutor(threads, thread_name_prefix="upload") as pool:
+        left = [part for part in parts if part.number not in put]
+        waiting: dict[Future[UploadedPart], FilePart] = {}
+        try:
+            while left or waiting:
+                if told.cancelled():
+                    raise Refused(f"the upload of {store.address}/{key} was told to stop")
+                while left and len(waiting) < threads:
+                    part = left.pop(0)
+                    waiting[pool.submit(_put, store, upload, part, fd)] = part
+                done, _ = wait(waiting, timeout=1.0, return_when=FIRST_COMPLETED)
+                for future in done:
+                    put[waiting.pop(future).number] = future.result()
+                told.progress(sum(part.size for part in put.values()))
+        finally:
+            for future in waiting:
+                future.cancel()
+    listed = [put[number] for number in sorted(put)]
+    again(lambda: store.complete(upload, listed))
+    for other in again(lambda: list(store.uploads(key))):  # begun by a request whose answer was lost
+        if other.key == key:
+            again(lambda other=other: store.abort(other))  # type: ignore[misc]
+    found = again(lambda: store.head(key)).size
+    if found != size:
+        raise Corrupt(f"{store.address}/{key} has {found} bytes, {path} has {size}")
+
+
+def again(action: Callable[[], T]) -> T:
+    """Do it, and some more times while it fails for now, with growing pauses."""
+    for attempt in range(_ATTEMPTS - 1):
+        try:
+            return action()
+        except Unavailable:
+            pause(min(_PAUSE_MS << attempt, _PAUSE_MS_MAX))
+    return action()
+
+
+def _put(store: ObjectStore, upload: Upload, part: FilePart, fd: int) -> UploadedPart:
+    return again(lambda: store.put_part(upload, part.number, FileRange(fd, part.offset, part.size), part.size))
+
+
+def _is_there(store: ObjectStore, key: str, size: int) -> bool:
+    try:
+        return again(lambda: store.head(key)).size == size
+    except NotFound:
+        return False
+
+
+def _begun(store: ObjectStore, key: str, metadata: Mapping[str, str]) -> tuple[Upload, list[UploadedPart]]:
+    """The upload of this key that somebody began, with its parts, or a new one."""
+    for upload in again(lambda: list(store.uploads(key))):
+        if upload.key == key:
+            return upload, again(lambda upload=upload: store.parts(upload))  # type: ignore[misc]
+    return again(lambda: store.begin_upload(key, metadata)), []
+
+
+def _fits(put: UploadedPart | None, part: FilePart) -> bool:
+    return put is not None and put.size == part.size

@@ -1,0 +1,270 @@
+"""Managed ledgers for Spark: the names that a user imports, and the class that Spark finds by itself.
+
+    from pyspark_ledger import session, connect, register
+
+The folders in this package are links to `connector`, `ledger` and `offload` at the top of the repository; the wheel
+has them as folders. Spark imports every top-level module called `pyspark_*` to look for a `DefaultSource`, so importing
+this package never fails and imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+from pyspark_ledger.ledger.version import __version__
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from pyspark_ledger.connector.default_source import DefaultSource
+    from pyspark_ledger.ledger.api.cursor import Cursor
+    from pyspark_ledger.ledger.api.ledger import Ledger
+    from pyspark_ledger.ledger.api.store import LedgerStore, connect, open_read_only
+    from pyspark_ledger.ledger.errors import (
+        AlreadyExists,
+        Corrupt,
+        DataLoss,
+        Fenced,
+        LedgerError,
+        NotFound,
+        Refused,
+        Terminated,
+        Unauthenticated,
+        Unavailable,
+        Unsupported,
+    )
+    from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "AlreadyExists",
+    "Corrupt",
+    "Cursor",
+    "DataLoss",
+    "DefaultSource",
+    "Fenced",
+    "Ledger",
+    "LedgerError",
+    "LedgerStore",
+    "NotFound",
+    "Position",
+    "Refused",
+    "Terminated",
+    "Unauthenticated",
+    "Unavailable",
+    "Unsupported",
+    "__version__",
+    "acknowledge",
+    "configure",
+    "connect",
+    "history_of",
+    "open_read_only",
+    "positions_json",
+    "publish",
+    "publish_stream",
+    "register",
+    "serve",
+    "session",
+    "settle",
+    "timestamps_json",
+    "watch",
+]
+
+# Loaded when they are asked for (PEP 562): whoever runs a broker never loads Spark.
+_LAZY = {
+    "AlreadyExists": "pyspark_ledger.ledger.errors",
+    "Corrupt": "pyspark_ledger.ledger.errors",
+    "Cursor": "pyspark_ledger.ledger.api.cursor",
+    "DataLoss": "pyspark_ledger.ledger.errors",
+    "DefaultSource": "pyspark_ledger.connector.default_source",
+    "EARLIEST": "pyspark_ledger.ledger.position",
+    "Fenced": "pyspark_ledger.ledger.errors",
+    "LATEST": "pyspark_ledger.ledger.position",
+    "Ledger": "pyspark_ledger.ledger.api.ledger",
+    "LedgerError": "pyspark_ledger.ledger.errors",
+    "LedgerStore": "pyspark_ledger.ledger.api.store",
+    "NotFound": "pyspark_ledger.ledger.errors",
+    "Position": "pyspark_ledger.ledger.position",
+    "Refused": "pyspark_ledger.ledger.errors",
+    "Terminated": "pyspark_ledger.ledger.errors",
+    "Unauthenticated": "pyspark_ledger.ledger.errors",
+    "Unavailable": "pyspark_ledger.ledger.errors",
+    "Unsupported": "pyspark_ledger.ledger.errors",
+    "connect": "pyspark_ledger.ledger.api.store",
+    "open_read_only": "pyspark_ledger.ledger.api.store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    found = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+# The default store of each session, with its options, as `register` was given them.
+_registered: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
+
+
+def register(
+    spark: SparkSession, *, store: str | os.PathLike[str] | None = None, options: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Register the source with a session. Needed only where Spark does not find it, or to name a default store.
+
+    `options` go with that store, such as the files to show to its broker; a read or write that names another store does
+    not get them.
+
+    `store` (or this process's `LEDGER_STORE`) becomes the default of option `store`: the processes in which Spark makes
+    sources were started earlier and do not see later changes of this process's environment.
+    """
+    from pyspark_ledger.ledger.location import store_location
+
+    chosen = store or os.environ.get("LEDGER_STORE")
+    _registered[spark] = (store, options)
+    from pyspark_ledger.connector.default_source import DefaultSource
+
+    source: Any = DefaultSource
+    if chosen:
+        defaults = {"default_store": store_location(chosen), "default_options": dict(options or {})}
+        source = type("LedgerDefaultSource", (DefaultSource,), defaults)
+    spark.dataSource.register(source)
+    return spark
+
+
+def serve(
+    spark: SparkSession, store: str | os.PathLike[str] | None = None, *, host: str | None = None, port: int = 0
+) -> Any:
+    """Start a broker on the driver's host that executors on other hosts reach, and make it the session's default.
+
+    `store` is a directory of the driver's host; `host` is how executors call it (`spark.driver.host` by default). The
+    answer has `address`, `connect()`, and `stop()`, which gives the session its former default. See docs/clusters.md.
+    """
+    from pyspark_ledger.connector.session.cluster import serve_session
+
+    default, options = _registered.get(spark, (None, None))
+    leave = partial(register, spark, store=default, options=options)
+    served = serve_session(spark, None if store is None else os.fspath(store), host, port, leave)
+    register(spark, store=served.address, options=served.options)
+    return served
+
+
+def session(app_name: str = "pyspark-ledger", *, delta: bool = False, **conf: object) -> SparkSession:
+    """A local Spark session with what a Python source runs well with; `conf` adds to it, `_` for `.` in names.
+
+    With `delta` it has Delta's tables: Spark fetches their jars once, from Maven Central.
+    """
+    from pyspark_ledger.connector.session.session import local_session
+
+    return local_session(app_name, conf, delta=delta)
+
+
+def configure(spark: SparkSession) -> SparkSession:
+    """Set what can be set on a running session, show the lines for what cannot, and let it acknowledge its batches."""
+    from pyspark_ledger.connector.session.session import configure_session
+
+    return configure_session(spark)
+
+
+def acknowledge(
+    frame: DataFrame,
+    ledger: str,
+    subscription: str,
+    *,
+    action: Literal["ack", "nack"] = "ack",
+    store: str | os.PathLike[str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Acknowledge in a subscription's name all rows of a frame, or give them back with `nack`; see docs/cursors.md.
+
+    The frame has a column `__position` or `__messageId`. `options` are those of the write, such as the files to show to
+    the broker.
+    """
+    from pyspark_ledger.connector.write.acknowledge import acknowledge_frame
+
+    at = {} if store is None else {"store": os.fspath(store)}
+    acknowledge_frame(frame, ledger, subscription, action, {**(options or {}), **at})
+
+
+def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:
+    """Wait until what the session's ended queries committed is acknowledged, too; False when it takes longer.
+
+    Acknowledgements follow the commits of `session()` and `configure()` within milliseconds, in the background.
+    """
+    from pyspark_ledger.connector.session.commit_listener import settle as settle_session
+
+    return settle_session(spark, timeout_s)
+
+
+def watch(spark: SparkSession, show: Any = None, *, prometheus: Any = None) -> Any:
+    """Show lag, cache and size of the batches of a session's queries; the listener, for `spark.streams.removeListener`.
+
+    Prints lines, unless `show` is a function that takes a `LedgerProgress`. With `prometheus`, a registry of
+    prometheus-client, they become gauges `ledger_stream_…` there.
+    """
+    from pyspark_ledger.connector.session.metrics import watch as watch_session
+
+    return watch_session(spark, show, prometheus)
+
+
+def publish(
+    spark: SparkSession, ledger: str, table: str, *, options: Mapping[str, str] | None = None, **wishes: Any
+) -> list[Any]:
+    """Put what is sealed of a ledger into a Delta table, each segment once; answers the segments that were missing.
+
+    `table` is a path or `[catalog.][schema.]table`; `options` are those of `format("ledger")` that say where the ledger
+    is: `store`, or `offload` for a bucket. For `wishes` see docs/tables.md.
+    """
+    from pyspark_ledger.connector.publish.publisher import Publisher
+    from pyspark_ledger.connector.publish.request import Publishing
+
+    return list(Publisher(spark, ledger, table, options, Publishing.of(**wishes)).publish())
+
+
+def publish_stream(
+    spark: SparkSession, ledger: str, table: str, *, options: Mapping[str, str] | None = None, **wishes: Any
+) -> DataStreamWriter:
+    """`publish` as a streaming query that is not started yet: each trigger publishes what was sealed since.
+
+    Say `.option("checkpointLocation", …).trigger(…).start()`. The checkpoint counts triggers; how far the table is, the
+    table says.
+    """
+    from pyspark_ledger.connector.publish.request import Publishing
+    from pyspark_ledger.connector.publish.streaming_query import publishing_query
+
+    return publishing_query(spark, ledger, table, options or {}, Publishing.of(**wishes))
+
+
+def history_of(spark: SparkSession, table: str) -> str:
+    """The path of a table of the session's catalog, for option `history`: see docs/tables.md."""
+    from pyspark_ledger.connector.read.table.location import table_location
+
+    return table_location(spark, table)
+
+
+def positions_json(positions: Mapping[str, object]) -> str:
+    """The text for options `startingPositions` and `endingPositions`, of places by ledger: see docs/reading.md."""
+    from pyspark_ledger.connector.options.positions import positions_json as built
+
+    return built(positions)
+
+
+def timestamps_json(timestamps: Mapping[str, int | datetime]) -> str:
+    """The text for options `startingTimestamps` and `endingTimestamps`, of milliseconds or datetimes by ledger."""
+    from pyspark_ledger.connector.options.positions import timestamps_json as built
+
+    return built(timestamps)

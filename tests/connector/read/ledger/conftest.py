@@ -1,0 +1,7 @@
+"""A ledger in a store that the tests of a file share: see `tests.rigs.explicit`."""
+
+from __future__ import annotations
+
+from tests.rigs.explicit import empty, orders, shared
+
+__all__ = ["empty", "orders", "shared"]

@@ -1,0 +1,185 @@
+"""Goal: columns are added and never changed, and who began before goes on as it was. Method: by hand.
+
+Everything runs through a broker, without a JVM: what Spark would call is called here, with the schemas it would give.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+from pyspark_ledger.connector.data_source import LedgerSource
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.errors import Corrupt, Refused
+from pyspark_ledger.ledger.message.arrow_payload import schema_version_of
+from pyspark_ledger.ledger.position import PositionRange
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from streaming_examples.broker_control import stop_broker_of
+from tests.rigs.entry import parsed
+from tests.rigs.scan import rows_of
+
+ONE = StructType().add("id", LongType())
+TWO = StructType().add("id", LongType()).add("name", StringType())
+
+
+class Place(NamedTuple):
+    """A ledger of its own in the store of this file."""
+
+    store: Path
+    name: str
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("grown") / "store"
+    yield path
+    stop_broker_of(path)
+
+
+@pytest.fixture
+def place(grown: Path, request: pytest.FixtureRequest) -> Place:
+    return Place(grown, request.node.name)
+
+
+def source(place: Place, **options: str) -> LedgerSource:
+    return LedgerSource({"path": place.name, "store": str(place.store)} | options, "0")
+
+
+def write(place: Place, schema: StructType, rows: list[dict[str, Any]], **options: str) -> None:
+    writer = source(place, **options).batch_writer(schema, overwrite=False)
+    kinds = {"bigint": pa.int64(), "int": pa.int32(), "string": pa.string()}
+    arrow = pa.schema([(field.name, kinds[field.dataType.simpleString()]) for field in schema])
+    writer.commit([writer.write(iter([pa.RecordBatch.from_pylist(rows, arrow)]))])
+
+
+def read(place: Place, schema: StructType | None = None, **options: str) -> list[dict[str, Any]]:
+    return rows_of(source(place, **options), schema)
+
+
+def states(place: Place) -> list[int]:
+    """The schema versions that entries state."""
+    log = connect(place.store).ledger(place.name)
+    request = ReadRequest(log.name, PositionRange(log.end().start, log.end().end))
+    return [
+        schema_version_of(entry.metadata, "") for block in log.client.read_blocks(request) for _, entry in parsed(block)
+    ]
+
+
+def test_columns_are_added_with_merge_schema_only_and_the_log_is_kept(place: Place) -> None:
+    write(place, ONE, [{"id": 1}])
+    with pytest.raises(
+        Refused, match=r"does not match its columns: column 'name' \(string\) not in it\. .*mergeSchema"
+    ):
+        write(place, TWO, [{"id": 2, "name": "b"}])
+    write(place, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
+    assert connect(place.store).ledger(place.name).describe().schema_version == 1
+    with pytest.raises(Refused, match=r"does not match its columns: column 'name' \(string\) missing\."):
+        write(place, ONE, [{"id": 3}])
+    write(place, ONE, [{"id": 3}], mergeSchema="true")
+    with pytest.raises(
+        Refused, match=r"columns 'id' \(int64\), 'name' \(string\) missing, and column 'x' \(int64\) not in it"
+    ):
+        connect(place.store).ledger(place.name).append([{"x": 1}])
+    with pytest.raises(Refused, match=r"columns 'c0' \(int64\), .*'c7' \(int64\) and 92 more not in it\."):
+        connect(place.store).ledger(place.name).append([{f"c{n}": 1 for n in range(100)}])
+    assert connect(place.store).ledger(place.name).describe().schema_version == 1
+    assert read(place) == [{"id": 1, "name": None}, {"id": 2, "name": "b"}, {"id": 3, "name": None}]
+    assert read(place, columns="name") == [{"name": None}, {"name": "b"}, {"name": None}]
+    # Partitions grow with the whole.
+    whole = connect(place.store).create_partitioned("views", 2)
+    write(place, ONE, [{"id": 1}, {"id": 2}], path="views")
+    write(place, TWO, [{"id": number, "name": "b"} for number in range(3, 6)], path="views", mergeSchema="true")
+    assert whole.read().column_names == ["id", "name"]
+    assert sorted(whole.read().column("id").to_pylist()) == [1, 2, 3, 4, 5]
+
+
+def test_a_type_never_changes_and_a_refusal_leaves_everything_as_it_was(place: Place) -> None:
+    write(place, ONE, [{"id": 1}])
+    before = connect(place.store).ledger(place.name).describe()
+    for schema, words in (
+        (
+            StructType().add("more", StringType()).add("id", IntegerType()),
+            "'id' of ledger .* is bigint, what is written is int",
+        ),
+        (StructType().add("ID", LongType()), "column 'ID' cannot be added to ledger .*, which has 'id'"),
+    ):
+        with pytest.raises(Refused, match=words):
+            source(place, mergeSchema="true").batch_writer(schema, overwrite=False)
+    assert connect(place.store).ledger(place.name).describe() == before
+    assert not list((place.store / "staging").rglob("*.part"))
+
+
+def test_a_running_query_keeps_its_columns_and_the_next_one_has_the_new(place: Place) -> None:
+    write(place, ONE, [{"id": 1}])
+    planned = source(place, startingPosition="earliest")
+    schema = planned.schema()
+    reader = planned.stream_reader(schema)
+    start = reader.initialOffset()
+    write(place, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
+    end = reader.latestOffset(start, None)
+    report = reader.reportLatestOffset()
+    assert (report["columnsAdded"], report["columnsNotRead"]) == (1, ["name"])
+    assert list(report) == sorted(report)
+    found = [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
+    assert found == [{"id": 1}, {"id": 2}]
+    reader.stop()
+    # Spark asks once more for a reader of the schema that it planned with, also when the columns are there already.
+    again = source(place, startingPosition="earliest").stream_reader(schema)
+    found = [row for part in again.partitions(start, end) for batch in again.read(part) for row in batch.to_pylist()]
+    assert found == [{"id": 1}, {"id": 2}]
+    again.stop()
+    restarted = source(place, startingPosition="earliest")
+    assert restarted.schema().names == ["id", "name"]
+    last = restarted.stream_reader(restarted.schema())
+    last.latestOffset(start, None)
+    assert "columnsAdded" not in last.reportLatestOffset()
+    found = [row for part in last.partitions(start, end) for batch in last.read(part) for row in batch.to_pylist()]
+    assert found == [{"id": 1, "name": None}, {"id": 2, "name": "b"}]
+    last.stop()
+
+
+def test_newer_columns_are_rescued_where_that_is_asked_for(place: Place) -> None:
+    write(place, ONE, [{"id": 1}])
+    planned = source(place, rescuedDataColumn="_rescued_data").schema()
+    write(place, TWO, [{"id": 2, "name": "b"}], mergeSchema="true")
+    first, second = read(place, planned, rescuedDataColumn="_rescued_data")
+    assert first == {"id": 1, "_rescued_data": None}
+    assert second["id"] == 2
+    assert json.loads(second["_rescued_data"])["name"] == "b"
+
+
+def test_payload_schemas_that_are_registered_make_columns(place: Place) -> None:
+    ledger = connect(place.store).ledger(place.name)
+    avro = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+    more = {**avro, "fields": [*avro["fields"], {"name": "name", "type": ["null", "string"], "default": None}]}
+    first = json.dumps([{"version": 0, "type": "JSON", "data": avro}])
+    both = json.dumps([{"version": 0, "type": "JSON", "data": avro}, {"version": 1, "type": "JSON", "data": more}])
+    assert ledger.register_payload_schemas(first) == 0
+    with ledger.producer() as producer:
+        producer.send(b'{"id": 0, "name": "not of this version"}')
+    assert ledger.register_payload_schemas(both) == 1
+    assert ledger.register_payload_schemas(first) == 0
+    assert ledger.describe().schema_version == 1
+    assert ledger.schema() is None
+    with pytest.raises(Refused, match=r"schema version 0 of ledger .* is registered already, and differs"):
+        ledger.register_payload_schemas("INT64")
+    with pytest.raises(Refused, match=r"schema versions 3 were given .* they count from 0 on"):
+        ledger.register_payload_schemas(json.dumps([{"version": 3, "type": "JSON", "data": avro}]))
+    with ledger.producer() as producer:
+        producer.send(b'{"id": 1}', key="a")
+        producer.send(b'{"id": 2, "name": "b"}', key="b")
+    assert [row["id"] for row in read(place)] == [0, 1, 2]
+    assert read(place, columns="id,__key")[1:] == [{"id": 1, "__key": "a"}, {"id": 2, "__key": "b"}]
+    assert sorted(set(states(place))) == [0, 1]
+    with pytest.raises(Corrupt, match=r"schema version 1 is not among those given \(0\)"):
+        read(place, payloadSchema="STRING")
+    with pytest.raises(Refused, match="holds messages of a payload schema"):
+        write(place, ONE, [{"id": 1}])
+    with pytest.raises(Refused, match="holds messages of a payload schema"):
+        ledger.append([{"id": 1}])

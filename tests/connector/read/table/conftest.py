@@ -1,0 +1,7 @@
+"""Where a table is published: see `tests.rigs.published_history`."""
+
+from __future__ import annotations
+
+from tests.rigs.published_history import table
+
+__all__ = ["table"]

@@ -1,0 +1,110 @@
+"""Goal: a broker for executors is started in the place of a private one, with certificates that fit, and says when its
+disk will go. Method: a real broker and openssl, without Spark; the whole is in test_cluster.py and docs/clusters.md.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from pyspark_ledger import DefaultSource
+from pyspark_ledger.connector.data_source import LedgerSource
+from pyspark_ledger.connector.session.certificates import ThrowawayTls
+from pyspark_ledger.connector.session.cluster import Served, _free_port, _start, warn_of_short_life
+from pyspark_ledger.connector.session.disk_life import dies_with_its_machine
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.client.credentials import Credentials
+from pyspark_ledger.ledger.errors import LedgerError, Refused
+
+MOUNTS = """
+/dev/nvme0n1p1 / ext4 rw 0 0
+tmpfs /run tmpfs rw 0 0
+/dev/nvme1n1 /mnt/ledgers ext4 rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("/mnt/ledgers/store", ""),
+        ("/home/me/store", ""),
+        ("/run/store", "memory"),
+        ("/local_disk0/store", "a disk of this Databricks cluster"),
+        ("/mnt1/store", "the instance store of this EMR node"),
+        ("/mnt10/store", ""),
+    ],
+)
+def test_a_disk_that_goes_with_the_cluster_is_known(path: str, what: str) -> None:
+    assert dies_with_its_machine(Path(path), MOUNTS) == what
+
+
+def test_the_root_of_a_container_is_its_layer() -> None:
+    assert dies_with_its_machine(Path("/store"), "overlay / overlay rw 0 0\n") == "the layer of a container"
+    assert dies_with_its_machine(Path("/data/x"), "overlay / overlay rw 0 0\n/dev/b /data xfs rw 0 0\n") == ""
+    assert dies_with_its_machine(Path("/store"), "") == ""
+
+
+def test_a_disk_that_goes_with_the_cluster_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        warn_of_short_life(Path("/local_disk0/said-once"))
+    said = capfd.readouterr().err
+    assert said.count("the store /local_disk0/said-once is on a disk of this Databricks cluster") == 1
+    assert "docs/clusters.md" in said
+
+
+def test_served_in_the_place_of_a_private_broker(store: Path, tmp_path: Path) -> None:
+    before = connect(store).ledger("orders")
+    before.append([{"n": 1}])
+    directory = tmp_path / "tls"
+    directory.mkdir(mode=0o700)
+    tls = ThrowawayTls.make(directory, "localhost")
+    address = f"grpc+tls://localhost:{_free_port('localhost')}"
+    served = Served(_start(store, address, tls), address, store, tls)
+    try:
+        options = served.options
+        shown = Credentials(
+            options["tlsTrustCertsFilePath"],
+            options["tlsCertificateFilePath"],
+            options["tlsKeyFilePath"],
+            options["authParams"],
+        )
+        there = connect(address, ca=shown.ca, certificate=shown.certificate, key=shown.key, token=shown.token)
+        there.ledger("orders").append([{"n": 2}])
+        # Whoever used the private one goes on at the private socket.
+        assert before.read()["n"].to_pylist() == [1, 2]
+        assert served.connect().ledger("orders").describe().rows == 2
+        # The session's default: where a read names no store of its own.
+        default = LedgerSource({"path": "orders"}, "0", address, options)
+        assert default.schema().names == ["n"]
+        assert "tlskeyfilepath" not in {name.lower() for name in LedgerSource({"path": "o", "store": "/x"}, "0")._given}
+        with pytest.raises(Refused, match="is served at grpc"):
+            _start(store, f"grpc+tls://localhost:{_free_port('localhost')}", tls)
+    finally:
+        served.stop()
+    served.stop()
+    assert not directory.exists()
+    with pytest.raises(LedgerError):
+        connect(address)
+
+
+def test_what_is_made_is_the_users_alone_and_the_authority_is_gone(tmp_path: Path) -> None:
+    tls = ThrowawayTls.make(tmp_path, "10.1.2.3")
+    made = {path.name.removeprefix(f"ledger-{tls.mark}-") for path in tmp_path.iterdir()}
+    assert made == {"ca.pem", "broker.pem", "broker.key", "client.pem", "client.key", "token"}
+    for name in ("broker.key", "client.key", "token"):
+        assert stat.S_IMODE(tls.file(name).stat().st_mode) == 0o600
+    with pytest.raises(Refused, match="no host's name"):
+        ThrowawayTls.make(tmp_path, "host,IP:0.0.0.0")
+
+
+def test_without_openssl_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused, match="no command openssl"):
+        ThrowawayTls.make(tmp_path, "localhost")
+
+
+def test_a_source_has_no_defaults_of_its_own() -> None:
+    assert DefaultSource.default_store is None
+    assert not DefaultSource.default_options

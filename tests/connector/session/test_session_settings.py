@@ -1,0 +1,174 @@
+"""Goal: a session that is made here suits one machine; one that is there keeps what it was given, and is told what it
+lacks. The file for `spark-submit` says the same.
+
+Method: a builder and a session that write down what they are told, in place of Spark's; the lines of the file. At last
+a real session, in which nobody has set anything.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from pyspark_ledger.connector.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[3]
+FIXED = {setting.name: setting.value for setting in session.SETTINGS if not setting.at_run_time}
+AT_RUN_TIME = {setting.name: setting.value for setting in session.SETTINGS if setting.at_run_time}
+
+
+class Builder:
+    """Takes settings, and makes nothing."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, str] = {}
+
+    def appName(self, _: str) -> Self:  # noqa: N802 — Spark's
+        return self
+
+    def master(self, _: str) -> Self:
+        return self
+
+    def config(self, name: str, value: str) -> Self:
+        self.settings[name] = value
+        return self
+
+    def getOrCreate(self) -> Self:  # noqa: N802 — Spark's
+        return self
+
+
+def made(monkeypatch: pytest.MonkeyPatch, *, running: bool, conf: dict[str, object]) -> dict[str, str]:
+    class Session:
+        builder = Builder()
+
+        @staticmethod
+        def getActiveSession() -> object | None:  # noqa: N802 — Spark's
+            return object() if running else None
+
+    def configured(spark: Any, *, quiet: bool) -> Any:
+        assert quiet
+        return spark
+
+    monkeypatch.setattr("pyspark.sql.SparkSession", Session)
+    monkeypatch.setattr(session, "configure_session", configured)
+    monkeypatch.setenv("PYSPARK_PYTHON", "python")
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "python")
+    session.local_session("app", conf)
+    return Session.builder.settings
+
+
+def test_new_session_has_few_shuffle_partitions_unless_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "spark.sql.shuffle.partitions"
+    assert made(monkeypatch, running=False, conf={})[name] == "8"
+    assert made(monkeypatch, running=False, conf={name: 3})[name] == "3"
+    assert made(monkeypatch, running=False, conf={"spark_sql_shuffle_partitions": 3})[name] == "3"
+
+
+def test_a_session_that_runs_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = made(monkeypatch, running=True, conf={})
+    assert "spark.sql.shuffle.partitions" not in settings
+    assert settings["spark.sql.session.timeZone"] == "UTC"
+
+
+def test_new_session_has_every_setting_and_workers_of_this_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = made(monkeypatch, running=False, conf={})
+    assert settings == {setting.name: setting.value for setting in (*session.SETTINGS, *session.LOCAL_SETTINGS)}
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        assert os.environ[name] == "python", "what is set there stays"
+        monkeypatch.delenv(name)
+    session.local_session("app", {})
+    assert os.environ.pop("PYSPARK_PYTHON") == os.environ.pop("PYSPARK_DRIVER_PYTHON") == sys.executable
+
+
+@pytest.mark.spark
+def test_jars_that_cannot_be_had_are_named(tmp_path: Path) -> None:
+    """In a process of its own: the JVM of the tests is there already."""
+    nowhere = tmp_path / "ivy.xml"
+    nowhere.write_text(
+        '<ivysettings><settings defaultResolver="nowhere"/><resolvers><filesystem name="nowhere">'
+        f'<artifact pattern="{tmp_path}/none/[artifact].[ext]"/></filesystem></resolvers></ivysettings>',
+        encoding="utf-8",
+    )
+    conf = {"spark.jars.ivySettings": str(nowhere), "spark.jars.ivy": str(tmp_path / "ivy")}
+    program = f"from pyspark_ledger import session; session(delta=True, **{conf!r})"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    said = ran.stderr.splitlines()[-1]
+    assert "LEDGER_UNAVAILABLE" in said
+    assert "it was to have the packages io.delta:delta-spark_" in said
+    assert "Maven Central: is it reached from here?" in said
+
+
+class Running:
+    """A session that runs: what it was started with, and what is set on it."""
+
+    def __init__(self, started_with: dict[str, str]) -> None:
+        self.conf = self
+        self.started_with, self.changed = started_with, dict[str, str]()
+
+    def get(self, name: str, default: str) -> str:
+        return self.started_with.get(name, default)
+
+    def set(self, name: str, value: str) -> None:
+        self.changed[name] = value
+
+
+def lines_for(spark: Any, capsys: pytest.CaptureFixture[str], *, quiet: bool = False) -> dict[str, str]:
+    """What `configure` prints, read as Java reads a properties file: a comment is a line of its own."""
+    capsys.readouterr()
+    assert session.configure_session(spark, quiet=quiet) is spark
+    printed = capsys.readouterr().out.splitlines()
+    settings = [line.split(None, 1) for line in printed if not line.startswith("#")]
+    assert len(settings) == len(dict(settings)), "each once"
+    assert bool(settings) == bool(printed)
+    return dict(settings)
+
+
+@pytest.fixture
+def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_ledger.connector.session.commit_listener.install", lambda _: None)
+
+
+@pytest.mark.usefixtures("no_listener")
+def test_running_session_gets_runtime_settings_and_prints_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bare = Running({"spark.sql.catalogImplementation": "hive"})
+    assert lines_for(bare, capsys) == FIXED
+    assert bare.changed == AT_RUN_TIME
+    quiet = Running({})
+    assert lines_for(quiet, capsys, quiet=True) == {}
+    assert quiet.changed == AT_RUN_TIME
+    assert lines_for(Running(FIXED), capsys) == {}, "nothing is missing"
+
+
+@pytest.mark.usefixtures("no_listener")
+def test_a_default_of_spark_that_suits_is_not_asked_for(
+    spark_session: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = spark_session.newSession()
+    for name in FIXED:  # as if the session had been started without; its own `unset` refuses these
+        bare._jsparkSession.sessionState().conf().unsetConf(name)
+    assert lines_for(bare, capsys) == {"spark.python.unix.domain.socket.enabled": "true"}
+    assert {name: bare.conf.get(name) for name in AT_RUN_TIME} == AT_RUN_TIME
+
+
+def test_spark_submit_file_has_the_settings_of_a_new_session() -> None:
+    lines = (ROOT / "conf" / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    stated = dict(line.split(None, 1) for line in lines if line and not line.startswith("#"))
+    wanted = {setting.name: setting.value for setting in (*session.SETTINGS, *session.LOCAL_SETTINGS)}
+    assert stated.pop("spark.python.worker.reuse") == "true", "Spark's default, stated for its reason"
+    del wanted["spark.ui.enabled"]  # whoever submits to a cluster may want to see it
+    assert stated == wanted

@@ -1,0 +1,36 @@
+"""Goal: the totals of the cache are the sums of its ledgers', and progress tells the same of them. Method: two ledgers
+whose counts are all different, and spans that readers have still to come to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import msgspec
+
+from pyspark_ledger.ledger.cache.cache import EntryCache
+from pyspark_ledger.ledger.cache.eviction.lru import LruPolicy
+from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits
+from pyspark_ledger.ledger.cache.ledger_cache import CacheCounts
+from pyspark_ledger.ledger.cache.metrics import CacheSums, cache_report
+from pyspark_ledger.ledger.position import Position
+from tests.rigs.cache import HandClock, block
+
+_SAID = {"mapped": "mapped_entries"}
+
+
+def test_totals_are_the_sums_of_the_ledgers_and_progress_tells_the_same() -> None:
+    cache = EntryCache(LruPolicy, CacheLimits(10_000), HandClock())
+    for number, name in enumerate(("orders", "bills"), 1):
+        with cache.moving(name) as readers:
+            for reader in range(number):
+                readers.follow(f"r{reader}", Position(1, 0), 10**12)
+        cache.append(name, block(0, 10 * number))
+        cache.ledger(name).counts = CacheCounts(*(number * 100 + place for place in range(14)))
+    report = cache_report(cache, "lru")
+    for place, name in enumerate(asdict(CacheCounts())):
+        assert getattr(report, _SAID.get(name, name)) == 300 + 2 * place, name
+    assert (report.entries, report.expected_reads, report.non_evictable_bytes) == (30, 50, 300)
+    assert [ledger.expected_reads for ledger in report.ledgers] == [10, 40]
+    told = msgspec.structs.asdict(CacheSums(cache, HandClock()).now())
+    assert told == {name: value for name, value in msgspec.structs.asdict(report).items() if name in told}

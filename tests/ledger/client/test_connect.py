@@ -1,0 +1,201 @@
+"""Goal: a directory is enough to find or start its one broker, from many processes, and a refused start leaves nothing.
+Method: real supervised brokers, killed and stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_ledger.ledger.api.store import open_read_only
+from pyspark_ledger.ledger.client import connect
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.client.connect import connect_store
+from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+
+Rig = Any
+
+CONNECTING = """
+import sys
+from pyspark_ledger.ledger.client.connect import connect_store
+welcome = connect_store(sys.argv[1], create=True).hello()
+print(welcome.pid, welcome.epoch)
+"""
+
+
+def connecting(store: Path, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", CONNECTING, str(store)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_ten_processes_that_begin_at_once_start_one_broker(rig: Rig) -> None:
+    answers = [process.communicate(timeout=60) for process in [connecting(rig.store) for _ in range(10)]]
+    assert {out for out, _ in answers} == {f"{rig.record().pid} 1\n"}, answers
+    assert len(rig._ours()) == 2, "one supervisor and one broker"
+
+
+def test_killed_broker_returns_at_its_address_without_a_client_start(rig: Rig) -> None:
+    client = connect_store(rig.store, create=True)
+    supervisor, broker = rig.supervised()
+    client.create(CreateLedger("orders"))
+    os.kill(broker, signal.SIGKILL)
+    assert client.names() == ["public/default/persistent/orders"]
+    again = connect_store(rig.store, start=False)
+    assert (again.address, again.store_id) == (client.address, client.store_id)
+    assert rig.supervised()[0] == supervisor
+    assert again.hello().epoch == 2
+
+
+def test_connect_after_supervisor_is_killed_needs_a_client_that_may_start(rig: Rig) -> None:
+    client = connect_store(rig.store, create=True)
+    for pid in rig.supervised():
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(Unavailable):
+        Client(client.address, client.store_id, deadline_ms=300).names()
+    with pytest.raises(Unavailable, match=str(rig.store)):
+        connect_store(rig.store, start=False, deadline_ms=500)
+    assert client.names() == []
+    back = connect_store(rig.store)
+    assert (back.address, back.store_id, back.hello().epoch) == (client.address, client.store_id, 2)
+
+
+def test_the_broker_outlives_who_started_it_and_has_none_of_its_files(rig: Rig) -> None:
+    read, write = os.pipe()
+    with Path(os.devnull).open() as open_file:
+        process = connecting(rig.store, pass_fds=(write, open_file.fileno()))
+        process.communicate(timeout=60)
+    os.close(write)
+    _, broker = rig.supervised()
+    assert os.read(read, 1) == b"", "somebody still holds the pipe"
+    os.close(read)
+    assert os.getsid(broker) not in (os.getsid(0), broker)
+    assert Path(f"/proc/{broker}/cwd").readlink() == Path("/")
+    assert connect_store(rig.store, start=False).names() == []
+
+
+def test_a_users_own_modules_do_not_become_the_brokers(rig: Rig, tmp_path: Path) -> None:
+    """A script's directory stands first on its path, and may hold names of modules that only a broker imports."""
+    for name in ("sqlite3", "argparse", "tomllib"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not the one you meant')\n")
+    imports = "import sys, pyspark_ledger.ledger.client.connect"
+    code = f"{imports}\nsys.path.insert(0, {str(tmp_path)!r})\n{CONNECTING}"
+    command = [sys.executable, "-P", "-c", code, str(rig.store)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    rig.supervised()
+
+
+def test_a_broker_inherits_credentials_and_none_of_sparks_secrets(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "for-the-broker")
+    monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "hush")
+    connect_store(rig.store, create=True)
+    for pid in rig.supervised():
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"AWS_SECRET_ACCESS_KEY=for-the-broker" in environment
+        assert b"hush" not in environment
+        assert b"for-the-broker" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_a_broker_that_cannot_run_is_given_up_and_its_starter_told_why(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "msgspec.py").write_text("raise ImportError('msgspec was built for another machine')\n")
+    monkeypatch.setattr(connect, "_package_paths", lambda: [str(broken), str(Path(__file__).resolve().parents[3])])
+    with pytest.raises(Refused, match=r"status 3: .* before it ever answered: ImportError: msgspec was built for"):
+        connect_store(rig.store, create=True)
+    assert not rig.store.exists(), "a start that fails leaves nothing behind"
+
+
+def test_where_there_is_no_store_nothing_is_made_unless_asked(rig: Rig) -> None:
+    for start in (True, False):
+        with pytest.raises((NotFound, Unavailable), match=str(rig.store)):
+            connect_store(rig.store, start=start)
+    assert not rig.store.exists()
+
+
+def test_a_refused_start_leaves_somebody_elses_directory_as_it_was(rig: Rig) -> None:
+    rig.store.mkdir()
+    (rig.store / "thesis.txt").write_text("mine")
+    with pytest.raises(Refused, match="neither empty nor a ledger store"):
+        connect_store(rig.store, create=True)
+    assert [path.name for path in rig.store.iterdir()] == ["thesis.txt"]
+
+
+def test_connect_waits_for_a_broker_that_does_not_answer_and_names_it(rig: Rig) -> None:
+    broker = rig.start("--create")
+    rig.halt(broker.pid)
+    with pytest.raises(Unavailable, match=f"did not answer within 1500 ms.*/{broker.pid}/"):
+        connect_store(rig.store, deadline_ms=1500)
+    broker.send_signal(signal.SIGCONT)
+    assert connect_store(rig.store).hello().pid == broker.pid
+
+
+def test_the_socket_does_not_grow_with_the_path_of_the_store(rig: Rig, tmp_path: Path) -> None:
+    rig.store = tmp_path / "/".join(["a-long-name" * 4] * 5)
+    assert len(str(rig.store)) > 200
+    assert connect_store(rig.store, create=True).names() == []
+    rig.supervised()
+
+
+@pytest.mark.parametrize("record", [b"", b"{}", b"[1", b'{"address": 1}', b"\xff", b'{"address": "\xff"}'])
+def test_a_record_that_cannot_be_read_is_none(tmp_path: Path, record: bytes) -> None:
+    (tmp_path / "broker.json").write_bytes(record)
+    assert BrokerRecord.read(tmp_path) is None
+
+
+def test_what_is_no_directory_and_no_address_is_refused() -> None:
+    with pytest.raises(Refused, match="s3://bucket/store"):
+        connect_store("s3://bucket/store")
+
+
+def test_broker_asked_to_stop_is_not_restarted_until_it_is_needed(rig: Rig, make_entry: Callable[..., bytes]) -> None:
+    client = connect_store(rig.store, create=True)
+    client.create(CreateLedger("orders"))
+    with client.producer("orders") as producer:
+        producer.append(make_entry(b"kept")).result(60)
+    client.call("shutdown", Empty())
+    rig.wait_until(lambda: not rig._ours(), "supervisor and broker leave")
+    assert connect_store(rig.store).describe("orders").entries == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("file", "is a file, expected a directory"),
+        ("file/store", "cannot be opened: Not a directory"),
+        ("n" * 300, "cannot be opened: File name too long"),
+        ("/".join(["long" * 40] * 3), "at most 448"),
+    ],
+)
+def test_connect_refuses_a_path_that_cannot_be_a_store_before_starting(tmp_path: Path, path: str, said: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match=said):
+        connect_store(tmp_path / path, create=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_store_of_another_user_is_refused_by_name() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        store = Path(folder) / "store"
+        store.mkdir(mode=0o700)
+        os.seteuid(65534)
+        try:
+            for connected in (connect_store, open_read_only):
+                with pytest.raises(Refused, match=rf"{store} is closed to user 65534, its owner is 0"):
+                    connected(store)
+        finally:
+            os.seteuid(0)

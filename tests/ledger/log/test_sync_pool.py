@@ -1,0 +1,293 @@
+"""Goal: who syncs many logs takes several at once, answers after one look behind the last sync, and starves none.
+
+Method: turns that write down what is done to them, and can be held.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_ledger.ledger.log.sync_pool import SyncCrew
+from pyspark_ledger.ledger.segment.file_syncs import FILES_MAX, FileSyncs
+
+WAIT = 60
+
+
+class Turn:
+    """One log's turn: `rounds` syncs, the first of which can be held."""
+
+    def __init__(self, name: str, log: list[str], *, rounds: int = 1, taken: bool = False) -> None:
+        self.name, self.log, self.rounds, self.taken = name, log, rounds, taken
+        self.inside, self.free, self.over = threading.Event(), threading.Event(), threading.Event()
+        self.free.set()
+        self.looked: list[Exception | None] = []
+        self.errors: list[OSError | None] = []
+        self.failed: list[BaseException] = []
+        self.file = -1
+
+    def take(self) -> bool:
+        self.log.append(f"take {self.name}")
+        if self.taken:
+            self.over.set()
+        return not self.taken
+
+    def begin(self) -> int:
+        self.log.append(f"begin {self.name}")
+        return self.file
+
+    def end(self, error: OSError | None) -> None:
+        self.log.append(f"end {self.name}")
+        self.errors.append(error)
+
+    def sync(self) -> None:
+        self.inside.set()
+        assert self.free.wait(WAIT)
+        self.log.append(f"sync {self.name}")
+
+    def answer(self, looked: Exception | None) -> bool:
+        self.log.append(f"answer {self.name}")
+        self.looked.append(looked)
+        self.rounds -= 1
+        if not self.rounds:
+            self.over.set()
+        return self.rounds > 0
+
+    def fail(self, error: BaseException) -> None:
+        self.failed.append(error)
+        self.over.set()
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def make(log: list[str]) -> Iterator[Callable[..., SyncCrew]]:
+    crews: list[SyncCrew] = []
+
+    def made(threads: int, look: Callable[[], None] | None = None) -> SyncCrew:
+        crews.append(SyncCrew(threads, look or (lambda: log.append("look"))))
+        return crews[-1]
+
+    yield made
+    for crew in crews:
+        crew.close()
+
+
+Make = Callable[..., SyncCrew]
+
+
+def held(crew: SyncCrew, log: list[str]) -> Turn:
+    """A turn that keeps one thread until it is let go."""
+    turn = Turn("held", log)
+    turn.free.clear()
+    crew.ask(turn)
+    assert turn.inside.wait(WAIT)
+    return turn
+
+
+def test_jobs_waiting_for_the_only_thread_start_together_with_one_check(make: Make, log: list[str]) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    turns = [Turn(name, log) for name in "abc"]
+    for turn in turns:
+        crew.ask(turn)
+    first.free.set()
+    assert all(turn.over.wait(WAIT) for turn in turns)
+    # The thread takes the first of them as its own, and the two others with it.
+    done = log[log.index("answer held") + 1 :]
+    assert done == [
+        *("take a", "take b", "take c"),
+        *("begin a", "begin b", "begin c"),
+        *("end a", "end b", "end c"),
+        *("look", "answer a", "answer b", "answer c"),
+    ]
+
+
+def test_each_log_of_many_hears_of_its_own_file(make: Make, log: list[str], tmp_path: Path) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    turns = [Turn(name, log) for name in "abc"]
+    with (tmp_path / "a").open("wb") as a, (tmp_path / "c").open("wb") as c:
+        broken, _ = os.pipe()
+        for turn, fd in zip(turns, (a.fileno(), broken, c.fileno()), strict=True):
+            turn.file = fd
+            crew.ask(turn)
+        first.free.set()
+        assert all(turn.over.wait(WAIT) for turn in turns)
+    assert [turn.errors[0] and turn.errors[0].errno for turn in turns] == [None, errno.EINVAL, None]
+
+
+def test_who_needs_no_sync_does_not_wait_for_those_that_do(make: Make, log: list[str], tmp_path: Path) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    turns = [Turn(name, log) for name in "abc"]
+    with (tmp_path / "b").open("wb") as b:
+        turns[1].file = b.fileno()
+        for turn in turns:
+            crew.ask(turn)
+        first.free.set()
+        assert all(turn.over.wait(WAIT) for turn in turns)
+    done = log[log.index("begin c") + 1 :]
+    assert done == ["end a", "end c", "look", "answer a", "answer c", "end b", "look", "answer b"]
+
+
+def test_a_log_has_a_thread_of_its_own_while_there_are_as_many_threads(make: Make, log: list[str]) -> None:
+    crew = make(2)
+    first = held(crew, log)
+    other = Turn("other", log)
+    crew.ask(other)
+    assert other.over.wait(WAIT)  # though the first is held
+    first.free.set()
+    assert first.over.wait(WAIT)
+    assert not [said for said in log if said.startswith("begin")]
+
+
+def test_a_log_that_never_falls_silent_takes_along_who_waits(make: Make, log: list[str]) -> None:
+    crew = make(1)
+    busy = Turn("busy", log, rounds=1_000_000)
+    crew.ask(busy)
+    assert busy.inside.wait(WAIT)
+    turn = Turn("turn", log)
+    crew.ask(turn)
+    assert turn.over.wait(WAIT)
+    busy.rounds = 1
+    assert busy.over.wait(WAIT)
+
+
+def test_sync_pool_under_more_logs_than_it_can_submit_serves_all_waiters(make: Make, log: list[str]) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    busy = [Turn(f"busy {number}", log, rounds=1_000_000) for number in range(FILES_MAX)]
+    turn = Turn("turn", log)
+    for one in (*busy, turn):
+        crew.ask(one)
+    first.free.set()
+    waited = turn.over.wait(WAIT)
+    for one in busy:
+        one.rounds = 1
+    assert waited
+    assert all(one.over.wait(WAIT) for one in busy)
+
+
+def test_a_turn_that_somebody_else_has_made_is_passed_over(make: Make, log: list[str]) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    gone, turn = Turn("gone", log, taken=True), Turn("turn", log)
+    crew.ask(gone)
+    crew.ask(turn)
+    first.free.set()
+    assert turn.over.wait(WAIT)
+    assert "sync gone" not in log
+    assert "answer gone" not in log
+
+
+def test_what_the_look_raises_is_told_to_every_turn(make: Make, log: list[str]) -> None:
+    def look() -> None:
+        raise OSError("the disk is gone")
+
+    crew = make(1, look)
+    turns = [Turn(name, log) for name in "ab"]
+    for turn in turns:
+        crew.ask(turn)
+    assert all(turn.over.wait(WAIT) for turn in turns)
+    assert [str(turn.looked[0]) for turn in turns] == ["the disk is gone"] * 2
+
+
+@pytest.mark.parametrize("step", ["take", "sync", "answer"])
+def test_a_turn_that_raises_is_told_and_takes_no_thread_along(make: Make, log: list[str], step: str) -> None:
+    crew = make(1)
+    broken = Turn("broken", log)
+    setattr(broken, step, lambda *_: 1 / 0)
+    crew.ask(broken)
+    assert broken.over.wait(WAIT)
+    assert [type(error) for error in broken.failed] == [ZeroDivisionError]
+    turn = Turn("turn", log)
+    crew.ask(turn)
+    assert turn.over.wait(WAIT)
+    assert not turn.failed
+
+
+@pytest.mark.parametrize("step", ["begin", "end", "answer"])
+def test_a_turn_that_raises_among_many_leaves_nobody_waiting(make: Make, log: list[str], step: str) -> None:
+    crew = make(1)
+    first = held(crew, log)
+    turns = [Turn(name, log) for name in "abc"]
+    setattr(turns[0], step, lambda *_: 1 / 0)
+    for turn in turns:
+        crew.ask(turn)
+    first.free.set()
+    assert all(turn.over.wait(WAIT) for turn in turns)
+    assert [type(error) for error in turns[0].failed] == [ZeroDivisionError]
+    if step == "answer":
+        assert not any(turn.failed for turn in turns[1:])
+        assert log.count("look") == 2, "they were synced together"
+
+
+def test_files_whose_sync_raises_have_failed(
+    make: Make, log: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(FileSyncs, "sync", raises)
+    crew = make(1)
+    first = held(crew, log)
+    turns = [Turn(name, log) for name in "abc"]
+    with (tmp_path / "a").open("wb") as file:
+        for turn in turns:
+            turn.file = file.fileno()
+            crew.ask(turn)
+        first.free.set()
+        assert all(turn.over.wait(WAIT) for turn in turns)
+    assert [[str(error) for error in turn.errors] for turn in turns] == [
+        ["[Errno 5] not known to be synced: MemoryError()"]
+    ] * 3
+
+
+def test_where_no_thread_can_be_made_those_that_there_are_do_it(
+    make: Make, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = make(2)
+    first = held(crew, log)
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    turn = Turn("turn", log)
+    crew.ask(turn)
+    first.free.set()
+    assert turn.over.wait(WAIT)
+
+
+def test_closing_makes_all_that_was_asked_for_and_may_be_repeated(make: Make, log: list[str]) -> None:
+    crew = make(3)
+    turns = [Turn(str(number), log) for number in range(50)]
+    for turn in turns:
+        crew.ask(turn)
+    crew.close()
+    crew.close()
+    assert all(turn.over.is_set() for turn in turns)
+    assert log.count("look") <= len(turns)
+
+
+def test_many_turns_of_many_threads_are_each_made_once(make: Make, log: list[str]) -> None:
+    crew = make(4)
+    turns = [Turn(str(number), log, rounds=1 + number % 3) for number in range(300)]
+    askers = [threading.Thread(target=lambda part=turns[k::5]: [crew.ask(turn) for turn in part]) for k in range(5)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(WAIT)
+    assert all(turn.over.wait(WAIT) for turn in turns)
+    for turn in turns:
+        made = log.count(f"sync {turn.name}") + log.count(f"begin {turn.name}")
+        assert made == log.count(f"answer {turn.name}") == 1 + int(turn.name) % 3

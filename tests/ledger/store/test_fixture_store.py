@@ -1,0 +1,91 @@
+"""Goal: every version opens the stores that an earlier one wrote, and answers the same. Method: copies of
+`tests/fixtures/store`, one closed and one killed, read by a broker, without one, from the bucket and from the table,
+and compared with what their maker wrote down; then the store goes on.
+
+Opening a copy may migrate it: what is compared are answers, and never files.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pyspark_ledger.connector.write.commit import run_of
+from pyspark_ledger.ledger.api.store import LedgerStore
+from pyspark_ledger.ledger.protocol.actions import NameLedger
+from pyspark_ledger.ledger.protocol.commits import CommitRun, LedgerParts
+from pyspark_ledger.ledger.protocol.cursors import MarkDelete
+from tests.rigs import fixture_store as fixture
+
+EXPECTED = fixture.expected()
+ORDERS = "public/default/persistent/orders"
+QUERY = "query of orders"  # whose batch 2 is staged
+KINDS = {"metadata.sqlite", "metadata.epoch", "broker.json", "settings.json", "lock", ".ledger", ".index", ".part"}
+
+
+def require_same(found: Any, expected: Any, where: str) -> None:
+    """Compare part by part, so that a difference is named and not printed among thousands of lines."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        assert sorted(found) == sorted(expected), where
+        for name, value in expected.items():
+            require_same(found[name], value, f"{where} · {name}")
+    else:
+        assert found == expected, where
+
+
+def goes_on(api: LedgerStore, folder: Path) -> None:
+    """What was staged is committed, numbers are known, cursors move, and rows are appended behind the old ones."""
+    (staged,) = msgspec.json.decode((folder / "staged.json").read_bytes(), type=list[LedgerParts])
+    before = api.ledger("orders").describe().rows
+    run = run_of(QUERY, 2)
+    request = CommitRun(staged.ledger, QUERY, 2, run.most, run.least, staged.parts)
+    assert api.client.call("run.commit", request).rows == 1
+    assert api.client.call("run.commit", request).repeated
+    api.ledger("orders").append([{"id": 100, "item": "new", "price": 1.0, "country": None}])
+    assert api.ledger("orders").describe().rows == before + 2
+    assert api.ledger("orders").read()["id"].to_pylist()[-2:] == [27, 100]
+    with api.ledger("once").producer("first", batching_max_publish_delay_ms=0) as producer:
+        assert producer.send(b"again", sequence_id=3).result().is_duplicate
+        assert not producer.send(b"more", sequence_id=1000).result().is_duplicate
+    end = api.ledger("acknowledged").describe().end
+    for cursor in ("chunks", "deltas", "whole", "small"):
+        moved = api.client.call("cursor.mark_delete", MarkDelete("acknowledged", cursor, end))
+        assert (moved.backlog_rows, moved.partial_entries) == (0, 0)
+    api.client.call("delete", NameLedger("messages"))
+
+
+@pytest.mark.parametrize("name", ["closed", "killed"])
+def test_a_store_of_an_earlier_version_is_what_it_was(name: str, tmp_path: Path) -> None:
+    folder = fixture.unpacked(tmp_path)
+    kinds = {path.suffix if path.stem.isdecimal() or path.suffix == ".part" else path.name
+             for path in (folder / name).rglob("*") if path.is_file()}  # fmt: skip
+    assert kinds >= KINDS | ({"metadata.sqlite-wal"} if name == "killed" else set())
+    require_same(fixture.told_read_only(folder / name), EXPECTED[name]["read-only"], f"{name}, read-only")
+    arguments = ("--take-over", "--config", str(folder / "broker.toml"))
+    with fixture.served(folder, name, *arguments) as (api, broker):
+        require_same(fixture.told_live(api, folder), EXPECTED[name]["live"], f"{name}, by a broker")
+        fixture.leave(api, broker)
+    with fixture.served(folder, name, "--config", str(folder / "broker.toml")) as (api, broker):
+        assert len(list((folder / name / "ledgers").glob("*.torn"))) == (name == "killed")
+        require_same(fixture.told_logs(api), EXPECTED[name]["live"]["logs"], f"{name}, by the next broker")
+        goes_on(api, folder)
+        fixture.leave(api, broker)
+    assert fixture.told_read_only(folder / name)["rows"][ORDERS][-1]["id"] == 100
+
+
+def test_bucket_and_table_of_an_earlier_version_are_what_they_were(tmp_path: Path) -> None:
+    folder = fixture.unpacked(tmp_path)
+    require_same(fixture.told_bucket(folder), EXPECTED["bucket"], "bucket")
+    require_same(fixture.told_table(folder), EXPECTED["table"], "table")
+
+
+def test_a_difference_is_seen() -> None:
+    """The comparison is not one that cannot fail."""
+    other = json.loads(json.dumps(EXPECTED))
+    other["killed"]["live"]["logs"][ORDERS]["cursors"]["audit"]["acknowledged"][0][2] += 1
+    with pytest.raises(AssertionError, match="audit · acknowledged"):
+        require_same(other, EXPECTED, "it")

@@ -1,0 +1,7 @@
+"""Brokers as processes, and what is asked of them: see `tests.rigs.broker`."""
+
+from __future__ import annotations
+
+from tests.rigs.broker import make_entry, read_log, rig, run_directory, session_run_directory, shared_rig
+
+__all__ = ["make_entry", "read_log", "rig", "run_directory", "session_run_directory", "shared_rig"]

@@ -1,0 +1,137 @@
+"""Goal: an S3 that fails, hangs, cuts and loses answers costs time, nothing else. Method: a proxy before a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from pyspark_ledger.ledger.errors import Unavailable
+from pyspark_ledger.offload.storage.factory import open_object_store
+from streaming_examples.s3_server import S3Server
+from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.offload import HOUR, OffloadRig
+
+# Of the calls that an offload makes: method, and a part of the path.
+CALLS = {
+    "begin": ("POST", "uploads"),
+    "part": ("PUT", "partNumber"),
+    "complete": ("POST", "uploadId"),
+    "places": ("PUT", "-entries"),
+    "index": ("PUT", "-index"),
+    "compare": ("GET", "-index"),
+    "look": ("HEAD", "-ledger-0"),
+    "list": ("GET", "uploads"),
+}
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
+    with FaultProxy(s3_server.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def rig(
+    make_rig: Callable[..., OffloadRig],
+    proxy: FaultProxy,
+    s3_server: S3Server,
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> OffloadRig:
+    monkeypatch.setattr("pyspark_ledger.offload.upload.pause", lambda _: None)
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
+    monkeypatch.setattr("pyspark_ledger.offload.storage.s3.pause", lambda _: None)
+    options = replace(
+        s3_server.options, endpoint=proxy.endpoint, attempts=3, connect_timeout_ms=1000, read_timeout_ms=1000
+    )
+    return make_rig(bucket, options)
+
+
+def in_bucket(rig: OffloadRig, server: S3Server) -> tuple[list[str], int]:
+    """The keys, and uploads that were begun, past the proxy."""
+    store = open_object_store(rig.address, server.options)
+    found = [one.key for one in store.objects()], len(list(store.uploads()))
+    store.close()
+    return found
+
+
+@pytest.mark.parametrize("kind", [pytest.param("error", marks=pytest.mark.fault), "lost"])
+def test_every_call_that_fails_once_is_made_again(
+    rig: OffloadRig, proxy: FaultProxy, s3_server: S3Server, kind: str
+) -> None:
+    payloads = rig.fill(1)
+    for call in CALLS.values():
+        proxy.on(*call, kind)
+    status = rig.offload()
+    assert proxy.met == len(CALLS)
+    assert (status.state, status.failure) == ("done", "")
+    keys, uploads = in_bucket(rig, s3_server)
+    assert (len(keys), uploads) == (3, 0)
+    rig.now += 5 * HOUR
+    rig.store.ledger("log").trim()
+    assert rig.contents() == payloads
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("call", ["part", "index"])
+def test_call_that_keeps_failing_uploads_nothing_and_keeps_the_local_copy(
+    rig: OffloadRig, proxy: FaultProxy, s3_server: S3Server, call: str
+) -> None:
+    payloads = rig.fill(1)
+    proxy.on(*CALLS[call], "error", times=1000)
+    status = rig.offload()
+    assert status.state == "failed"
+    assert "503" in status.failure
+    assert in_bucket(rig, s3_server) == ([], 0)
+    rig.now += 1000 * HOUR
+    rig.store.ledger("log").trim()
+    assert rig.contents() == payloads
+    proxy.heal()
+    assert rig.offload().state == "done"
+    assert len(in_bucket(rig, s3_server)[0]) == 3
+
+
+@pytest.mark.fault
+def test_a_bucket_that_cannot_be_reached_at_all_is_swept_once_it_can(
+    rig: OffloadRig, proxy: FaultProxy, s3_server: S3Server
+) -> None:
+    payloads = rig.fill(1)
+    proxy.on("PUT", "-index", "error", times=1000)
+    proxy.on("POST", "delete", "error", times=1000)
+    assert rig.offload().state == "failed"
+    assert in_bucket(rig, s3_server)[0], "what could not be deleted is there"
+    proxy.heal()
+    assert rig.offload().state == "done"
+    (attempt,) = rig.attempts().values()
+    assert {key.partition("-ledger-")[0] for key in in_bucket(rig, s3_server)[0]} == {str(attempt.attempt)}
+    assert rig.contents() == payloads
+
+
+@pytest.mark.fault
+def test_a_read_that_fails_is_made_again_and_every_byte_is_right(rig: OffloadRig, proxy: FaultProxy) -> None:
+    payloads = rig.fill(2, 6)
+    rig.offload()
+    rig.now += 5 * HOUR
+    rig.store.ledger("log").trim()
+    for kind in ("error", "cut", "slow", "hang", "lost"):
+        for segment in rig.store.ledger("log").snapshot.segments:
+            if segment.offloaded is not None:
+                segment.offloaded.close()
+        proxy.on("GET", "-ledger-", kind, times=2)
+        assert rig.contents() == payloads, kind
+    assert proxy.met == 10
+
+
+@pytest.mark.fault
+def test_a_read_that_goes_on_failing_is_unavailable_and_works_afterwards(rig: OffloadRig, proxy: FaultProxy) -> None:
+    payloads = rig.fill(1)
+    rig.offload()
+    rig.now += 5 * HOUR
+    rig.store.ledger("log").trim()
+    proxy.on("GET", "-ledger-", "error", times=1000)
+    with pytest.raises(Unavailable, match="503"):
+        rig.contents()
+    proxy.heal()
+    assert rig.contents() == payloads

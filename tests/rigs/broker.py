@@ -1,0 +1,162 @@
+"""Shared by the tests of the broker: real processes on real stores, and a run directory of their own for sockets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from tests.rigs.deadline import wait_until
+from tests.rigs.entry import entry, parsed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def halt(pid: int) -> None:
+    """Stop a broker with SIGSTOP. Return when each thread has stopped: until then some of them answer calls."""
+    os.kill(pid, signal.SIGSTOP)
+    threads = Path(f"/proc/{pid}/task")
+    wait_until(
+        lambda: all((one / "stat").read_text().rpartition(")")[2].split()[0] == "T" for one in threads.iterdir()),
+        "the broker stands still",
+    )
+
+
+class BrokerRig:
+    """Brokers of one test. Whatever it started is gone when the test ends."""
+
+    wait_until = staticmethod(wait_until)
+    halt = staticmethod(halt)
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self.pids: set[int] = set()
+        self._clients: list[Client] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A broker without a supervisor, as its own child, answering calls."""
+        known = BrokerRecord.read(self.store)
+        child = self.spawn(*arguments)
+        wait_until(lambda: child.poll() is not None or BrokerRecord.read(self.store) != known, "the broker starts")
+        assert child.poll() is None, f"the broker ended with {child.returncode}: {self.log()}"
+        return child
+
+    def spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A broker process, whatever becomes of it; what it says is in `log`."""
+        self.store.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(self.store), *arguments]
+        with (self.store.parent / "broker-said").open("ab") as said:
+            child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        self.pids.add(child.pid)
+        return child
+
+    def log(self) -> str:
+        return (self.store.parent / "broker-said").read_text()
+
+    def client(self, **options: int) -> Client:
+        """A client of the broker that the store's record names."""
+        record = self.record()
+        client = Client(record.address, record.store_id, **options)
+        self._clients.append(client)
+        return client
+
+    def record(self) -> BrokerRecord:
+        record = BrokerRecord.read(self.store)
+        assert record is not None
+        return record
+
+    def supervised(self) -> tuple[int, int]:
+        """The process ids of the supervisor and of its broker; waits for the one after a broker that was killed."""
+        self.wait_until(lambda: Path(f"/proc/{self.record().pid}/stat").exists(), "a broker is there")
+        broker = self.record().pid
+        supervisor = int(Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[1])
+        assert b"pyspark_ledger.ledger.broker.supervisor" in Path(f"/proc/{supervisor}/cmdline").read_bytes()
+        self.pids |= {supervisor, broker}
+        return supervisor, broker
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        for pid in self._ours():
+            for number in (signal.SIGCONT, signal.SIGKILL):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+    def _ours(self) -> list[int]:
+        """Every broker and supervisor of this store, supervisors first, so that nobody comes back."""
+        mine = str(self.store).encode()
+        found = []
+        for folder in Path("/proc").iterdir():
+            with suppress(OSError, ValueError):
+                command = (folder / "cmdline").read_bytes().split(b"\0")
+                if mine in command and b"--store" in command:
+                    found.append((b"pyspark_ledger.ledger.broker.supervisor" not in command, int(folder.name)))
+        return [pid for _, pid in sorted(found)]
+
+
+@pytest.fixture(scope="session")
+def session_run_directory() -> Iterator[Path]:
+    """A run directory with a short name: sockets have about a hundred bytes."""
+    path = Path(tempfile.mkdtemp(prefix="ledger-run-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(autouse=True)
+def run_directory(session_run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(session_run_directory))
+    return session_run_directory
+
+
+@pytest.fixture
+def rig(store_path: Path) -> Iterator[BrokerRig]:
+    rig = BrokerRig(store_path)
+    yield rig
+    rig.close()
+
+
+@pytest.fixture(scope="module")
+def shared_rig(session_run_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerRig]:
+    """A broker that the tests of a file share; none of them may stop it."""
+    rig = BrokerRig(tmp_path_factory.mktemp("shared") / "store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(session_run_directory))
+        rig.start("--create")
+        yield rig
+        rig.close()
+
+
+@pytest.fixture
+def make_entry() -> Callable[..., bytes]:
+    """A Pulsar entry of one message."""
+
+    def make(payload: bytes, sequence_id: int = 0, producer: str = "p", **fields: int) -> bytes:
+        return entry(payload, producer_name=producer, sequence_id=sequence_id, **fields)
+
+    return make
+
+
+@pytest.fixture
+def read_log() -> Callable[..., list[tuple[str, bytes]]]:
+    """Everything in a ledger, as a reader gets it: (position, payload) of every entry."""
+
+    def read(client: Client, ledger: str, *, mapping: bool = True) -> list[tuple[str, bytes]]:
+        request = ReadRequest(ledger, PositionRange(EARLIEST, LATEST), max_block_bytes=4096)
+        blocks = client.read_blocks(request, mapping=mapping)
+        return [(position, bytes(entry.payload)) for block in blocks for position, entry in parsed(block)]
+
+    return read

@@ -1,0 +1,96 @@
+"""What the connector's tests share: a store whose broker is gone when the test is, and queries driven by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
+from pyspark_ledger.ledger.client.connect import connect_store
+from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.protocol.actions import Empty
+
+
+@pytest.fixture
+def store(store_path: Path) -> Iterator[Path]:
+    """The path of a store, not made yet; no process that serves it outlives the test."""
+    yield store_path
+    if not serving(store_path):
+        return
+    with suppress(LedgerError):
+        connect_store(store_path, start=False, deadline_ms=1_000).call("shutdown", Empty(), deadline_ms=0)
+    kill_all(store_path)  # it would wait for the streams that this process still holds
+
+
+@pytest.fixture
+def api(store: Path) -> LedgerStore:
+    return connect(store)
+
+
+@contextmanager
+def served(path: Path) -> Iterator[LedgerStore]:
+    """A store with a broker of its own, which leaves when the block ends."""
+    opened = connect(path)
+    yield opened
+    opened.client.call("shutdown", Empty())
+
+
+@pytest.fixture
+def served_store(store_path: Path) -> Iterator[LedgerStore]:
+    with served(store_path) as opened:
+        yield opened
+
+
+def kill_all(store_path: Path) -> None:
+    """SIGKILL whoever serves a store, its supervisor first, so that nobody brings the broker back."""
+    until = time.monotonic() + 60
+    while left := serving(store_path):
+        assert time.monotonic() < until, f"processes {left} still serve {store_path}"
+        for pid in sorted(left, key=_is_supervisor, reverse=True):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def serving(store_path: Path) -> list[int]:
+    """The brokers of a store and their supervisors."""
+    wanted, found = str(store_path).encode(), []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = place.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if wanted in words and b"pyspark_ledger.ledger.broker.main" in words:
+            found.append(int(place.parent.name))
+    return found
+
+
+def _is_supervisor(pid: int) -> bool:
+    """Whether it would start another broker for the one that is killed."""
+    try:
+        return b"pyspark_ledger.ledger.broker.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def kill_broker(store_path: Path, timeout_s: float = 30.0) -> int:
+    """SIGKILL the broker of a store, by the pid that it recorded; its supervisor starts another.
+
+    The record is the broker's own, so just after a kill it still names the dead one: this waits for the next.
+    """
+    for _ in range(int(timeout_s / 0.05)):
+        pid = int(msgspec.json.decode((store_path / "broker.json").read_bytes())["pid"])
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            time.sleep(0.05)
+        else:
+            return pid
+    raise AssertionError(f"no broker of {store_path} came up in {timeout_s} s")

@@ -1,0 +1,96 @@
+"""What the tests of the cache share: blocks of entries of one size, a clock that is moved by hand, counted releases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ledger.ledger.cache.block import CachedBlock, Held
+from pyspark_ledger.ledger.cache.cache import EntryCache
+from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy, Remove
+from pyspark_ledger.ledger.cache.range_cache import CachedSpan, Expectation, RangeCache
+from pyspark_ledger.ledger.clock import Clock
+
+
+class HandClock:
+    """Milliseconds that pass when a test says so."""
+
+    def __init__(self, now_ms: int = 1_000_000) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def pass_ms(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+
+
+def cache_of(policy_of: Callable[[CacheLimits], EvictionPolicy], limits: CacheLimits, clock: Clock) -> EntryCache:
+    """A cache that accounts for as much of local files as it may hold."""
+    return EntryCache(policy_of, replace(limits, local_file_size=limits.size), clock)
+
+
+class CountedHome:
+    """A home that counts how often it was let go of."""
+
+    def __init__(self) -> None:
+        self.released = 0
+
+    @property
+    def frames(self) -> pa.Buffer:
+        raise AssertionError("nobody asks for bytes here")
+
+    def hold(self) -> Held:
+        return self
+
+    def lingers(self) -> bool:
+        return False
+
+    def in_hands(self) -> bool:
+        return False
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def block(first: int, end: int, *, size: int = 10, ledger_id: int = 1, home: CountedHome | None = None) -> CachedBlock:
+    """Entries `[first, end)` of `size` bytes each."""
+    return CachedBlock(
+        ledger_id,
+        first,
+        end,
+        (end - first) * size,
+        lambda first, end: np.arange(end - first + 1, dtype=np.int64) * size,
+        home,
+    )
+
+
+def put_one(
+    cache: RangeCache,
+    entry: int,
+    size: int,
+    now_ms: int,
+    reads: Expectation | None = None,
+    *,
+    accessed: bool = False,
+) -> CachedSpan:
+    """Cache one entry of `size` bytes and answer its span."""
+    (span,) = cache.put(block(entry, entry + 1, size=size), now_ms, reads)
+    span.accessed = accessed
+    return span
+
+
+def removing(spans: list[CachedSpan], policy: EvictionPolicy | None = None) -> Remove:
+    """A `remove` that notes what it removed, and tells the policy as the cache does."""
+
+    def remove(span: CachedSpan) -> int:
+        spans.append(span)
+        freed = 0 if span.cache is None else span.cache.remove(span)
+        if policy is not None:
+            policy.removed(span)
+        return freed
+
+    return remove

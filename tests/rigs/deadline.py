@@ -1,0 +1,14 @@
+"""A deadline for what another thread or process should do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def wait_until(condition: Callable[[], object], what: str = "", seconds: float = 60, *, every: float = 0.005) -> None:
+    """Return when the condition holds; fail naming `what` when it does not after so many seconds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"waited {seconds} s in vain: {what}"
+        time.sleep(every)

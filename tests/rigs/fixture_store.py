@@ -1,0 +1,308 @@
+"""The stores of `tests/fixtures/store`: copied out of their archive, served, and told in words that JSON can hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from deltalake import DeltaTable
+
+from pyspark_ledger.connector.bucket_source import BucketSource
+from pyspark_ledger.connector.data_source import LedgerSource
+from pyspark_ledger.ledger.api.cursor import Cursor
+from pyspark_ledger.ledger.api.ledger import Ledger
+from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
+from pyspark_ledger.ledger.api.store import LedgerStore, open_read_only
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.message.entry import is_marker, parse_entry
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
+from pyspark_ledger.ledger.positions.position_info import decode_info
+from pyspark_ledger.ledger.positions.position_set import PositionSet
+from pyspark_ledger.ledger.protocol.actions import Empty, GetSchema
+from pyspark_ledger.ledger.protocol.cursors import AskDelivery, AskHoles
+from pyspark_ledger.ledger.protocol.ledgers import AskSequence
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.segment.reader import iter_frames
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURE = ROOT / "tests" / "fixtures" / "store"
+ARCHIVE, EXPECTED = FIXTURE / "stores.tar.xz", FIXTURE / "expected.json"
+# Records name their bucket so: a broker finds it in the folder that it was started in, wherever a copy is.
+BUCKET = "/proc/self/cwd/bucket"
+LISTED_MAX = 30  # rows, and lines of a set; of more there are only number and digest
+_START_S = 60
+_SKIP_MAX = 1024  # bytes of a share's set, of which more than digest and length are told
+_UNREAD = {"public/default/persistent/large"}  # thousands of rows, of which the bytes of their entries are compared
+_NAMED = ("name", "incarnation", "start", "end", "entries", "size_bytes", "rows", "schema_version", "terminated")
+_COUNTED = (
+    "next_position", "backlog_entries", "backlog_rows", "backlog_bytes", "replay_floor", "acknowledged_ranges",
+    "acknowledged_entries", "partial_entries", "properties",
+)  # fmt: skip
+
+
+def unpacked(folder: Path) -> Path:
+    """A copy of all that the archive holds: `closed`, `killed`, `bucket`, `table` and the key of encrypted messages."""
+    with tarfile.open(ARCHIVE) as archive:
+        for member in archive.getmembers():
+            member.mtime = time.time()  # as after any copy: staged parts go by their age
+            archive.extract(member, folder, filter="tar")
+    return folder
+
+
+def expected() -> dict[str, Any]:
+    """The answers that the maker of the stores wrote down."""
+    told: dict[str, Any] = json.loads(EXPECTED.read_text(encoding="utf-8"))
+    return told
+
+
+@contextmanager
+def served(folder: Path, name: str, *arguments: str) -> Iterator[tuple[LedgerStore, subprocess.Popen[bytes]]]:
+    """The store `folder/name` by a broker of its own, whose sockets are nobody else's: copies share the store's id."""
+    path = folder / name
+    command = [
+        sys.executable,
+        "-m",
+        "pyspark_ledger.ledger.broker.main",
+        "--store",
+        str(path),
+        "--idle",
+        "120",
+        *arguments,
+    ]
+    before = BrokerRecord.read(path)
+    with tempfile.TemporaryDirectory(prefix="ledger-run-") as run, (folder / f"{name}.log").open("ab") as log:
+        environment = {**os.environ, "XDG_RUNTIME_DIR": run}
+        broker = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+        try:
+            yield LedgerStore(_answering(path, before, broker, folder / f"{name}.log")), broker
+        finally:
+            broker.kill()
+            broker.wait()
+
+
+def leave(api: LedgerStore, broker: subprocess.Popen[bytes]) -> None:
+    """Close the store as a broker does that is told to."""
+    api.client.call("shutdown", Empty())
+    assert broker.wait(60) == 0
+
+
+def _answering(path: Path, before: BrokerRecord | None, broker: subprocess.Popen[bytes], log: Path) -> Client:
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until and broker.poll() is None:
+        record = BrokerRecord.read(path)
+        if record is not None and record != before:
+            client = Client(record.address, record.store_id)
+            client.hello()
+            return client
+        time.sleep(0.01)
+    raise AssertionError(f"no broker of {path}: {log.read_text(encoding='utf-8')[-2000:]}")
+
+
+def ledgers(api: LedgerStore) -> dict[str, Ledger]:
+    """All logs of a store: ledgers, and the partitions of those that have some."""
+    found: dict[str, Ledger] = {}
+    for name in api.names():
+        ledger = api.ledger(name)
+        parts = [one.name for one in ledger.describe().partitions] if isinstance(ledger, PartitionedLedger) else [name]
+        found |= {part: Ledger(api.client, part) for part in parts}
+    return found
+
+
+def told_logs(api: LedgerStore, *, stamped: bool = False) -> dict[str, Any]:
+    """Each log: what it is, the bytes of its entries, its schemas and its cursors.
+
+    Not `stamped`: without what a broker adds, which for a manifest that is rolled forward is of the time of that.
+    """
+    return {name: _told_log(api, ledger, stamped=stamped) for name, ledger in ledgers(api).items()}
+
+
+def _told_log(api: LedgerStore, ledger: Ledger, *, stamped: bool) -> dict[str, Any]:
+    described = ledger.describe()
+    schemas = [
+        api.client.call("schema.get", GetSchema(ledger.name, version)).arrow_schema
+        for version in range(described.schema_version + 1)
+    ]
+    return _plain(
+        {
+            **{name: getattr(described, name) for name in _NAMED},
+            "properties": {name: text for name, text in described.properties.items() if not name.startswith("ledger.")},
+            "segments": [(one.ledger_id, one.entries, one.rows) for one in described.segments if one.entries],
+            "bytes": _answered(lambda: _digests(api, ledger.name, stamped=stamped)),
+            "schemas": [hashlib.sha256(schema).hexdigest() for schema in schemas],
+            "cursors": {name: _told_cursor(ledger, name) for name in sorted(described.cursors)},
+        }
+    )
+
+
+def _digests(api: LedgerStore, name: str, *, stamped: bool) -> dict[str, str]:
+    """A digest of all entries of each ledger, as they stand there; not `stamped`: of metadata and payloads alone."""
+    found: dict[int, Any] = {}
+    for block in api.client.read_blocks(ReadRequest(name, PositionRange(EARLIEST, LATEST))):
+        for number, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
+            digest = found.setdefault(block.ledger_id, hashlib.sha256())
+            digest.update(f"{number} ".encode())
+            if stamped:
+                digest.update(frame)
+                continue
+            entry = parse_entry(frame, name)
+            if not is_marker(entry.metadata):
+                digest.update(entry.metadata.SerializeToString(deterministic=True) + entry.payload)
+    return {str(ledger_id): digest.hexdigest() for ledger_id, digest in sorted(found.items())}
+
+
+def _told_cursor(ledger: Ledger, name: str) -> dict[str, Any]:
+    cursor = Cursor(ledger, name)
+    state = cursor.state()
+    holes = ledger.client.call(
+        "cursor.holes", AskHoles(ledger.name, name, PositionRange(EARLIEST, LATEST), whole=True)
+    ).info
+    info = decode_info(holes, f"cursor {name}")
+    return {
+        **{one: getattr(state, one) for one in _COUNTED},
+        "mark_delete": info.mark_delete,
+        "acknowledged": short(told_set(info.acknowledged)),
+    }
+
+
+def told_set(positions: PositionSet) -> list[list[int]]:
+    """Runs of whole entries as `[ledger, first, end]`, and what is left of others: `[ledger, entry, -1, words…]`."""
+    runs = [
+        [one.ledger_id, int(first), int(end)]
+        for one in positions.runs()
+        for first, end in zip(one.starts, one.ends, strict=True)
+    ]
+    left = [
+        [ledger_id, int(entry), -1, *rows.words[rows.starts[at] : rows.starts[at + 1]].tolist()]
+        for ledger_id in positions.ledgers()
+        for rows in [positions.rows(ledger_id)]
+        for at, entry in enumerate(rows.entries)
+    ]
+    return runs + left
+
+
+def told_deliveries(api: LedgerStore, ledger: str, cursor: str) -> dict[str, Any]:
+    """The newest record of a cursor's batches, and the dead letters that are to be buried."""
+    newest = api.client.call("delivery.get", AskDelivery(ledger, cursor, 0)).record
+    ask = {"newest": newest, "dead letters": -1}
+    return {
+        name: _answered(lambda number=number: _told_delivery(api, ledger, cursor, number))
+        for name, number in ask.items()
+    }
+
+
+def _told_delivery(api: LedgerStore, ledger: str, cursor: str, number: int) -> dict[str, Any]:
+    found = api.client.call("delivery.get", AskDelivery(ledger, cursor, number))
+    shares = [[one.count, one.range, one.at_ms, _told_skip(one.skip)] for one in found.shares]
+    return {"record": found.record, "position": found.position, "shares": shares}
+
+
+def _told_skip(skip: bytes) -> Any:
+    if len(skip) > _SKIP_MAX:
+        return {"bytes": len(skip), "sha256": hashlib.sha256(skip).hexdigest()}
+    return told_set(decode_info(skip, "a share").acknowledged) if skip else []
+
+
+def told_sequences(api: LedgerStore, ledger: str, producers: Iterable[str]) -> dict[str, int]:
+    """The last sequence id of each producer."""
+    return {one: api.client.call("producer.last", AskSequence(ledger, one)).sequence_id for one in producers}
+
+
+def told_rows(**options: str) -> Any:
+    """The rows of a bounded read, as Spark would plan and run it, in the order of the log."""
+
+    def read() -> Any:
+        given = {"includeMetadata": "true", **options}
+        source = BucketSource(given) if "offload" in options else LedgerSource(given, "0.1.0")
+        reader = source.batch_reader(source.schema())
+        rows = [
+            _plain(row)
+            for part in reader.partitions() or []
+            for batch in reader.read(part)
+            for row in batch.to_pylist(maps_as_pydicts="strict")
+        ]
+        return short(sorted(rows, key=_place))
+
+    return _answered(read)
+
+
+def short(rows: list[Any]) -> Any:
+    """Rows, or, of many, how many they are and their digest."""
+    if len(rows) <= LISTED_MAX:
+        return rows
+    text = "\n".join(json.dumps(_plain(row), sort_keys=True) for row in rows)
+    return {"count": len(rows), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _answered(ask: Callable[[], Any]) -> Any:
+    """An answer, or the code of the error that was raised instead."""
+    try:
+        return ask()
+    except LedgerError as error:
+        return f"error: {error.code}"
+
+
+def _plain(value: Any) -> Any:
+    """The same in what JSON has; bytes in base64."""
+    return json.loads(msgspec.json.encode(value, enc_hook=repr, order="sorted"))
+
+
+def told_live(api: LedgerStore, folder: Path) -> dict[str, Any]:
+    """All that a broker tells of a store."""
+    path = api.client.hello().store_path
+    names = list(ledgers(api))
+    policies = {name: api.ledger(name).policy() for name in api.names()}
+    changed = {one.name: one.value for one in api.client.call("settings", Empty()).settings if one.changed}
+    return _plain(
+        {
+            "names": api.names(),
+            "logs": told_logs(api),
+            "rows": {name: told_rows(path=name, store=path) for name in names if name not in _UNREAD},
+            "policies": {name: [policy.stated, policy.inherited] for name, policy in policies.items()},
+            "settings": changed,
+            "deliveries": {name: told_deliveries(api, name, "s") for name in ("delivered", "large")},
+            "sequences": told_sequences(api, "once", ("first", "second", "third")),
+            "history": told_rows(path="published", store=path, history=str(folder / "table")),
+        }
+    )
+
+
+def told_read_only(store: Path) -> dict[str, Any]:
+    """All that is told of a store without a broker."""
+    api = open_read_only(store)
+    logs = told_logs(api, stamped=True)
+    rows = {
+        name: _answered(lambda ledger=ledger: short(ledger.read().to_pylist()))
+        for name, ledger in ledgers(api).items()
+        if name not in _UNREAD
+    }
+    return _plain({"names": api.names(), "logs": logs, "rows": rows})
+
+
+def told_bucket(folder: Path) -> dict[str, Any]:
+    """The rows of all ledgers that are in the bucket, from its objects alone."""
+    where = {"offload": str(folder / "bucket")}
+    given = {"both": {}, "archive": {}, "secret": {"cryptoKeys": f"file:{folder / 'secret.pem'}"}}
+    return {name: told_rows(path=name, **where, **more) for name, more in given.items()}
+
+
+def told_table(folder: Path) -> Any:
+    """The rows of the published table, by a reader of Delta."""
+    rows = DeltaTable(str(folder / "table")).to_pyarrow_table().to_pylist()
+    return _plain(sorted(rows, key=_place))
+
+
+def _place(row: dict[str, Any]) -> list[int]:
+    return [row["__position"][name] for name in ("ledgerId", "entryId", "batchIndex")]

@@ -1,0 +1,149 @@
+"""A small store with every kind of file, and what it answers; shared by the tests that damage it.
+
+The store is left as a SIGKILL leaves it: with a write-ahead log, an open segment and a cursor's own ledger. Its objects
+lie in a directory beside it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from pyspark_ledger.ledger.message.entry import is_marker
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, GetSchema, RegisterSchema
+from pyspark_ledger.ledger.protocol.commits import CommitRun, StagedPart
+from pyspark_ledger.ledger.protocol.cursors import AskHoles, NameCursor, NextDelivery, OpenCursor
+from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from pyspark_ledger.ledger.transport.part_file import PartFile
+from pyspark_ledger.offload.offloader import LedgerCopies
+from pyspark_ledger.offload.storage.s3_options import S3Options
+from tests.rigs.entry import entry, parsed
+
+NOW = 1_700_000_000_000
+BLOCK = 512
+SETTINGS = Settings.of({"managedLedgerOffloadDeletionLagMs": 3_600_000})
+
+
+class _Choice(OffloaderChoice):
+    def __init__(self, copies: LedgerCopies) -> None:
+        super().__init__(lambda _: copies, SETTINGS)
+
+    def has_target(self) -> bool:
+        return True
+
+
+@contextmanager
+def opened(home: Path, now: int = NOW, *, create: bool = False) -> Iterator[Store]:
+    """The store of a home as a broker opens it; `home` holds `store` and `bucket`."""
+    copies = LedgerCopies(str(home / "bucket"), S3Options(), window_bytes=1024, cache_bytes=8192)
+    try:
+        store = Store.open(
+            home / "store",
+            settings=SETTINGS,
+            clock=lambda: now,
+            create=create,
+            take_over=not create,
+            offloader=_Choice(copies),
+        )
+        try:
+            yield store
+        finally:
+            store.close()
+    finally:
+        copies.close()
+
+
+def make(home: Path, left: Path) -> StagedPart:
+    """A store in `home`, and in `left` the files that it had while it was in use; a part that was staged in it."""
+    with opened(home, create=True) as store:
+        _fill(store)
+    with opened(home, NOW + 4_000_000) as store:
+        store.upkeep.round()  # the local copy of what is offloaded goes
+    with opened(home, NOW + 4_000_000) as store:
+        part = _use(store)
+        BrokerRecord("grpc+unix:///nowhere", 1, store.epoch, store.store_id).write(store.path)
+        # Not SQLite's shared memory, which each opening makes anew, and no lock that nobody holds.
+        shutil.copytree(home, left, ignore=shutil.ignore_patterns("*-shm", "lock"))
+    return part
+
+
+def _fill(store: Store) -> None:
+    for name, deduplication in (("log", False), ("once", True)):
+        store.create_ledger(
+            CreateLedger(name, block_bytes=BLOCK, max_entries_per_ledger=3, deduplication=deduplication)
+        )
+    for number in range(7):
+        _append(store, "log", number)
+        _append(store, "once", number)
+    store.register_schema(RegisterSchema("log", b"a schema"))
+    store.policies.change(ChangePolicy("log", values={"retentionTimeInMinutes": -1}))
+    store.offloads.offload(OffloadPrefix("log", Position(2, 0)))
+    store.offloads.round()
+
+
+def _use(store: Store) -> StagedPart:
+    _append(store, "log", 7)
+    for cursor in ("own", "inline"):
+        store.cursors.open(OpenCursor("log", cursor, EARLIEST))
+    snapshot = store.ledger("log").snapshot
+    first, last = snapshot.segments[0].ledger_id, snapshot.segments[-1].ledger_id
+    store.cursors.acknowledge("log", "own", [acknowledge_batch(*np.array([[first, last], [1, 0], [-1, -1]]))])
+    store.deliveries.next(NextDelivery("log", "own", 0, Position(first, 0), snapshot.end, explicit=False))
+    store.commit(CommitRun("once", "query", 1, 7, 1, [_staged(store, 1)]))
+    part = _staged(store, 2)
+    _append(store, "once", 8)
+    return part
+
+
+def _staged(store: Store, batch: int) -> StagedPart:
+    place = store.open_part("query", batch)
+    with PartFile(place) as part:
+        for number in range(2):
+            part.write([entry(b"staged %d" % number, run=batch, producer_name="task", sequence_id=number)], 1)
+        return part.close()
+
+
+def _append(store: Store, name: str, number: int) -> None:
+    store.ledger(name).append([entry(b"payload %d" % number * 4, sequence_id=number)]).result()
+
+
+def answers(home: Path, staged: StagedPart) -> dict[str, object]:
+    """All that the store answers, every byte of an entry checked, after what was staged is committed."""
+    found: dict[str, object] = {}
+    with opened(home, NOW + 4_000_000) as store:
+        store.commit(CommitRun("once", "query", 2, 7, 2, [staged]))
+        for name in store.names():
+            log = store.ledger(name)
+            described = store.describe(name)
+            found[f"{name} described"] = (described.start, described.end, described.rows, described.properties)
+            found[f"{name} segments"] = [
+                (part.ledger_id, part.entries, part.rows, part.size_bytes) for part in described.segments
+            ]
+            found[f"{name} entries"] = list(_entries(store, name))
+            found[f"{name} schema"] = store.get_schema(GetSchema(name)).arrow_schema
+            found[f"{name} policy"] = store.policies.change(ChangePolicy(name)).effective
+            found[f"{name} committed"] = log.committed_batch("query")
+            for cursor in described.cursors:
+                state = store.cursors.describe(NameCursor(name, cursor))
+                everything = PositionRange(described.start, described.end)
+                holes = store.cursors.holes(AskHoles(name, cursor, everything, whole=True)).info
+                found[f"{name} {cursor}"] = (msgspec.structs.replace(state, cursor_ledger=0), holes)
+                found[f"{name} {cursor} delivered"] = store.deliveries._records.newest(log.name, cursor)
+    return found
+
+
+def _entries(store: Store, name: str) -> Iterator[tuple[str, bytes]]:
+    for block in store.ledger(name).blocks(PositionRange(EARLIEST, LATEST), 300):
+        for position, found in parsed(block):
+            yield position, (b"marker" if is_marker(found.metadata) else b"") + bytes(found.payload)

@@ -1,0 +1,95 @@
+"""Shared by the tests of a log's life: a store whose clock is moved by hand, and tiny ledgers in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.message.entry import is_marker
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.cursors import CursorState, MarkDelete, NameCursor, OpenCursor
+from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
+from tests.rigs.entry import entry, parsed
+
+BLOCK = 512
+NOW = 1_700_000_000_000
+MINUTE = 60_000
+
+
+class LogRig:
+    """A store and its clock, `now` in ms. Nothing here runs by a timer: rounds are made by hand."""
+
+    def __init__(self, path: Path, **settings: int) -> None:
+        self.path = path
+        self.now = NOW
+        self.settings = Settings.of(settings)
+        self.store = self._open()
+
+    def _open(self, *, take_over: bool = False) -> Store:
+        return Store.open(self.path, settings=self.settings, clock=lambda: self.now, create=True, take_over=take_over)
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = self._open()
+
+    def crash(self) -> Store:
+        """The store as another broker opens it after this one died; the dead one is answered."""
+        dead, self.store = self.store, self._open(take_over=True)
+        return dead
+
+    def log(self, name: str = "log", entries: int = 3) -> ManagedLedger:
+        request = CreateLedger(name, exist_ok=True, block_bytes=BLOCK, max_entries_per_ledger=entries)
+        return self.store.create_ledger(request)
+
+    def append(self, *payloads: bytes, name: str = "log", entries: int = 3) -> list[Position]:
+        """Entries one by one, so that a ledger is full after exactly so many."""
+        log = self.log(name, entries)
+        return [log.append([entry(payload)]).result() for payload in payloads]
+
+    def policy(self, scope: str = "log", *, namespace: bool = False, **values: int) -> dict[str, int]:
+        return self.store.policies.change(ChangePolicy(scope, namespace, values)).effective
+
+    def retain(self, minutes: int, mb: int, scope: str = "log", *, namespace: bool = False) -> None:
+        self.policy(scope, namespace=namespace, retentionTimeInMinutes=minutes, retentionSizeInMB=mb)
+
+    def cursor(self, name: str, start: Position = EARLIEST, log: str = "log") -> CursorState:
+        return self.store.cursors.open(OpenCursor(log, name, start))
+
+    def acknowledge(self, name: str, to: Position, floor: Position | None = None, log: str = "log") -> None:
+        self.store.cursors.mark_delete(MarkDelete(log, name, to, floor))
+
+    def left_of(self, name: str, log: str = "log") -> CursorState:
+        return self.store.cursors.describe(NameCursor(log, name))
+
+    def ids(self, name: str = "log") -> list[int]:
+        return [part.ledger_id for part in self.store.ledger(name).snapshot.segments]
+
+    def files(self) -> set[str]:
+        return {path.name for path in (self.path / "ledgers").iterdir()}
+
+    def contents(self, name: str = "log", start: Position = EARLIEST, end: Position = LATEST) -> list[bytes]:
+        return contents(self.store.ledger(name), start, end)
+
+
+def open_files() -> int:
+    """How many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def rig(store_path: Path) -> Iterator[LogRig]:
+    rig = LogRig(store_path)
+    yield rig
+    rig.store.close()
+
+
+def contents(log: ManagedLedger, start: Position = EARLIEST, end: Position = LATEST) -> list[bytes]:
+    """The payloads that a reader gets, every byte checked; markers are left out."""
+    entries = (entry for block in log.blocks(PositionRange(start, end), 300) for _, entry in parsed(block))
+    return [bytes(entry.payload) for entry in entries if not is_marker(entry.metadata)]

@@ -1,0 +1,170 @@
+"""Shared by the tests of offloading: a store with tiny ledgers that offloads to a directory or a bucket, by hand."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark_ledger.ledger.errors import LedgerError, Unavailable
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
+from pyspark_ledger.ledger.metadata.unwanted_objects import attempts_of
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.cursors import OpenCursor
+from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix, OffloadStatus
+from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.store import Store
+from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
+from pyspark_ledger.ledger.tiering.offloader import UNTOLD, LocalLedger, Told
+from pyspark_ledger.offload.offloader import LedgerCopies
+from pyspark_ledger.offload.storage.object_store import ObjectStore
+from pyspark_ledger.offload.storage.s3_options import S3Options
+from tests.rigs.entry import entry
+from tests.rigs.log import contents
+
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+BLOCK = 512
+
+
+class _Choice(OffloaderChoice):
+    """Whatever offloader the rig has at the moment."""
+
+    def __init__(self, rig: OffloadRig) -> None:
+        super().__init__(lambda _: rig.offloader, rig.settings)
+        self._rig = rig
+
+    def __call__(self) -> Any:
+        return self._rig.offloader
+
+    def has_target(self) -> bool:
+        return True
+
+
+class OffloadRig:
+    """A store and its clock, `now` in ms; `copies` is its offloader. Nothing here runs by a timer."""
+
+    def __init__(self, path: Path, address: str, options: S3Options | None = None, **rest: Any) -> None:
+        self.path = path
+        self.address = address
+        self.now = NOW
+        self.options = options or S3Options()
+        self.settings = Settings.of({name: value for name, value in rest.items() if name[:1] in "mdr"})
+        made = {name: value for name, value in rest.items() if name[:1] not in "mdr"}
+        self.copies = LedgerCopies(address, self.options, **{"window_bytes": 1024, "cache_bytes": 8192, **made})
+        self.offloader: Any = self.copies
+        self.store = self._open()
+
+    def _open(self, *, take_over: bool = False) -> Store:
+        return Store.open(
+            self.path,
+            settings=self.settings,
+            clock=lambda: self.now,
+            create=True,
+            take_over=take_over,
+            offloader=_Choice(self),
+        )
+
+    @property
+    def objects(self) -> ObjectStore:
+        return self.copies.store
+
+    def policy(self, **values: int) -> dict[str, int]:
+        return self.store.policies.change(ChangePolicy("log", values=values)).effective
+
+    def upkeep(self) -> None:
+        """One round of what the broker does by itself."""
+        self.store.upkeep.round()
+        self.store.offloads.round()
+
+    def crash(self) -> None:
+        """Go on as another broker, after this one died."""
+        self.store = self._open(take_over=True)
+
+    def log(self, name: str = "log", entries: int = 3) -> ManagedLedger:
+        request = CreateLedger(name, exist_ok=True, block_bytes=BLOCK, max_entries_per_ledger=entries)
+        return self.store.create_ledger(request)
+
+    def append(self, *payloads: bytes, name: str = "log", entries: int = 3) -> list[Position]:
+        """Entries one by one, so that a ledger is full after exactly so many."""
+        log = self.log(name, entries)
+        return [log.append([entry(payload)]).result() for payload in payloads]
+
+    def fill(self, ledgers: int, entries: int = 3, *, size: int = 100, name: str = "log") -> list[bytes]:
+        """Entries for so many whole ledgers and one more."""
+        payloads = [bytes([number % 251]) * size for number in range(ledgers * entries + 1)]
+        self.append(*payloads, name=name, entries=entries)
+        return payloads
+
+    def offload(self, until: Position | None = None, name: str = "log") -> OffloadStatus:
+        """Offload here and now; the status then."""
+        self.store.offloads.offload(OffloadPrefix(name, until))
+        self.store.offloads.round()
+        return self.store.offloads.status(name)
+
+    def attempts(self, name: str = "log") -> dict[int, OffloadAttempt]:
+        """What the record says, by ledger id."""
+        canonical = self.store.ledger(name).name
+        return dict(attempts_of(self.store._metadata.ledger(canonical).info))
+
+    def complete(self, name: str = "log") -> list[int]:
+        return [ledger_id for ledger_id, attempt in self.attempts(name).items() if attempt.complete]
+
+    def ids(self, name: str = "log") -> list[int]:
+        return [part.ledger_id for part in self.store.ledger(name).snapshot.segments]
+
+    def cursor_at(self, position: Position, name: str = "log") -> None:
+        """A durable cursor that still needs everything from a position on."""
+        self.store.cursors.open(OpenCursor(name, "reader", position))
+
+    def stored(self) -> list[str]:
+        return [found.key for found in self.objects.objects()]
+
+    def local(self) -> set[int]:
+        """The ids of the ledgers whose data are in the store's directory."""
+        return {int(path.stem) for path in (self.path / "ledgers").glob("*.ledger")}
+
+    def contents(self, name: str = "log", start: Position = EARLIEST, end: Position = LATEST) -> list[bytes]:
+        """The payloads that a reader gets, every byte checked."""
+        return contents(self.store.ledger(name), start, end)
+
+    def close(self) -> None:
+        self.store.close()
+        self.copies.close()
+
+
+class Failing:
+    """An offloader that fails for some ledgers, and else is the real one."""
+
+    def __init__(self, rig: OffloadRig, *ledgers: int, error: type[LedgerError] = Unavailable) -> None:
+        self.real, self.ledgers, self.error = rig.copies, ledgers, error
+        self.before: Callable[[int], object] = lambda _: None
+        self.attempts: list[uuid.UUID] = []
+        self.deleted: list[uuid.UUID] = []
+        self.driver = rig.copies.driver
+        rig.offloader = self
+
+    def offload(
+        self, ledger: LocalLedger, attempt: uuid.UUID, extra_metadata: Mapping[str, str], told: Told = UNTOLD
+    ) -> None:
+        self.attempts.append(attempt)
+        self.before(ledger.ledger_id)
+        if ledger.ledger_id in self.ledgers:
+            raise self.error(f"ledger {ledger.ledger_id} cannot be copied today")
+        self.real.offload(ledger, attempt, extra_metadata, told)
+
+    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> object:
+        return self.real.read_offloaded(ledger_id, attempt, driver)
+
+    def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
+        self.deleted.append(attempt)
+        self.real.delete_offloaded(ledger_id, attempt, driver)
+
+    def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
+        return self.real.delete_orphans(store_id, kept)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,100 @@
+"""Shared by the tests that kill: a seeded die whose seed is printed, and a store whose broker comes back by itself."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.client.connect import connect_store
+from pyspark_ledger.ledger.message.entry import is_marker
+from pyspark_ledger.ledger.position import EARLIEST, PositionRange
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from tests.rigs.entry import entry, parsed
+
+
+@pytest.fixture
+def dice(request: pytest.FixtureRequest) -> random.Random:
+    """LEDGER_FAULT_SEED repeats a run; the seed is printed with the failure."""
+    seed = int(os.environ.get("LEDGER_FAULT_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"LEDGER_FAULT_SEED={seed}")  # noqa: T201 — pytest shows it when the test fails
+    return random.Random(seed)
+
+
+class Victim:
+    """A store with an embedded, supervised broker that a test may kill at any moment."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+
+    def client(self, **options: int) -> Client:
+        return connect_store(self.store, create=True, **options)
+
+    def broker(self) -> int:
+        record = BrokerRecord.read(self.store)
+        return 0 if record is None else record.pid
+
+    def processes(self) -> list[int]:
+        """Supervisors first, then brokers, of this store."""
+        mine, found = str(self.store).encode(), []
+        for folder in Path("/proc").iterdir():
+            with suppress(OSError, ValueError):
+                command = (folder / "cmdline").read_bytes().split(b"\0")
+                if mine in command and b"--store" in command:
+                    found.append((b"pyspark_ledger.ledger.broker.supervisor" not in command, int(folder.name)))
+        return [pid for _, pid in sorted(found)]
+
+    def kill(self, pid: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_broker(self) -> None:
+        """The broker that serves now, if there is one; its supervisor brings it back."""
+        for pid in self.processes():
+            with suppress(OSError):
+                if b"pyspark_ledger.ledger.broker.supervisor" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    self.kill(pid)
+
+    def kill_all(self) -> None:
+        for pid in self.processes():
+            self.kill(pid)
+
+    def close(self) -> None:
+        while self.processes():
+            self.kill_all()
+
+
+@pytest.fixture
+def victim(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Victim]:
+    run_directory = Path(tempfile.mkdtemp(prefix="ledger-run-"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(run_directory))
+    victim = Victim(store_path)
+    yield victim
+    victim.close()
+    shutil.rmtree(run_directory)
+
+
+@pytest.fixture
+def make_entry() -> Callable[..., bytes]:
+    return entry
+
+
+@pytest.fixture
+def read_log() -> Callable[[Client, str], list[bytes]]:
+    """The payloads of a ledger in order, markers left out, every byte checked."""
+
+    def read(client: Client, ledger: str) -> list[bytes]:
+        blocks = client.read_blocks(ReadRequest(ledger, PositionRange(EARLIEST, client.end(ledger).end)))
+        entries = (entry for block in blocks for _, entry in parsed(block))
+        return [bytes(entry.payload) for entry in entries if not is_marker(entry.metadata)]
+
+    return read

@@ -1,0 +1,59 @@
+"""Goal: with de-duplication, messages sent again after the broker was killed are there once, none lost, in order.
+
+Method: SIGKILL the broker again and again while a producer sends; each time make it anew, send what is not
+acknowledged.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from pyspark_ledger.ledger.api.store import LedgerStore
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.message.batch_decoder import decode_messages
+from pyspark_ledger.ledger.position import EARLIEST, PositionRange
+from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from tests.rigs.entry import parsed
+
+pytestmark = pytest.mark.fault
+
+KILLS, MESSAGES = 12, 3000
+
+
+def numbers(client: Client, ledger: str) -> list[int]:
+    found = []
+    request = ReadRequest(ledger, PositionRange(EARLIEST, client.end(ledger).end))
+    for block in client.read_blocks(request):
+        for position, entry in parsed(block):
+            found += [int(bytes(m.value or b"")) for m in decode_messages(entry, position)]
+    return found
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_messages_sent_again_are_there_once(victim: Callable[..., object], dice: random.Random, batched: bool) -> None:
+    client = victim.client(deadline_ms=60_000)  # type: ignore[attr-defined]  # a fixture of this folder
+    log = LedgerStore(client).create("log", deduplication=True)
+    kill_at = sorted(dice.sample(range(1, MESSAGES), KILLS))
+    acknowledged = 0
+    delay = 1 if batched else 0
+    while acknowledged < MESSAGES:
+        producer = log.producer("p", batching_max_messages=7, batching_max_publish_delay_ms=delay)
+        assert producer.last_sequence_id >= acknowledged - 1, "an acknowledged message is known"
+        first = producer.last_sequence_id + 1 if batched else acknowledged
+        sent = []
+        with suppress(LedgerError):
+            for number in range(first, MESSAGES):
+                if kill_at and number == kill_at[0]:
+                    kill_at.pop(0)
+                    victim.kill_broker()  # type: ignore[attr-defined]  # see above
+                sent.append(producer.send(str(number).encode(), sequence_id=number))
+        with suppress(LedgerError):
+            producer.close()
+        acknowledged = first + next((i for i, one in enumerate(sent) if one.exception(60) is not None), len(sent))
+    assert not kill_at
+    assert numbers(client, "log") == list(range(MESSAGES))

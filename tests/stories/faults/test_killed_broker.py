@@ -1,0 +1,316 @@
+"""Goal: nothing acknowledged is lost, nothing doubled, order kept, when the broker is killed at any moment. Method:
+several producers and a committer at work on a real broker; SIGKILL at random; read everything back.
+
+Rounds: LEDGER_FAULT_ROUNDS, 50 by default, shared by the four cases of appends and commits. A round kills once: every
+other one waits until the broker works again, the rest may meet it while it starts. That kills did meet work is counted
+and asserted. The seed is printed when a test fails.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.errors import Fenced, LedgerError, Unavailable
+from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun, StagedPart
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from tests.rigs.deadline import wait_until
+
+pytestmark = pytest.mark.fault
+
+ROUNDS = int(os.environ.get("LEDGER_FAULT_ROUNDS") or 50)
+ROUNDS_OF_A_CASE = -(-ROUNDS // 4)
+PRODUCERS = 3
+MakeEntry = Callable[..., bytes]
+ReadLog = Callable[[Client, str], list[bytes]]
+
+
+class Writer(threading.Thread):
+    """Appends numbered entries through one producer after another, for as long as it may.
+
+    An entry whose outcome is unknown is never sent again, so that each may be in the log once or not at all.
+    """
+
+    def __init__(self, client: Client, number: int, make_entry: MakeEntry, sizes: list[int]) -> None:
+        super().__init__(name=f"writer {number}")
+        self.number = number
+        self.acknowledged: list[int] = []
+        self.next = 0
+        self.answered = 0
+        self.failure: BaseException | None = None
+        self.stop = threading.Event()
+        self._client, self._make_entry, self._sizes = client, make_entry, sizes
+
+    def run(self) -> None:
+        try:
+            while not self.stop.is_set():
+                self._one_stream()
+        except BaseException as error:  # noqa: BLE001 — the test raises it
+            self.failure = error
+
+    def payload(self, sequence: int) -> bytes:
+        head = b"%d/%d/" % (self.number, sequence)
+        return head + b"\xa5" * (self._sizes[sequence % len(self._sizes)] - len(head))
+
+    def _one_stream(self) -> None:
+        flying: list[Future[Position]] = []
+        try:
+            producer = self._client.producer("log")
+            while not self.stop.is_set() and len(flying) < 2000:
+                flying.append(producer.append(self._make_entry(self.payload(self.next))))
+                flying[-1].add_done_callback(partial(self._count, self.next))
+                self.next += 1
+            producer.close()
+        except (Unavailable, Fenced):
+            pass  # killed or taken over: what was not acknowledged may be in the log or not
+        wait(flying, 60)
+        assert all(future.done() for future in flying), "a future is never told"
+
+    def _count(self, sequence: int, future: Future[Position]) -> None:
+        self.answered += 1
+        if future.exception() is None:
+            self.acknowledged.append(sequence)
+
+
+def check(log: list[bytes], writers: list[Writer]) -> None:
+    for writer in writers:
+        mine = [payload for payload in log if payload.startswith(b"%d/" % writer.number)]
+        sequences = [int(payload.split(b"/", 2)[1]) for payload in mine]
+        assert sequences == sorted(set(sequences)), f"writer {writer.number}: doubled or out of order"
+        lost = set(writer.acknowledged) - set(sequences)
+        assert not lost, f"writer {writer.number}: {len(lost)} acknowledged entries lost, the first {min(lost)}"
+        assert all(payload == writer.payload(number) for payload, number in zip(mine, sequences, strict=True))
+    assert len(log) == sum(b"/" in payload[:8] for payload in log)
+
+
+def pause(dice: random.Random, least: float, most: float) -> None:
+    time.sleep(dice.uniform(least, most))
+
+
+def finish(writers: list[Writer]) -> None:
+    for writer in writers:
+        writer.stop.set()
+    for writer in writers:
+        writer.join(120)
+        assert not writer.is_alive(), f"{writer.name} hangs"
+        if writer.failure is not None:
+            raise writer.failure
+
+
+@pytest.mark.parametrize("sizes", [[100, 300, 1000], [1_000_000, 64, 2_500_000]], ids=["small", "large"])
+def test_appends_survive_a_broker_that_is_killed_again_and_again(
+    victim: Any, dice: random.Random, make_entry: MakeEntry, read_log: ReadLog, sizes: list[int]
+) -> None:
+    client = victim.client()
+    client.create(CreateLedger("log", block_bytes=5 * 1024 * 1024, max_entries_per_ledger=5_000))
+    writers = [Writer(client, number, make_entry, sizes) for number in range(PRODUCERS)]
+    for writer in writers:
+        writer.start()
+    before, met = 0, 0
+
+    def acknowledged() -> int:
+        return sum(len(writer.acknowledged) for writer in writers)
+
+    for number in range(ROUNDS_OF_A_CASE):
+        if number % 2:
+            wait_until(lambda: acknowledged() > before, "the broker works again")  # noqa: B023 — asked at once
+        pause(dice, 0.0, 0.5)
+        killed, in_flight = victim.broker(), sum(writer.next - writer.answered for writer in writers)
+        # What was sent to the broker before counts only if this one has answered anything.
+        met += in_flight > 0 and acknowledged() > before
+        victim.kill_broker()
+        before = acknowledged()
+        wait_until(lambda killed=killed: victim.broker() != killed, "somebody brings the broker back")
+    assert met >= ROUNDS_OF_A_CASE // 3, f"{met} of {ROUNDS_OF_A_CASE} kills met appends in flight"
+    wait_until(lambda: any(writer.acknowledged for writer in writers), "something is acknowledged")
+    finish(writers)
+    check(read_log(client, "log"), writers)
+
+
+class Committer:
+    """Does what Spark does: stages again and commits the same batch until it is told that it is there."""
+
+    def __init__(self, client: Client, make_entry: MakeEntry) -> None:
+        self.batch = 0
+        self.doing = ""
+        self._client, self._make_entry = client, make_entry
+
+    def commit(self, parts: list[list[bytes]]) -> CommittedRun:
+        until = time.monotonic() + 60
+        while True:
+            try:
+                self.doing = "staging"
+                staged = [self._stage(payloads) for payloads in parts]
+                self.doing = "committing"
+                done = self._client.commit(CommitRun("log", "q", self.batch, 7, self.batch + 1, staged))
+            except LedgerError:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            else:
+                self.batch += 1
+                return done
+
+    def _stage(self, payloads: list[bytes]) -> StagedPart:
+        with self._client.stage_part("q", self.batch) as part:
+            for payload in payloads:
+                part.write([self._make_entry(payload, txnid_most_bits=7, txnid_least_bits=self.batch + 1)], 1)
+            return part.close()
+
+
+class Killer(threading.Thread):
+    """Kills the broker again and again; in every fourth round while a commit is on its way."""
+
+    def __init__(self, victim: Any, committer: Committer, dice: random.Random) -> None:
+        super().__init__(name="killer")
+        self.kills = 0
+        self.met: list[str] = []  # what the broker that was killed had not answered, of those that had worked
+        self.over = threading.Event()
+        self._victim, self._committer, self._dice = victim, committer, dice
+
+    def run(self) -> None:
+        try:
+            for number in range(ROUNDS_OF_A_CASE):
+                self._one_kill(works=number % 2 == 1, committing=number % 4 == 3)
+                self.kills += 1
+        finally:
+            self.over.set()
+
+    def _one_kill(self, *, works: bool, committing: bool) -> None:
+        committer, before = self._committer, self._committer.batch
+        if works:
+            wait_until(lambda: committer.batch > before, "batches are committed again")
+        pause(self._dice, 0.05, 0.8)
+        kill = self._victim.kill_broker
+        if committing:
+            kill = partial(self._victim.kill, self._victim.broker())  # at once: a commit takes milliseconds
+            wait_until(lambda: committer.doing == "committing", "a commit", every=0.0002)
+        meets = (committer.batch, committer.doing)
+        kill()
+        if meets == (committer.batch, committer.doing) and committer.batch > before:
+            self.met.append(committer.doing)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_batches_of_a_sink_are_in_the_log_once_each_whole_and_in_order(
+    victim: Any, dice: random.Random, make_entry: MakeEntry, read_log: ReadLog, parts: int
+) -> None:
+    client = victim.client()
+    client.create(CreateLedger("log", block_bytes=5 * 1024 * 1024, max_entries_per_ledger=200))
+    committer = Committer(client, make_entry)
+    killer = Killer(victim, committer, dice)
+    killer.start()
+    sent: list[bytes] = []
+    while not killer.over.is_set():
+        batch = committer.batch
+        payloads = [b"%d.%d.%d" % (batch, part, i) + b"z" * (10 << (i % 12)) for part in range(parts) for i in range(9)]
+        share = len(payloads) // parts
+        done = committer.commit([payloads[i : i + share] for i in range(0, len(payloads), share)])
+        assert done.entries == len(payloads)
+        sent += payloads
+    killer.join()
+    assert killer.kills == ROUNDS_OF_A_CASE
+    assert len(killer.met) >= ROUNDS_OF_A_CASE // 4, f"of {killer.kills} kills {killer.met} met work in flight"
+    assert "committing" in killer.met or ROUNDS_OF_A_CASE < 8
+    assert read_log(client, "log") == sent
+    again = client.commit(CommitRun("log", "q", committer.batch - 1, 7, committer.batch, []))
+    assert again.repeated
+
+
+def test_killed_broker_and_supervisor_are_restarted_by_the_driver_only(
+    victim: Any, dice: random.Random, make_entry: MakeEntry, read_log: ReadLog
+) -> None:
+    from pyspark_ledger.ledger.client.connect import connect_store
+
+    client = victim.client()
+    client.create(CreateLedger("log"))
+    sent = []
+    for number in range(max(1, ROUNDS // 10)):
+        producer = client.producer("log")
+        flying = [(b"%d/%d/" % (number, i), producer.append(make_entry(b"%d/%d/" % (number, i)))) for i in range(200)]
+        pause(dice, 0.0, 0.05)
+        victim.kill_all()
+        sent += [payload for payload, future in flying if future.exception(30) is None]
+        with pytest.raises(LedgerError):
+            producer.append(make_entry(b"late")).result(30)
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as raised:
+            connect_store(victim.store, start=False, deadline_ms=300)
+        assert time.monotonic() - began < 10
+        assert client.address in str(raised.value)
+        assert client.store_id in str(raised.value)
+        client = victim.client()
+    log = read_log(client, "log")
+    assert [payload for payload in log if payload in set(sent)] == sent
+    assert len(log) == len(set(log))
+
+
+def taken_over(store: Path, record: BrokerRecord, log: Path) -> subprocess.Popen[bytes]:
+    """A broker that took the store over. One stopped inside a metadata transaction keeps others out of the file: the
+    taker says so and ends, and the stopped one has to go on for a moment."""
+    command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(store), "--take-over"]
+    until = time.monotonic() + 90
+    while True:
+        with log.open("wb") as output:
+            child = subprocess.Popen(command, stderr=output, stdin=subprocess.DEVNULL)
+        while child.poll() is None and BrokerRecord.read(store) == record:
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.02)
+        if child.poll() is None:
+            return child
+        assert "locked" in log.read_text()
+        os.kill(record.pid, signal.SIGCONT)
+        time.sleep(0.05)
+        os.kill(record.pid, signal.SIGSTOP)
+
+
+def test_broker_stopped_and_taken_over_acknowledges_nothing_more(
+    victim: Any, dice: random.Random, make_entry: MakeEntry, read_log: ReadLog, tmp_path: Path
+) -> None:
+    """Each taker is stopped in mid-append in its turn and taken over; all wake at once in the end."""
+    client = victim.client()
+    client.create(CreateLedger("log", max_entries_per_ledger=300))
+    writers: list[Writer] = []
+    stopped: list[int] = []
+    children = []
+    for number in range(max(2, ROUNDS // 10)):
+        record = BrokerRecord.read(victim.store)
+        assert record is not None
+        writer = Writer(Client(record.address, record.store_id, deadline_ms=0), number, make_entry, [50, 5000])
+        writer.start()
+        writers.append(writer)
+        pause(dice, 0.02, 0.3)
+        os.kill(record.pid, signal.SIGSTOP)
+        stopped.append(record.pid)
+        writer.stop.set()
+        children.append(taken_over(victim.store, record, tmp_path / f"taker-{number}.log"))
+    record = BrokerRecord.read(victim.store)
+    assert record is not None
+    last = Client(record.address, record.store_id)
+    with last.producer("log") as producer:
+        producer.append(make_entry(b"99/0/")).result(30)
+    before = read_log(last, "log")
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    finish(writers)
+    assert read_log(last, "log") == before, "a fenced broker changed the log"
+    check([payload for payload in before if payload != b"99/0/"], writers)
+    victim.close()
+    for child in children:
+        child.wait(60)
+    reopened = victim.client()
+    assert read_log(reopened, "log") == before

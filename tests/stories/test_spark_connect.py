@@ -1,0 +1,67 @@
+"""Goal: over Spark Connect everything works that works in a session of the driver, the last acknowledgement included.
+Method: a server and a client, in a process that ends as a script does; run by `make test-connect`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="Spark Connect's client is not installed: make test-connect")
+
+CLIENT = """
+import json, sys
+from pyspark.sql import SparkSession
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger import configure, connect, register, serve, settle, watch
+store, checkpoint = sys.argv[1:]
+builder = SparkSession.builder.remote("local[2]").config("spark.sql.catalogImplementation", "in-memory")
+spark = configure(register(builder.config("spark.ui.enabled", "false").getOrCreate(), store=store))
+lines, found = [], {"kind": type(spark).__module__}
+watching = watch(spark, lines.append)
+spark.range(100).withColumnRenamed("id", "n").coalesce(1).write.format("ledger").mode("append").option(
+    "entryBytes", "1k").save("orders")
+spark.sql("CREATE TEMPORARY VIEW orders USING ledger OPTIONS (path 'orders')")
+found["rows"] = spark.sql("SELECT count(*), sum(n) FROM orders").first()
+stream = spark.readStream.format("ledger").option("subscription", "copy").option("startingPosition", "earliest")
+write = stream.load("orders").writeStream.format("ledger").option("checkpointLocation", checkpoint)
+query = write.trigger(availableNow=True).start("copied")
+found["ended"] = query.awaitTermination(120)
+found["settled"] = settle(spark, 30)
+found["backlog"] = connect(store).ledger("orders").cursor("copy").state().backlog_rows
+found["copied"] = sorted(connect(store).ledger("copied").read()["n"].to_pylist()) == list(range(100))
+found["lines"] = [line.lag_rows for line in lines if line.rows]
+try:
+    serve(spark, store)
+except Refused as refused:
+    found["refused"] = refused.message
+# One more, and nobody waits for it: the process that ends does.
+connect(store).ledger("orders").append([{"n": 100}])
+again = write.trigger(availableNow=True).start("copied")
+again.awaitTermination(120)
+print("RESULT", json.dumps(found), flush=True)
+"""
+
+
+@pytest.mark.spark
+def test_a_story_over_connect(store: Path, tmp_path: Path) -> None:
+    script = tmp_path / "over_connect.py"
+    script.write_text(CLIENT, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script), str(store), str(tmp_path / "c")],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.partition("RESULT")[2])
+    assert found["kind"].startswith("pyspark.sql.connect")
+    assert found["rows"] == [100, 4950]
+    assert (found["ended"], found["settled"], found["backlog"], found["copied"]) == (True, True, 0, True)
+    assert found["lines"] == [0]
+    assert "a session of Spark Connect is not there" in found["refused"]
+    from pyspark_ledger.ledger.api.store import connect
+
+    assert connect(store).ledger("orders").cursor("copy").state().backlog_rows == 0

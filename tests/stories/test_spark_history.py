@@ -1,0 +1,90 @@
+"""Goal: what the publisher leaves and what the log has are one result to Spark, in a batch and in a stopped stream.
+
+Method: one story with the real publisher, Delta, a streaming query with a checkpoint, and a publisher that runs beside.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_ledger import history_of, publish, register
+from pyspark_ledger.ledger.api.ledger import Ledger
+from pyspark_ledger.ledger.api.store import connect
+from tests.rigs.published_history import trim
+
+pytest.importorskip("delta")
+pytestmark = pytest.mark.tables
+
+
+def append(ledger: Ledger, first: int, end: int) -> None:
+    for number in range(first, end):
+        ledger.append(
+            pa.table(
+                {
+                    "n": pa.array([2 * number, 2 * number + 1], pa.int64()),
+                    "at": pa.array([number * 1_000_001] * 2, pa.timestamp("us", tz="UTC")),
+                    "tags": pa.array([["a", str(number)], None], pa.list_(pa.string())),
+                    "where": pa.array(
+                        [{"x": number, "y": None}, None], pa.struct([("x", pa.int32()), ("y", pa.string())])
+                    ),
+                }
+            )
+        )
+
+
+def test_a_table_and_its_log_are_one_to_spark(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    register(spark_session, store=str(store))
+    ledger = connect(store).ledger("orders")
+    assert isinstance(ledger, Ledger)
+    append(ledger, 0, 5)
+    ledger.seal()
+    append(ledger, 5, 10)
+    table, options = str(tmp_path / "table"), {"store": str(store)}
+    alone = spark_session.read.format("ledger").option("includeMetadata", "true").load("orders").collect()
+    assert [done.rows for done in publish(spark_session, "orders", table, options=options)] == [10]
+    read = spark_session.read.format("ledger").option("history", table)
+    both = read.option("includeMetadata", "true").load("orders").collect()
+    assert sorted(map(repr, both)) == sorted(map(repr, alone))
+
+    checkpoint = str(tmp_path / "checkpoint")
+
+    def stream(name: str) -> None:
+        query = (
+            spark_session.readStream.format("ledger")
+            .options(history=table, maxRowsPerTrigger="4", columns="n")
+            .load("orders")
+            .writeStream.format("parquet")
+            .options(checkpointLocation=checkpoint, path=str(tmp_path / "out"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120), name
+        assert query.exception() is None
+
+    stream("backfill, then the log")
+    ledger.seal()
+    append(ledger, 10, 13)
+    publishing = threading.Thread(target=publish, args=(spark_session, "orders", table), kwargs={"options": options})
+    publishing.start()
+    counts = [read.load("orders").count() for _ in range(3)]
+    publishing.join()
+    assert counts == [26, 26, 26]
+    ledger.seal()
+    publish(spark_session, "orders", table, options=options)
+    trim(store)  # the rows that the stream has still to read are in the table only
+    append(ledger, 13, 15)
+    stream("again")
+    out = spark_session.read.parquet(str(tmp_path / "out"))
+    assert sorted(row["n"] for row in out.collect()) == list(range(30))
+    spark_session.sql(f"DELETE FROM delta.`{table}` WHERE n = 3")  # noqa: S608 — a path of our own
+    assert read.load("orders").count() == 29
+    spark_session.sql(f"CREATE TABLE history_story USING delta LOCATION '{table}'")
+    try:
+        assert history_of(spark_session, "history_story") == table
+    finally:
+        spark_session.sql("DROP TABLE history_story")

@@ -1,0 +1,146 @@
+"""Goal: a ledger copied by a stream to another is the same rows, once, whatever is killed or repeated. Method: stories
+over a real session, checkpoint and broker.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from pyspark_ledger.ledger.api.store import connect
+from tests.rigs import broker_process as fixtures
+from tests.rigs.stream import append, numbers
+
+
+class Copy:
+    """A query from `in` to `out`."""
+
+    def __init__(self, spark: SparkSession, store: Path, checkpoint: Path, **options: str) -> None:
+        self._spark, self._store, self.checkpoint, self._options = spark, str(store), checkpoint, options
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        read = self._spark.readStream.format("ledger").option("store", self._store).options(**self._options).load("in")
+        write = read.writeStream.format("ledger").option("store", self._store)
+        return write.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start("out")
+
+    def run(self) -> list:
+        query = self.start(availableNow=True)
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+        return query.recentProgress
+
+    def forget_commit(self) -> None:
+        """As if Spark had died between the sink's commit and its own commit log."""
+        commits = sorted((self.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        commits[-1].unlink()
+        (self.checkpoint / "commits" / f".{commits[-1].name}.crc").unlink()
+
+
+def test_available_now_repeats_and_a_killed_broker(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    api = connect(store)
+    source, sink = api.ledger("in"), api.ledger("out")
+    append(source, 0, 40, step=5)
+    copy = Copy(
+        spark_session, store, tmp_path / "c", startingPosition="earliest", maxRowsPerTrigger="10", subscription="copy"
+    )
+    progress = copy.run()
+    assert numbers(sink.read()) == list(range(40))
+    assert [p["numInputRows"] for p in progress if p["numInputRows"]] == [10, 10, 10, 10]
+    lag = progress[0]["sources"][0]["latestOffset"]
+    lag = json.loads(lag) if isinstance(lag, str) else lag
+    assert int(lag["ledgers"]["public/default/persistent/in"]["lagRows"]) == 30
+
+    # The last batch is repeated by Spark, with the same id: it is in the log already.
+    entries = sink.describe().entries
+    copy.forget_commit()
+    copy.run()
+    assert numbers(sink.read()) == list(range(40))
+    assert sink.describe().entries == entries
+
+    # More, with the broker killed before and while the query runs.
+    append(source, 40, 100, step=5)
+    fixtures.kill_broker(store)
+    query = copy.start(availableNow=True)
+    killed = set()
+    while query.isActive and len(killed) < 3:
+        batch = (query.lastProgress or {}).get("batchId", -1)
+        if batch not in killed:
+            killed.add(batch)
+            fixtures.kill_broker(store)
+        query.awaitTermination(0.2)
+    assert query.awaitTermination(120)
+    assert numbers(sink.read()) == list(range(100))
+
+
+def test_tail_with_a_subscription_over_restarts(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    api = connect(store)
+    source, sink = api.ledger("in"), api.ledger("out")
+    append(source, 0, 10, step=5)
+    copy = Copy(spark_session, store, tmp_path / "c", subscription="copy")
+    query = copy.start(processingTime="0 seconds")
+    try:
+        # Begun at the latest position: nothing of what was there. The cursor is there before batch 0 is.
+        while "copy" not in source.describe().cursors:
+            query.awaitTermination(0.1)
+        append(source, 10, 20, step=5)
+        query.processAllAvailable()
+        assert numbers(sink.read()) == list(range(10, 20))
+
+        other = Copy(spark_session, store, tmp_path / "other", subscription="copy").start(processingTime="0 seconds")
+        with pytest.raises(Exception, match=r"subscription 'copy' .* is read by"):
+            other.awaitTermination(60)
+        append(source, 20, 30, step=5)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    append(source, 30, 40, step=5)
+    # A restart is not refused by the lease of the process that was stopped.
+    query = copy.start(processingTime="0 seconds")
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert numbers(sink.read()) == list(range(10, 40))
+
+    # A lost checkpoint: the subscription knows the place, up to the last batch, which nothing acknowledged.
+    state = source.cursor("copy").state()
+    append(source, 40, 45, step=5)
+    again = Copy(spark_session, store, tmp_path / "c2", subscription="copy")
+    again.run()
+    assert numbers(sink.read())[30:] == list(range(45 - state.backlog_rows - 5, 45))
+
+
+def test_latest_loses_nothing_when_batch_0_fails(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    source, seen, calls = connect(store).ledger("in"), [], []
+    append(source, 0, 10, step=5)
+
+    def sink(frame: DataFrame, batch: int) -> None:
+        calls.append(batch)
+        if len(calls) == 1:
+            message = "batch 0 fails once"
+            raise ValueError(message)
+        seen.extend(sorted(row.n for row in frame.collect()))
+
+    def start() -> StreamingQuery:
+        stream = spark_session.readStream.format("ledger").option("store", str(store)).load("in")
+        return stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "c")).start()
+
+    query = start()
+    with pytest.raises(Exception, match="batch 0 fails once"):
+        query.awaitTermination(60)
+    # The new process finds another latest; where batch 0 began stands in its end.
+    append(source, 10, 30, step=5)
+    query = start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert calls[:2] == [0, 0]
+    assert seen == list(range(10, 30))
