@@ -27,7 +27,7 @@ QUERY = "7e0a5d4e-6a5e-4ed7-9f0e-0a4d2b1f5c11"
 
 def target(store: Path, **options: str) -> SinkTarget:
     read = read_options({"path": "out", "store": str(store), **options}, "stream write")
-    return pickle.loads(pickle.dumps(prepare_target(read, SCHEMA)))  # our own bytes  # noqa: S301  # our own bytes
+    return pickle.loads(pickle.dumps(prepare_target(read, SCHEMA)))  # our own bytes  # noqa: S301
 
 
 def batches(first: int, end: int) -> list[pa.RecordBatch]:
@@ -35,7 +35,7 @@ def batches(first: int, end: int) -> list[pa.RecordBatch]:
 
 
 def stage(sink: SinkTarget, batch: int, first: int, end: int, query: str = QUERY) -> PartMessage:
-    return pickle.loads(pickle.dumps(stage_rows(sink, "1", query, batch, iter(batches(first, end)))))  # our own bytes  # noqa: S301  # our own bytes
+    return pickle.loads(pickle.dumps(stage_rows(sink, "1", query, batch, iter(batches(first, end)))))  # our own bytes  # noqa: S301
 
 
 def held(store: Path) -> list[int]:
