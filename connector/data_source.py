@@ -1,17 +1,21 @@
-"""What the data source does, once Spark has found it: options are read, and the right reader or writer is made.
+"""The data source, once Spark has found it: reads the options and makes the right reader or writer.
 
-`pyspark_ledger.DefaultSource` is the class that Spark knows; it comes here for everything, so that finding the source
+`pyspark_ledger.DefaultSource` is the class that Spark knows. It comes here for everything, so that finding the source
 imports nothing heavy.
 
-Rules: every option is checked when the source is made and again for its use; a relative store becomes absolute on the
-driver, before anything is pickled; user-given schemas are compared with the ledger's.
+Rules
+- Every option is checked when the source is made and again for its use.
+- A relative store becomes absolute on the driver, before anything is pickled.
+- User-given schemas are compared with the ledger's.
+- A bounded read of a bucket is of what the bucket held when its columns were asked for, like a read of a directory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.connection import announce
 from pyspark_ledger.connector.options.option import Use
@@ -22,9 +26,8 @@ from pyspark_ledger.ledger.location import store_location
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_ledger.connector.bucket_source import BucketSource
     from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
-    from pyspark_ledger.connector.read.store_tables import MetadataReader
+    from pyspark_ledger.connector.read.planner import BatchPlanner, StreamPlanner
     from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
     from pyspark_ledger.connector.write.acknowledge import LedgerAcknowledgeWriter
     from pyspark_ledger.connector.write.batch_writer import LedgerBatchWriter
@@ -34,22 +37,8 @@ if TYPE_CHECKING:
 _OF_A_CATALOG = "owner"
 
 
-def source_for(
-    given: Mapping[str, str],
-    version: str,
-    default_store: str | None = None,
-    default_options: Mapping[str, str] | None = None,
-) -> LedgerSource | BucketSource:
-    """The source that the options ask for: a ledger of a store, or a topic of a bucket."""
-    if any(name.lower() == "offload" for name in given):
-        from pyspark_ledger.connector.bucket_source import BucketSource
-
-        return BucketSource(given)
-    return LedgerSource(given, version, default_store, default_options)
-
-
 class LedgerSource:
-    """One `format("ledger")` with its options."""
+    """One `format("ledger")` with its options: of ledgers of a store, or with option `offload` of a bucket."""
 
     def __init__(
         self,
@@ -59,11 +48,16 @@ class LedgerSource:
         default_options: Mapping[str, str] | None = None,
     ) -> None:
         self._given = dict(given)
+        self._version = version
+        self._store: str | None = None
+        self._seen: Any = None
         named = {name.lower() for name in given}
+        if "offload" in named:
+            read_options(self._given)
+            return
         if default_store and "store" not in named:
             self._given |= {name: text for name, text in (default_options or {}).items() if name.lower() not in named}
-        self._version = version
-        if _OF_A_CATALOG in (key.lower() for key in given):
+        if _OF_A_CATALOG in named:
             raise Refused(
                 "no table of Spark's catalog can be a ledger: Spark hands the options of such a table to nobody",
                 hint="Use CREATE TEMPORARY VIEW … USING ledger OPTIONS (path 'orders')",
@@ -76,50 +70,76 @@ class LedgerSource:
             announce(self._store)
 
     def schema(self) -> StructType:
-        """The columns that a reader gets."""
-        from pyspark_ledger.connector.read.ledger.scan import LedgerRead
+        """Return the columns that a reader gets. Of a bucket the findings are kept: Spark pickles the source next."""
+        self._seen = None
+        scan = self._scan(self._located(read_options(self._given)))
+        schema = scan.schema()
+        self._seen = scan.seen()
+        return schema
 
-        options = self._located(read_options(self._given))
-        if options.table is not None:
-            from pyspark_ledger.connector.read.store_tables import table_schema
-
-            return table_schema(options.table)
-        return LedgerRead(options).schema()
-
-    def batch_reader(self, schema: StructType) -> LedgerBatchReader | MetadataReader:
-        """A bounded read."""
+    def batch_reader(self, schema: StructType) -> LedgerBatchReader:
+        """Return a reader of what the options select."""
         from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
 
-        options = self._options("batch read")
-        if options.table is not None:
-            from pyspark_ledger.connector.read.store_tables import MetadataReader
-
-            return MetadataReader(options)
-        self._require_schema(options, schema)
-        if options.history is not None:
-            from pyspark_ledger.connector.read.table.batch import HistoryBatchReader
-
-            return HistoryBatchReader(options, schema)
-        return LedgerBatchReader(options, schema)
+        scan = self._scan(self._options("batch read"), schema)
+        scan.schema()  # a user's schema that is not of these ledgers is refused now
+        return LedgerBatchReader(scan)
 
     def stream_reader(self, schema: StructType) -> LedgerStreamReader:
-        """A stream."""
+        """Return a reader of the stream that the options select."""
         from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 
         options = self._options("stream read")
-        options.require_acknowledger()
-        self._require_schema(options, schema)
-        if options.history is not None:
-            from pyspark_ledger.connector.read.table_stream_reader import HistoryStreamReader
+        return LedgerStreamReader(options, partial(self._stream(options, schema), options, schema))
 
-            return HistoryStreamReader(options, schema)
-        return LedgerStreamReader(options, schema)
+    def _scan(self, options: LedgerOptions, given: StructType | None = None) -> BatchPlanner:
+        """Return the plan of a bounded read."""
+        if options.table is not None:
+            from pyspark_ledger.connector.read.store_tables import StoreTable
+
+            return StoreTable(options)
+        if options.bucket is not None and not options.ledger:
+            from pyspark_ledger.connector.read.bucket.listing import ListingScan
+
+            return ListingScan(options)
+        if options.history is not None:
+            from pyspark_ledger.connector.read.table.scan import BucketTableScan, TableScan
+
+            return TableScan(options, given) if options.bucket is None else BucketTableScan(options, given, self._seen)
+        if options.bucket is not None:
+            from pyspark_ledger.connector.read.bucket.scan import BucketScan
+
+            return BucketScan(options, given, self._seen)
+        from pyspark_ledger.connector.read.ledger.scan import LedgerScan
+
+        return LedgerScan(options, given)
+
+    @staticmethod
+    def _stream(options: LedgerOptions, schema: StructType) -> Callable[[LedgerOptions, StructType], StreamPlanner]:
+        """Return the planner of a stream; Refused for options that no stream has."""
+        if options.bucket is not None:
+            from pyspark_ledger.connector.read.bucket.stream import BucketStream, require_stream
+
+            require_stream(options)
+            return BucketStream
+        from pyspark_ledger.connector.read.ledger.scan import LedgerRead
+
+        options.require_acknowledger()
+        LedgerRead(options, schema).shape()
+        if options.history is not None:
+            from pyspark_ledger.connector.read.table.stream import TableStream
+
+            return TableStream
+        from pyspark_ledger.connector.read.ledger.stream import LedgerStream
+
+        return LedgerStream
 
     def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter | LedgerAcknowledgeWriter:
         """An append, or what `action` says of rows that were read. Overwriting is refused."""
         from pyspark_ledger.connector.write.batch_writer import LedgerBatchWriter
         from pyspark_ledger.connector.write.target import prepare_target
 
+        self._require_store()
         options = self._options("batch write")
         if overwrite:
             raise Refused(
@@ -143,16 +163,19 @@ class LedgerSource:
         from pyspark_ledger.connector.write.stream_writer import stream_writer
         from pyspark_ledger.connector.write.target import prepare_target
 
+        self._require_store()
         return stream_writer(prepare_target(self._options("stream write"), schema), self._version)
 
     def _options(self, use: Use) -> LedgerOptions:
         return self._located(read_options(self._given, use))
 
     def _located(self, options: LedgerOptions) -> LedgerOptions:
-        return replace(options, store=self._store)
+        return options if self._store is None else replace(options, store=self._store)
 
-    @staticmethod
-    def _require_schema(options: LedgerOptions, schema: StructType) -> None:
-        from pyspark_ledger.connector.read.ledger.scan import LedgerRead
-
-        LedgerRead(options, schema).shape()
+    def _require_store(self) -> None:
+        """Refuse a write to a bucket."""
+        if self._store is None:
+            raise Refused(
+                "a bucket is read and never written: option 'offload' is given to a write",
+                hint="Write to the ledger's store; `ledger offload` brings it to the bucket",
+            )

@@ -21,7 +21,6 @@ except Exception:  # noqa: BLE001 — connect() needs no Spark, and no other sou
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_ledger.connector.bucket_source import BucketSource
     from pyspark_ledger.connector.data_source import LedgerSource
 
 
@@ -34,11 +33,9 @@ class DefaultSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        from pyspark_ledger.connector.data_source import source_for
+        from pyspark_ledger.connector.data_source import LedgerSource
 
-        self._source: LedgerSource | BucketSource = source_for(
-            options, __version__, self.default_store, self.default_options
-        )
+        self._source: LedgerSource = LedgerSource(options, __version__, self.default_store, self.default_options)
 
     @classmethod
     def name(cls) -> str:

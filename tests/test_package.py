@@ -33,7 +33,7 @@ for info in pkgutil.iter_modules():
         module = importlib.import_module(info.name)
         if hasattr(module, "DefaultSource"):
             found[module.DefaultSource.name()] = module.__file__
-from pyspark_ledger.connector.data_source import source_for
+from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.ledger.broker.main import main
 print(json.dumps(found))
 """

@@ -21,23 +21,21 @@ Rules of `part_rows`
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource
 
 from pyspark_ledger.connector.options.options import LedgerOptions, read_options
-from pyspark_ledger.connector.read.bucket.batch import BucketPartition
+from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
 from pyspark_ledger.connector.read.bucket.scan import BucketRead
-from pyspark_ledger.connector.read.bucket.task import BucketPart, fetch_part
 from pyspark_ledger.connector.read.data_loss import loss_of
 from pyspark_ledger.connector.read.ledger.scan import LedgerRead
+from pyspark_ledger.connector.read.planner import BatchPlanner, Task
 from pyspark_ledger.connector.rows.metadata_columns import PROVENANCE
 from pyspark_ledger.connector.schema import METADATA
-from pyspark_ledger.connector.spark_errors import spark_face
 from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.names import canonical_name
@@ -55,23 +53,21 @@ if TYPE_CHECKING:
     from pyspark_ledger.offload.bucket.topic_log import BucketLog
 
 
-@spark_face
-class PartReader(DataSourceReader):
-    """Reader of parts that another process planned."""
+@dataclass(frozen=True, slots=True)
+class PlannedTasks(BatchPlanner):
+    """Tasks that another process planned, as a plan."""
 
-    def __init__(self, parts: Sequence[BucketPart]) -> None:
-        self._parts = parts
+    columns: StructType
+    planned: Sequence[Task]
 
-    def partitions(self) -> Sequence[InputPartition]:
-        """One for each part."""
-        return [BucketPartition(part) for part in self._parts]
+    def schema(self) -> StructType:
+        return self.columns
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """On an executor: the rows of a part. Spark sends `InputPartition(None)` where there is none."""
-        return iter(()) if partition is None or partition.value is None else fetch_part(partition.value)
+    def tasks(self) -> Sequence[Task]:
+        return self.planned
 
 
-def part_rows(spark: SparkSession, name: str, parts: Sequence[BucketPart], columns: StructType) -> DataFrame:
+def part_rows(spark: SparkSession, name: str, parts: Sequence[Task], columns: StructType) -> DataFrame:
     """The rows of the parts, by a source of this name; `columns` is what Spark calls theirs."""
 
     class PlannedParts(DataSource):
@@ -84,8 +80,8 @@ def part_rows(spark: SparkSession, name: str, parts: Sequence[BucketPart], colum
         def schema(self) -> StructType:
             return columns
 
-        def reader(self, schema: StructType) -> PartReader:  # noqa: ARG002 — Spark's signature
-            return PartReader(parts)
+        def reader(self, schema: StructType) -> LedgerBatchReader:
+            return LedgerBatchReader(PlannedTasks(schema, parts))
 
     spark.dataSource.register(PlannedParts)
     return spark.read.format(name).load()
@@ -257,7 +253,7 @@ class BucketSegments:
             self._wished[rescue] = self._read.wishing(self._wishing(wanted | _columns(_free(log, names))))
         read = self._wished[rescue]
         range_ = PositionRange(Position(segment.ledger_id, 0), segment.last.next())
-        return part_rows(spark, self._source, read.parts(self._log(read, log), range_), read.schema())
+        return part_rows(spark, self._source, read.tasks(self._log(read, log), range_), read.schema())
 
     def _wishing(self, wanted: Mapping[str, str]) -> LedgerOptions:
         return read_options(self._options | {name.lower(): value for name, value in wanted.items()}, "batch read")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import Quota, SplitPart, SurveyedLog
@@ -22,6 +22,8 @@ Reason = Literal["everything", "limits", "one entry", "waiting", "nothing"]
 """Why a batch has its size: all there was; what limits allow; one entry that exceeds them; waiting for more rows."""
 AskQuotas = Callable[[Sequence[Quota]], list[SplitPart]]
 _UNLIMITED = 2**62
+_Wanted = TypeVar("_Wanted")
+_Reached = TypeVar("_Reached")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,21 @@ def admitted(waiting: Sequence[LedgerBacklog], limits: Limits, ask: AskQuotas) -
     fitting = _heads_that_fit([one for one in queue if one.ledger not in taken], limits, rows, size)
     taken |= _taken(fitting, [Quota(o.ledger, o.range, o.head_rows, o.head_bytes) for o in fitting], ask)
     return taken, "limits"
+
+
+def shared_in_turn(
+    wanted: Sequence[_Wanted], limits: Limits, reach: Callable[[_Wanted, int, int], tuple[_Reached, int, int]]
+) -> list[tuple[_Reached, int, int]]:
+    """Return what `reach` takes of each by an equal share of the limits, with rows and bytes.
+
+    What the first do not need of their shares is there for those after them.
+    """
+    rows, size, taken = limits.rows_most, limits.bytes_most, []
+    for number, one in enumerate(wanted):
+        others = len(wanted) - number
+        taken.append(reach(one, max(rows // others, 1), max(size // others, 1)))
+        rows, size = max(rows - taken[-1][1], 0), max(size - taken[-1][2], 0)
+    return taken
 
 
 def fair_shares(needs: Sequence[int], budget: int) -> list[int]:

@@ -15,16 +15,16 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_ledger.connector.connection import DriverConnection
+from pyspark_ledger.connector.read.planner import BatchPlanner
 from pyspark_ledger.connector.schema import spark_schema
-from pyspark_ledger.connector.spark_errors import spark_face
 from pyspark_ledger.ledger.location import store_location
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
@@ -48,26 +48,25 @@ def _columns(text: str = "", positions: str = "", numbers: str = "") -> list[pa.
     return [pa.field(name, kind) for names, kind in kinds for name in names.split()]
 
 
-class MetadataPartition(InputPartition):
-    """The whole of a table, as it was when it was asked for."""
+@dataclass(frozen=True, slots=True)
+class RowsTask:
+    """The whole of a table, as a stream of Arrow."""
 
-    def __init__(self, table: bytes) -> None:
-        super().__init__(None)
-        self.table = table
+    table: bytes
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Its rows."""
+    def read(self) -> Iterator[pa.RecordBatch]:
         return iter(pa.ipc.open_stream(self.table))
 
 
-class HolesPartition(InputPartition):
+@dataclass(frozen=True, slots=True)
+class HolesTask:
     """The holes of one cursor, a PositionInfo."""
 
-    def __init__(self, ledger: str, cursor: str, info: bytes) -> None:
-        super().__init__(None)
-        self.ledger, self.cursor, self.info = ledger, cursor, info
+    ledger: str
+    cursor: str
+    info: bytes
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def read(self) -> Iterator[pa.RecordBatch]:
         """First the runs of whole entries, then the entries of which rows are left; ledger by ledger."""
         positions = decode_info(self.info, f"the holes of cursor {self.cursor!r}").acknowledged
         for runs in positions.runs():
@@ -85,34 +84,26 @@ class HolesPartition(InputPartition):
             yield pa.RecordBatch.from_arrays(arrays, schema=_TABLES["holes"].schema)
 
 
-@spark_face
-class MetadataReader(DataSourceReader):
-    """One table of one store."""
+class StoreTable(BatchPlanner):
+    """Plan of a read of one table of one store."""
 
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options
+        self._table = _TABLES[options.table or ""]
 
-    def partitions(self) -> Sequence[InputPartition]:
-        """Ask the broker, once."""
-        found = _TABLES[self._options.table or ""]
-        options = self._options
+    def schema(self) -> StructType:
+        return spark_schema(self._table.schema, self._options.table or "")
+
+    def tasks(self) -> Sequence[RowsTask | HolesTask]:
+        options, table = self._options, self._table
         connection = DriverConnection(store_location(options.store), credentials=options.credentials())
 
         def ask(action: str, request: msgspec.Struct) -> Any:
             return connection.call(lambda client: client.call(action, request))
 
-        if found.rows is None:
+        if table.rows is None:
             return list(_holes(ask, options))
-        return [_listed(found.schema, found.rows(ask, options))]
-
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows. Where nothing has holes Spark sends `InputPartition(None)`, 4.0 None alone."""
-        return partition.batches() if isinstance(partition, MetadataPartition | HolesPartition) else iter(())
-
-
-def table_schema(name: str) -> StructType:
-    """The columns of a table."""
-    return spark_schema(_TABLES[name].schema, name)
+        return [_listed(table.schema, table.rows(ask, options))]
 
 
 Ask = Callable[[str, msgspec.Struct], Any]
@@ -123,12 +114,12 @@ class _Table(NamedTuple):
     rows: Callable[[Ask, LedgerOptions], Iterator[Row]] | None
 
 
-def _listed(schema: pa.Schema, rows: Iterator[Row]) -> MetadataPartition:
+def _listed(schema: pa.Schema, rows: Iterator[Row]) -> RowsTask:
     """A table of few rows, as it crosses to its task."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_table(pa.Table.from_pylist(list(rows), schema=schema))
-    return MetadataPartition(sink.getvalue().to_pybytes())
+    return RowsTask(sink.getvalue().to_pybytes())
 
 
 def _described(ask: Ask, options: LedgerOptions) -> list[LedgerDescription]:
@@ -180,12 +171,12 @@ def _cursors(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _holes(ask: Ask, options: LedgerOptions) -> Iterator[HolesPartition]:
+def _holes(ask: Ask, options: LedgerOptions) -> Iterator[HolesTask]:
     for one in _states(ask, options):
         everything = PositionRange(one.next_position, LATEST)
         found: Holes = ask("cursor.holes", AskHoles(one.ledger, one.cursor, everything))
         if found.info:
-            yield HolesPartition(one.ledger, one.cursor, found.info)
+            yield HolesTask(one.ledger, one.cursor, found.info)
 
 
 def _cache(ask: Ask, _: LedgerOptions) -> Iterator[Row]:

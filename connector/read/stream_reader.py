@@ -1,33 +1,29 @@
-"""The stream: `spark.readStream.format("ledger").load("orders")`, with or without a durable subscription.
+"""The stream, `spark.readStream.format("ledger")`: Spark's reader over a planner.
 
 Spark keeps one reader alive on the driver for a run of a query and calls, per trigger, `latestOffset(start)`,
 `reportLatestOffset`, `commit(previous end)`, `partitions(start, end)`; after a failure it calls `partitions` first.
-What is done then is `connector.read.ledger.stream`'s.
 
-Rules: offsets go in and out as JSON values, and one that did not move as it came, to the letter. Executors get a copy
-without connection, lease or thread.
+Rules
+- Offsets go in and out as JSON values. An offset that did not move goes out as it came, to the letter.
+- The planner is made at the first call: Spark makes readers also where it only pickles them.
+- Executors get a copy without a planner, and so without connection, lease or thread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bounds import IgnoredStart
-from pyspark_ledger.connector.read.ledger.scan import with_added_columns
-from pyspark_ledger.connector.read.ledger.stream import StreamDriver
-from pyspark_ledger.connector.read.ledger.task import fetch
 from pyspark_ledger.connector.read.offsets import StreamOffset
+from pyspark_ledger.connector.read.planner import StreamPlanner, partitions_of, read_partition
 from pyspark_ledger.connector.spark_errors import spark_face
 from pyspark_ledger.ledger.errors import LedgerError, Unsupported
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 try:
     from pyspark.sql.streaming import datasource as admission
@@ -40,9 +36,9 @@ _MIXIN: Any = getattr(admission, "SupportsTriggerAvailableNow", object)
 
 @spark_face
 class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
-    """Spark's face of it: offsets in and out as JSON values, partitions to executors."""
+    """Plans batches on the driver by the planner that `plan` makes, reads their tasks on executors."""
 
-    def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
+    def __init__(self, options: LedgerOptions, plan: Callable[[], StreamPlanner]) -> None:
         limits = (options.max_rows_per_trigger, options.max_bytes_per_trigger, options.min_rows_per_trigger)
         if admission is None and limits != (None, None, None):
             raise Unsupported(
@@ -51,40 +47,39 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
                 hint="Leave them out, or use Spark 4.2 or newer",
             )
         self._options = options
-        self._schema = schema
-        self._running: StreamDriver | None = None
+        self._plan = plan
+        self._running: StreamPlanner | None = None
         self._ignored_start = IgnoredStart(options)
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = {"_options": self._options, "_schema": None, "_running": None}
-        return {**state, "_ignored_start": self._ignored_start}
+    def __getstate__(self) -> dict[str, object]:
+        return {}  # tasks say all that an executor needs
 
     @property
-    def _driver(self) -> StreamDriver:
+    def _planner(self) -> StreamPlanner:
         if self._running is None:
-            self._running = StreamDriver(self._options, self._schema)
+            self._running = self._plan()
         return self._running
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the query begins without a checkpoint."""
-        initial = self._driver.initial()
-        self._ignored_start.asked(self._driver.overruled)
+        """Return the start of a query without a checkpoint."""
+        initial = self._planner.initial()
+        self._ignored_start.asked(self._planner.overruled)
         return initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch; `start` itself when there is nothing to deliver.
+        """Return the end of the next batch; `start` itself when there is nothing to deliver.
 
-        Before 4.2 Spark hands over neither: then it is the end of the log, as far as it has rows.
+        Before 4.2 Spark hands over neither. The answer is then the end of the log, as far as the log has rows.
         """
         if start is None:
-            return self._driver.latest_without_start().to_json()
+            return self._planner.latest_without_start().to_json()
         self._ignored_start.told()
         all_of_it = type(limit).__name__ == "ReadAllAvailable"
-        end = self._driver.latest(StreamOffset.from_json(start), limited=not all_of_it)
+        end = self._planner.latest(StreamOffset.from_json(start), limited=not all_of_it)
         return start if end is None else end.to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """A token of the limits; they are computed in `latestOffset`, all at once."""
+        """Return a token of the limits; `latestOffset` computes them all at once."""
         if self._options.max_bytes_per_trigger is not None:
             return admission.ReadMaxBytes(self._options.max_bytes_per_trigger)
         if self._options.max_rows_per_trigger is not None:
@@ -94,28 +89,28 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         return admission.ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Pin the end: what comes later is for the next run."""
-        self._driver.pin_end()
+        """Pin the end: later entries belong to the next run."""
+        self._planner.pin_end()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the log ends, and the lag, for Spark's progress."""
-        return with_added_columns(self._driver.report(), self._driver.read)
+        """Return the end of the ledgers and the lag, for Spark's progress."""
+        return self._planner.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The parts of a batch; the same for the same arguments, in any process."""
+        """Return the tasks of a batch; the same for the same arguments, in any process."""
         self._ignored_start.told()
-        return self._driver.partitions(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        return partitions_of(self._planner.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end)))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """On an executor: the rows of a part."""
-        return iter(()) if partition is None or partition.value is None else fetch(partition.value)
+        """Yield the rows of a task, on an executor."""
+        return read_partition(partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Spark has committed the batch that ended at `end`."""
-        self._driver.acknowledge(StreamOffset.from_json(end))
+        """Take note that Spark has committed the batch that ended at `end`."""
+        self._planner.acknowledge(StreamOffset.from_json(end))
 
     def stop(self) -> None:
-        """Give back what time would give back anyway."""
+        """Release what the run holds, which would be released by time anyway."""
         if self._running is None:
             return
         try:

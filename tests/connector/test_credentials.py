@@ -23,9 +23,7 @@ from typer.testing import CliRunner
 
 from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.connector.options.options import read_options
-from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
-from pyspark_ledger.connector.read.ledger.scan import LedgerRead
-from pyspark_ledger.connector.read.ledger.task import fetch
+from pyspark_ledger.connector.read.ledger.scan import LedgerRead, LedgerScan
 from pyspark_ledger.connector.write.commit import commit_parts, stage_rows
 from pyspark_ledger.connector.write.target import prepare_target
 from pyspark_ledger.ledger.client.client import client_for
@@ -41,9 +39,8 @@ TOKEN = "3f0c9b2e71d84a65" * 2
 COLUMNS = StructType([StructField("id", LongType())])
 TASK = """
 import pickle, sys
-from pyspark_ledger.connector.read.ledger.task import fetch
 parts = pickle.loads(sys.stdin.buffer.read())
-print(sum(batch.num_rows for part in parts for batch in fetch(part)))
+print(sum(batch.num_rows for part in parts for batch in part.read()))
 """
 
 
@@ -107,8 +104,7 @@ def test_tasks_read_and_write_with_what_the_options_name(options: dict[str, str]
     assert TOKEN.encode() not in pickled
     part = stage_rows(pickle.loads(pickled), "1", "q", 0, [pa.record_batch({"id": [1, 2, 3]})])  # noqa: S301
     assert commit_parts(sink, "1", [part], 0) is not None
-    reader = LedgerBatchReader(read_options({**options, "ledger": "orders", "mapping": "off"}))
-    parts = [part.value for part in reader.partitions()]
+    parts = LedgerScan(read_options({**options, "ledger": "orders", "mapping": "off"})).tasks()
     task = subprocess.run(
         [sys.executable, "-c", TASK], cwd=ROOT, input=pickle.dumps(parts), capture_output=True, check=False, timeout=120
     )
@@ -123,11 +119,11 @@ def test_a_task_has_a_token_of_its_own_and_needs_no_other(options: dict[str, str
     read = LedgerRead(read_options({**given, "mapping": "off"}))
     part = stage_rows(sink, "1", "q", 0, [pa.record_batch({"id": [1, 2, 3]})])
     assert commit_parts(sink, "1", [part], 0) is not None
-    parts = [part.value for part in LedgerBatchReader(read_options({**given, "mapping": "off"})).partitions()]
+    parts = LedgerScan(read_options({**given, "mapping": "off"})).tasks()
     parcels, wanted = parts[0].ranges[0].ledger, parts[0].ranges[0].range
     token_file.rename(token_file.with_suffix(".away"))  # as on another host
     try:
-        assert sum(batch.num_rows for part in parts for batch in fetch(part)) == 3
+        assert sum(batch.num_rows for part in parts for batch in part.read()) == 3
         stage_rows(sink, "1", "q", 1, [pa.record_batch({"id": [4]})])
         with pytest.raises(NotFound, match="token file"):
             read.schema()
@@ -143,10 +139,10 @@ def test_a_task_has_a_token_of_its_own_and_needs_no_other(options: dict[str, str
                 client_for(reading.address, reading.store_id, credentials).call(action, request)
         late = replace(reading.credentials, task_token=task_token(TOKEN, TaskClaims("read", [parcels], 1)))
         with pytest.raises(Unauthenticated, match="ran out"):
-            list(fetch(replace(parts[0], source=replace(reading, credentials=late))))
+            list(replace(parts[0], source=replace(reading, credentials=late)).read())
         forged = replace(late, task_token=task_token("f" * 32, TaskClaims("read", [parcels], 2**62)))
         with pytest.raises(Unauthenticated, match="a token that this broker does not take"):
-            list(fetch(replace(parts[0], source=replace(reading, credentials=forged))))
+            list(replace(parts[0], source=replace(reading, credentials=forged)).read())
     finally:
         token_file.with_suffix(".away").rename(token_file)
     assert "ledger-task" not in repr(parts) + repr(sink)

@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 from deltalake import DeltaTable
 
-from pyspark_ledger.connector.bucket_source import BucketSource
 from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.ledger import Ledger
@@ -225,7 +224,7 @@ def told_rows(**options: str) -> Any:
 
     def read() -> Any:
         given = {"includeMetadata": "true", **options}
-        source = BucketSource(given) if "offload" in options else LedgerSource(given, "0.1.0")
+        source = LedgerSource(given, "0.1.0")
         reader = source.batch_reader(source.schema())
         rows = [
             _plain(row)

@@ -7,11 +7,10 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from pyspark_ledger.connector.bucket_source import BucketSource
 from pyspark_ledger.connector.data_source import LedgerSource
 
 
-def rows_of(source: LedgerSource | BucketSource, schema: StructType | None = None) -> list[dict[str, Any]]:
+def rows_of(source: LedgerSource, schema: StructType | None = None) -> list[dict[str, Any]]:
     reader = source.batch_reader(schema or source.schema())
     batches = [batch for part in reader.partitions() or [] for batch in reader.read(part)]
     return [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
@@ -24,4 +23,4 @@ def read_rows(store: Path, name: str = "orders", **options: str) -> list[dict[st
 
 def read_bucket(directory: Path | str, name: str, **options: str) -> list[dict[str, Any]]:
     """The rows of a topic of a bucket."""
-    return rows_of(BucketSource({"offload": str(directory), "path": name, **options}))
+    return rows_of(LedgerSource({"offload": str(directory), "path": name, **options}, "0.1.0"))

@@ -1,4 +1,4 @@
-"""One read of a bucket's topic on the driver: its columns, its range, and the parts that tasks read.
+"""Reads of a bucket's topic on the driver: its columns, its range, its tasks; and the bounded read.
 
 Rules
 - The catalogue and the heads of entries are read once and kept, because objects do not change. A stream looks for new
@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from pyspark_ledger.connector.options.bucket import BucketOptions
 from pyspark_ledger.connector.options.options import LedgerOptions, require_ledger
-from pyspark_ledger.connector.read.bucket.task import BucketObjects, BucketPart
+from pyspark_ledger.connector.read.bucket.task import BucketObjects, BucketTask
+from pyspark_ledger.connector.read.planner import BatchPlanner, Task
 from pyspark_ledger.connector.read.task_split import part_bytes
 from pyspark_ledger.connector.rows.metadata_columns import PROVENANCE
 from pyspark_ledger.connector.rows.shape import RowShape, RowWishes, row_shape
@@ -229,8 +230,8 @@ class BucketRead:
         log.heads.update(self._gather(log.topic))
         return log
 
-    def parts(self, log: BucketLog, range_: PositionRange) -> list[BucketPart]:
-        """The parts of a range; raises DataLoss when some of it is missing and that matters."""
+    def tasks(self, log: BucketLog, range_: PositionRange) -> list[BucketTask]:
+        """Return the tasks of a range; DataLoss if entries are missing and `failOnDataLoss` is set."""
         if not range_:
             return []
         skip = not self.bucket.fail_on_data_loss
@@ -240,7 +241,7 @@ class BucketRead:
             _log.warning("%s: %s is not in the bucket and is left out", log.topic.name, gap)
         source = BucketObjects(self.bucket.address, self.bucket.s3(), self.shape(), skip, self.bucket.crypto_keys)
         target = part_bytes(log.size_of(range_), self.options.min_partition_bytes, self.options.target_partition_bytes)
-        return [BucketPart(source, log.topic.name, part) for part in log.parts(range_, target)]
+        return [BucketTask(source, log.topic.name, part) for part in log.parts(range_, target)]
 
     def require_one_topic(self, wanted: Position, option: str) -> None:
         """Refuse the position of an option where there are partitions."""
@@ -261,6 +262,29 @@ class BucketRead:
             found = read_heads(self.store, missing)
             self._heads.update({(one.data_name, one.ledger_id): found[one.ledger_id] for one in missing})
         return {one.ledger_id: self._heads[one.data_name, one.ledger_id] for one in topic.segments}
+
+
+class BucketScan(BatchPlanner):
+    """Plan of a bounded read of a topic. `seen` has the findings of the process that asked for the columns."""
+
+    def __init__(self, options: LedgerOptions, given: StructType | None = None, seen: BucketSeen | None = None) -> None:
+        self._read = BucketRead(options, given, seen)
+
+    def schema(self) -> StructType:
+        return self._read.schema()
+
+    def seen(self) -> BucketSeen:
+        return self._read.seen()
+
+    def tasks(self) -> list[Task]:
+        read = self._read
+        found: list[Task] = []
+        for log in read.logs:
+            start, end = read.starting(log), read.ending(log)
+            if start > end:
+                raise Refused(f"the read of {log.topic.name} begins at {start} and ends before it, at {end}")
+            found += read.tasks(log, PositionRange(start, end))
+        return found
 
 
 def require_bucket(options: LedgerOptions) -> BucketOptions:

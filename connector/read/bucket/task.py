@@ -41,21 +41,20 @@ class BucketObjects:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketPart:
-    """One partition: a part of one topic."""
+class BucketTask:
+    """Task that reads a part of one topic."""
 
     source: BucketObjects
     topic: str
     part: Part
 
-
-def fetch_part(wanted: BucketPart) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, in order."""
-    source = wanted.source
-    store = _store(source.address, source.s3)
-    opener = _opener(read_keys(source.keys), lenient=source.shape.rescues)
-    entries = read_part(store, wanted.part, skip_missing=source.skip_missing, opener=opener)
-    yield from entry_rows(Topic.of(wanted.topic), source.shape).batches(entries)
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order."""
+        source = self.source
+        store = _store(source.address, source.s3)
+        opener = _opener(read_keys(source.keys), lenient=source.shape.rescues)
+        entries = read_part(store, self.part, skip_missing=source.skip_missing, opener=opener)
+        yield from entry_rows(Topic.of(self.topic), source.shape).batches(entries)
 
 
 def _opener(keys: PrivateKeys | None, *, lenient: bool) -> Opener | None:

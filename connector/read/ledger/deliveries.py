@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from pyspark_ledger.connector.options.ledger_selection import dead_letter_ledger
-from pyspark_ledger.connector.read.ledger.task import FetchRange, ReadSource, rows_of
+from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, rows_of
 from pyspark_ledger.connector.read.offsets import LedgerOffset, LedgerRange
 from pyspark_ledger.ledger.cursor.redelivery import skip_bytes
 from pyspark_ledger.ledger.position import Position, PositionRange
@@ -110,19 +110,19 @@ class Deliveries:
             self._before_ms,
         )
 
-    def partitions(self, record: int) -> list[FetchRange]:
+    def tasks(self, record: int) -> list[LedgerTask]:
         """The partitions of a batch: the same for the same record."""
         return [part for share in self._get(record).shares for part in self._of_share(share)]
 
-    def _of_share(self, share: Share) -> list[FetchRange]:
+    def _of_share(self, share: Share) -> list[LedgerTask]:
         count = share.count if self.explicit else -1
         source, parts = self._read.source(ledgers=[self._ledger]), self._read.planned(self._of(share.range))
         if not share.skip:
-            return [FetchRange(source, (part,), b"", count) for part in parts]
+            return [LedgerTask(source, (part,), b"", count) for part in parts]
         skipped = decode_info(share.skip, "a share of a batch").acknowledged
         return [
             # A task is told of its own part only: all that a share skips may be megabytes.
-            FetchRange(source, (part,), skip_bytes(skipped.within(part.range)), count)
+            LedgerTask(source, (part,), skip_bytes(skipped.within(part.range)), count)
             for part in parts
             if not _is_skipped(part, skipped)
         ]
@@ -158,7 +158,7 @@ class Deliveries:
 
     def _rows(self, shares: list[Share], source: ReadSource) -> Iterator[pa.RecordBatch]:
         for share in shares:
-            yield from rows_of(self._read.connection.client, FetchRange(source, (self._of(share.range),), share.skip))
+            yield from rows_of(self._read.connection.client, LedgerTask(source, (self._of(share.range),), share.skip))
 
     def _of(self, range_: PositionRange) -> LedgerRange:
         return LedgerRange(self._ledger, self._incarnation, range_)

@@ -1,10 +1,11 @@
-"""One read of ledgers on the driver: the ledgers that exist, their columns and state, and the tasks of the read.
+"""Reads of ledgers on the driver: the ledgers that exist, their columns and state, the tasks; and the bounded read.
 
 Rules
 - A missing ledger is an error that names the nearest name. Except when the reader was told to wait for the ledger.
 - All ledgers of a read have columns, or all of them have messages.
 - One question is one call, however many ledgers there are.
 - A query keeps its columns until it is started again. Columns that its ledgers got after planning are not read.
+- The start and the end of a bounded read are pinned when the read is planned.
 - The progress of a query reports how many such columns it leaves out, and which.
 """
 
@@ -25,8 +26,11 @@ from pyspark_ledger.connector.options.ledger_selection import (
     require_dead_letter_ledgers,
 )
 from pyspark_ledger.connector.options.options import LedgerOptions
-from pyspark_ledger.connector.read.ledger.task import FetchRange, ReadSource
+from pyspark_ledger.connector.read.bounds import ReadEdges
+from pyspark_ledger.connector.read.data_loss import loss_in
+from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource
 from pyspark_ledger.connector.read.offsets import LedgerRange
+from pyspark_ledger.connector.read.planner import BatchPlanner
 from pyspark_ledger.connector.read.task_split import SizedRange, plan_tasks
 from pyspark_ledger.connector.rows.shape import RowShape, RowWishes, row_shape, shared_columns
 from pyspark_ledger.ledger.api.schemas import registered_rows
@@ -36,6 +40,7 @@ from pyspark_ledger.ledger.location import store_location
 from pyspark_ledger.ledger.message.columns import schema_from_bytes
 from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, is_payload_schema
 from pyspark_ledger.ledger.names import partition_of
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import AskSchemas, Empty, GetSchema, LedgerSchemas, SchemaOfMany
 from pyspark_ledger.ledger.protocol.reads import (
     AskQuotas,
@@ -171,14 +176,14 @@ class LedgerRead:
         ranges = self.connection.call(lambda client: client.call("split.many", SplitRanges(list(requests)))).ranges
         return [cut.parts for cut in ranges]
 
-    def tasks(self, ranges: Sequence[SizedRange]) -> list[FetchRange]:
+    def tasks(self, ranges: Sequence[SizedRange]) -> list[LedgerTask]:
         """The partitions of ranges: a pure function of them, for logs do not change."""
         options = self.options
         planned = plan_tasks(ranges, options.min_partition_bytes, options.target_partition_bytes, self.split)
         if not planned:
             return []
         source = self.source(ledgers={one.ledger for task in planned for one in task})
-        return [FetchRange(source, tuple(ranges)) for ranges in planned]
+        return [LedgerTask(source, tuple(ranges)) for ranges in planned]
 
     def registered(self, logs: Sequence[str]) -> list[SchemaOfMany]:
         """The newest schemas of the logs, and of the ledgers that they are partitions of, in one call."""
@@ -241,6 +246,46 @@ class LedgerRead:
             pause(_WAIT_MS)
 
 
+class LedgerScan(BatchPlanner):
+    """Plan of a bounded read of ledgers."""
+
+    def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
+        self._read = LedgerRead(options, given)
+        self._edges = ReadEdges(options, stream=False)
+
+    def schema(self) -> StructType:
+        return self._read.schema()
+
+    def tasks(self) -> list[LedgerTask]:
+        read, edges, names = self._read, self._edges, self._read.names()
+        survey = read.survey(edges.first_readings(names), of=names)
+        read.require_all(survey)
+        readings = {
+            log.name: ReadProgress(edges.begin(log, len(survey.logs)), log.incarnation, until=log.stop)
+            for log in survey.logs
+        }
+        return read.tasks(pinned(read, readings, strict=read.options.fail_on_data_loss))
+
+
+def pinned(read: LedgerRead, readings: Mapping[str, ReadProgress], *, strict: bool) -> list[SizedRange]:
+    """Measure the ranges that are left of `readings`. Lost entries are DataLoss if `strict`, else left out."""
+    survey = read.survey(readings, of=list(readings))
+    for name, reading in readings.items():
+        wanted = PositionRange(reading.position or EARLIEST, reading.until or LATEST)
+        loss = loss_in(name, reading.incarnation, wanted, survey) if wanted else None
+        if loss is not None and strict:
+            raise loss.error()
+        if loss is not None:
+            _log.warning("%s", loss)
+    return [
+        SizedRange(
+            LedgerRange(log.name, log.incarnation, PositionRange(log.begin, log.stop)), log.entries, log.size_bytes
+        )
+        for log in survey.logs
+        if log.incarnation == readings[log.name].incarnation
+    ]
+
+
 def sized(ledger: str, incarnation: str, part: SplitPart) -> SizedRange:
     """A measured part of a ledger as something to plan."""
     return SizedRange(LedgerRange(ledger, incarnation, part.range), part.entries, part.size_bytes)
@@ -250,10 +295,8 @@ _LEDGERS_MAX = 8  # ledgers that are asked at each trigger; columns added to any
 _NAMES_MAX = 20
 
 
-def with_added_columns(report: dict[str, Any] | None, read: LedgerRead) -> dict[str, Any] | None:
+def with_added_columns(report: dict[str, Any], read: LedgerRead) -> dict[str, Any]:
     """The report with `columnsAdded` and `columnsNotRead`, where there are any."""
-    if report is None:
-        return None
     shape = read.shape()
     if shape.raw:
         return report

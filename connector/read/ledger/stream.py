@@ -3,7 +3,7 @@
 Invariants
 - Where a query begins is decided once: by its checkpoint, else by its subscription's cursors, else by the options.
   With a subscription it is in the cursors before batch 0 exists; without one it travels in batch 0's end.
-- `partitions(start, end)` is a function of its arguments and the logs alone; what was measured when the batch was
+- `tasks(start, end)` is a function of its arguments and the logs alone; what was measured when the batch was
   planned is remembered, and gives the same answer.
 - With nothing to deliver, `latest` answers None: the start stays as it came, whatever was found or lost meanwhile.
 - A ledger that is found while the query runs is read from its beginning. AvailableNow knows those of its start only.
@@ -24,9 +24,8 @@ from pyspark_ledger.connector.read.bounds import ReadEdges, overruled_by_subscri
 from pyspark_ledger.connector.read.data_loss import Loss, loss_in, loss_of
 from pyspark_ledger.connector.read.ledger.deliveries import NO_LIMIT, Back, Deliveries
 from pyspark_ledger.connector.read.ledger.prefetch_client import PrefetchClient
-from pyspark_ledger.connector.read.ledger.scan import LedgerRead, sized
+from pyspark_ledger.connector.read.ledger.scan import LedgerRead, sized, with_added_columns
 from pyspark_ledger.connector.read.ledger.subscription import SubscribedLedgers
-from pyspark_ledger.connector.read.ledger.task import LedgerPartition
 from pyspark_ledger.connector.read.limits import Delay, LedgerBacklog, Limits, Reason, admitted
 from pyspark_ledger.connector.read.offsets import (
     LedgerOffset,
@@ -38,6 +37,7 @@ from pyspark_ledger.connector.read.offsets import (
     require_no_table,
     require_subscription,
 )
+from pyspark_ledger.connector.read.planner import StreamPlanner, Task
 from pyspark_ledger.connector.read.progress import (
     ALL_THERE_WAS,
     AVAILABLE_NOW,
@@ -60,7 +60,6 @@ from pyspark_ledger.ledger.protocol.cursors import UNLIMITED, Due
 from pyspark_ledger.ledger.protocol.reads import ReadProgress, SplitPart, Survey, SurveyedLog
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
@@ -77,8 +76,8 @@ class Look:
     gone: Collection[str] = ()
 
 
-class StreamDriver:
-    """One run of one query."""
+class LedgerStream(StreamPlanner):
+    """Plan of one run of one query of ledgers."""
 
     def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
         self.read = LedgerRead(options, schema)
@@ -92,8 +91,6 @@ class StreamDriver:
         self.pinned: dict[str, Position] | None = None
         self._pinned_ms: dict[str, int] = {}
         self.losses: dict[Loss, None] = {}
-        self.overruled = ""
-        """Which starting option a cursor took the place of, for `ignored_start`; empty when none did."""
         self._edges = ReadEdges(options, stream=True)
         self._initial: StreamOffset | None = None
         self._last: StreamOffset | None = None
@@ -170,8 +167,7 @@ class StreamDriver:
         self._last = self._end(start, look, self._plain(look)) if self._taken else start
         return self._last
 
-    def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
-        """The parts of a batch."""
+    def tasks(self, start: StreamOffset, end: StreamOffset) -> Sequence[Task]:
         self._require_addressed(end)
         require_no_table(end)
         ranges = batch_ranges(start, end)
@@ -180,8 +176,8 @@ class StreamDriver:
         parts = self.read.tasks(measured)
         for name, at in self._still_there(delivered(start, end)).items():
             self.held.hold({name: (at.incarnation, at.position)})
-            parts += self._deliveries(name, at.incarnation).partitions(at.delivery)
-        return [LedgerPartition(part) for part in parts]
+            parts += self._deliveries(name, at.incarnation).tasks(at.delivery)
+        return parts
 
     def acknowledge(self, offset: StreamOffset) -> None:
         """`offset` is the end of what Spark has committed: the cursors may follow, where rows do not say it."""
@@ -215,7 +211,8 @@ class StreamDriver:
         # name, and whoever moved the cursor to the end of a batch would lose all of its rows that are not.
         subscription = None if self._explicit else options.subscription
         origin = Origin.of(connection.location, connection.client.store_id, subscription, options.credentials())
-        return stream_report(origin, lags, self._ended_by(), reads, cache, list(self.losses))
+        report = stream_report(origin, lags, self._ended_by(), reads, cache, list(self.losses))
+        return with_added_columns(report, self.read)
 
     def pin_end(self) -> None:
         """AvailableNow: nothing beyond the ends as they are now, no ledger that comes later, no row twice."""
@@ -227,7 +224,6 @@ class StreamDriver:
             self._pinned_ms[log.name] = survey.now_ms if newest is None else newest.now_ms
 
     def stop(self) -> None:
-        """Spark may kill the process at any moment of this."""
         self.held.stop()
 
     def _begins(self, survey: Survey) -> dict[str, Position]:

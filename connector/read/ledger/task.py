@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from pyspark_ledger.connector.connection import on_this_host
 from pyspark_ledger.connector.read.data_loss import Loss, loss_in
@@ -81,8 +80,8 @@ class ReadSource:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchRange:
-    """One partition: ranges of ledgers, one after the other, without what `skip` holds (see `row_selection`).
+class LedgerTask:
+    """Task that reads ranges of ledgers, one after the other, without what `skip` holds (see `row_selection`).
 
     `skip` is a PositionInfo, of one ledger. `redelivered`: how often these rows were delivered before, as a column; -1:
     without it.
@@ -93,16 +92,15 @@ class FetchRange:
     skip: bytes = b""
     redelivered: int = -1
 
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows. Raises what the broker raises; Unavailable after its retries."""
+        from pyspark_ledger.ledger.client.client import client_for
 
-def fetch(wanted: FetchRange) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition. Raises what the broker raises; Unavailable after its retries."""
-    from pyspark_ledger.ledger.client.client import client_for
-
-    source = wanted.source
-    return rows_of(client_for(source.address, source.store_id, on_this_host(source.credentials)), wanted)
+        source = self.source
+        return rows_of(client_for(source.address, source.store_id, on_this_host(source.credentials)), self)
 
 
-def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
+def rows_of(client: Client, wanted: LedgerTask) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, read through `client`."""
     source = wanted.source
     shape = source.shape
@@ -120,14 +118,14 @@ def rows_of(client: Client, wanted: FetchRange) -> Iterator[pa.RecordBatch]:
     )
 
 
-def _rows(client: Client, wanted: FetchRange, selection: RowSelection) -> Iterator[pa.RecordBatch]:
+def _rows(client: Client, wanted: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
     """The rows of columns, ledger after ledger, as they come."""
     rows = ArrowRows(Topic.of(wanted.ranges[0].ledger), wanted.source.shape, selection)
     for request, entries in _of_each(client, wanted, selection):
         yield from rows.of_topic(Topic.of(request.name)).each(entries)
 
 
-def _messages(client: Client, wanted: FetchRange, selection: RowSelection) -> Iterator[pa.RecordBatch]:
+def _messages(client: Client, wanted: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
     """The rows of messages, ledger after ledger."""
     source = wanted.source
     for request, entries in _of_each(client, wanted, selection):
@@ -142,7 +140,7 @@ def _messages(client: Client, wanted: FetchRange, selection: RowSelection) -> It
 
 
 def _of_each(
-    client: Client, wanted: FetchRange, selection: RowSelection
+    client: Client, wanted: LedgerTask, selection: RowSelection
 ) -> Iterator[tuple[ReadRequest, Iterator[Entry]]]:
     requests = [_request(wanted.source, one) for one in wanted.ranges]
     for request, blocks in client.read_ranges(requests, mapping=wanted.source.mapping):
@@ -212,10 +210,3 @@ def _earlier(client: Client, source: ReadSource, request: ReadRequest, position:
             blocks = client.read_blocks(earlier, mapping=source.mapping)
             yield from reversed(list(_entries(client, source, earlier, blocks)))
             end, count = first, min(2 * count, _BACK_ENTRIES_MOST)
-
-
-@dataclass(frozen=True)
-class LedgerPartition(InputPartition):
-    """One task's share."""
-
-    value: FetchRange

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bounds import Edge, ReadEdges
-from pyspark_ledger.connector.read.table.scan import BEGINNING, HistoryTable
+from pyspark_ledger.connector.read.table.published_table import BEGINNING, HistoryTable
 from pyspark_ledger.ledger.errors import DataLoss
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import SurveyedLog

@@ -1,233 +1,176 @@
-"""The table of a read, as the driver finds it: which version, how far each log is in it, and what tasks read of it.
+"""Bounded reads of a published table and of the entries behind it, in a log or in a bucket (option `history`).
+
+    spark.read.format("ledger").option("history", table)                        behind the table: the log
+    spark.read.format("ledger").option("history", table).option("offload", …)   behind the table: a bucket, no broker
 
 Rules
-- One version is read at a time, and it is the same table as before, or that is an error with both ids.
-- A column that is in the table has the type that the ledger says, or is refused naming both; one that is not there yet
-  is null. A table that has none of the ledger's columns is another's.
-- What is in the table of a log was in the log: one that ends before it is not the log that was published.
+- Every row is read once: from the table up to the last ledger that is in its version, from the log or objects after it.
+- Log: the version of the table is pinned first, the logs are read after it. Entries that are published meanwhile are
+  still read from the log. Entries that were published and then trimmed in between are in the next version.
+- Bucket: the bucket is listed first, the newest version of the table is opened after it. Entries that were published
+  and then taken out of the bucket in between are in that version.
+- The table may be ahead of the bucket: a sealed segment can be published before it is offloaded.
+- A table that has rows, but none of the topic, belongs to another topic. Reason: a bucket alone cannot show that
+  nothing is missing.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
-
-from pyspark.sql.types import NullType, StructType
+from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.options.options import LedgerOptions
-from pyspark_ledger.connector.read.offsets import HistoryPin
-from pyspark_ledger.connector.read.table.task import HistoryPart
-from pyspark_ledger.connector.read.task_split import part_bytes
-from pyspark_ledger.connector.rows.metadata_columns import Topic
-from pyspark_ledger.connector.rows.shape import RowShape
-from pyspark_ledger.connector.schema import nullable_type
+from pyspark_ledger.connector.read.bucket.scan import BucketRead, BucketScan
+from pyspark_ledger.connector.read.ledger.scan import LedgerRead, pinned
+from pyspark_ledger.connector.read.planner import BatchPlanner, Task
+from pyspark_ledger.connector.read.table.bounds import HistoryEdges
+from pyspark_ledger.connector.read.table.published_table import BEGINNING, WHOLE, HistoryRead, HistoryTable
 from pyspark_ledger.ledger.errors import DataLoss, Refused
-from pyspark_ledger.ledger.position import Position, PositionRange
-from pyspark_ledger.ledger.protocol.reads import ReadProgress, SurveyedLog
-from pyspark_ledger.offload.table.commit_metadata import app_id
-from pyspark_ledger.offload.table.data_file import TableFile
-from pyspark_ledger.offload.table.limit_splitter import TableCut
-from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart
-from pyspark_ledger.offload.table.snapshot import TableSnapshot, open_table, require_same_table
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
+from pyspark_ledger.ledger.protocol.reads import ReadProgress, Survey
+from pyspark_ledger.offload.bucket.topic_log import BucketLog
+from pyspark_ledger.offload.table.rows import LogRows
 
-BEGINNING = Position(-1, 0)
-"""Before every entry of a log. Of a log that was trimmed it says that something was there."""
-WHOLE = ReadProgress(position=BEGINNING, count=False)
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
-
-class LogLife(Protocol):
-    """One life of one log."""
-
-    @property
-    def name(self) -> str:
-        """Its canonical name."""
-        ...
-
-    @property
-    def incarnation(self) -> str:
-        """Which life it is."""
-        ...
+_log = logging.getLogger(__name__)
 
 
-class RowsRead(Protocol):
-    """What is read beside a table, of a log or of a bucket."""
+class TableScan(BatchPlanner):
+    """Plan of a bounded read of a table and of the ledgers that are published to it."""
 
-    @property
-    def options(self) -> LedgerOptions:
-        """What the user said."""
-        ...
+    def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
+        self._read = LedgerRead(options, given)
+        self._edges = HistoryEdges(options, stream=False)
 
-    @property
-    def name(self) -> str:
-        """The ledger's name."""
-        ...
+    def schema(self) -> StructType:
+        return self._read.schema()
 
-    def shape(self) -> RowShape:
-        """What rows are."""
-        ...
+    def tasks(self) -> list[Task]:
+        read, names, history = self._read, self._read.names(), HistoryRead(self._read)
+        survey = read.survey({}, WHOLE, of=names)
+        read.require_all(survey)
+        table, strict = history.newest_of_its_own(survey.logs), True
+        while True:
+            survey = read.survey(self._edges.first_readings(names), of=names)
+            table.require_reached(survey.logs)
+            try:
+                return self._both(survey, history, table, strict=strict)
+            except DataLoss:
+                newest = history.newest(read.survey({}, WHOLE, of=names).logs)
+                if newest.snapshot.version > table.snapshot.version:
+                    table = newest
+                elif read.options.fail_on_data_loss or not strict:
+                    raise
+                else:
+                    strict = False
 
-
-@dataclass(frozen=True)
-class HistoryTable:
-    """One version of the table of a read.
-
-    `up_to`: the newest ledger id of each log in it, of those that are in it; `incarnations`: which logs those are.
-    """
-
-    snapshot: TableSnapshot
-    up_to: Mapping[str, int]
-    incarnations: Mapping[str, str]
-
-    @cached_property
-    def cut(self) -> TableCut:
-        """What quotas of it come to."""
-        return TableCut(self.snapshot)
-
-    @property
-    def pin(self) -> HistoryPin:
-        """What an offset says of it."""
-        return HistoryPin(self.snapshot.table_id, self.snapshot.version, self.up_to)
-
-    def after(self, log: SurveyedLog) -> Position:
-        """Where a log goes on behind what is in the table; BEGINNING for one of which nothing is."""
-        if log.name not in self.up_to:
-            return BEGINNING
-        return min(Position(self.up_to[log.name] + 1, 0), log.end)
-
-    def require_reached(self, logs: Iterable[SurveyedLog]) -> None:
-        """DataLoss when a log, looked at after the table was opened, ends before what was published of it."""
-        for log in logs:
-            newest = self.up_to.get(log.name, -1)
-            if newest > log.end.ledger_id:
-                raise DataLoss(
-                    f"ledger {log.name} ends at {log.end}, its ledger {newest} is in {self.snapshot}",
-                    hint="The store was restored from an older copy: publish to a new table",
-                )
-
-    def holds_from(self, log: str, position: Position) -> bool:
-        """Whether what was published of a log from a position on is here: nothing is before BEGINNING.
-
-        A table that was begun, or cut off, later than that lacks what comes before its first row.
-        """
-        if log not in self.up_to or position <= BEGINNING:
-            return log in self.up_to
-        whole = PositionRange(BEGINNING, Position(self.up_to[log] + 1, 0))
-        first = min((file.low for file in self.cut.holds(LogRows(self.incarnations[log], whole))), default=whole.end)
-        return first.ledger_id <= position.ledger_id
-
-    def split(self, log: str, range_: PositionRange) -> tuple[PositionRange, PositionRange]:
-        """What of a range of a log is in the table, and what is in the log only; either may be empty."""
-        if log not in self.up_to:
-            return PositionRange(range_.start, range_.start), range_
-        border = Position(self.up_to[log] + 1, 0)
-        return (
-            PositionRange(range_.start, min(range_.end, border)),
-            PositionRange(max(range_.start, border), range_.end),
-        )
+    def _both(self, survey: Survey, history: HistoryRead, table: HistoryTable, *, strict: bool) -> list[Task]:
+        published, left = {}, {}
+        for log in survey.logs:
+            whole = self._edges.range_of(log, len(survey.logs), table)
+            there, rest = table.split(log.name, whole)
+            published[log.name] = LogRows(log.incarnation, there)
+            if rest:
+                left[log.name] = ReadProgress(rest.start, log.incarnation, until=rest.end)
+        tasks = self._read.tasks(pinned(self._read, left, strict=strict))
+        return [*history.tasks(table, published), *tasks]
 
 
-class HistoryRead:
-    """The table of a read, opened on the driver. Columns are compared once for each version."""
+class BucketTableScan(BucketScan):
+    """Plan of a bounded read of a table and of the topic of a bucket that is published to it."""
 
-    def __init__(self, log: RowsRead) -> None:
-        history = log.options.history
-        if history is None:
-            raise Refused("no table is named", hint="Name it by option 'history'")
-        self._log = log
-        self._address = history.address()
-        self.table_id = ""
-        """The table of this read, once it is known: what the checkpoint names, else the first that was opened."""
-
-    def newest(self, logs: Sequence[LogLife]) -> HistoryTable:
-        """The newest version, and how far these logs are in it."""
-        snapshot = self._opened(None)
-        newest = {
-            log.name: snapshot.published_up_to(log.incarnation, app_id(log.name, log.incarnation)) for log in logs
-        }
-        incarnations = {log.name: log.incarnation for log in logs}
-        return HistoryTable(snapshot, {name: ledger for name, ledger in newest.items() if ledger >= 0}, incarnations)
-
-    def newest_of_its_own(self, logs: Sequence[SurveyedLog]) -> HistoryTable:
-        """The same for a reader that begins, of logs that were surveyed from their BEGINNING.
-
-        Refused when the table has rows and nothing of any of them, though something of them is gone from the log: that
-        is another's table.
-        """
-        table = self.newest(logs)
-        trimmed = [log for log in logs if log.trimmed is not None]
-        if trimmed and table.snapshot.files and not table.up_to:
-            log = trimmed[0]
-            raise Refused(
-                f"{table.snapshot} has nothing of ledger {log.name}, incarnation {log.incarnation}, and the log has "
-                f"nothing before {log.start}",
-                hint="Name the table that the ledger is published to, or leave 'history' out",
-            )
-        return table
-
-    def pinned(self, pin: HistoryPin, incarnations: Mapping[str, str]) -> HistoryTable:
-        """The version that an offset names, as far as it said; DataLoss when it is gone, Refused for another table."""
-        return HistoryTable(self._opened(pin.version), pin.up_to, incarnations)
-
-    def parts(self, table: HistoryTable, wanted: Mapping[str, LogRows]) -> list[HistoryPart]:
-        """What tasks read of the wanted rows of each log: files, large ones in shares, small ones together."""
-        options, shape = self._log.options, self._log.shape()
-        held = {name: table.cut.holds(rows) for name, rows in wanted.items() if rows.range}
-        total = sum(file.size_bytes for files in held.values() for file in files)
-        size = part_bytes(total, options.min_partition_bytes, options.target_partition_bytes)
-        return [
-            HistoryPart(
-                TablePart(self._address, table.snapshot.version, files, wanted[name]), shape, Topic.of(name).partition
-            )
-            for name, found in held.items()
-            for files in _shared_out(found, size)
-        ]
-
-    def remember(self, pin: HistoryPin | None) -> None:
-        """The checkpoint names the table."""
-        self.table_id = self.table_id if pin is None else pin.table_id
-
-    def _opened(self, version: int | None) -> TableSnapshot:
-        snapshot = open_table(self._address, version)
-        require_same_table(snapshot, self.table_id or snapshot.table_id)
-        self.table_id = snapshot.table_id
-        require_columns(snapshot, self._log.shape(), self._log.name)
-        return snapshot
+    def tasks(self) -> list[Task]:
+        read = self._read
+        logs = [_Log(canonical_name(log.topic.name), log.life, log) for log in read.logs]
+        history = HistoryRead(read)
+        table = history.newest(logs)
+        _require_its_own(table, logs)
+        published: dict[str, LogRows] = {}
+        left: list[Task] = []
+        for one in logs:
+            there, rest = table.split(one.name, _range_of(read, one, table))
+            published[one.name] = LogRows(one.incarnation, there)
+            left += read.tasks(one.log, _held(one, rest))
+        return [*history.tasks(table, published), *left]
 
 
-def require_columns(snapshot: TableSnapshot, shape: RowShape, ledger: str) -> None:
-    """Refuse a table whose columns are not those of the ledger, naming the first that differs and both types."""
-    there = StructType.fromJson(json.loads(snapshot.columns))
-    for column in shape.spark_schema(ledger):
-        if column.name not in there.names or isinstance(column.dataType, NullType):
-            continue
-        found = nullable_type(there[column.name].dataType)
-        if found != column.dataType:
-            raise Refused(
-                f"column {column.name!r} is {found.simpleString()} in {snapshot} and {column.dataType.simpleString()} "
-                f"in ledger {ledger!r}",
-                hint="A ledger's types never change: this is not the table that it is published to",
-            )
-    if not set(shape.known) & set(there.names):
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """One topic of the bucket, with the name and the incarnation that its rows in the table state."""
+
+    name: str
+    incarnation: str
+    log: BucketLog
+
+
+def _require_its_own(table: HistoryTable, logs: Sequence[_Log]) -> None:
+    if table.snapshot.files and not table.up_to:
+        lives = ", ".join(f"{one.name} of life {one.incarnation}" for one in logs)
         raise Refused(
-            f"{snapshot} has none of the columns of ledger {ledger!r}: {', '.join(shape.known)}",
-            hint="Name the table that the ledger is published to",
+            f"{table.snapshot} has rows, and nothing of what the bucket has: {lives}",
+            hint="Name the table that it is published to, or leave 'history' out",
         )
+    for one in logs:
+        newest, first = table.up_to.get(one.name), one.log.start.ledger_id
+        if newest is not None and newest < first:
+            _log.warning(
+                "%s: the table ends with ledger %d, the bucket begins with %d; whether one between them was lost, "
+                "neither tells",
+                one.name, newest, first,
+            )  # fmt: skip
 
 
-def _shared_out(files: Sequence[TableFile], size: int) -> list[tuple[FileShare, ...]]:
-    """Files in tasks of about so many bytes, in order; a larger file is cut into shares."""
-    tasks: list[list[FileShare]] = []
-    filled = size
-    for file in files:
-        shares = max(round(file.size_bytes / size), 1)
-        for number in range(shares):
-            share = FileShare(file, number, shares)
-            if filled + share.size_bytes > size:
-                tasks.append([])
-                filled = 0
-            tasks[-1].append(share)
-            filled += share.size_bytes
-    return [tuple(task) for task in tasks]
+def _behind(one: _Log, table: HistoryTable) -> Position:
+    """Return the first position of a log behind the table."""
+    return Position(table.up_to[one.name] + 1, 0) if one.name in table.up_to else BEGINNING
+
+
+def _range_of(read: BucketRead, one: _Log, table: HistoryTable) -> PositionRange:
+    """Return the range of a log that is read, in the table and behind it."""
+    options = read.options
+    begin, end = BEGINNING, max(one.log.end, _behind(one, table))
+    if options.starting_timestamp is not None:
+        begin = _timed(read, one, table, options.starting_timestamp)
+    elif options.starting_position not in (None, EARLIEST):
+        begin = _placed(read, one, table, options.starting_position, "startingPosition")
+    if read.bucket.ending_timestamp is not None:
+        end = _timed(read, one, table, read.bucket.ending_timestamp)
+    elif options.ending_position not in (None, LATEST):
+        end = _placed(read, one, table, options.ending_position, "endingPosition")
+    if begin > end:
+        raise Refused(f"the read of {one.name} begins at {begin} and ends before it, at {end}")
+    return PositionRange(begin, end)
+
+
+def _placed(read: BucketRead, one: _Log, table: HistoryTable, wanted: Position, option: str) -> Position:
+    """A position in the table or in the bucket; Refused of several partitions, DataLoss where it is in neither."""
+    read.require_one_topic(wanted, option)
+    behind = _behind(one, table)
+    if wanted <= behind and table.holds_from(one.name, wanted):
+        return wanted
+    try:
+        return one.log.require_position(wanted, option)
+    except DataLoss as neither:
+        raise DataLoss(f"{neither.message}, and {table.snapshot} does not have it", hint=neither.hint) from neither
+
+
+def _timed(read: BucketRead, one: _Log, table: HistoryTable, timestamp_ms: int) -> Position:
+    """The first entry of a time: as the broker stored what the bucket has, as it was published for the rest."""
+    log, behind = one.log, _behind(one, table)
+    found = read.timed(log).after_time(timestamp_ms)
+    if log.start < found < log.end:
+        return found
+    before = found <= log.start
+    there = PositionRange(BEGINNING, min(log.start, behind)) if before else PositionRange(log.end, max(behind, log.end))
+    in_table = table.cut.first_published(LogRows(one.incarnation, there), timestamp_ms) if there else None
+    return in_table or (found if before else there.end)
+
+
+def _held(one: _Log, rest: PositionRange) -> PositionRange:
+    """Clip `rest` to the end of the bucket. Entries after that are not offloaded yet and are not data loss."""
+    return PositionRange(rest.start, max(min(rest.end, one.log.end), rest.start))

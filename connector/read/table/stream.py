@@ -18,17 +18,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as replaced
-from pyspark.sql.datasource import InputPartition
 
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.data_loss import Loss, made_again
-from pyspark_ledger.connector.read.ledger.stream import Look, StreamDriver
-from pyspark_ledger.connector.read.ledger.task import LedgerPartition
-from pyspark_ledger.connector.read.limits import Limits
+from pyspark_ledger.connector.read.ledger.stream import LedgerStream, Look
+from pyspark_ledger.connector.read.limits import Limits, shared_in_turn
 from pyspark_ledger.connector.read.offsets import HistoryPin, LedgerOffset, LedgerRange, StreamOffset, batch_ranges
-from pyspark_ledger.connector.read.table.batch import HistoryPartition
+from pyspark_ledger.connector.read.planner import Task
 from pyspark_ledger.connector.read.table.bounds import HistoryEdges
-from pyspark_ledger.connector.read.table.scan import BEGINNING, WHOLE, HistoryRead, HistoryTable
+from pyspark_ledger.connector.read.table.published_table import BEGINNING, WHOLE, HistoryRead, HistoryTable
 from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import ReadProgress, Survey, SurveyedLog
@@ -67,8 +65,8 @@ class _Place:
         return LedgerOffset(max(self.begin, min(self.border, self.stop)), self.log.incarnation)
 
 
-class HistoryDriver(StreamDriver):
-    """One run of one such query."""
+class TableStream(LedgerStream):
+    """Plan of one run of one query of a table and of the ledgers that are published to it."""
 
     def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
         super().__init__(options, schema)
@@ -99,19 +97,18 @@ class HistoryDriver(StreamDriver):
                 return end
             return replace(end, history=HistoryPin(self._history.table_id))
 
-    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
-        """The parts of a batch, of the table and of the log."""
+    def tasks(self, start: StreamOffset, end: StreamOffset) -> list[Task]:
         self._require_addressed(end)
         self._history.remember(end.history)
         ranges = batch_ranges(start, end)
         table = self._planned_table(end)
         self._asks_table = True
         try:
-            return self._parts(ranges, table)
+            return self._planned_tasks(ranges, table)
         except _Trimmed as found:
             newest = self._newest_table()
             self._asks_table = False
-            return self._parts(ranges, newest if _reaches_further(newest, table, found.loss) else table)
+            return self._planned_tasks(ranges, newest if _reaches_further(newest, table, found.loss) else table)
 
     def latest_without_start(self) -> StreamOffset:
         """Refused: such a Spark does not say where a batch begins."""
@@ -205,7 +202,7 @@ class HistoryDriver(StreamDriver):
         self._looked = Look(self.read.survey({}, of=list(logs)), [], logs)
         self._taken, self._reached, self._reason = {}, {}, "limits" if self.limits else "everything"
 
-    def _parts(self, ranges: Sequence[LedgerRange], table: HistoryTable | None) -> list[InputPartition]:
+    def _planned_tasks(self, ranges: Sequence[LedgerRange], table: HistoryTable | None) -> list[Task]:
         wanted, left = {}, []
         for one in ranges:
             there, rest = (PositionRange(one.range.start, one.range.start), one.range)
@@ -215,11 +212,8 @@ class HistoryDriver(StreamDriver):
             left += [LedgerRange(one.ledger, one.incarnation, rest)] if rest else []
         known = [self._planned[one] for one in left if one in self._planned]
         measured = known if len(known) == len(left) else self._measured(left)
-        published = [] if table is None else self._history.parts(table, wanted)
-        return [
-            *(HistoryPartition(part) for part in published),
-            *(LedgerPartition(part) for part in self.read.tasks(measured)),
-        ]
+        published = [] if table is None else self._history.tasks(table, wanted)
+        return [*published, *self.read.tasks(measured)]
 
     def _reading(self, name: str, at: LedgerOffset | None) -> ReadProgress:
         """A log that is found while the query runs has its beginning in the table, if the log has let go of it."""
@@ -241,14 +235,14 @@ class HistoryDriver(StreamDriver):
 
 
 def _admitted(table: HistoryTable, places: Mapping[str, _Place], limits: Limits) -> dict[str, Reached]:
-    """What a batch takes of the table, by log; what one log does not use is there for those after it."""
-    rows, size, taken = limits.rows_most, limits.bytes_most, {}
-    for number, (name, place) in enumerate(places.items()):
-        others = len(places) - number
-        reached = table.cut.reach(place.published, max(rows // others, 1), max(size // others, 1))
-        rows, size = max(rows - reached.rows, 0), max(size - reached.size_bytes, 0)
-        taken[name] = reached
-    return taken
+    """Return what a batch takes of the table, by log."""
+
+    def reach(place: _Place, rows: int, size_bytes: int) -> tuple[Reached, int, int]:
+        reached = table.cut.reach(place.published, rows, size_bytes)
+        return reached, reached.rows, reached.size_bytes
+
+    taken = shared_in_turn(list(places.values()), limits, reach)
+    return {name: reached for name, (reached, _, _) in zip(places, taken, strict=True)}
 
 
 def _pinned(

@@ -22,27 +22,28 @@ _ID = "__messageId"
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryPart:
-    """One partition: files of a table, of one log. `partition` is the log's number, -1 for one that has none."""
+class TableTask:
+    """Task that reads files of a table, of one log. `partition` is the log's number; -1 for a log without one."""
 
     part: TablePart
     shape: RowShape
     partition: int = -1
 
-
-def fetch_history(wanted: HistoryPart) -> Iterator[pa.RecordBatch]:
-    """The rows of a part."""
-    target = wanted.shape.schema
-    if _ID not in target.names:
-        yield from table_rows(wanted.part, target)
-        return
-    read = pa.schema([field for field in target if field.name != _ID])
-    if POSITION not in read.names:
-        read = read.append(METADATA.field(POSITION))
-    for batch in table_rows(wanted.part, read):
-        ids = _message_ids(batch, wanted.partition)
-        columns = [ids if name == _ID else batch.column(batch.schema.get_field_index(name)) for name in target.names]
-        yield pa.RecordBatch.from_arrays(columns, schema=target)
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        target = self.shape.schema
+        if _ID not in target.names:
+            yield from table_rows(self.part, target)
+            return
+        read = pa.schema([field for field in target if field.name != _ID])
+        if POSITION not in read.names:
+            read = read.append(METADATA.field(POSITION))
+        for batch in table_rows(self.part, read):
+            ids = _message_ids(batch, self.partition)
+            columns = [
+                ids if name == _ID else batch.column(batch.schema.get_field_index(name)) for name in target.names
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 def _message_ids(batch: pa.RecordBatch, partition: int) -> pa.Array:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.connector.read.store_tables import TABLES, HolesPartition, MetadataReader
+from pyspark_ledger.connector.read.store_tables import TABLES, HolesTask
 from pyspark_ledger.connector.schema import arrow_schema
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import Refused
@@ -25,7 +25,6 @@ def table(store: Path, name: str, ledger: str = "") -> list[dict]:
     source = LedgerSource(given, "0")
     schema = source.schema()
     reader = source.batch_reader(schema)
-    assert isinstance(reader, MetadataReader)
     found = []
     # Of no partitions Spark makes one that holds nothing.
     for part in reader.partitions() or [InputPartition(None)]:
@@ -81,12 +80,11 @@ def test_millions_of_holes_are_rows_by_columns(store: Path) -> None:
     """What crosses to the task is no larger than the cursor's state."""
     held, count = PositionSet(), 2_000_000
     held.add_entries(7, np.arange(0, 2 * count, 2))
-    part = HolesPartition("orders", "billing", encode_info(Position(7, -1), held))
-    assert len(pickle.dumps(part)) < 1_000_000
+    task = HolesTask("orders", "billing", encode_info(Position(7, -1), held))
+    assert len(pickle.dumps(task)) < 1_000_000
     source = LedgerSource({"store": str(store), "table": "holes"}, "0")
-    reader = source.batch_reader(source.schema())
     found = 0
-    for batch in reader.read(part):
+    for batch in task.read():
         assert batch.schema.equals(arrow_schema(source.schema()))
         firsts = np.asarray(batch.column("firstEntry"))
         assert np.array_equal(firsts, np.arange(2 * found, 2 * (found + len(firsts)), 2))

@@ -17,10 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger.connector.bucket_source import BucketSource
+from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.connector.options.options import read_options
-from pyspark_ledger.connector.read.bucket.batch import LISTING, BucketReader, ListingReader
-from pyspark_ledger.connector.read.bucket.stream import BucketStreamReader
+from pyspark_ledger.connector.read.bucket.listing import LISTING
+from pyspark_ledger.connector.read.bucket.scan import BucketScan
+from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused, Unsupported
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
 from pyspark_ledger.ledger.message.entry import encode_entry
@@ -243,7 +244,7 @@ def test_what_was_there_at_load_is_read_and_nobody_asks_again(tmp_path: Path, mo
         return get_range(store, key, start, length)
 
     monkeypatch.setattr(DirectoryStore, "get_range", counting)
-    source = BucketSource({"offload": str(tmp_path), "path": "t"})
+    source = LedgerSource({"offload": str(tmp_path), "path": "t"}, "0.1.0")
     schema = source.schema()
     assert max(fetched) == 256 * 1024, "the first bytes of a block tell its columns"
     put_segment(tmp_path, 5, [columns_entry(1, pa.record_batch({"id": [2], "body": [b""]}))])
@@ -259,9 +260,8 @@ def test_without_a_name_the_bucket_is_listed(tmp_path: Path) -> None:
     put_segment(tmp_path, 3, [message(0), message(1)])
     lost = put_segment(tmp_path, 4, [message(2)])
     (tmp_path / lost.index_name).unlink()
-    source = BucketSource({"offload": str(tmp_path)})
+    source = LedgerSource({"offload": str(tmp_path)}, "0.1.0")
     reader = source.batch_reader(source.schema())
-    assert isinstance(reader, ListingReader)
     (part,) = reader.partitions()
     (batch,) = reader.read(part)
     assert batch.schema == LISTING
@@ -279,14 +279,14 @@ class Limit:
     """What Spark hands over when it wants everything."""
 
 
-def stream(directory: Path, **options: str) -> BucketStreamReader:
+def stream(directory: Path, **options: str) -> LedgerStreamReader:
     given = {"offload": str(directory), "path": "t", **options}
-    source = BucketSource(given)
+    source = LedgerSource(given, "0.1.0")
     return source.stream_reader(source.schema())
 
 
 def batches(
-    reader: BucketStreamReader, start: dict[str, Any], most: int = 99
+    reader: LedgerStreamReader, start: dict[str, Any], most: int = 99
 ) -> tuple[list[list[bytes]], dict[str, Any]]:
     """The values of each batch until there is nothing more, and the last offset."""
     found = []
@@ -307,11 +307,11 @@ def batches(
     return found, start
 
 
-def stream_of(reader: BucketStreamReader) -> BucketStreamReader:
-    """Another process's copy of a reader."""
-    copy = BucketStreamReader.__new__(BucketStreamReader)
-    copy.__dict__.update(reader.__getstate__())
-    return copy
+def stream_of(reader: LedgerStreamReader) -> LedgerStreamReader:
+    """A reader of another process, whose planner knows nothing of this one's."""
+    other = LedgerStreamReader(reader._options, reader._plan)
+    other._ignored_start = reader._ignored_start
+    return other
 
 
 def test_a_stream_admits_batches_and_goes_on_with_what_is_offloaded_later(
@@ -358,4 +358,4 @@ def test_a_stream_shares_its_limits_between_partitions(tmp_path: Path) -> None:
 
 def test_options_without_a_bucket_reach_no_reader() -> None:
     with pytest.raises(Refused, match="no bucket is named"):
-        BucketReader(read_options({"path": "t"})).partitions()
+        BucketScan(read_options({"path": "t"})).tasks()

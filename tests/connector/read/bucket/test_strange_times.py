@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ledger.connector.options.options import read_options
-from pyspark_ledger.connector.read.bucket.batch import BucketReader
-from pyspark_ledger.connector.read.bucket.task import fetch_part
+from pyspark_ledger.connector.read.bucket.scan import BucketScan
 from pyspark_ledger.connector.rows.message_rows import PulsarRows
 from pyspark_ledger.connector.rows.metadata_columns import MILLISECONDS_MAX, PROVENANCE, Topic
 from pyspark_ledger.connector.rows.shape import RowWishes, row_shape
@@ -87,11 +86,7 @@ def test_event_times_that_a_real_pulsar_took_are_those_that_it_delivers() -> Non
     assert len(wanted) == 102
     assert min(wanted) == -(2**63)
     assert max(wanted) == 2**63 - 1
-    entries = pa.Table.from_batches(
-        batch
-        for part in BucketReader(read_options(EVENTS), None).partitions()
-        for batch in fetch_part(part.value)  # type: ignore[attr-defined]  # a BucketPartition
-    )
+    entries = pa.Table.from_batches(batch for task in BucketScan(read_options(EVENTS)).tasks() for batch in task.read())
     times = entries["__eventTime"].cast(pa.int64()).to_pylist()
     assert times == [None if time == 0 or abs(time) > MILLISECONDS_MAX else time * 1000 for time in wanted]
 

@@ -20,8 +20,8 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pyspark_ledger.connector.options.options import read_options
-from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
-from pyspark_ledger.connector.read.ledger.task import FetchRange, fetch
+from pyspark_ledger.connector.read.ledger.scan import LedgerScan
+from pyspark_ledger.connector.read.ledger.task import LedgerTask
 from pyspark_ledger.connector.write.commit import commit_parts, stage_rows
 from pyspark_ledger.connector.write.target import SinkTarget, prepare_target
 from pyspark_ledger.ledger.client.acknowledge import acknowledge
@@ -35,14 +35,13 @@ ROOT = Path(__file__).resolve().parents[4]
 ROWS = [pa.record_batch({"id": [1, 2, 3]})]
 NEW_WORKER = """
 import pickle, sys
-from pyspark_ledger.connector.read.ledger.task import fetch
 from pyspark_ledger.connector.write.commit import stage_rows
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import LedgerError
 
 Client.__init__.__kwdefaults__["deadline_ms"] = 200
 part, target, rows = pickle.load(sys.stdin.buffer)
-for task in (lambda: list(fetch(part)), lambda: stage_rows(target, "1", "q", 1, rows)):
+for task in (lambda: list(part.read()), lambda: stage_rows(target, "1", "q", 1, rows)):
     try:
         task()
     except LedgerError as error:
@@ -51,21 +50,20 @@ for task in (lambda: list(fetch(part)), lambda: stage_rows(target, "1", "q", 1, 
 
 
 @pytest.fixture
-def tasks(store: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[FetchRange, SinkTarget]:
+def tasks(store: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[LedgerTask, SinkTarget]:
     """A part to read and rows to write, both done once already in this process; then the broker was killed."""
     monkeypatch.setitem(Client.__init__.__kwdefaults__, "deadline_ms", 200)
     options = read_options({"ledger": "orders", "store": str(store)})
     target = prepare_target(options, StructType([StructField("id", LongType())]))
     commit_parts(target, "1", [stage_rows(target, "1", "q", 0, ROWS)], 0)
-    (partition,) = LedgerBatchReader(options).partitions()
-    part: FetchRange = partition.value
-    assert sum(batch.num_rows for batch in fetch(part)) == 3
+    (part,) = LedgerScan(options).tasks()
+    assert sum(batch.num_rows for batch in part.read()) == 3
     fixtures.kill_all(store)
     return part, target
 
 
 def test_a_worker_that_was_connected_names_address_and_store(
-    store: Path, tasks: tuple[FetchRange, SinkTarget], monkeypatch: pytest.MonkeyPatch
+    store: Path, tasks: tuple[LedgerTask, SinkTarget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part, target = tasks
     both = re.escape(f"no broker of store {target.store_id} answers at {target.address}: ")
@@ -75,8 +73,8 @@ def test_a_worker_that_was_connected_names_address_and_store(
         with pytest.raises(Unavailable, match=both):
             task()
 
-    refused(lambda: list(fetch(part)))
-    refused(lambda: list(fetch(sent)))
+    refused(lambda: list(part.read()))
+    refused(lambda: list(sent.read()))
     refused(lambda: stage_rows(target, "1", "q", 1, ROWS))
     client = client_for(target.address, target.store_id)
     lines = [acknowledge_batch(np.array([0]), np.array([0]), np.array([-1]))]
@@ -88,7 +86,7 @@ def test_a_worker_that_was_connected_names_address_and_store(
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_new_worker_names_them_and_starts_nobody(
-    store: Path, tasks: tuple[FetchRange, SinkTarget], deleted: bool
+    store: Path, tasks: tuple[LedgerTask, SinkTarget], deleted: bool
 ) -> None:
     part, target = tasks
     if deleted:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pyspark_ledger.connector.bucket_source import BucketSource
+from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.connector.options.options import read_options
 from pyspark_ledger.connector.read.bucket.scan import BucketRead
 from pyspark_ledger.ledger.api.ledger import Ledger
@@ -135,11 +135,11 @@ def _publish(table: Path, rows: list[dict[str, Any]], segment: int, name: str, l
 def test_what_only_a_broker_could_say_is_refused(store: Path, orders: Ledger, bucket: Path, table: Path) -> None:
     orders.offload(seal=True)
     publish_sealed(store, table, most=1)
-    source = BucketSource({"offload": str(bucket), "path": "orders", "history": str(table)})
+    source = LedgerSource({"offload": str(bucket), "path": "orders", "history": str(table)}, "0.1.0")
     with pytest.raises(Unsupported, match="'history' goes on in the log, and option 'offload' asks no broker"):
         source.stream_reader(source.schema())
     with pytest.raises(Refused, match=r"'history' has no meaning for what a bucket lists.*Name the ledger"):
-        BucketSource({"offload": str(bucket), "history": str(table)})
+        LedgerSource({"offload": str(bucket), "history": str(table)}, "0.1.0")
     with pytest.raises(Refused, match="__producer"):
         joined(bucket, table, columns="n,__producer")
     strange = table.parent / "strange"

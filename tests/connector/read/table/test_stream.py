@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.connector.read.table_stream_reader import HistoryStreamReader
+from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import DataLoss, Refused, Unsupported
@@ -36,11 +36,9 @@ def orders(store: Path) -> Ledger:
     return api.ledger("orders")
 
 
-def reader(store: Path, table: Path, **options: str) -> HistoryStreamReader:
+def reader(store: Path, table: Path, **options: str) -> LedgerStreamReader:
     source = LedgerSource({"path": "orders", "store": str(store), "history": str(table), **options}, "0.1.0")
-    stream = source.stream_reader(source.schema())
-    assert isinstance(stream, HistoryStreamReader)
-    return stream
+    return source.stream_reader(source.schema())
 
 
 def test_a_backfill_goes_on_in_the_log_and_stops_nowhere_between(store: Path, orders: Ledger, table: Path) -> None:
