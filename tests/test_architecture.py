@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,17 +39,22 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def documented(path: Path) -> bool:
     """Whether the module says what it is; a notebook does so in its first cell, which is text."""
     if path.read_text(encoding="utf-8").startswith("# Databricks notebook source\n# MAGIC %md\n"):
         return True
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is not None
+    return ast.get_docstring(tree(path)) is not None
 
 
 def functions(path: Path) -> list[tuple[str, int]]:
     """Name and length of every function: code lines, without its docstring."""
     lengths = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if ast.get_docstring(node) is not None:
@@ -66,41 +72,42 @@ def swallowed(path: Path) -> list[int]:
     """Lines of handlers that catch everything and do nothing."""
     return [
         node.lineno
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or ast.unparse(node.type) in {"Exception", "BaseException"})
         and all(isinstance(statement, ast.Pass) for statement in node.body)
     ]
 
 
-@pytest.mark.parametrize("path", sources(), ids=name_of)
-def test_file_is_one_noun_of_readable_size(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    lines = text.count("\n")
-    assert documented(path), f"{name_of(path)} opens without a docstring: say what it is and its rules"
-    assert path.stem.strip("_") not in BANNED_NAMES, f"{name_of(path)}: name it for the noun that it holds"
-    assert lines <= FILE_LINES_MAX, f"{name_of(path)} has {lines} lines, at most {FILE_LINES_MAX}: split it"
-    if lines > FILE_LINES_WARN:
-        warnings.warn(f"{name_of(path)} has {lines} lines, aim for {FILE_LINES_WARN}", stacklevel=1)
-    for function, length in functions(path):
-        where = f"{name_of(path)}: {function}() has {length} lines"
-        assert length <= FUNCTION_LINES_MAX, f"{where}, at most {FUNCTION_LINES_MAX}"
-        if length > FUNCTION_LINES_WARN:
-            warnings.warn(f"{where}, aim for {FUNCTION_LINES_WARN}", stacklevel=1)
+def lines_of(path: Path) -> int:
+    return path.read_text(encoding="utf-8").count("\n")
 
 
-@pytest.mark.parametrize("path", sources(), ids=name_of)
-def test_pandas_is_nowhere(path: Path) -> None:
-    imported = re.findall(r"^\s*(?:import|from)\s+pandas\b", path.read_text(encoding="utf-8"), re.MULTILINE)
-    assert not imported, f"{name_of(path)} imports pandas, which is no dependency: use pyarrow or numpy"
+def test_each_file_says_what_it_is_and_is_named_for_its_noun() -> None:
+    assert [name_of(path) for path in sources() if not documented(path)] == [], "say what it is, and its rules"
+    unnamed = [name_of(path) for path in sources() if path.stem.strip("_") in BANNED_NAMES]
+    assert unnamed == [], "name it for the noun that it holds"
 
 
-@pytest.mark.parametrize("path", sources(), ids=name_of)
-def test_swallowed_exceptions_are_nowhere_in_the_library(path: Path) -> None:
-    if not name_of(path).startswith(LIBRARY):
-        pytest.skip("only the library is held to this")
-    lines = swallowed(path)
-    assert not lines, f"{name_of(path)} swallows every exception at line {lines}"
+def test_files_and_functions_are_of_readable_size() -> None:
+    files = {name_of(path): lines_of(path) for path in sources()}
+    found = {f"{name_of(path)}: {name}()": length for path in sources() for name, length in functions(path)}
+    assert {name: lines for name, lines in files.items() if lines > FILE_LINES_MAX} == {}, "split it"
+    assert {name: lines for name, lines in found.items() if lines > FUNCTION_LINES_MAX} == {}, "split it"
+    large = {name: lines for name, lines in files.items() if lines > FILE_LINES_WARN}
+    large |= {name: lines for name, lines in found.items() if lines > FUNCTION_LINES_WARN}
+    warnings.warn(f"aim for {FILE_LINES_WARN} lines a file, {FUNCTION_LINES_WARN} a function: {large}", stacklevel=1)
+
+
+def test_pandas_is_nowhere() -> None:
+    pandas = re.compile(r"^\s*(?:import|from)\s+pandas\b", re.MULTILINE)
+    found = [name_of(path) for path in sources() if pandas.search(path.read_text(encoding="utf-8"))]
+    assert found == [], "pandas is no dependency: use pyarrow or numpy"
+
+
+def test_swallowed_exceptions_are_nowhere_in_the_library() -> None:
+    library = [path for path in sources() if name_of(path).startswith(LIBRARY)]
+    assert {name_of(path): lines for path in library if (lines := swallowed(path))} == {}
 
 
 def folders() -> list[Path]:
@@ -139,7 +146,7 @@ def test_no_public_class_has_the_name_of_another() -> None:
     places: dict[str, list[str]] = {}
     for path in sources():
         if name_of(path).split("/")[0] in LIBRARY:
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for node in tree(path).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places.setdefault(node.name, []).append(name_of(path))
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
@@ -153,12 +160,15 @@ def test_names_of_tests_are_short() -> None:
 
 def test_the_checks_here_would_fail(tmp_path: Path) -> None:
     """A rule that cannot fail is none: each is shown a file that breaks it."""
-    bad = tmp_path / "bad.py"
-    bad.write_text("def long():\n" + "    x = 1\n" * 90, encoding="utf-8")
-    assert not documented(bad)
-    assert functions(bad) == [("long", 91)]
-    bad.write_text("try:\n    x = 1\nexcept Exception:\n    pass\n", encoding="utf-8")
-    assert swallowed(bad) == [3]
+
+    def bad(name: str, text: str) -> Path:
+        path = tmp_path / f"{name}.py"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    long = bad("long", "def long():\n" + "    x = 1\n" * 90)
+    assert not documented(long)
+    assert functions(long) == [("long", 91)]
+    assert swallowed(bad("silent", "try:\n    x = 1\nexcept Exception:\n    pass\n")) == [3]
     names = ["test_" + "x" * 65, "test_" + "x" * 66]
-    bad.write_text("".join(f"def {name}(): ...\n" for name in names), encoding="utf-8")
-    assert long_test_names(bad) == names[1:]
+    assert long_test_names(bad("names", "".join(f"def {name}(): ...\n" for name in names))) == names[1:]
