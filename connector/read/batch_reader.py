@@ -30,5 +30,4 @@ class LedgerBatchReader(DataSourceReader):
         return partitions_of(self._planner.tasks())
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task, on an executor."""
         return read_partition(partition)

@@ -54,7 +54,6 @@ class ReadEdges:
         self._options = options
 
     def start(self, log: str) -> Edge:
-        """Return the start bound of a ledger."""
         options = self._options
         return (
             _own(log, options.starting_positions, options.starting_timestamps, "starting")

@@ -54,11 +54,9 @@ class Loss:
         return f"ledger {short_name(self.ledger)!r} has lost {self.range}, {counted}: {_SAID[self.cause]}{more}"
 
     def error(self) -> DataLoss:
-        """The error that says so."""
         return DataLoss(str(self), hint=_KEEP[self.cause] + _GO_ON)
 
     def to_json(self) -> dict[str, Any]:
-        """What goes into a query's progress."""
         return {
             "bytes": self.size_bytes,
             "cause": self.cause,

@@ -46,12 +46,10 @@ class Limits:
 
     @property
     def rows_most(self) -> int:
-        """The limit as a number."""
         return _UNLIMITED if self.rows is None else self.rows
 
     @property
     def bytes_most(self) -> int:
-        """The limit as a number."""
         return _UNLIMITED if self.size_bytes is None else self.size_bytes
 
 
@@ -70,12 +68,10 @@ class LedgerBacklog:
 
     @classmethod
     def of(cls, log: SurveyedLog) -> LedgerBacklog:
-        """What a survey found."""
         left = PositionRange(log.begin, log.stop)
         return cls(log.name, left, log.entries, log.rows, log.size_bytes, log.head_rows, log.head_bytes, log.head_ms)
 
     def whole(self) -> SplitPart:
-        """All of it."""
         return SplitPart(self.range, self.entries, self.rows, self.size_bytes)
 
 

@@ -60,14 +60,12 @@ class HistoryPin:
     up_to: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The canonical value."""
         if self.version < 0:
             return {"id": self.table_id}
         return {"id": self.table_id, "upTo": dict(sorted(self.up_to.items())), "version": self.version}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> HistoryPin:
-        """The inverse."""
         up_to = {str(name): int(ledger) for name, ledger in value.get("upTo", {}).items()}
         return cls(str(value["id"]), int(value.get("version", -1)), up_to)
 

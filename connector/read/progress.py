@@ -82,7 +82,6 @@ class LedgerLag:
     now_ms: int
 
     def to_json(self) -> dict[str, Any]:
-        """One value of `ledgers`."""
         log, left = self.log, self.left
         waited = self.now_ms - left.head_ms if left and left.rows else 0
         return {

@@ -115,7 +115,6 @@ class _Table(NamedTuple):
 
 
 def _listed(schema: pa.Schema, rows: Iterator[Row]) -> RowsTask:
-    """A table of few rows, as it crosses to its task."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_table(pa.Table.from_pylist(list(rows), schema=schema))

@@ -61,7 +61,6 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         return self._running
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the start of a query without a checkpoint."""
         initial = self._planner.initial()
         self._ignored_start.asked(self._planner.overruled)
         return initial.to_json()
@@ -89,11 +88,9 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         return admission.ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Pin the end: later entries belong to the next run."""
         self._planner.pin_end()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the end of the ledgers and the lag, for Spark's progress."""
         return self._planner.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -102,11 +99,9 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         return partitions_of(self._planner.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end)))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task, on an executor."""
         return read_partition(partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Take note that Spark has committed the batch that ended at `end`."""
         self._planner.acknowledge(StreamOffset.from_json(end))
 
     def stop(self) -> None:

@@ -113,7 +113,6 @@ class BucketRead:
 
     @cached_property
     def store(self) -> ObjectStore:
-        """The object store of the bucket."""
         return self.bucket.store()
 
     @cached_property
@@ -186,7 +185,6 @@ class BucketRead:
         return BucketSeen(self.topics, self.columns)
 
     def shape(self) -> RowShape:
-        """Return the shape of the rows."""
         options = self.options
         wishes = RowWishes(
             options.include_metadata, options.columns, options.rescued_data_column or "", options.payload_schema or ""
@@ -206,11 +204,9 @@ class BucketRead:
         return None
 
     def schema(self) -> StructType:
-        """Return the schema that Spark gets."""
         return self.shape().spark_schema(self.name)
 
     def starting(self, log: BucketLog) -> Position:
-        """Return the start of a log's range, by the options."""
         if self.options.starting_timestamp is not None:
             return self.timed(log).after_time(self.options.starting_timestamp)
         wanted = self.options.starting_position or EARLIEST
@@ -219,7 +215,6 @@ class BucketRead:
         return self._placed(log, wanted, "startingPosition")
 
     def ending(self, log: BucketLog) -> Position:
-        """Return the end of a log's range, by the options."""
         if self.bucket.ending_timestamp is not None:
             return self.timed(log).after_time(self.bucket.ending_timestamp)
         wanted = self.options.ending_position or LATEST
@@ -295,7 +290,6 @@ def require_bucket(options: LedgerOptions) -> BucketOptions:
 
 
 def _ends(segment: Segment) -> list[ByteRange]:
-    """Return the first and the last block of a segment."""
     spans = segment_spans(segment)
     return list({span.offset: span for span in (*spans[:1], *spans[-1:])}.values())
 

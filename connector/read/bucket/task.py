@@ -49,7 +49,6 @@ class BucketTask:
     part: Part
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order."""
         source = self.source
         store = _store(source.address, source.s3)
         opener = _opener(read_keys(source.keys), lenient=source.shape.rescues)

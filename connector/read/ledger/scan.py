@@ -98,7 +98,6 @@ class LedgerRead:
         return self._found
 
     def schema(self) -> StructType:
-        """Return the schema that Spark gets."""
         return self.shape().spark_schema(self.name)
 
     def shape(self) -> RowShape:
@@ -164,7 +163,6 @@ class LedgerRead:
             )
 
     def quotas(self, quotas: Sequence[Quota]) -> list[SplitPart]:
-        """How far each quota reaches."""
         cursor = self.options.subscription
         if cursor:
             quotas = [msgspec.structs.replace(quota, cursor=cursor) for quota in quotas]
@@ -172,7 +170,6 @@ class LedgerRead:
         return parts
 
     def split(self, requests: Sequence[SplitRequest]) -> list[list[SplitPart]]:
-        """Ranges cut at entries."""
         ranges = self.connection.call(lambda client: client.call("split.many", SplitRanges(list(requests)))).ranges
         return [cut.parts for cut in ranges]
 

@@ -268,7 +268,6 @@ class LedgerStream(StreamPlanner):
         return ReadProgress(position, incarnation, until=until, until_ms=end.timestamp_ms, cursor=self.held.name or "")
 
     def _plain(self, look: Look) -> dict[str, LedgerOffset]:
-        """Where ledgers are after what was admitted of them."""
         return {name: LedgerOffset(part.range.end, look.logs[name].incarnation) for name, part in self._taken.items()}
 
     def _shared(self, start: StreamOffset, look: Look, limits: Limits) -> tuple[Limits | None, Back]:

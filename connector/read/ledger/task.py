@@ -119,14 +119,12 @@ def rows_of(client: Client, wanted: LedgerTask) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(client: Client, wanted: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
-    """The rows of columns, ledger after ledger, as they come."""
     rows = ArrowRows(Topic.of(wanted.ranges[0].ledger), wanted.source.shape, selection)
     for request, entries in _of_each(client, wanted, selection):
         yield from rows.of_topic(Topic.of(request.name)).each(entries)
 
 
 def _messages(client: Client, wanted: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
-    """The rows of messages, ledger after ledger."""
     source = wanted.source
     for request, entries in _of_each(client, wanted, selection):
         topic = Topic.of(request.name)

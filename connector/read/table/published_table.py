@@ -47,27 +47,21 @@ class LogLife(Protocol):
         ...
 
     @property
-    def incarnation(self) -> str:
-        """Which life it is."""
-        ...
+    def incarnation(self) -> str: ...
 
 
 class RowsRead(Protocol):
     """What is read beside a table, of a log or of a bucket."""
 
     @property
-    def options(self) -> LedgerOptions:
-        """What the user said."""
-        ...
+    def options(self) -> LedgerOptions: ...
 
     @property
     def name(self) -> str:
         """The ledger's name."""
         ...
 
-    def shape(self) -> RowShape:
-        """What rows are."""
-        ...
+    def shape(self) -> RowShape: ...
 
 
 @dataclass(frozen=True)
@@ -83,12 +77,10 @@ class HistoryTable:
 
     @cached_property
     def cut(self) -> TableCut:
-        """What quotas of it come to."""
         return TableCut(self.snapshot)
 
     @property
     def pin(self) -> HistoryPin:
-        """What an offset says of it."""
         return HistoryPin(self.snapshot.table_id, self.snapshot.version, self.up_to)
 
     def after(self, log: SurveyedLog) -> Position:
@@ -186,7 +178,6 @@ class HistoryRead:
         ]
 
     def remember(self, pin: HistoryPin | None) -> None:
-        """The checkpoint names the table."""
         self.table_id = self.table_id if pin is None else pin.table_id
 
     def _opened(self, version: int | None) -> TableSnapshot:

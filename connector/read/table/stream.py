@@ -56,7 +56,6 @@ class _Place:
 
     @property
     def published(self) -> LogRows:
-        """What there is to read of the table."""
         return LogRows(self.log.incarnation, PositionRange(self.begin, min(self.border, self.stop)))
 
     @property

@@ -30,7 +30,6 @@ class TableTask:
     partition: int = -1
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows."""
         target = self.shape.schema
         if _ID not in target.names:
             yield from table_rows(self.part, target)
