@@ -19,6 +19,7 @@ from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits
 from pyspark_ledger.ledger.cache.eviction.registry import DEFAULT_POLICY, POLICIES
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.segment.index import Integers
+from pyspark_ledger.ledger.settings.cache import EvictionSettings
 
 ENTRY_BYTES = 1024
 BATCH = 256
@@ -36,7 +37,7 @@ def _load(first: int, end: int) -> CachedBlock:
 
 def ours() -> float:
     """Seconds of CPU for all entries through the cache."""
-    cache = EntryCache(POLICIES[DEFAULT_POLICY], CacheLimits(0, HELD * ENTRY_BYTES), lambda: 0)
+    cache = EntryCache(POLICIES[DEFAULT_POLICY], CacheLimits(0, HELD * ENTRY_BYTES, EvictionSettings()), lambda: 0)
     with cache.moving("log") as readers:
         readers.follow("a", Position(0, 0), 1)
         readers.follow("b", Position(0, 0), 1)

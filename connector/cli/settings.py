@@ -13,7 +13,7 @@ from rich.table import Table
 from pyspark_ledger.connector.cli.ledgers import Output, OutputOption, StoreOption, opened, reporting, show
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty, SettingStates
-from pyspark_ledger.ledger.settings.broker import TEXT_SETTINGS, require_setting
+from pyspark_ledger.ledger.settings.broker import declared
 
 settings = typer.Typer(no_args_is_help=True, help="Settings of a running broker.")
 Setting = Annotated[str, typer.Argument(help="Its name, as in conf/broker.toml.")]
@@ -40,10 +40,8 @@ def set_setting(
     output: OutputOption = Output.text,
 ) -> None:
     """Change a setting now and for later brokers of the store."""
-    require_setting(name)
-    text = name in TEXT_SETTINGS
     try:
-        wanted = value if text else int(value)
+        wanted = value if declared(name).is_text else int(value)
     except ValueError:
         raise Refused(f"setting {name!r} is {value[:80]!r}, expected a whole number") from None
     _change(store, output, ChangeSetting(name, wanted))

@@ -23,7 +23,7 @@ from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS, json_fault
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, SettingState, SettingStates
-from pyspark_ledger.ledger.settings.broker import SETTINGS, TEXT_SETTINGS, Settings, require_setting
+from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings, declared
 
 _FILE = "settings.json"
 
@@ -37,7 +37,7 @@ class LiveSettings:
         self._changed = changed
         self._lock = threading.Lock()
         self._told: list[Callable[[Settings], None]] = []
-        self.now = _with(configured, changed)
+        self.now = configured.changed(changed)
 
     @classmethod
     def load(cls, store: Path, configured: Settings) -> Self:
@@ -66,7 +66,7 @@ class LiveSettings:
                 changed.pop(request.name, None)
             else:
                 changed[request.name] = request.value
-            now = _with(self._configured, changed)
+            now = self._configured.changed(changed)
             if self._path is not None:
                 _replace(self._path, changed)
             self._changed, self.now = changed, now
@@ -76,12 +76,11 @@ class LiveSettings:
 
     def describe(self) -> SettingStates:
         """Every setting as it stands."""
-        defaults = Settings()
-        found = [
+        states = [
             SettingState(
                 name=name,
                 value=getattr(self.now, name),
-                default=getattr(defaults, name),
+                default=setting.default,
                 unit=setting.unit,
                 reason=setting.reason,
                 live=setting.live,
@@ -89,33 +88,14 @@ class LiveSettings:
             )
             for name, setting in SETTINGS.items()
         ]
-        texts = [
-            SettingState(
-                name,
-                getattr(self.now, name),
-                getattr(defaults, name),
-                text.kind,
-                text.reason,
-                live=text.live,
-                changed=name in self._changed,
-            )
-            for name, text in TEXT_SETTINGS.items()
-        ]
-        return SettingStates(found + texts)
-
-
-def _with(configured: Settings, changed: dict[str, int | str]) -> Settings:
-    Settings.of(dict(changed))  # refuses what is out of range
-    return msgspec.structs.replace(configured, **changed)
+        return SettingStates(states)
 
 
 def _require_live(name: str) -> None:
-    if (name in SETTINGS and SETTINGS[name].live) or (name in TEXT_SETTINGS and TEXT_SETTINGS[name].live):
-        return
-    require_setting(name)
-    raise Refused(
-        f"setting {name!r} cannot be changed while the broker runs", hint="Put it into the file and restart it"
-    )
+    if not declared(name).live:
+        raise Refused(
+            f"setting {name!r} cannot be changed while the broker runs", hint="Put it into the file and restart it"
+        )
 
 
 def _replace(path: Path, changed: dict[str, int | str]) -> None:

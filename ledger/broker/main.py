@@ -60,20 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     _raise_descriptors()
     try:
-        settings = Settings.load(options.config) if options.config else Settings()
-        live = LiveSettings.load(options.store, settings)
-        address = options.address or settings.bindAddress
-        listening = Listening.of(address, settings) if address else None
-        offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)
-        live.on_change(offloader.change)
-        store = Store.open(
-            options.store,
-            settings=live.now,
-            clock=system_clock_ms,
-            create=options.create,
-            take_over=options.take_over,
-            offloader=offloader,
-        )
+        store, live, listening = _opened(options)
     except (LedgerError, OSError) as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201 — whoever started us reads it there
         return _CANNOT_START
@@ -82,12 +69,32 @@ def main(arguments: list[str] | None = None) -> int:
         servers, record = _bound(store, live, listening, activity)
     except (LedgerError, OSError, pa.ArrowException) as error:
         store.close()
-        print(f"{address or 'the private socket'}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        where = listening.address if listening else "the private socket"
+        print(f"{where}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return _CANNOT_START
     idle = options.idle
     wanted = (lambda: live.now.brokerIdleTimeoutSeconds) if idle is None else (lambda: idle)
     _serve(store, servers, record, activity, wanted, live)
     return 0
+
+
+def _opened(options: argparse.Namespace) -> tuple[Store, LiveSettings, Listening | None]:
+    """The store, its settings, and the address to listen at beside or instead of the private socket."""
+    settings = Settings.load(options.config) if options.config else Settings()
+    live = LiveSettings.load(options.store, settings)
+    address = options.address or settings.bindAddress
+    listening = Listening.of(address, settings) if address else None
+    offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)
+    live.on_change(offloader.change)
+    store = Store.open(
+        options.store,
+        settings=live.now,
+        clock=system_clock_ms,
+        create=options.create,
+        take_over=options.take_over,
+        offloader=offloader,
+    )
+    return store, live, listening
 
 
 def _raise_descriptors() -> None:

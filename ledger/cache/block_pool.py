@@ -53,7 +53,7 @@ class BlockPool:
 
     def has_spare(self, size: int) -> bool:
         """Whether there is room that nobody needs, made if need be by evicting what nobody needs."""
-        room = self.limits.trigger * self.limits.size - size
+        room = self.limits.trigger - size
         if self._exceeds(room):
             self.policy.free_unneeded(int(self.size - room) + 1, self._remove)
         return self.size <= room
@@ -95,11 +95,11 @@ class BlockPool:
         while self.policy.due:
             self._remove(self.policy.due.pop())
         limits = self.limits
-        if not self._exceeds(limits.trigger * limits.size):
+        if not self._exceeds(limits.trigger):
             return
         began, now_ms = time.perf_counter_ns(), self._clock()
-        while self.held and self.size > limits.watermark * limits.size:
-            wanted = max(int(self.size - limits.watermark * limits.size), 1)
+        while self.held and self.size > limits.watermark:
+            wanted = max(int(self.size - limits.watermark), 1)
             if self.policy.free(wanted, now_ms, self._remove) <= 0:
                 break
         self._evictions.passes += 1

@@ -46,11 +46,10 @@ class EntryCache:
         policy_of: Callable[[CacheLimits], EvictionPolicy],
         limits: CacheLimits,
         clock: Clock,
-        permits: ReadPermits | None = None,
         readers_of: Callable[[str], LedgerReaders] = lambda _name: LedgerReaders(),
     ) -> None:
         self._readers_of = readers_of
-        self.permits = permits or ReadPermits(0)
+        self.permits = ReadPermits()
         self.evictions = EvictionCounts()
         self.memory = BlockPool(policy_of(limits), clock, self.evictions, self._remove)
         self.files = BlockPool(policy_of(limits.of_local_files()), clock, self.evictions, self._remove)

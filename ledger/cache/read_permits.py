@@ -18,7 +18,7 @@ from pyspark_ledger.ledger.errors import Unavailable
 class ReadPermits:
     """Permits for bytes in flight."""
 
-    def __init__(self, limit: int, *, timeout_ms: int = 60_000, waiting_max: int = 50_000) -> None:
+    def __init__(self, limit: int = 0, timeout_ms: int = 0, waiting_max: int = 0) -> None:
         self.limit = limit
         self.timeout_ms = timeout_ms
         self.waiting_max = waiting_max
@@ -78,10 +78,10 @@ class ReadPermits:
             self._used -= size
             self._changed.notify_all()
 
-    def resize(self, limit: int) -> None:
-        """Another limit from now on."""
+    def change(self, limit: int, timeout_ms: int, waiting_max: int) -> None:
+        """Go by these limits from now on."""
         with self._changed:
-            self.limit = limit
+            self.limit, self.timeout_ms, self.waiting_max = limit, timeout_ms, waiting_max
             self._changed.notify_all()
 
     def _has_room(self, size: int) -> bool:

@@ -1,5 +1,5 @@
 """Settings of the broker, declared once.
 
-A number has a unit, a range and a reason, a text a kind and a reason. `broker` has all settings, reads them from a file
-and prints conf/broker.toml.
+One file for each area declares its settings as fields; `setting` has the form of a declaration. `broker` joins the
+areas, reads settings from a file, and prints conf/broker.toml and docs/settings.md.
 """

@@ -1,41 +1,117 @@
-"""Types of settings and numbers: how a broker setting is documented and bounded, and numbers as they cross the wire.
+"""Declarations of settings, and numbers as they cross the wire.
+
+    class LogSettings:                                                  one class for each area
+        maxWaitMillis: int = whole(60_000, "milliseconds", 0, 100_000, "…", AT_ONCE)
 
 Rules
-- `ledger.settings.broker` has all settings.
+- A setting is declared once, as a field of the class of its area. Everything else is read from the field: see
+  `settings_of`. `ledger.settings.broker` joins the areas.
+- Names are those of Pulsar's broker.conf where the meaning is the same.
 - A number on the wire has the bounds that its type states. A number beyond them is refused.
 - `signed` is for numbers of Pulsar that are unsigned in protobuf and signed in Java.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
 
 import msgspec
+
+from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.names import nearest
+
+MIB = 1024 * 1024
+INT_MAX = 2**31 - 1
+TEN_YEARS_SECONDS = 10 * 365 * 24 * 3600
+
+Effect = Literal["at the next start", "at once", "for new ledgers"]
+AT_START: Effect = "at the next start"
+AT_ONCE: Effect = "at once"
+FOR_NEW_LEDGERS: Effect = "for new ledgers"
+_SWITCH = "switch"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as it is documented: what it counts, what is allowed, and why it is what it is.
+    """One setting as it is declared. `unit` of a text is the kind of text; a text has no bounds.
 
-    `live`: it is read at each use, so that it can be changed while the broker runs.
+    `effect`: when a new value counts. With "at once" the value is read at each use, and `ledger settings set` changes
+    it. With "for new ledgers" the value is read at the start and counts for ledgers that are created from then on.
     """
 
+    default: int | str
     unit: str
-    least: int
-    most: int
     reason: str
-    live: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TextSetting:
-    """One setting that is a text: what kind of text, and why it is there."""
-
-    kind: str
-    reason: str
-    live: bool = False
+    effect: Effect = AT_START
+    least: int = 0
+    most: int = 0
     choices: tuple[str, ...] = ()
+    name: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the value is a text, else a whole number."""
+        return isinstance(self.default, str)
+
+    @property
+    def live(self) -> bool:
+        """Whether the value can be changed while the broker runs."""
+        return self.effect == AT_ONCE
+
+    @property
+    def bounds(self) -> str:
+        """What is allowed, for readers of the file and the reference."""
+        if self.is_text:
+            return f"A text: {self.unit}{'' if self.default else '; empty: none'}"
+        return f"Unit: {self.unit}; {self.least} to {self.most}"
+
+    def require(self, value: Any) -> None:
+        """Raise Refused for a value that is not allowed."""
+        if self.is_text:
+            self._require_text(value)
+        elif type(value) is not int or not self.least <= value <= self.most:
+            part = isinstance(value, float) and self.unit == "percent" and 0 < value < 1
+            raise Refused(
+                f"setting {self.name!r} is {value!r}, expected an integer from {self.least} to {self.most} {self.unit}",
+                hint=f"Whole percents: {value * 100:.0f}" if part else "",
+            )
+
+    def _require_text(self, value: Any) -> None:
+        if not isinstance(value, str) or "\0" in value:
+            # The value is not shown: somebody may have put a token there.
+            raise Refused(f"setting {self.name!r} is no text ({self.unit}) but {type(value).__name__}")
+        if value and self.choices and value not in self.choices:
+            near = nearest(value, self.choices)
+            raise Refused(
+                f"setting {self.name!r} is none of {', '.join(self.choices)}",
+                hint=f"Did you mean {near!r}?" if near else "",
+            )
+        if self.unit == "reference" and value and not value.startswith(("file:", "env:")):
+            raise Refused(
+                f"setting {self.name!r} is no reference",
+                hint="Use file:/path or env:NAME. The value is not shown because it may be a secret",
+            )
+
+
+def whole(default: int, unit: str, least: int, most: int, reason: str, effect: Effect = AT_START) -> int:
+    """Declare a setting that is a whole number."""
+    return field(default=default, metadata={"": Setting(default, unit, reason, effect, least, most)})
+
+
+def switch(default: int, reason: str, effect: Effect = AT_START) -> int:
+    """Declare a setting that is 0 or 1."""
+    return whole(default, _SWITCH, 0, 1, reason, effect)
+
+
+def text(kind: str, reason: str, effect: Effect = AT_START, *, default: str = "", choices: tuple[str, ...] = ()) -> str:
+    """Declare a setting that is a text."""
+    return field(default=default, metadata={"": Setting(default, kind, reason, effect, choices=choices)})
+
+
+def settings_of(area: type[Any]) -> dict[str, Setting]:
+    """The settings that a class declares, by name, in order."""
+    return {found.name: replace(found.metadata[""], name=found.name) for found in fields(area)}
 
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

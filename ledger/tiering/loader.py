@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable
-
-import msgspec
+from dataclasses import asdict
 
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.settings.broker import Settings
@@ -57,7 +56,7 @@ class OffloaderChoice:
 
 def _offloading(settings: Settings) -> dict[str, object]:
     """What an offloader is made of; all of it, and nothing of cache or retention, is named so."""
-    return {name: value for name, value in msgspec.structs.asdict(settings).items() if _NAMED in name.lower()}
+    return {name: value for name, value in asdict(settings).items() if _NAMED in name.lower()}
 
 
 def nothing_chosen() -> OffloaderChoice:

@@ -88,7 +88,7 @@ def test_local_and_offloaded_blocks_do_not_evict_each_other(
     make: Callable[..., CachedLog], policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two readers of a tail three times the cache, between two readers of a backlog that fits."""
-    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 8000)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry.MIB", 8000)
     log = make(
         managedLedgerCacheSizeMB=1, managedLedgerCacheLocalFilesSizeMB=4, cacheEvictionPolicy=policy, **NEIGHBOURS
     )
@@ -146,7 +146,7 @@ def test_threads_read_every_byte_through_a_cache_that_is_too_small(
     """A third of what there is fits; ranges overlap; readers come, settle, are reset and leave. What is above the limit
     is what each of them reads now: at most 2,000 bytes.
     """
-    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 600)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry.MIB", 600)
     log = make(managedLedgerCacheSizeMB=1, cacheEvictionPolicy=policy, managedLedgerMaxReadsInFlightSizeInMB=1)
 
     def work(seed: int) -> None:

@@ -142,7 +142,7 @@ def test_a_reader_that_hints_nothing_is_read_ahead_for_when_it_asks(make: Callab
 def test_what_is_ahead_is_bounded_and_goes_on_when_it_is_read(
     make: Callable[..., HintedLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 4000)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry.MIB", 4000)
     log = make(managedLedgerCacheSizeMB=1, managedLedgerOffloadReadThreads=1)
     log.follow("a")
     log.hint("a", 0, 32)
@@ -229,7 +229,7 @@ def test_who_runs_away_waits_for_those_close_behind(
     make: Callable[..., HintedLog], monkeypatch: pytest.MonkeyPatch, *, paced: bool
 ) -> None:
     """A cache of half of what there is: the first is at 20 of 32 when the other begins, at the same pace."""
-    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 1600)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry.MIB", 1600)
     log = make(managedLedgerCacheSizeMB=1)
     log.follow("first")
     left = sum(block.length for block in log.blocks(0, 32))

@@ -129,7 +129,7 @@ def test_blocks_are_sent_while_readers_pin_half_of_the_limit(
     make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch, *, let_go: bool
 ) -> None:
     """Whether the cache let go of what they have, or has it, too."""
-    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 1600)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry.MIB", 1600)
     log = make(managedLedgerCacheSizeMB=1)
     cache = log.reads.cache
     kept = [block_of(place) for first in range(0, 16, 2) for place in log.places("slow", first, first + 2)]
@@ -153,7 +153,7 @@ def test_blocks_are_sent_while_readers_pin_half_of_the_limit(
 def test_a_reader_that_keeps_all_it_reads_leaves_room_for_others(
     make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry._MB", 1600)
+    monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry.MIB", 1600)
     log = make(managedLedgerCacheSizeMB=1)
     kept = list[FrameBlock]()
     for number in range(32):

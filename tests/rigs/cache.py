@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy, Remove
 from pyspark_ledger.ledger.cache.range_cache import CachedSpan, Expectation, RangeCache
 from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.settings.cache import EvictionSettings
 
 
 class HandClock:
@@ -28,9 +28,16 @@ class HandClock:
         self.now_ms += milliseconds
 
 
+def cache_limits(size: int, local_file_size: int | None = None, **settings: int) -> CacheLimits:
+    """Limits of a cache that accounts for as much of local files as it may hold, unless it is said; Pulsar's marks."""
+    marks = {"managedLedgerCacheEvictionWatermark": 90, "managedLedgerCacheEvictionTriggerThresholdPercent": 98}
+    eviction = EvictionSettings(**{**marks, **settings})  # type: ignore[arg-type]  # no text among them
+    return CacheLimits(size, size if local_file_size is None else local_file_size, eviction)
+
+
 def cache_of(policy_of: Callable[[CacheLimits], EvictionPolicy], limits: CacheLimits, clock: Clock) -> EntryCache:
-    """A cache that accounts for as much of local files as it may hold."""
-    return EntryCache(policy_of, replace(limits, local_file_size=limits.size), clock)
+    """A cache whose read permits are none."""
+    return EntryCache(policy_of, limits, clock)
 
 
 class CountedHome:

@@ -30,7 +30,6 @@ from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.registry import limits_of, policy_of
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
 from pyspark_ledger.ledger.cache.metrics import CacheSums, cache_report
-from pyspark_ledger.ledger.cache.read_permits import ReadPermits
 from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import LedgerError, NotFound
@@ -44,10 +43,10 @@ from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex, Integers
 from pyspark_ledger.ledger.segment.reader import BlockHome, SegmentBlock
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.settings.setting import MIB
 from pyspark_ledger.ledger.transport.mapped_block import read_block
 
-_MB = 1024 * 1024
-_APPENDED_BYTES = 4 * _MB
+_APPENDED_BYTES = 4 * MIB
 _RANGES_MAX = 1024
 _log = logging.getLogger(__name__)
 
@@ -68,8 +67,8 @@ class CachedReads:
         self._settings = settings
         self._clock = clock
         self._snapshot_of = snapshot_of
-        permits = ReadPermits(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
-        self.cache = EntryCache(policy_of(settings), limits_of(settings), clock, permits, self._readers_of)
+        self.cache = EntryCache(policy_of(settings), limits_of(settings), clock, self._readers_of)
+        self._limit_reads()
         self.sums = CacheSums(self.cache, clock)
         if shared is not None:
             self.cache.inherit(CachedBlock(0, 0, 0, home.size, _no_edges, home) for home in shared.left)
@@ -95,13 +94,17 @@ class CachedReads:
     def change(self, settings: Settings) -> None:
         """Go by other settings from now on."""
         before, self._settings = self._settings, settings
-        permits = self.cache.permits
-        permits.timeout_ms = settings.managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis
-        permits.waiting_max = settings.managedLedgerMaxReadsInFlightPermitsAcquireQueueSize
-        permits.resize(settings.managedLedgerMaxReadsInFlightSizeInMB * _MB)
-        same = before.cacheEvictionPolicy == settings.cacheEvictionPolicy
-        if not same or limits_of(before) != limits_of(settings):
+        self._limit_reads()
+        if limits_of(before) != limits_of(settings):
             self.cache.change(policy_of(settings), limits_of(settings))
+
+    def _limit_reads(self) -> None:
+        settings = self._settings
+        self.cache.permits.change(
+            settings.managedLedgerMaxReadsInFlightSizeInMB * MIB,
+            settings.managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis,
+            settings.managedLedgerMaxReadsInFlightPermitsAcquireQueueSize,
+        )
 
     def hand_out(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> None:
         """Account for blocks whose places were answered to a reader that maps them itself."""

@@ -64,7 +64,7 @@ class CursorDistancePolicy(EvictionPolicy):
 
     def expire(self, now_ms: int, remove: Remove) -> int:
         """What nobody has to read, oldest first, up to the first that is young enough."""
-        cutoff, freed = now_ms - self.limits.time_threshold_ms, 0
+        cutoff, freed = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis, 0
         for span in self._older_than(cutoff):
             if span.expected_reads() > 0 or self._kept_for_others(span, now_ms):
                 # Looked at again when it has been here as long once more: a pass never walks the same spans each time.
@@ -108,7 +108,7 @@ class CursorDistancePolicy(EvictionPolicy):
             return False
         if span.accessed:
             span.accessed, span.used_ms = False, now_ms
-        return now_ms - span.used_ms < self.limits.time_threshold_offloaded_ms
+        return now_ms - span.used_ms < self.settings.managedLedgerCacheEvictionTimeThresholdMillisOffloaded
 
     def _older_than(self, cutoff_ms: int) -> list[CachedSpan]:
         old = []

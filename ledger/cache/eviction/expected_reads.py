@@ -3,7 +3,7 @@
 `expected-reads`: oldest first; a span that is still going to be read is put off, a limited number of times.
 
     a span is put off when   it was read since it was last looked at, and that extends lives, or
-                             reads are expected, and it was put off fewer than `extensions_max` times
+                             reads are expected, and it was put off fewer than the setting for that allows times
     time pass                stops at the first that is not older than the threshold; puts off or lets go
     size pass                stops when enough is free; puts off or lets go, and so comes to what is put off at the end
 
@@ -44,7 +44,7 @@ class ExpectedReadsPolicy(QueuePolicy):
 
     def expire(self, now_ms: int, remove: Remove) -> int:
         """Evict oldest first, up to the first span that is young enough."""
-        cutoff = now_ms - self.limits.time_threshold_ms
+        cutoff = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis
 
         def decide(span: CachedSpan, _freed: int) -> Verdict:
             if span.timestamp_ms >= cutoff:
@@ -65,10 +65,13 @@ class ExpectedReadsPolicy(QueuePolicy):
         return self.queue.evict(decide, now_ms, remove)
 
     def _puts_off(self, span: CachedSpan) -> bool:
-        limits = self.limits
-        if limits.extend_accessed and span.accessed:
+        settings = self.settings
+        if settings.managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed and span.accessed:
             return True
-        return span.requeues < limits.extensions_max and span.expected_reads() > 0
+        return (
+            span.requeues < settings.managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes
+            and span.expected_reads() > 0
+        )
 
 
 class StashPolicy(QueuePolicy):
@@ -90,7 +93,7 @@ class StashPolicy(QueuePolicy):
 
     def expire(self, now_ms: int, remove: Remove) -> int:
         """Evict by age: a longer threshold counts for spans with expected reads."""
-        cutoff = now_ms - self.limits.time_threshold_ms
+        cutoff = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis
 
         def decide(span: CachedSpan, _freed: int) -> Verdict:
             if span.timestamp_ms >= cutoff:
@@ -113,6 +116,10 @@ class StashPolicy(QueuePolicy):
         return self.queue.evict(decide, now_ms, remove)
 
     def _is_old(self, span: CachedSpan, now_ms: int) -> bool:
-        limits = self.limits
-        most = limits.time_threshold_expected_ms if span.expected_reads() > 0 else limits.time_threshold_ms
+        settings = self.settings
+        most = (
+            settings.managedLedgerCacheEvictionTimeThresholdMillisMax
+            if span.expected_reads() > 0
+            else settings.managedLedgerCacheEvictionTimeThresholdMillis
+        )
         return span.timestamp_ms < now_ms - most

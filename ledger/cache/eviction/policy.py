@@ -39,6 +39,7 @@ from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
 from pyspark_ledger.ledger.cache.range_cache import CachedSpan, Expectation
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.settings.cache import EvictionSettings
 
 _FROZEN = -(2**30)
 
@@ -145,22 +146,21 @@ class RemovalQueue:
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """Limits of one pool of the cache, in milliseconds and bytes; see `ledger.settings.broker` for each."""
+    """Limits of one pool of the cache: its bytes, those of the pool of local files, and the settings of eviction."""
 
     size: int
-    local_file_size: int = 256 * 1024 * 1024
-    watermark: float = 0.9
-    trigger: float = 0.98
-    time_threshold_ms: int = 1000
-    time_threshold_expected_ms: int = 5000
-    time_threshold_offloaded_ms: int = 60_000
-    extensions_max: int = 5
-    extend_accessed: bool = False
-    by_mark_delete: bool = False
-    backlogged_threshold: int = 1000
-    minimum_backlog_cursors: int = 0
-    minimum_backlog_entries: int = 1000
-    maximum_backlog_between: int = 1000
+    local_file_size: int
+    settings: EvictionSettings
+
+    @property
+    def trigger(self) -> float:
+        """The bytes above which eviction by size begins."""
+        return self.size * self.settings.managedLedgerCacheEvictionTriggerThresholdPercent / 100
+
+    @property
+    def watermark(self) -> float:
+        """The bytes to which eviction by size goes down."""
+        return self.size * self.settings.managedLedgerCacheEvictionWatermark / 100
 
     def of_local_files(self) -> CacheLimits:
         """The same for accounts of local files."""
@@ -186,6 +186,7 @@ class EvictionPolicy(ABC):
 
     def __init__(self, limits: CacheLimits) -> None:
         self.limits = limits
+        self.settings = limits.settings
         self.due: list[CachedSpan] = []
         """Spans that have to go now, because another came."""
 

@@ -11,6 +11,8 @@ from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPol
 from pyspark_ledger.ledger.cache.eviction.segmented import SegmentedPolicy
 from pyspark_ledger.ledger.cache.eviction.slowest_reader import SlowestReaderPolicy
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.settings.cache import EvictionSettings
+from pyspark_ledger.ledger.settings.setting import MIB
 
 DEFAULT_POLICY = "cursor-distance"
 POLICIES: dict[str, Callable[[CacheLimits], EvictionPolicy]] = {
@@ -23,26 +25,12 @@ POLICIES: dict[str, Callable[[CacheLimits], EvictionPolicy]] = {
 }
 
 
-_MB = 1024 * 1024
-
-
 def limits_of(settings: Settings) -> CacheLimits:
     """The limits that the settings state."""
     return CacheLimits(
-        size=settings.managedLedgerCacheSizeMB * _MB,
-        local_file_size=settings.managedLedgerCacheLocalFilesSizeMB * _MB,
-        watermark=settings.managedLedgerCacheEvictionWatermark / 100,
-        trigger=settings.managedLedgerCacheEvictionTriggerThresholdPercent / 100,
-        time_threshold_ms=settings.managedLedgerCacheEvictionTimeThresholdMillis,
-        time_threshold_expected_ms=settings.managedLedgerCacheEvictionTimeThresholdMillisMax,
-        time_threshold_offloaded_ms=settings.managedLedgerCacheEvictionTimeThresholdMillisOffloaded,
-        extensions_max=settings.managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes,
-        extend_accessed=bool(settings.managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed),
-        by_mark_delete=bool(settings.cacheEvictionByMarkDeletedPosition),
-        backlogged_threshold=settings.managedLedgerCursorBackloggedThreshold,
-        minimum_backlog_cursors=settings.managedLedgerMinimumBacklogCursorsForCaching,
-        minimum_backlog_entries=settings.managedLedgerMinimumBacklogEntriesForCaching,
-        maximum_backlog_between=settings.managedLedgerMaxBacklogBetweenCursorsForCaching,
+        settings.managedLedgerCacheSizeMB * MIB,
+        settings.managedLedgerCacheLocalFilesSizeMB * MIB,
+        settings.part(EvictionSettings),
     )
 
 

@@ -22,27 +22,31 @@ class SlowestReaderPolicy(QueuePolicy):
 
     def admits(self, wanted: WantedRead) -> bool:
         """By the backlogs of the reader and of those near it."""
-        least = self.limits.minimum_backlog_cursors
+        least = self.settings.managedLedgerMinimumBacklogCursorsForCaching
         if least < 1:
             return False
         behind = wanted.readers.backlogs()
         own = behind.get(wanted.reader)
-        if own is None or own < self.limits.minimum_backlog_entries:
+        if own is None or own < self.settings.managedLedgerMinimumBacklogEntriesForCaching:
             return False
-        near = self.limits.maximum_backlog_between
+        near = self.settings.managedLedgerMaxBacklogBetweenCursorsForCaching
         others = sum(abs(backlog - own) <= near for name, backlog in behind.items() if name != wanted.reader)
         return others >= least
 
     def keeps_from(self, readers: LedgerReaders) -> Position | None:
         """The first position that a reader near enough to the end still needs; None when there is no such reader."""
         behind = readers.backlogs()
-        active = [name for name, backlog in behind.items() if backlog <= self.limits.backlogged_threshold]
-        places = [readers.place(name, acknowledged=self.limits.by_mark_delete) for name in active]
+        active = [
+            name for name, backlog in behind.items() if backlog <= self.settings.managedLedgerCursorBackloggedThreshold
+        ]
+        places = [
+            readers.place(name, acknowledged=bool(self.settings.cacheEvictionByMarkDeletedPosition)) for name in active
+        ]
         return min(places, default=None)
 
     def expire(self, now_ms: int, remove: Remove) -> int:
         """Oldest first, up to the first that is young enough."""
-        cutoff = now_ms - self.limits.time_threshold_ms
+        cutoff = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis
 
         def decide(span: CachedSpan, _freed: int) -> Verdict:
             return Verdict.STOP if span.timestamp_ms >= cutoff else self._let_go(span)
@@ -59,4 +63,8 @@ class SlowestReaderPolicy(QueuePolicy):
         return self.queue.evict(decide, now_ms, remove)
 
     def _let_go(self, span: CachedSpan) -> Verdict:
-        return Verdict.REQUEUE if self.limits.extend_accessed and span.accessed else Verdict.REMOVE
+        return (
+            Verdict.REQUEUE
+            if self.settings.managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed and span.accessed
+            else Verdict.REMOVE
+        )

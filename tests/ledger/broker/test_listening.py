@@ -10,7 +10,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Guarded:
             authenticationTokens=f"file:{tokens}",
         )
         config = directory / "broker.toml"
-        texts = {name: value for name, value in msgspec.structs.asdict(self.settings).items() if isinstance(value, str)}
+        texts = {name: value for name, value in asdict(self.settings).items() if isinstance(value, str)}
         config.write_text("".join(f'{name} = "{value}"\n' for name, value in texts.items() if value))
         rig.start("--create", "--config", str(config), "--address", "grpc+tls://0.0.0.0:0")
         self.port = int(rig.record().remote.rpartition(":")[2])
@@ -241,7 +241,7 @@ def test_tokens_are_read_or_refused_with_their_place(tmp_path: Path, monkeypatch
 def test_beyond_loopback_nothing_may_be_left_out(guarded: Guarded, left_out: str) -> None:
     for host in ("0.0.0.0", "192.0.2.1", "broker.example", "[::]"):
         with pytest.raises(Refused, match=f"where other hosts reach it, without {left_out}"):
-            Listening.of(f"grpc+tls://{host}:6651", msgspec.structs.replace(guarded.settings, **{left_out: ""}))
+            Listening.of(f"grpc+tls://{host}:6651", replace(guarded.settings, **{left_out: ""}))
         with pytest.raises(Refused, match="without TLS"):
             Listening.of(f"grpc://{host}:6650", guarded.settings)
 
@@ -264,7 +264,7 @@ def test_files_that_do_not_fit_are_refused_at_the_start(guarded: Guarded, tmp_pa
 
     def refused(**changed: str) -> str:
         with pytest.raises(LedgerError) as error:
-            Listening.of(address, msgspec.structs.replace(guarded.settings, **changed))
+            Listening.of(address, replace(guarded.settings, **changed))
         return str(error.value)
 
     assert str(other_key) in refused(tlsKeyFilePath=str(other_key))

@@ -20,11 +20,10 @@ from pyspark_ledger.ledger.cache.block_storage import MemoryHome
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.expected_reads import StashPolicy
 from pyspark_ledger.ledger.cache.eviction.lru import LruPolicy
-from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
 from pyspark_ledger.ledger.cache.ledger_cache import BlockPart
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
-from tests.rigs.cache import HandClock
+from tests.rigs.cache import HandClock, cache_limits
 
 LATER = 10_000_000
 SIZE = 10
@@ -56,7 +55,7 @@ class Rig:
 
     def __init__(self, policy: str, limit: int, **limits: int) -> None:
         self.clock = HandClock()
-        self.cache = EntryCache(POLICIES[policy], CacheLimits(limit, **limits), self.clock)  # type: ignore[arg-type]
+        self.cache = EntryCache(POLICIES[policy], cache_limits(limit, 2**28, **limits), self.clock)  # type: ignore[arg-type]
         self.memory = Memory()
         self.hands: list[list[pa.Buffer]] = []
 
@@ -201,10 +200,10 @@ def test_a_limit_that_is_lowered_is_kept_as_soon_as_readers_let_go() -> None:
     rig = Rig("lru", 400)
     for first in range(0, 40, 10):
         rig.read(first, first + 10, keeps=first == 0)
-    rig.cache.change(LruPolicy, CacheLimits(150))
+    rig.cache.change(LruPolicy, cache_limits(150))
     assert (rig.cache.memory.held, rig.cache.memory.lingering.size) == (0, 100)  # 40 or less of blocks of 100
     rig.hands.clear()
-    rig.cache.change(StashPolicy, CacheLimits(0))
+    rig.cache.change(StashPolicy, cache_limits(0))
     rig.check()
     assert rig.memory.taken == rig.cache.size == 0
 
@@ -218,7 +217,13 @@ STEP = st.tuples(
 @given(st.sampled_from(list(POLICIES)), st.lists(STEP, max_size=50))
 def test_random_traffic_beside_the_memory_that_is_alive(policy: str, steps: list[tuple[str, str, int, int]]) -> None:
     """The account is what is alive. What is above the limit was read for want of room, and is in its reader's hands."""
-    rig = Rig(policy, 200, time_threshold_ms=50, time_threshold_expected_ms=90, time_threshold_offloaded_ms=70)
+    rig = Rig(
+        policy,
+        200,
+        managedLedgerCacheEvictionTimeThresholdMillis=50,
+        managedLedgerCacheEvictionTimeThresholdMillisMax=90,
+        managedLedgerCacheEvictionTimeThresholdMillisOffloaded=70,
+    )
     cache, passed_on = rig.cache, 0
     for kind, reader, first, length in steps:
         end = first + length

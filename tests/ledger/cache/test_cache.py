@@ -20,12 +20,11 @@ from pyspark_ledger.ledger.cache.block import CachedBlock
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.expected_reads import ExpectedReadsPolicy, StashPolicy
 from pyspark_ledger.ledger.cache.eviction.lru import LruPolicy
-from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
 from pyspark_ledger.ledger.cache.ledger_cache import BlockPart
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.position import Position, PositionRange
-from tests.rigs.cache import HandClock, block, cache_of
+from tests.rigs.cache import HandClock, block, cache_limits, cache_of
 
 LATER = 10_000_000
 
@@ -45,7 +44,7 @@ class Storage:
 
 
 def cached(limit: int = 10_000, **limits: int) -> EntryCache:
-    return cache_of(LruPolicy, CacheLimits(limit, **limits), HandClock())
+    return cache_of(LruPolicy, cache_limits(limit, **limits), HandClock())
 
 
 def ranges(parts: list[BlockPart]) -> list[tuple[int, int]]:
@@ -104,7 +103,7 @@ def test_a_full_read_that_fails_fails() -> None:
 
 def test_simple() -> None:
     """Limit 10, watermark 0.8: eviction goes down to 8 and below."""
-    cache = cache_of(LruPolicy, CacheLimits(10, watermark=0.8), HandClock())
+    cache = cache_of(LruPolicy, cache_limits(10, managedLedgerCacheEvictionWatermark=80), HandClock())
     first, second = cache.ledger("first"), cache.ledger("second")
     for entry in range(4):
         cache.insert("first", block(entry, entry + 1, size=1))
@@ -140,7 +139,7 @@ def test_cache_disabled() -> None:
 @pytest.mark.parametrize("name", ["cursor-distance", "expected-reads", "expected-reads-stash"])
 def test_verify_no_cache_if_no_consumer(name: str) -> None:
     """What only its own reader expects is read and not cached."""
-    cache, storage = cache_of(POLICIES[name], CacheLimits(1000), HandClock()), Storage()
+    cache, storage = cache_of(POLICIES[name], cache_limits(1000), HandClock()), Storage()
     with cache.moving("orders") as readers:
         readers.follow("a", Position(1, 0), LATER)
     cache.fetch("orders", "a", 1, 0, 5, storage)
@@ -155,7 +154,7 @@ def test_verify_no_cache_if_no_consumer(name: str) -> None:
 
 def test_verify_time_based_eviction() -> None:
     clock = HandClock()
-    cache = cache_of(ExpectedReadsPolicy, CacheLimits(1000, time_threshold_ms=100), clock)
+    cache = cache_of(ExpectedReadsPolicy, cache_limits(1000, managedLedgerCacheEvictionTimeThresholdMillis=100), clock)
     cache.insert("orders", block(0, 5))
     clock.pass_ms(50)
     cache.insert("orders", block(5, 9))
@@ -169,7 +168,9 @@ def test_verify_time_based_eviction() -> None:
 
 def test_readers_that_are_gone_are_expected_no_more_when_time_passes() -> None:
     clock = HandClock()
-    cache = cache_of(POLICIES["cursor-distance"], CacheLimits(1000, time_threshold_ms=100), clock)
+    cache = cache_of(
+        POLICIES["cursor-distance"], cache_limits(1000, managedLedgerCacheEvictionTimeThresholdMillis=100), clock
+    )
     with cache.moving("orders") as readers:
         readers.follow("a", Position(1, 0), clock() + 1000)
     cache.insert("orders", block(0, 5))
@@ -182,7 +183,7 @@ def test_readers_that_are_gone_are_expected_no_more_when_time_passes() -> None:
 
 
 def test_eviction_begins_above_its_trigger_only() -> None:
-    cache = cached(1000, watermark=0.5, trigger=0.8)  # type: ignore[arg-type]
+    cache = cached(1000, managedLedgerCacheEvictionWatermark=50, managedLedgerCacheEvictionTriggerThresholdPercent=80)  # type: ignore[arg-type]
     for entry in range(80):
         cache.insert("orders", block(entry, entry + 1))
     assert (cache.files.held, cache.evictions.passes) == (800, 0)
@@ -191,7 +192,7 @@ def test_eviction_begins_above_its_trigger_only() -> None:
 
 
 def test_what_nothing_makes_room_for_is_handed_out_and_not_kept() -> None:
-    cache, storage = cache_of(StashPolicy, CacheLimits(100), HandClock()), Storage()
+    cache, storage = cache_of(StashPolicy, cache_limits(100), HandClock()), Storage()
     with cache.moving("orders") as readers:
         for name in "ab":
             readers.follow(name, Position(1, 0), LATER)
@@ -238,7 +239,7 @@ def test_another_policy_takes_over_what_is_cached() -> None:
     cache = cached(1000)
     for entry in range(50):
         cache.insert("orders", block(entry, entry + 1))
-    cache.change(ExpectedReadsPolicy, CacheLimits(300, local_file_size=300))
+    cache.change(ExpectedReadsPolicy, cache_limits(300, local_file_size=300))
     assert cache.files.held == 270
     cache.check()
 
@@ -246,14 +247,14 @@ def test_another_policy_takes_over_what_is_cached() -> None:
 def test_a_duplicate_insert_under_the_draft_merges_counts() -> None:
     from pyspark_ledger.ledger.cache.eviction.policy import ReadCount
 
-    cache = cache_of(StashPolicy, CacheLimits(1000), HandClock())
+    cache = cache_of(StashPolicy, cache_limits(1000), HandClock())
     (span,) = cache.insert("orders", block(0, 5), ReadCount(2))
     assert cache.insert("orders", block(0, 5), ReadCount(3)) == []
     assert span.expected_reads() == 5
 
 
 def test_concurrent_readers_of_overlapping_ranges_share_one_read() -> None:
-    cache = cache_of(LruPolicy, CacheLimits(0), HandClock())  # nothing is kept: only sharing helps
+    cache = cache_of(LruPolicy, cache_limits(0), HandClock())  # nothing is kept: only sharing helps
     reading, go = threading.Event(), threading.Event()
     reads: list[tuple[int, int]] = []
 
@@ -306,7 +307,7 @@ def test_who_waited_for_a_read_that_failed_reads_for_himself() -> None:
 def test_threads_hammering_a_small_cache_get_what_they_asked_for() -> None:
     """Every piece is a piece of a block that holds it, and none is lost; the account is exact in the end."""
     for name in POLICIES:
-        cache = cache_of(POLICIES[name], CacheLimits(500), HandClock())
+        cache = cache_of(POLICIES[name], cache_limits(500), HandClock())
 
         def work(reader: str, seed: int, cache: EntryCache = cache) -> None:
             dice = random.Random(seed)
@@ -340,7 +341,13 @@ STEP = st.tuples(
 def test_random_traffic_beside_a_model(name: str, steps: list[tuple[str, str, int, int]]) -> None:
     """The model: a hit is what the range cache lists, everything else is read, each entry once; nothing is lost."""
     clock = HandClock()
-    cache = cache_of(POLICIES[name], CacheLimits(200, time_threshold_ms=50, time_threshold_expected_ms=90), clock)
+    cache = cache_of(
+        POLICIES[name],
+        cache_limits(
+            200, managedLedgerCacheEvictionTimeThresholdMillis=50, managedLedgerCacheEvictionTimeThresholdMillisMax=90
+        ),
+        clock,
+    )
     ledger, storage = cache.ledger("orders"), Storage()
     for kind, reader, first, length in steps:
         end, position = first + length, Position(1, first)
@@ -383,7 +390,9 @@ def test_long_random_traffic_beside_a_model(name: str) -> None:
     """The same with thousands of steps in one cache, three readers and a clock that goes on."""
     dice = random.Random(11)
     clock = HandClock()
-    limits = CacheLimits(900, time_threshold_ms=50, time_threshold_expected_ms=90)
+    limits = cache_limits(
+        900, managedLedgerCacheEvictionTimeThresholdMillis=50, managedLedgerCacheEvictionTimeThresholdMillisMax=90
+    )
     cache, storage = cache_of(POLICIES[name], limits, clock), Storage()
     ledger = cache.ledger("orders")
     for step in range(6_000):

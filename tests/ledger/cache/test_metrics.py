@@ -10,17 +10,16 @@ import msgspec
 
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.lru import LruPolicy
-from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits
 from pyspark_ledger.ledger.cache.ledger_cache import CacheCounts
 from pyspark_ledger.ledger.cache.metrics import CacheSums, cache_report
 from pyspark_ledger.ledger.position import Position
-from tests.rigs.cache import HandClock, block
+from tests.rigs.cache import HandClock, block, cache_limits
 
 _SAID = {"mapped": "mapped_entries"}
 
 
 def test_totals_are_the_sums_of_the_ledgers_and_progress_tells_the_same() -> None:
-    cache = EntryCache(LruPolicy, CacheLimits(10_000), HandClock())
+    cache = EntryCache(LruPolicy, cache_limits(10_000, 2**28), HandClock())
     for number, name in enumerate(("orders", "bills"), 1):
         with cache.moving(name) as readers:
             for reader in range(number):

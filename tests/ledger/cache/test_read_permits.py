@@ -19,7 +19,7 @@ def test_a_limit_of_nothing_is_none() -> None:
 
 
 def test_reads_wait_in_the_order_in_which_they_came() -> None:
-    permits, order = ReadPermits(100), list[int]()
+    permits, order = ReadPermits(100, 60_000, 3), list[int]()
     permits.take(60)
     threads = []
     for number, size in enumerate((90, 10, 10)):  # the small ones would fit, and do not pass the large one
@@ -42,7 +42,7 @@ def test_reads_wait_in_the_order_in_which_they_came() -> None:
 
 
 def test_what_is_larger_than_all_there_is_goes_alone() -> None:
-    permits = ReadPermits(100, timeout_ms=0)
+    permits = ReadPermits(100, waiting_max=1)
     permits.take(1000)
     with pytest.raises(Unavailable, match="waited 0 ms while 1000 of 100 were in flight"):
         permits.take(1)
@@ -51,7 +51,7 @@ def test_what_is_larger_than_all_there_is_goes_alone() -> None:
 
 
 def test_too_many_waiting_are_refused_and_a_timeout_leaves_no_trace() -> None:
-    permits = ReadPermits(100, timeout_ms=0, waiting_max=0)
+    permits = ReadPermits(100)
     permits.take(100)
     with pytest.raises(Unavailable, match=r"0 reads wait for storage, .* allows 0"):
         permits.take(1)
@@ -59,5 +59,5 @@ def test_too_many_waiting_are_refused_and_a_timeout_leaves_no_trace() -> None:
     with pytest.raises(Unavailable, match="waited 0 ms"):
         permits.take(1)
     assert (permits.used, permits.waiting) == (100, 0)
-    permits.resize(200)
+    permits.change(200, 0, 1)
     permits.take(100)

@@ -3,7 +3,8 @@ Method: tables."""
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import replace
+
 import pytest
 
 from pyspark_ledger.ledger.errors import Refused
@@ -44,7 +45,7 @@ def policy(
 
 def test_what_was_asked_for_stays_and_the_rest_follows_the_broker() -> None:
     first = Settings()
-    later = msgspec.structs.replace(
+    later = replace(
         first,
         ledgerBlockSizeBytes=8 * MB,
         managedLedgerMaxEntriesPerLedger=7,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import fields, replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from pyspark_ledger.ledger.errors import NotFound, Refused
-from pyspark_ledger.ledger.settings.broker import SETTINGS, TEXT_SETTINGS, Settings, broker_toml
+from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings, broker_toml, settings_reference
 
-CONF = Path(__file__).resolve().parents[3] / "conf" / "broker.toml"
+ROOT = Path(__file__).resolve().parents[3]
+CONF, REFERENCE = ROOT / "conf" / "broker.toml", ROOT / "docs" / "settings.md"
+NUMBERS = [name for name, setting in SETTINGS.items() if not setting.is_text]
+TEXTS = [name for name, setting in SETTINGS.items() if setting.is_text]
 
 
 def load(directory: Path, text: str | bytes) -> Settings:
@@ -23,30 +26,28 @@ def load(directory: Path, text: str | bytes) -> Settings:
 def test_what_is_not_named_has_its_default(tmp_path: Path) -> None:
     assert load(tmp_path, "") == Settings()
     loaded = load(tmp_path, "brokerIdleTimeoutSeconds = 7")
-    assert loaded == msgspec.structs.replace(Settings(), brokerIdleTimeoutSeconds=7)
+    assert loaded == replace(Settings(), brokerIdleTimeoutSeconds=7)
 
 
 def test_every_setting_is_in_the_table_with_a_default_in_its_range() -> None:
-    assert {*SETTINGS, *TEXT_SETTINGS} == {field.name for field in msgspec.structs.fields(Settings)}
-    defaults = {name: getattr(Settings(), name) for name in [*SETTINGS, *TEXT_SETTINGS]}
-    assert Settings.of(defaults) == Settings()
+    assert set(SETTINGS) == {field.name for field in fields(Settings)}
+    assert Settings.of({name: setting.default for name, setting in SETTINGS.items()}) == Settings()
     assert all(setting.unit and setting.reason for setting in SETTINGS.values())
-    assert all(setting.kind and setting.reason for setting in TEXT_SETTINGS.values())
 
 
-@pytest.mark.parametrize("name", TEXT_SETTINGS)
+@pytest.mark.parametrize("name", TEXTS)
 def test_a_text_is_taken_and_nothing_else(name: str) -> None:
-    setting = TEXT_SETTINGS[name]
+    setting = SETTINGS[name]
     for taken in setting.choices or ["file:/x"]:
         assert getattr(Settings.of({name: taken}), name) == taken
-    wrong = ["4711"] if setting.kind == "reference" or setting.choices else []
+    wrong = ["4711"] if setting.unit == "reference" or setting.choices else []
     for value in (4711, ["4711"], "4711\0", *wrong):
         with pytest.raises(Refused, match=name) as refused:
             Settings.of({name: value})
         assert "4711" not in str(refused.value), "it may be a secret"
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", NUMBERS)
 def test_both_ends_of_a_range_are_taken_and_nothing_beyond(name: str) -> None:
     setting = SETTINGS[name]
     for value in (setting.least, setting.most):
@@ -80,15 +81,14 @@ def test_a_missing_file_is_not_silently_the_defaults(tmp_path: Path) -> None:
         Settings.load(tmp_path / "no.toml")
 
 
-def test_the_printed_file_is_the_table() -> None:
-    """When it fails: python -c 'from pyspark_ledger.ledger.settings.broker import broker_toml; print(broker_toml(),
-    end="")'.
-    """
+def test_the_printed_file_and_the_reference_are_the_table() -> None:
+    """When it fails: see the head of `ledger.settings.broker`."""
     assert CONF.read_text(encoding="utf-8") == broker_toml()
+    assert REFERENCE.read_text(encoding="utf-8") == settings_reference()
     lines = CONF.read_text(encoding="utf-8").splitlines()
     uncommented = "\n".join(line.removeprefix("# ") for line in lines if " = " in line)
     assert Settings.of(tomllib.loads(uncommented)) == Settings()
-    assert len(tomllib.loads(uncommented)) == len(SETTINGS) + len(TEXT_SETTINGS)
+    assert len(tomllib.loads(uncommented)) == len(SETTINGS)
 
 
 @pytest.mark.parametrize(

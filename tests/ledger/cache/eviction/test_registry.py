@@ -11,21 +11,27 @@ import pytest
 from pyspark_ledger.ledger.cache.block import CachedBlock
 from pyspark_ledger.ledger.cache.eviction.cursor_distance import CursorDistancePolicy
 from pyspark_ledger.ledger.cache.eviction.lru import LruPolicy
-from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy, WantedRead
+from pyspark_ledger.ledger.cache.eviction.policy import EvictionPolicy, WantedRead
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
 from pyspark_ledger.ledger.cache.eviction.segmented import SegmentedPolicy
 from pyspark_ledger.ledger.cache.eviction.slowest_reader import SlowestReaderPolicy
 from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
-from tests.rigs.cache import CountedHome, HandClock, block, cache_of, put_one, removing
+from tests.rigs.cache import CountedHome, HandClock, block, cache_limits, cache_of, put_one, removing
 
 LATER = 10_000_000
 
 
 @pytest.fixture(params=POLICIES)
 def policy(request: pytest.FixtureRequest) -> EvictionPolicy:
-    return POLICIES[request.param](CacheLimits(2000, time_threshold_ms=100, time_threshold_expected_ms=500))
+    return POLICIES[request.param](
+        cache_limits(
+            2000,
+            managedLedgerCacheEvictionTimeThresholdMillis=100,
+            managedLedgerCacheEvictionTimeThresholdMillisMax=500,
+        )
+    )
 
 
 def filled(policy: EvictionPolicy, count: int = 20, size: int = 10) -> tuple[RangeCache, list[CachedSpan]]:
@@ -131,7 +137,7 @@ def test_one_kind_of_blocks_never_makes_room_for_the_other(policy: EvictionPolic
 
 
 def test_lru_lets_the_longest_untouched_go() -> None:
-    policy = LruPolicy(CacheLimits(1000))
+    policy = LruPolicy(cache_limits(1000))
     cache, spans = filled(policy, 3)
     policy.read(spans[0])
     removed = list[CachedSpan]()
@@ -141,7 +147,7 @@ def test_lru_lets_the_longest_untouched_go() -> None:
 
 
 def test_the_farthest_ahead_of_its_reader_goes_first() -> None:
-    policy = CursorDistancePolicy(CacheLimits(1000))
+    policy = CursorDistancePolicy(cache_limits(1000))
     cache, spans = filled(policy, 20)
     cache.readers.follow("slow", Position(1, 2), LATER)
     cache.readers.follow("fast", Position(1, 9), LATER)
@@ -158,7 +164,7 @@ def test_the_farthest_ahead_of_its_reader_goes_first() -> None:
 
 
 def test_expected_ranges_are_not_evicted_by_time_and_replayed_ones_last() -> None:
-    policy = CursorDistancePolicy(CacheLimits(1000, time_threshold_ms=100))
+    policy = CursorDistancePolicy(cache_limits(1000, managedLedgerCacheEvictionTimeThresholdMillis=100))
     cache, spans = filled(policy, 3)
     cache.readers.follow("a", Position(1, 3), LATER)
     cache.readers.again("a", PositionRange(Position(1, 1), Position(1, 2)))
@@ -169,11 +175,11 @@ def test_expected_ranges_are_not_evicted_by_time_and_replayed_ones_last() -> Non
 
 
 def slowest(**limits: int | bool) -> SlowestReaderPolicy:
-    return SlowestReaderPolicy(CacheLimits(1000, **limits))  # type: ignore[arg-type]
+    return SlowestReaderPolicy(cache_limits(1000, **limits))  # type: ignore[arg-type]
 
 
 def test_what_every_reader_is_past_is_discarded_at_once() -> None:
-    cache = cache_of(SlowestReaderPolicy, CacheLimits(1000), HandClock())
+    cache = cache_of(SlowestReaderPolicy, cache_limits(1000), HandClock())
     cache.insert("orders", block(0, 20))
     with cache.moving("orders") as readers:
         readers.follow("a", EARLIEST, LATER)
@@ -187,7 +193,7 @@ def test_what_every_reader_is_past_is_discarded_at_once() -> None:
 
 
 def test_by_mark_delete_it_is_kept_until_it_is_acknowledged() -> None:
-    cache = cache_of(SlowestReaderPolicy, CacheLimits(1000, by_mark_delete=True), HandClock())
+    cache = cache_of(SlowestReaderPolicy, cache_limits(1000, cacheEvictionByMarkDeletedPosition=True), HandClock())
     cache.insert("orders", block(0, 20))
     with cache.moving("orders") as readers:
         readers.follow("a", Position(1, 0), LATER)
@@ -199,7 +205,7 @@ def test_by_mark_delete_it_is_kept_until_it_is_acknowledged() -> None:
 
 
 def test_a_reader_too_far_behind_keeps_nothing() -> None:
-    policy, cache = slowest(backlogged_threshold=50), RangeCache("orders")
+    policy, cache = slowest(managedLedgerCursorBackloggedThreshold=50), RangeCache("orders")
     cache.readers._end = lambda: Position(1, 100)
     cache.readers.follow("far", Position(1, 10), LATER)
     assert policy.keeps_from(cache.readers) is None
@@ -215,7 +221,11 @@ def test_backlogs_decide_what_read_from_storage_is_cached(
     least: int, entries: int, between: int, admitted: bool
 ) -> None:
     policy, cache = (
-        slowest(minimum_backlog_cursors=least, minimum_backlog_entries=entries, maximum_backlog_between=between),
+        slowest(
+            managedLedgerMinimumBacklogCursorsForCaching=least,
+            managedLedgerMinimumBacklogEntriesForCaching=entries,
+            managedLedgerMaxBacklogBetweenCursorsForCaching=between,
+        ),
         RangeCache("orders"),
     )
     cache.readers._end = lambda: Position(1, 100)
@@ -229,7 +239,7 @@ class Ring:
     """BookKeeper's read cache in its own numbers: KiB entries, the segments it is made of."""
 
     def __init__(self, size: int, segments: int = 0) -> None:
-        self.policy = SegmentedPolicy(CacheLimits(size), segments)
+        self.policy = SegmentedPolicy(cache_limits(size), segments)
         self.cache = RangeCache("orders")
 
     def put(self, first: int, end: int, size: int = 1024) -> None:
@@ -281,7 +291,7 @@ def test_has_entry() -> None:
 
 
 def test_an_empty_ring_frees_nothing() -> None:
-    policy = SegmentedPolicy(CacheLimits(1000))
+    policy = SegmentedPolicy(cache_limits(1000))
     assert policy.free(10, 0, removing([], policy)) == 0
     with pytest.raises(Refused):
         policy.free(0, 0, removing([], policy))
@@ -289,7 +299,11 @@ def test_an_empty_ring_frees_nothing() -> None:
 
 def test_ranges_from_object_storage_stay_since_read_and_are_evicted_first() -> None:
     clock = HandClock()
-    limits = CacheLimits(1000, time_threshold_ms=100, time_threshold_offloaded_ms=1000)
+    limits = cache_limits(
+        1000,
+        managedLedgerCacheEvictionTimeThresholdMillis=100,
+        managedLedgerCacheEvictionTimeThresholdMillisOffloaded=1000,
+    )
     cache = cache_of(CursorDistancePolicy, limits, clock)
     for entry in range(3):
         cache.insert("orders", block(entry, entry + 1, size=300, home=CountedHome() if entry < 2 else None))

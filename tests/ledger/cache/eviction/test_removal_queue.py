@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from pyspark_ledger.ledger.cache.eviction.expected_reads import ExpectedReadsPolicy, StashPolicy
-from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, ReadCount, RemovalQueue, Verdict
+from pyspark_ledger.ledger.cache.eviction.policy import ReadCount, RemovalQueue, Verdict
 from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache
 from pyspark_ledger.ledger.errors import Refused
-from tests.rigs.cache import block, put_one, removing
+from tests.rigs.cache import block, cache_limits, put_one, removing
 
 
 class Rig:
@@ -40,12 +40,25 @@ class Rig:
 
 
 def final(*, extensions_max: int = 5, extend_accessed: bool = True) -> Rig:
-    limits = CacheLimits(1000, time_threshold_ms=100, extensions_max=extensions_max, extend_accessed=extend_accessed)
+    limits = cache_limits(
+        1000,
+        managedLedgerCacheEvictionTimeThresholdMillis=100,
+        managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes=extensions_max,
+        managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed=extend_accessed,
+    )
     return Rig(ExpectedReadsPolicy(limits))
 
 
 def draft() -> Rig:
-    return Rig(StashPolicy(CacheLimits(1000, time_threshold_ms=100, time_threshold_expected_ms=500)))
+    return Rig(
+        StashPolicy(
+            cache_limits(
+                1000,
+                managedLedgerCacheEvictionTimeThresholdMillis=100,
+                managedLedgerCacheEvictionTimeThresholdMillisMax=500,
+            )
+        )
+    )
 
 
 def test_add_entry_and_is_empty() -> None:

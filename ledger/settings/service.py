@@ -1,0 +1,107 @@
+"""Settings of the broker as a service: limits of what it serves at once, its life, and where it listens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark_ledger.ledger.settings.setting import AT_ONCE, MIB, TEN_YEARS_SECONDS, text, whole
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """The broker: limits, life, and where it listens."""
+
+    maxInFlightAppendBytes: int = whole(
+        64 * MIB,
+        "bytes",
+        MIB,
+        16 * 1024 * MIB,
+        "Bytes of one producer that wait for the disk; beyond it the broker stops reading from the producer.",
+        AT_ONCE,
+    )
+    maxMessagePublishBufferSizeInMB: int = whole(
+        512,
+        "MiB",
+        1,
+        1024 * 1024,
+        "Bytes of all producers together that wait for the disk; beyond it the broker stops reading from every "
+        "producer that has bytes there. One entry of each producer always fits.",
+        AT_ONCE,
+    )
+    maxMessageSize: int = whole(
+        128 * MIB,
+        "bytes",
+        5 * MIB,
+        2 * 1024 * MIB,
+        "Maximum size of one request of a producer: one entry, or a few MiB of small ones. Also limits an entry, "
+        "whatever its block could hold.",
+        AT_ONCE,
+    )
+    maxRequestBodyBytes: int = whole(
+        16 * MIB,
+        "bytes",
+        64 * 1024,
+        1024 * MIB,
+        "Maximum size of any other request: schemas and the parts of a batch are the longest.",
+        AT_ONCE,
+    )
+    maxWaitMillis: int = whole(
+        60_000,
+        "milliseconds",
+        0,
+        100_000,
+        "How long the broker waits for news on a reader's behalf before the reader asks again. A client gives a call "
+        "two minutes.",
+        AT_ONCE,
+    )
+    maxConcurrentRequests: int = whole(
+        8_192, "calls", 1, 1024 * 1024, "Calls and streams that are served at once. Each has a thread.", AT_ONCE
+    )
+    maxConcurrentReaders: int = whole(
+        2_048,
+        "readers",
+        1,
+        1024 * 1024,
+        "Readers that are sent blocks at once; readers on this host map files and do not count.",
+        AT_ONCE,
+    )
+    brokerMaxConnections: int = whole(
+        16_384,
+        "connections",
+        1,
+        1024 * 1024,
+        "Connections at once. Each is a descriptor; Pulsar's default, 0, has no limit but that of the system.",
+        AT_ONCE,
+    )
+    brokerIdleTimeoutSeconds: int = whole(
+        300,
+        "seconds",
+        0,
+        TEN_YEARS_SECONDS,
+        "A broker that the library started leaves after so long without a call or a lease; 0: never.",
+        AT_ONCE,
+    )
+    brokerShutdownTimeoutMs: int = whole(
+        60_000,
+        "milliseconds",
+        0,
+        3_600_000,
+        "How long a broker that was told to stop may take to settle queued appends and to seal ledgers. What is not "
+        "settled by then was never acknowledged, and what is not sealed is recovered at the next start.",
+        AT_ONCE,
+    )
+    bindAddress: str = text(
+        "address",
+        "Where the broker listens instead of its private socket: grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT. Beyond "
+        "loopback it needs all four settings below. Where it asks for credentials, the private socket stays beside it.",
+    )
+    tlsCertificateFilePath: str = text("path", "The broker's certificate and the certificates that signed it, PEM.")
+    tlsKeyFilePath: str = text("path", "The key of the certificate, PEM, mode 600.")
+    tlsTrustCertsFilePath: str = text(
+        "path", "The authority of the clients' certificates, PEM: a client without a certificate of it is refused."
+    )
+    authenticationTokens: str = text(
+        "reference",
+        "Where the bearer tokens of clients are: file:/path, one token a line, mode 600, or env:NAME. Several, so that "
+        "a token can be replaced while clients run. Never the token itself.",
+    )
