@@ -24,9 +24,10 @@ from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, 
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
 from pyspark_ledger.ledger.cursor.cursors import CursorTable
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments
 from pyspark_ledger.ledger.log.queries import log_description, log_end
 from pyspark_ledger.ledger.log.segment_list import LedgerList, LogContext
-from pyspark_ledger.ledger.log.snapshot import LogSegment, LogSnapshot
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.sync_pool import SyncCrew
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
@@ -130,7 +131,7 @@ class ReadOnlyStore:
         snapshot = listed.snapshot(None)
         left_open = [info.ledgerId for info in record.info.ledgerInfo if not info.timestamp]
         segments = (*snapshot.segments, *(self._acknowledged(name, ledger_id) for ledger_id in left_open))
-        return listed, LogSnapshot(name, segments, snapshot.trimmed, snapshot.terminated)
+        return listed, LogSnapshot(name, LogSegments.of(segments), snapshot.trimmed, snapshot.terminated)
 
     def _acknowledged(self, name: str, ledger_id: int) -> LogSegment:
         """The open ledger up to its acknowledged end; without its sidecar, up to the last entry that holds."""

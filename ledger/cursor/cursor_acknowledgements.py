@@ -23,7 +23,8 @@ from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.cursor.cursor_log import CursorLog, CursorLogForm, RecoveredState, recover_cursor_log
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError
 from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes
-from pyspark_ledger.ledger.log.snapshot import LogSegment, LogSnapshot
+from pyspark_ledger.ledger.log.log_segments import LogSegment
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions import bitset
@@ -84,7 +85,7 @@ class Acknowledgements:
         else:
             inline = decode_cursor_info(info, where)
             positions, crossing = inline.acknowledged, inline.crossing
-        ledgers = [(segment.ledger_id, segment.entries) for segment in snapshot.segments]
+        ledgers = [(segment.ledger_id, segment.entries) for segment in snapshot.segments] if crossing else []
         for lower, upper in crossing:
             for part in split_range(lower, upper, ledgers):
                 positions.add_run(part.start.ledger_id, part.start.entry_id, part.end.entry_id)
@@ -117,9 +118,10 @@ class Acknowledgements:
         Entries that deliver no row pass by themselves, and so does the gap between two ledgers; but never past `floor`,
         which moves a position back to the first chunk of a message that is not finished there.
         """
-        at = position
-        for segment in snapshot.segments:
-            if segment.ledger_id < at.ledger_id or not segment.entries:
+        at, segments = position, snapshot.segments
+        for number in range(segments.at(position.ledger_id), len(segments)):
+            segment = segments[number]
+            if not segment.entries:
                 continue
             here = max(at.entry_id, 0) if segment.ledger_id == at.ledger_id else 0
             stop = self._first_left(segment, here)

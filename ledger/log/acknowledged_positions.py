@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.log.snapshot import LogSegment, LogSnapshot
+from pyspark_ledger.ledger.log.log_segments import LogSegment
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.positions.acknowledge_request import ACKNOWLEDGE_SCHEMA
 from pyspark_ledger.ledger.positions.bitset import Flags, Integers, Words
 from pyspark_ledger.ledger.positions.partial_entries import BatchRows
@@ -44,11 +45,10 @@ class _Given(NamedTuple):
 def positions_given(batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot, gone: Gone) -> PositionSet:
     """The set that these batches acknowledge of a log; raises Refused and takes nothing when any line is wrong."""
     given = PositionSet()
-    by_id = {segment.ledger_id: segment for segment in snapshot.segments}
     for batch in batches:
         read = _read(batch)
         for ledger_id in np.unique(read.ledgers).tolist():
-            segment = by_id.get(ledger_id)
+            segment = snapshot.segments.find(ledger_id)
             if segment is None:
                 _require_trimmed(ledger_id, snapshot, gone)
                 continue

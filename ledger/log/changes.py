@@ -10,9 +10,9 @@ import logging
 import uuid
 from collections.abc import Collection, Mapping
 
+from pyspark_ledger.ledger.log.log_segments import LogSegment
 from pyspark_ledger.ledger.log.retention import HeldLedger, expendable, local_expendable
 from pyspark_ledger.ledger.log.segment_list import LogContext
-from pyspark_ledger.ledger.log.snapshot import LogSegment
 from pyspark_ledger.ledger.log.writer import LogWriter
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.position import Position
@@ -50,18 +50,19 @@ def roll_over(writer: LogWriter, context: LogContext, older_than_ms: int) -> boo
 def trim(writer: LogWriter, context: LogContext) -> TrimmedLedgers:
     """Take what retention lets go off the list: its files are nobody's any more."""
     snapshot = writer.list.snapshot(writer.opened)
-    held = [_held(part) for part in snapshot.segments]
     # No message is left without its first chunk: not one that a cursor stands in, nor one that is still to be finished.
     needed = context.metadata.cursors.slowest(snapshot.name)
     unread = context.chunks.floor(snapshot, snapshot.end if needed is None else needed, context.clock())
     slowest = unread if needed is not None or unread < snapshot.end else None
-    gone = expendable(held, slowest, writer.list.policy, context.clock())
+    segments = snapshot.segments
+    size_bytes = segments.size_bytes(0, len(segments))
+    gone = expendable(map(_held, segments), size_bytes, slowest, writer.list.policy, context.clock())
     ids = [ledger.ledger_id for ledger in gone]
     if ids:
         writer.list.trim(ids)
         writer.publish()
         _log.info("%s: ledgers %s are trimmed", snapshot.name, ids)
-    local = local_expendable(held[len(ids) :], writer.list.policy, context.clock())
+    local = local_expendable(map(_held, writer.list.local_copies()), writer.list.policy, context.clock())
     if local:
         writer.list.delete_local(local)
         writer.publish()

@@ -61,7 +61,7 @@ class ManagedLedger:
     """One log of a store. All methods may be called from any thread."""
 
     def __init__(self, name: str, context: LogContext) -> None:
-        self._snapshot = LogSnapshot(name, ())
+        self._snapshot = LogSnapshot.of(name, ())
         self._context = context
         self._moved = threading.Condition()
         self.on_moved: Callable[[LogSnapshot, LogSnapshot], None] = _nobody

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyspark_ledger.ledger.log.log_segments import LogSegment
 from pyspark_ledger.ledger.log.policy import LedgerPolicy
-from pyspark_ledger.ledger.log.snapshot import LogSegment
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, StampedEntry
 

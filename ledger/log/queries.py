@@ -21,14 +21,15 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pyspark_ledger.ledger.errors import DataLoss
 from pyspark_ledger.ledger.log.acknowledged_positions import entry_sizes
-from pyspark_ledger.ledger.log.snapshot import LogSnapshot, Slice, bytes_between
+from pyspark_ledger.ledger.log.log_segments import Slice, bytes_between, delivering
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.bitset import Integers, members
 from pyspark_ledger.ledger.positions.position_set import PositionSet
@@ -50,15 +51,18 @@ def backlog(snapshot: LogSnapshot, left: PositionRange) -> Backlog:
     if not left:
         return Backlog(0, 0, 0)
     _, rows, size = snapshot.measure(left)
-    return Backlog(sum(_delivering(part) for part in snapshot.slices(left)), rows, size)
+    cover = snapshot.cover(left)
+    entries = snapshot.segments.row_entries(cover.first, cover.end) + sum(map(delivering, cover.cut))
+    return Backlog(entries, rows, size)
 
 
 def estimated_backlog(snapshot: LogSnapshot, left: PositionRange) -> Backlog:
     """Return the backlog of a range, estimated from counts and averages of segments."""
     if not left:
         return Backlog(0, 0, 0)
-    entries = rows = size = 0
-    for part in snapshot.slices(left):
+    cover, segments = snapshot.cover(left), snapshot.segments
+    entries, rows, size = (of(cover.first, cover.end) for of in (segments.entries, segments.rows, segments.size_bytes))
+    for part in cover.cut:
         count, held = part.end - part.first, part.segment
         entries += count
         rows += held.rows * count // held.entries
@@ -76,7 +80,7 @@ def unacknowledged(
     entries, rows, size = all_of_it
     if not left:
         return all_of_it
-    for part in snapshot.slices(left):
+    for part in _touched(left_of, snapshot, left):
         ledger_id, held = part.segment.ledger_id, part.segment
         gone = members(left_of.words(ledger_id))
         gone = gone[(gone >= part.first) & (gone < part.end)]
@@ -95,10 +99,12 @@ def unacknowledged(
     return Backlog(entries, rows, max(size, 0))
 
 
-def _delivering(part: Slice) -> int:
-    ends = part.segment.index().row_ends[: part.end]
-    before = part.segment.first_row if part.first == 0 else int(ends[part.first - 1])
-    return int(np.count_nonzero(np.diff(ends[part.first :], prepend=before)))
+def _touched(positions: PositionSet, snapshot: LogSnapshot, left: PositionRange) -> Iterator[Slice]:
+    """The parts of a range in segments of which anything is in a set."""
+    for ledger_id in positions.ledgers():
+        if left.start.ledger_id <= ledger_id <= left.end.ledger_id and snapshot.segments.find(ledger_id) is not None:
+            within = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))
+            yield from snapshot.slices(PositionRange(max(left.start, within.start), min(left.end, within.end)))
 
 
 _LEAST_SHARE = 8
@@ -349,8 +355,8 @@ def log_description(
         incarnation=incarnation,
         start=snapshot.start,
         end=snapshot.end,
-        entries=sum(segment.entries for segment in snapshot.segments),
-        size_bytes=sum(segment.size_bytes for segment in snapshot.segments),
+        entries=snapshot.segments.entries(0, len(snapshot.segments)),
+        size_bytes=snapshot.segments.size_bytes(0, len(snapshot.segments)),
         rows=snapshot.rows,
         last_publish_ms=snapshot.last_timestamp_ms(),
         schema_version=-1,

@@ -20,7 +20,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from pyspark_ledger.ledger.errors import Corrupt
@@ -46,25 +46,28 @@ class HeldLedger(NamedTuple):
 
 
 def expendable(
-    ledgers: Sequence[HeldLedger], slowest: Position | None, policy: LedgerPolicy, now_ms: int
-) -> Sequence[HeldLedger]:
-    """The ledgers, oldest first, that may go; `slowest` is the first position that any durable cursor still needs."""
+    ledgers: Iterable[HeldLedger], size_bytes: int, slowest: Position | None, policy: LedgerPolicy, now_ms: int
+) -> list[HeldLedger]:
+    """The ledgers, oldest first, that may go; no ledger behind the first that stays is looked at.
+
+    `size_bytes` are those of all ledgers. `slowest` is the first position that any durable cursor still needs.
+    """
+    gone: list[HeldLedger] = []
     if policy.keeps_everything:
-        return ()
-    left, count = sum(ledger.size_bytes for ledger in ledgers), 0
+        return gone
     for ledger in ledgers:
-        left -= ledger.size_bytes
+        size_bytes -= ledger.size_bytes
         expired = 0 <= policy.retention_ms < now_ms - ledger.close_ms
-        over_quota = 0 <= policy.retention_bytes <= left
+        over_quota = 0 <= policy.retention_bytes <= size_bytes
         published = ledger.ledger_id <= policy.published
         waits = policy.waits_for_offload and policy.offloads and not ledger.offloaded
         if not ledger.close_ms or _needed(ledger, slowest) or waits or not (expired or over_quota or published):
             break
-        count += 1
-    return ledgers[:count]
+        gone.append(ledger)
+    return gone
 
 
-def local_expendable(ledgers: Sequence[HeldLedger], policy: LedgerPolicy, now_ms: int) -> list[int]:
+def local_expendable(ledgers: Iterable[HeldLedger], policy: LedgerPolicy, now_ms: int) -> list[int]:
     """The ids of ledgers that were offloaded longer ago than the lag and whose local copies are still there."""
     return [
         ledger.ledger_id

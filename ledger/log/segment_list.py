@@ -26,10 +26,11 @@ from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.log.deduplication import Deduplication, highest_of, sequences_in
+from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments
 from pyspark_ledger.ledger.log.open_segment import OpenLedger
 from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy
 from pyspark_ledger.ledger.log.retention import TrimMark
-from pyspark_ledger.ledger.log.snapshot import LogSegment, LogSnapshot
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.sync_pool import SyncCrew
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.message.entry import parse_entry
@@ -39,7 +40,7 @@ from pyspark_ledger.ledger.metadata.records import KnownSequence, LedgerRecord, 
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
-from pyspark_ledger.ledger.segment.format import FRAME_BYTES
+from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.recovery import RecoveredSegment, recover_segment, seal_recovered
 from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, data_path, index_path
@@ -90,7 +91,7 @@ class LedgerList:
         self.committed = {batch.query: batch for batch in context.metadata.committed_batches(record.name)}
         self._unsaved: dict[str, CommittedBatch] = {}
         rows = {segment.ledger_id: segment for segment in context.metadata.segments(record.name)}
-        self._sealed = [
+        self._sealed = LogSegments.of(
             self._sealed_segment(
                 info.ledgerId,
                 info.entries,
@@ -101,7 +102,8 @@ class LedgerList:
             )
             for info in record.info.ledgerInfo
             if info.timestamp
-        ]
+        )
+        self._copied = {segment.ledger_id for segment in self._sealed if _is_copied(segment)}
 
     @property
     def properties(self) -> dict[str, str]:
@@ -176,8 +178,13 @@ class LedgerList:
 
     def snapshot(self, log: OpenLedger | None) -> LogSnapshot:
         """What readers see."""
-        last = () if log is None else (log.segment(),)
-        return LogSnapshot(self.name, (*self._sealed, *last), self.trimmed, self.terminated is not None)
+        segments = self._sealed if log is None else self._sealed.with_open(log.segment())
+        return LogSnapshot(self.name, segments, self.trimmed, self.terminated is not None)
+
+    def local_copies(self) -> list[LogSegment]:
+        """The segments that are here as well as in object storage, in order."""
+        found = map(self._sealed.find, sorted(self._copied))
+        return [segment for segment in found if segment is not None]
 
     def trim(self, gone: Sequence[int]) -> None:
         """Take the first ledgers, all sealed, off the list: their files are nobody's from now on."""
@@ -190,7 +197,8 @@ class LedgerList:
         mark.put(info)
         self._save(info, None, trimmed_to=mark.position)
         self.trimmed = mark
-        del self._sealed[: len(gone)]
+        self._sealed = self._sealed.without_first(len(gone))
+        self._copied.difference_update(gone)
 
     def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalLedger | None:
         """State a new attempt; what an earlier one may have left is unwanted from then on. None: it is complete."""
@@ -201,7 +209,8 @@ class LedgerList:
             return None
         if not listed.timestamp:
             raise Refused(f"ledger {ledger_id} of {self.name!r} is open", hint="It is offloaded once it is sealed")
-        segment = next(segment for segment in self._sealed if segment.ledger_id == ledger_id)
+        segment = self._sealed.find(ledger_id)
+        assert segment is not None  # noqa: S101 — listed and closed
         kept = next(one for one in self._context.metadata.segments(self.name) if one.ledger_id == ledger_id)
         attempt.put(listed)
         self._save(info, None)
@@ -268,13 +277,13 @@ class LedgerList:
     def _replace_attempt(self, ledger_id: int, attempt: OffloadAttempt) -> None:
         """Go by a new state of an attempt; what readers have of the old one stays good."""
         context = self._context
-        for at, segment in enumerate(self._sealed):
-            if segment.ledger_id == ledger_id:
-                offloaded = OffloadedSegment(ledger_id, attempt, context.offloader, context.prefer_remote)
-                index = (
-                    segment.index.offloaded_to(offloaded) if isinstance(segment.index, SealedIndex) else segment.index
-                )
-                self._sealed[at] = replace(segment, index=index, offloaded=offloaded)
+        segment = self._sealed.find(ledger_id)
+        if segment is not None:
+            offloaded = OffloadedSegment(ledger_id, attempt, context.offloader, context.prefer_remote)
+            index = segment.index.offloaded_to(offloaded) if isinstance(segment.index, SealedIndex) else segment.index
+            segment = replace(segment, index=index, offloaded=offloaded)
+            self._sealed = self._sealed.replaced(segment)
+            self._copied = self._copied - {ledger_id} | ({ledger_id} if _is_copied(segment) else set())
 
     def _seal_left_open(self) -> None:
         left = [info.ledgerId for info in self._record.info.ledgerInfo if not info.timestamp]
@@ -320,7 +329,8 @@ class LedgerList:
         if sealed.entries:
             listed.entries, listed.size, listed.timestamp = sealed.entries, sealed.size_bytes, now
             self._save(info, record, sequences=self._sequences())
-            self._sealed.append(self._sealed_segment(ledger_id, sealed.entries, sealed.size_bytes, now, record, index))
+            segment = self._sealed_segment(ledger_id, sealed.entries, sealed.size_bytes, now, record, index)
+            self._sealed = self._sealed.sealed(segment)
             self._context.sealed(self.name)
             return
         del info.ledgerInfo[-1]
@@ -384,7 +394,14 @@ class LedgerList:
         if attempt is not None and attempt.complete:
             offloaded = OffloadedSegment(ledger_id, attempt, context.offloader, context.prefer_remote)
         source = SealedIndex(path, entries, record, context.store_id, index, offloaded)
-        return LogSegment(ledger_id, entries, record.first_row, record.rows, size, close_ms, path, source, offloaded)
+        stored = record.file_bytes - HEADER_BYTES
+        return LogSegment(
+            ledger_id, entries, record.first_row, record.rows, size, close_ms, path, source, offloaded, stored
+        )
+
+
+def _is_copied(segment: LogSegment) -> bool:
+    return segment.offloaded is not None and not segment.offloaded.attempt.local_deleted
 
 
 def _listed(info: ManagedLedgerInfo, ledger_id: int, name: str) -> ManagedLedgerInfo.LedgerInfo:

@@ -13,55 +13,29 @@ Invariants
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
-from pathlib import Path
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from pyspark_ledger.ledger.errors import DataLoss
+from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments, Slice, bytes_between
 from pyspark_ledger.ledger.log.retention import NOTHING_TRIMMED, TrimMark
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import SplitPart
-from pyspark_ledger.ledger.segment.index import EntryIndex, Integers
-from pyspark_ledger.ledger.segment.reader import SegmentBlock, blocks
-from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
+from pyspark_ledger.ledger.segment.index import Integers
+from pyspark_ledger.ledger.segment.reader import SegmentBlock
 
 _LONGER_LOG = "The offset was written by a longer log: the store was restored from an older copy"
 
 
 @dataclass(frozen=True, slots=True)
-class LogSegment:
-    """One ledger of a managed ledger. `size_bytes` is the sum of its entries' bytes; `close_ms` is 0 while open."""
+class Cover:
+    """A range of a log: the slices of the segments that it cuts, and the segments `[first, end)` that it has whole."""
 
-    ledger_id: int
-    entries: int
-    first_row: int
-    rows: int
-    size_bytes: int
-    close_ms: int
-    path: Path
-    index: Callable[[], EntryIndex]
-    offloaded: OffloadedSegment | None = None
-
-    @property
-    def row_end(self) -> int:
-        """Rows of the managed ledger up to and including this segment."""
-        return self.first_row + self.rows
-
-    def blocks(self, first: int, end: int, max_block_bytes: int) -> list[SegmentBlock]:
-        """Return the blocks that have entries `[first, end)`, in order."""
-        found = blocks(self.index(), self.path, self.ledger_id, first, end, max_block_bytes)
-        return found if self.offloaded is None else [replace(block, home=self.offloaded) for block in found]
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Entries `[first, end)` of one segment."""
-
-    segment: LogSegment
+    cut: list[Slice]
     first: int
     end: int
 
@@ -71,9 +45,14 @@ class LogSnapshot:
     """All committed entries of a managed ledger, as they stand."""
 
     name: str
-    segments: tuple[LogSegment, ...]
+    segments: LogSegments
     trimmed: TrimMark = NOTHING_TRIMMED
     terminated: bool = False
+
+    @classmethod
+    def of(cls, name: str, segments: Iterable[LogSegment]) -> LogSnapshot:
+        """The snapshot of these segments, of a log that was never trimmed."""
+        return cls(name, LogSegments.of(segments))
 
     @property
     def start(self) -> Position:
@@ -104,37 +83,50 @@ class LogSnapshot:
     def slices(self, range_: PositionRange) -> Iterator[Slice]:
         """The parts of the range, segment by segment; raises DataLoss where the log does not hold it any more."""
         self._require_holds(range_)
-        start, end = range_.start, min(range_.end, self.end)
-        for segment in self.segments:
-            if segment.ledger_id < start.ledger_id or segment.ledger_id > end.ledger_id:
-                continue
-            first = max(start.entry_id, 0) if segment.ledger_id == start.ledger_id else 0
-            last = end.entry_id if segment.ledger_id == end.ledger_id else segment.entries
-            if first < last:
-                yield Slice(segment, first, last)
+        start, end, segments = range_.start, min(range_.end, self.end), self.segments
+        for at in range(segments.at(start.ledger_id), segments.at(end.ledger_id + 1)):
+            part = _part(segments[at], start, end)
+            if part is not None:
+                yield part
+
+    def cover(self, range_: PositionRange) -> Cover:
+        """The range as what it cuts and what it has whole, found by bisection; raises DataLoss as `slices` does."""
+        self._require_holds(range_)
+        start, end, segments = range_.start, min(range_.end, self.end), self.segments
+        first, stop = segments.at(start.ledger_id), segments.at(end.ledger_id + 1)
+        edges = {at: _part(segments[at], start, end) for at in (first, stop - 1) if first <= at < stop}
+        whole = {at for at, part in edges.items() if part is not None and part.end - part.first == segments[at].entries}
+        cut = [part for at, part in edges.items() if part is not None and at not in whole]
+        first, stop = first + (first not in whole), stop - (stop - 1 not in whole)
+        return Cover(cut, first, max(first, stop))
+
+    def entries_before(self, position: Position) -> int:
+        """The number of an entry: the entries of the log before it, of those that are left."""
+        segments = self.segments
+        at = segments.at(position.ledger_id)
+        before = segments.entries(0, at)
+        if at < len(segments) and segments[at].ledger_id == position.ledger_id:
+            before += min(max(position.entry_id, 0), segments[at].entries)
+        return before
 
     def rows_before(self, position: Position) -> int:
         """Rows of all entries before a position."""
-        rows = self.segments[0].first_row if self.segments else self.trimmed.rows
-        for segment in self.segments:
-            if segment.ledger_id > position.ledger_id:
-                break
-            if segment.ledger_id < position.ledger_id or position.entry_id >= segment.entries:
-                rows = segment.row_end
-            elif position.entry_id > 0:
-                rows = int(segment.index().row_ends[position.entry_id - 1])
-            else:
-                rows = segment.first_row
-        return rows
+        at = self.segments.at(position.ledger_id + 1) - 1
+        if at < 0:
+            return self.segments[0].first_row if self.segments else self.trimmed.rows
+        segment = self.segments[at]
+        if segment.ledger_id < position.ledger_id or position.entry_id >= segment.entries:
+            return segment.row_end
+        return int(segment.index().row_ends[position.entry_id - 1]) if position.entry_id > 0 else segment.first_row
 
     def measure(self, range_: PositionRange) -> tuple[int, int, int]:
         """Entries, rows and bytes (as they lie in segments) of a range."""
-        entries = size = 0
-        for part in self.slices(range_):
-            entries += part.end - part.first
-            size += bytes_between(part.segment, part.first, part.end)
+        cover = self.cover(range_)
+        entries = self.segments.entries(cover.first, cover.end) + sum(part.end - part.first for part in cover.cut)
         if not entries:
             return 0, 0, 0
+        size = self.segments.stored_bytes(cover.first, cover.end)
+        size += sum(bytes_between(part.segment, part.first, part.end) for part in cover.cut)
         return entries, self.rows_before(min(range_.end, self.end)) - self.rows_before(range_.start), size
 
     def blocks(self, range_: PositionRange, max_block_bytes: int) -> list[SegmentBlock]:
@@ -159,11 +151,13 @@ class LogSnapshot:
 
     def seek_time(self, timestamp_ms: int) -> Position:
         """The first entry whose broker timestamp is at or after `timestamp_ms`; the end when there is none."""
-        held = [segment for segment in self.segments if segment.entries]
-        at = bisect_left(held, timestamp_ms, key=lambda segment: int(_stamps(segment)[-1]))
-        if at == len(held):
+        segments = self.segments
+        held = segments.at(self.end.ledger_id + 1)  # the last may be one without entries
+        at = bisect_left(range(held), timestamp_ms, key=lambda at: _last_ms(segments, at))
+        if at == held:
             return self.end
-        return Position(held[at].ledger_id, int(np.searchsorted(_stamps(held[at]), timestamp_ms, side="left")))
+        stamps = _stamps(segments[at])
+        return Position(segments[at].ledger_id, int(np.searchsorted(stamps, timestamp_ms, side="left")))
 
     def first_timestamp_ms(self, range_: PositionRange) -> int:
         """The broker timestamp of the first entry of a range; 0 when it has none."""
@@ -173,10 +167,7 @@ class LogSnapshot:
 
     def last_timestamp_ms(self) -> int:
         """The broker timestamp of the last committed entry; 0 for an empty log."""
-        for segment in reversed(self.segments):
-            if segment.entries:
-                return int(_stamps(segment)[-1])
-        return 0
+        return _last_ms(self.segments, len(self.segments) - 1)
 
     def _cuts(self, range_: PositionRange, target_bytes: int) -> Iterator[Position]:
         filled = 0
@@ -223,38 +214,23 @@ class LogSnapshot:
 
     def _is_at_end(self, position: Position) -> bool:
         """Whether a position after the end is the same place: before the first entry of a ledger that has none yet."""
-        return position.entry_id <= 0 and any(s.ledger_id == position.ledger_id for s in self.segments)
+        return position.entry_id <= 0 and self.segments.find(position.ledger_id) is not None
 
 
 def _stamps(segment: LogSegment) -> Integers:
     return segment.index().timestamps[: segment.entries]
 
 
-def bytes_between(segment: LogSegment, first: int, end: int) -> int:
-    """Bytes from the frame of entry `first` to the end of entry `end - 1`, headers and padding between included."""
-    index = segment.index()
-    return index.end_offset(end - 1) - int(index.offsets[first])
+def _last_ms(segments: LogSegments, at: int) -> int:
+    """The broker timestamp of the last entry of the first segments, up to number `at`; 0 when they have none."""
+    for number in range(at, -1, -1):
+        if segments[number].entries:
+            return int(_stamps(segments[number])[-1])
+    return 0
 
 
-class EntryNumbers:
-    """Numbers positions of a log; its segments are summed up once for each snapshot."""
-
-    def __init__(self, snapshot: Callable[[], LogSnapshot]) -> None:
-        self._snapshot = snapshot
-        self._seen: LogSnapshot | None = None
-        self._ids: list[int] = []
-        self._before: list[int] = []
-
-    def __call__(self, position: Position) -> int:
-        """Entries of the log before `position`."""
-        snapshot = self._snapshot()
-        if snapshot is not self._seen:
-            self._ids = [segment.ledger_id for segment in snapshot.segments]
-            self._before = [0, *accumulate(segment.entries for segment in snapshot.segments)]
-            self._seen = snapshot
-        at = bisect_right(self._ids, position.ledger_id) - 1
-        if at < 0:
-            return 0
-        if self._ids[at] < position.ledger_id:
-            return self._before[at + 1]
-        return min(self._before[at] + max(position.entry_id, 0), self._before[at + 1])
+def _part(segment: LogSegment, start: Position, end: Position) -> Slice | None:
+    """What of a segment lies between two positions."""
+    first = max(start.entry_id, 0) if segment.ledger_id == start.ledger_id else 0
+    last = min(end.entry_id, segment.entries) if segment.ledger_id == end.ledger_id else segment.entries
+    return Slice(segment, first, last) if first < last else None

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyspark_ledger.ledger.errors import Corrupt, NotFound
-from pyspark_ledger.ledger.log.snapshot import LogSnapshot, Slice
+from pyspark_ledger.ledger.log.log_segments import Slice
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.message.entry import is_marker, parse_entry
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
@@ -148,11 +149,11 @@ class ChunkSpans:
 def _first_to_look_at(snapshot: LogSnapshot, position: Position) -> Position:
     """Where the messages begin that may go on at a position, as far as the list of ledgers tells."""
     segments = snapshot.segments
-    at = next((i for i, one in enumerate(segments) if one.ledger_id >= position.ledger_id), max(len(segments) - 1, 0))
-    since = segments[at - 1].close_ms - _LONGEST_MS if at else 0
-    while at and segments[at - 1].close_ms >= since:
-        at -= 1
-    return Position(segments[at].ledger_id, 0) if segments else snapshot.start
+    if not segments:
+        return snapshot.start
+    at = min(segments.at(position.ledger_id), len(segments) - 1)
+    at = segments.closed_before(segments[at - 1].close_ms - _LONGEST_MS, at) if at else 0
+    return Position(segments[at].ledger_id, 0)
 
 
 class ChunkTable:

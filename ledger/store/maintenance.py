@@ -112,7 +112,8 @@ class Upkeep:
             for part in info.ledgerInfo
         ]
         now = self._clock()
-        if expendable(held, self._metadata.cursors.slowest(name), policy, now) or local_expendable(held, policy, now):
+        size, slowest = sum(ledger.size_bytes for ledger in held), self._metadata.cursors.slowest(name)
+        if expendable(held, size, slowest, policy, now) or local_expendable(held, policy, now):
             self._ledger(name).trim()
 
     def _run(self) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 
@@ -33,7 +32,7 @@ from pyspark_ledger.ledger.cache.metrics import CacheSums, cache_report
 from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import LedgerError, NotFound
-from pyspark_ledger.ledger.log.snapshot import EntryNumbers, LogSnapshot
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_set import PositionSet
@@ -283,11 +282,10 @@ class CachedReads:
                 self._offloaded.append(block, now.name)
 
     def _index_of(self, ledger: str, ledger_id: int) -> EntryIndex:
-        segments = self._seen[ledger].segments
-        at = bisect_left(segments, ledger_id, key=lambda segment: segment.ledger_id)
-        if at == len(segments) or segments[at].ledger_id != ledger_id:
+        segment = self._seen[ledger].segments.find(ledger_id)
+        if segment is None:
             raise NotFound(f"ledger {ledger_id} of {ledger!r} was trimmed", hint="Ask for the range again")
-        return segments[at].index()
+        return segment.index()
 
     def _is_followed(self, ledger: str) -> bool:
         readers = self.cache.ledger(ledger).readers
@@ -300,7 +298,10 @@ class CachedReads:
         return left is not None and self._clock() - left < grace
 
     def _readers_of(self, ledger: str) -> LedgerReaders:
-        return LedgerReaders(EntryNumbers(lambda: self._seen[ledger]), lambda: self._seen[ledger].end)
+        def number(position: Position) -> int:
+            return self._seen[ledger].entries_before(position)
+
+        return LedgerReaders(number, lambda: self._seen[ledger].end)
 
     def _run(self) -> None:
         while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):

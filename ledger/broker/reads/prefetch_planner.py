@@ -146,5 +146,5 @@ class PrefetchPlanner:
 
 
 def _mean_bytes(snapshot: LogSnapshot) -> float:
-    entries = sum(segment.entries for segment in snapshot.segments)
-    return sum(segment.size_bytes for segment in snapshot.segments) / max(entries, 1)
+    segments, count = snapshot.segments, len(snapshot.segments)
+    return segments.size_bytes(0, count) / max(segments.entries(0, count), 1)

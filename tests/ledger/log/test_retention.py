@@ -24,7 +24,7 @@ def gone(
     held: list[HeldLedger], *, ms: int = -1, size: int = -1, slowest: Position | None = None, now: int = NOW
 ) -> list[int]:
     policy = LedgerPolicy(512, 5, 1000, retention_ms=ms, retention_bytes=size)
-    return [ledger.ledger_id for ledger in expendable(held, slowest, policy, now)]
+    return [ledger.ledger_id for ledger in expendable(held, sum(one.size_bytes for one in held), slowest, policy, now)]
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,13 @@ def test_expired_or_over_quota_oldest_first(ms: int, size: int, expected: list[i
 @pytest.mark.parametrize(("published", "expected"), [(-1, []), (0, [0]), (1, [0]), (2, [0, 2]), (9, [0, 2, 4])])
 def test_what_is_published_goes_and_waits_for_cursors(published: int, expected: list[int]) -> None:
     held, policy = ledgers(200, 100, 50, None), LedgerPolicy(512, 5, 1000, published=published)
-    assert [one.ledger_id for one in expendable(held, None, policy, NOW)] == expected
+    assert [
+        one.ledger_id for one in expendable(held, sum(one.size_bytes for one in held), None, policy, NOW)
+    ] == expected
     read = Position(2, 1)
-    assert [one.ledger_id for one in expendable(held, read, policy, NOW)] == expected[:1], "a cursor needs ledger 2"
+    assert [
+        one.ledger_id for one in expendable(held, sum(one.size_bytes for one in held), read, policy, NOW)
+    ] == expected[:1], "a cursor needs ledger 2"
 
 
 def test_the_table_that_is_behind_counts() -> None:

@@ -3,6 +3,8 @@ with a list; splits, blocks, measures and times over random ranges."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.errors import DataLoss
-from pyspark_ledger.ledger.log.snapshot import LogSegment, LogSnapshot
+from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments, Slice, bytes_between, delivering
+from pyspark_ledger.ledger.log.queries import backlog, estimated_backlog, log_end
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.segment.index import EntryIndex, EntryPlace
 
@@ -37,7 +41,7 @@ def log_of(shape: list[list[tuple[int, int, int]]], first_id: int = 3) -> tuple[
                 ledger_id, len(entries), first_row, rows - first_row, offset, 1, Path(f"{ledger_id}"), lambda i=index: i
             )
         )
-    return LogSnapshot("log", tuple(segments)), positions
+    return LogSnapshot.of("log", segments), positions
 
 
 def covered(snapshot: LogSnapshot, range_: PositionRange) -> list[Position]:
@@ -83,7 +87,7 @@ def test_a_time_is_the_first_entry_at_or_after_it(shape: list[list[tuple[int, in
 
 
 def test_an_empty_log_has_an_end_and_nothing_in_it() -> None:
-    for snapshot in (LogSnapshot("log", ()), log_of([[]])[0]):
+    for snapshot in (LogSnapshot.of("log", ()), log_of([[]])[0]):
         assert snapshot.start == snapshot.end == Position(-1, 0)
         assert snapshot.blocks(PositionRange(EARLIEST, LATEST), 1) == []
         assert snapshot.split(PositionRange(EARLIEST, Position(-1, 0)), 1, 1) != [None]
@@ -112,3 +116,90 @@ def test_places_between_two_ledgers_are_one(place: Position) -> None:
     assert covered(snapshot, PositionRange(place, LATEST)) == [Position(5, 0)]
     assert snapshot.rows_before(place) == 3
     assert covered(snapshot, PositionRange(Position(7, 0), LATEST)) == [], "before the first entry of an open ledger"
+
+
+def counted(segments: int, **known: int) -> tuple[LogSnapshot, list[int]]:
+    """A log of segments of two entries with a row each, and the ids of the segments whose index was asked for."""
+    shape, asked = [[(10, 1, 1), (10, 1, 1)]] * segments, list[int]()
+
+    def asking(segment: LogSegment) -> LogSegment:
+        def index() -> EntryIndex:
+            asked.append(segment.ledger_id)
+            return segment.index()
+
+        return replace(segment, index=index, **known)
+
+    snapshot, _ = log_of(shape)
+    return LogSnapshot.of("log", map(asking, snapshot.segments)), asked
+
+
+@pytest.mark.parametrize("segments", [4, 400])
+def test_a_backlog_looks_into_the_segments_that_it_cuts(segments: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot, asked = counted(segments, stored_bytes=44, row_entries=2)
+    visits = list[int]()
+
+    def walk(segments: LogSegments) -> Iterator[LogSegment]:
+        for at in range(len(segments)):
+            visits.append(at)
+            yield segments[at]
+
+    monkeypatch.setattr(LogSegments, "__iter__", walk)
+    last = snapshot.end.ledger_id
+    range_ = PositionRange(Position(3, 1), Position(last, 1))
+    assert snapshot.measure(range_) == (2 * segments - 2, 2 * segments - 2, 44 * (segments - 2) + 2 * 22)
+    assert backlog(snapshot, range_) == (2 * segments - 2, 2 * segments - 2, 44 * (segments - 2) + 2 * 22)
+    assert estimated_backlog(snapshot, range_)[:2] == (2 * segments - 2, 2 * segments - 2)
+    assert log_end(snapshot, "i", Position(3, 1)).entries_since == 2 * segments - 1
+    assert snapshot.entries_before(Position(last, 1)) == 2 * segments - 1
+    assert set(asked) == {3, last}
+    assert set(visits) == {0}, "the first has entries: no other is looked at"
+
+
+def test_sums_that_nobody_kept_are_read_once_from_each_index() -> None:
+    snapshot, asked = counted(4)
+    for _ in range(2):
+        assert backlog(snapshot, PositionRange(EARLIEST, LATEST)) == (8, 8, 4 * 44)
+    assert sorted(asked) == sorted([3, 5, 7, 9] * 2), "for its bytes and for its rows"
+
+
+@given(shapes, st.lists(st.sampled_from(["seal", "trim", "replace"]), max_size=12))
+def test_views_of_a_growing_list_stay_as_they_were(shape: list[list[tuple[int, int, int]]], steps: list[str]) -> None:
+    all_of_it = list(log_of(shape)[0].segments)
+    views, model = [LogSegments.of([])], [list[LogSegment]()]
+    for step in steps:
+        view, held = views[-1], model[-1]
+        if step == "seal" and all_of_it:
+            segment = all_of_it.pop(0)
+            views.append(view.sealed(segment))
+            model.append([*held, segment])
+        elif step == "trim" and held:
+            views.append(view.without_first(1))
+            model.append(held[1:])
+        elif step == "replace" and held:
+            other = replace(held[0], close_ms=7)
+            views.append(view.replaced(other))
+            model.append([other, *held[1:]])
+    for view, held in zip(views, model, strict=True):
+        assert list(view) == held == view[:]
+        assert len(view) == len(held)
+        assert [view.find(segment.ledger_id) for segment in held] == held
+        assert view.find(2) is None
+        for first in range(len(held) + 1):
+            part = held[first:]
+            assert view.entries(first, len(view)) == sum(one.entries for one in part)
+            assert view.size_bytes(first, len(view)) == sum(one.size_bytes for one in part)
+            assert view.rows(first, len(view)) == sum(one.rows for one in part)
+            assert view.stored_bytes(first, len(view)) == sum(
+                bytes_between(one, 0, one.entries) for one in part if one.entries
+            )
+            assert view.row_entries(first, len(view)) == sum(delivering(Slice(one, 0, one.entries)) for one in part)
+
+
+def test_branches_of_one_list_do_not_meet() -> None:
+    first, second, third = log_of([[(1, 1, 1)]] * 3)[0].segments
+    view = LogSegments.of([first])
+    assert list(view.sealed(second)) == [first, second]
+    assert list(view.sealed(third)) == [first, third]
+    assert list(view.with_open(third)) == [first, third] == view.with_open(third)[:]
+    assert view.with_open(third).entries(0, 2) == 2
+    assert (view.with_open(third).at(4), view.with_open(third).at(8)) == (1, 2)
