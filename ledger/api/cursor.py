@@ -17,20 +17,21 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ledger.ledger.api.ledger_admin import LedgerLife
-from pyspark_ledger.ledger.api.rows import read_rows, require_positions, rows_as_table
-from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.api.rows import OpenedRows, require_positions, rows_as_table
+from pyspark_ledger.ledger.api.schemas import registered_columns
+from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand, AskEnd
 from pyspark_ledger.ledger.protocol.cursors import (
     AskHoles,
     CursorProperties,
-    Holes,
     MarkDelete,
     NameCursor,
     ResetCursor,
     SkipEntries,
 )
+from pyspark_ledger.ledger.protocol.reads import OpenRead
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.protocol.cursors import CursorState
@@ -54,18 +55,13 @@ class Cursor:
 
     def read(self) -> tuple[pa.Table, Position]:
         """Everything not acknowledged, and the position to acknowledge when it is done with."""
-        return self.read_between(
-            self.state().next_position, self.ledger.client.call("end", AskEnd(self.ledger.name)).end
-        )
+        rows = OpenedRows(self.ledger.client, OpenRead(self.ledger.name, EARLIEST, cursor=self.name))
+        return rows.table(), rows.end
 
     def read_between(self, start: Position, end: Position) -> tuple[pa.Table, Position]:
         """What of a range is not acknowledged, read again as often as wanted; and the end of the range."""
         require_positions(start=start, end=end)
-        request = AskHoles(self.ledger.name, self.name, PositionRange(start, end))
-        holes: Holes = self.ledger.client.call("cursor.holes", request)
-        first = max(start, self.state().next_position)
-        rows = read_rows(self.ledger.client, self.ledger.name, first, max(first, end), RowSelection(holes.info))
-        return self._table(rows), end
+        return OpenedRows(self.ledger.client, OpenRead(self.ledger.name, start, end, self.name)).table(), end
 
     def replay(self, positions: Iterable[Position]) -> tuple[pa.Table, set[Position]]:
         """The rows of these entries again, and which of the entries were left out: all of them is acknowledged.
@@ -84,7 +80,9 @@ class Cursor:
             batch
             for position in wanted
             if position not in done
-            for batch in read_rows(self.ledger.client, self.ledger.name, position, position.next(), selection)
+            for batch in OpenedRows(
+                self.ledger.client, OpenRead(self.ledger.name, position, position.next()), selection
+            ).batches()
         ]
         return self._table(batches), done
 
@@ -137,4 +135,4 @@ class Cursor:
         self.ledger.client.call("cursor.delete", NameCursor(self.ledger.name, self.name))
 
     def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        return rows_as_table(self.ledger.client, self.ledger.name, batches)
+        return rows_as_table(batches, registered_columns(self.ledger.client, self.ledger.name))

@@ -6,8 +6,9 @@ Pulsar messages and nothing else. An append returns when it is durable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -16,15 +17,14 @@ from pyspark_ledger.ledger.api.ledger_admin import LedgerLife
 from pyspark_ledger.ledger.api.rows import (
     entry_pieces,
     listed_rows,
-    read_rows,
+    open_rows,
     require_positions,
-    rows_as_table,
     rows_table,
 )
-from pyspark_ledger.ledger.api.schemas import register_payload_schemas, registered_rows, require_columns_registered
-from pyspark_ledger.ledger.checksum import Buffer
+from pyspark_ledger.ledger.api.schemas import register_payload_schemas, registered_columns, require_columns_registered
+from pyspark_ledger.ledger.client.kept_producer import Columns, Entry, KeptProducer, NothingAppended
 from pyspark_ledger.ledger.clock import monotonic_ms, new_id, system_clock_ms
-from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
 from pyspark_ledger.ledger.message.columns import ColumnFit, require_columns, schema_bytes, schema_from_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd
     from pyspark_ledger.ledger.protocol.cursors import CursorState
 
+Rows: TypeAlias = "pa.Table | pa.RecordBatch | list[Mapping[str, object]]"
+
 _TAIL_MS = 10_000  # one question of a reader that waits
 _TABLE_BYTES = 32 * 1024 * 1024  # of a backlog, as they lie in segments
 
@@ -51,33 +53,29 @@ class Ledger(LedgerLife):
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
         self.name = name
-        self._producer = f"ledger-api-{new_id()}"
-        self._sequence = 0
 
     def __repr__(self) -> str:
         return f"Ledger({self.name})"
 
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
-        """Append rows, or one message as bytes; the position after it. Returns when it is durable."""
+        """Append rows, or one message as bytes; the position after it. Returns when it is durable.
+
+        Columns that another writer adds to the ledger are looked for when rows have them, or after a silence.
+        """
         if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
             rows = listed_rows(rows)
-        self.client.call("create", CreateLedger(self.name, exist_ok=True))
-        if isinstance(rows, bytes):
-            return self._append_entries([self._message(rows)])
-        if isinstance(rows, list) and not rows:
-            return self.end().end
-        given = rows_table(rows, self.schema())
-        registered, version = self._registered(given.schema)
-        fit = ColumnFit(registered)
-        where = f"what is appended to {self.name}"
-        entries = []
-        for batch in given.combine_chunks().to_batches():
-            for piece in entry_pieces(fit.fit(batch, where)):
-                metadata = arrow_metadata(
-                    self._producer, self._next(), system_clock_ms(), piece.num_rows, version, None
-                )
-                entries.append(encode_entry(metadata, encode_rows([piece], compression=None)))
-        return self._append_entries(entries) if entries else self.end().end
+        while True:
+            idle = self.client.kept.take(self.name)
+            kept = idle or KeptProducer(self.client, self.name)
+            try:
+                entries = self._entries(kept, rows)
+                return kept.append(entries) if entries else self.end().end
+            except (NothingAppended, NotFound) as error:
+                if idle is None and isinstance(error, NotFound):
+                    raise
+                kept.end()  # of a ledger that was deleted, perhaps
+            finally:
+                self.client.kept.give(kept)
 
     def producer(
         self,
@@ -105,11 +103,11 @@ class Ledger(LedgerLife):
 
     def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
         """The rows of `[start, end)` as one table; messages as a column `value`."""
-        return rows_as_table(self.client, self.name, self.batches(start, end))
+        return open_rows(self.client, self.name, start, end).table()
 
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of `[start, end)`, entry by entry; `end` defaults to the end as it is now."""
-        return read_rows(self.client, self.name, start, end)
+        yield from open_rows(self.client, self.name, start, end).batches()
 
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
         """What is there from `start`, then what comes, as tables of a bounded size.
@@ -148,7 +146,7 @@ class Ledger(LedgerLife):
 
     def schema(self) -> pa.Schema | None:
         """Its registered columns; None for a ledger of messages, or one without a first append."""
-        return registered_rows(self.client, self.name)[0]
+        return registered_columns(self.client, self.name)
 
     def register_payload_schemas(self, schemas: str | bytes) -> int:
         """Register the schemas of its messages' payloads, such as Pulsar's `schemas.json`; the newest version.
@@ -182,25 +180,44 @@ class Ledger(LedgerLife):
         require_columns(given, registered, self.name)
         return registered, found.version
 
-    def _message(self, value: bytes) -> list[Buffer]:
-        columns = self.schema()
+    def _entries(self, kept: KeptProducer, rows: Rows | bytes) -> list[Entry]:
+        if isinstance(rows, bytes):
+            return [self._message(kept, rows)]
+        if isinstance(rows, list) and not rows:
+            return []
+        given, columns = self._given(kept, rows)
+        fit, where = ColumnFit(columns.schema), f"what is appended to {self.name}"
+        pieces = [
+            piece for batch in given.combine_chunks().to_batches() for piece in entry_pieces(fit.fit(batch, where))
+        ]
+        return [_entry(kept, piece, columns.version) for piece in pieces]
+
+    def _given(self, kept: KeptProducer, rows: Rows) -> tuple[pa.Table, Columns]:
+        """Return rows as a table, and the ledger's columns, which are asked for again unless the rows have them."""
+        if kept.columns is not None:
+            with suppress(Refused):
+                given = rows_table(rows, kept.columns.schema)
+                require_columns(given.schema, kept.columns.schema, self.name)
+                return given, kept.columns
+        given = rows_table(rows, self.schema())
+        kept.columns = Columns(*self._registered(given.schema))
+        return given, kept.columns
+
+    def _message(self, kept: KeptProducer, value: bytes) -> Entry:
+        columns = None if kept.takes_messages else self.schema()
         if columns is not None:
             raise Refused(
                 f"ledger {self.name} has the columns {', '.join(columns.names)}, {len(value)} bytes were given",
                 hint="Append rows, or messages to a ledger of their own",
             )
+        kept.takes_messages = True
         metadata = MessageMetadata(
-            producer_name=self._producer, sequence_id=self._next(), publish_time=system_clock_ms()
+            producer_name=kept.name, sequence_id=kept.next_sequence_id(), publish_time=system_clock_ms()
         )
         metadata.uncompressed_size = len(value)
         return encode_entry(metadata, value)
 
-    def _append_entries(self, entries: Sequence[Sequence[Buffer]]) -> Position:
-        with self.client.producer(self.name) as producer:
-            last = [producer.append(*entry) for entry in entries][-1]
-            position: Position = last.result()
-        return position.next()
 
-    def _next(self) -> int:
-        self._sequence += 1
-        return self._sequence - 1
+def _entry(kept: KeptProducer, rows: pa.RecordBatch, version: int) -> Entry:
+    metadata = arrow_metadata(kept.name, kept.next_sequence_id(), system_clock_ms(), rows.num_rows, version, None)
+    return encode_entry(metadata, encode_rows([rows], compression=None))

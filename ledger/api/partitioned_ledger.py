@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.ledger import Ledger
-from pyspark_ledger.ledger.api.rows import rows_table
+from pyspark_ledger.ledger.api.rows import rows_as_table, rows_table
 from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.columns import ColumnFit
@@ -29,12 +29,17 @@ from pyspark_ledger.ledger.protocol.actions import NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import ChangePartitions
 
 if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
     from pyspark_ledger.ledger.client.partitioned_producer import PartitionedProducer
     from pyspark_ledger.ledger.protocol.actions import LedgerEnd
 
 
 class PartitionedLedger(Ledger):
     """All partitions of a ledger."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        super().__init__(client, name)
+        self._turn = murmur3_32(f"ledger-api-{new_id()}")
 
     def __repr__(self) -> str:
         return f"PartitionedLedger({self.name})"
@@ -56,7 +61,8 @@ class PartitionedLedger(Ledger):
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
         """Append rows, or one message, to the partition whose turn it is; the position after it, there."""
         parts = self.partitions()
-        part = parts[(murmur3_32(self._producer) + self._next()) % len(parts)]
+        self._turn += 1
+        part = parts[self._turn % len(parts)]
         if isinstance(rows, bytes):
             return part.append(rows)
         given = rows_table(rows, self.schema())
@@ -97,6 +103,10 @@ class PartitionedLedger(Ledger):
             for partition, part in enumerate(parts)
         ]
         return PartitionedProducer(name, producers, batching, hashing_scheme)
+
+    def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
+        """All rows as one table, partition after partition."""
+        return rows_as_table(self.batches(start, end), self.schema())
 
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
         """All rows, partition after partition. A partition gets new columns with its first rows that have them."""

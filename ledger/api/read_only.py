@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pyspark_ledger.ledger.client.block_reader import FrameBlock
+from pyspark_ledger.ledger.client.kept_producer import KeptProducers
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, cursor_log_form
 from pyspark_ledger.ledger.cursor.cursor_acknowledgements import CursorPlace
@@ -43,7 +44,15 @@ from pyspark_ledger.ledger.protocol.actions import (
     SchemaVersion,
 )
 from pyspark_ledger.ledger.protocol.ledgers import PartitionCount
-from pyspark_ledger.ledger.protocol.reads import PositionReply, ReadRequest, SeekTime, SplitParts, SplitRequest
+from pyspark_ledger.ledger.protocol.reads import (
+    OpenedRead,
+    OpenRead,
+    PositionReply,
+    ReadRequest,
+    SeekTime,
+    SplitParts,
+    SplitRequest,
+)
 from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.recovery import recover_segment
 from pyspark_ledger.ledger.segment.writer import data_path
@@ -60,6 +69,7 @@ class ReadOnlyStore:
 
     def __init__(self, path: Path) -> None:
         self.address = str(path)
+        self.kept = KeptProducers()  # none: what makes one is refused
         self._directory = path / "ledgers"
         self._metadata = Metadata(MetadataView(path / "metadata.sqlite", TABLES), system_clock_ms)
         self._context = LogContext(
@@ -84,6 +94,7 @@ class ReadOnlyStore:
             "partitions": self._partitions,
             "describe": self._describe,
             "end": self._end,
+            "read.open": self._open_read,
             "split": self._split,
             "seek": self._seek,
             "schema.get": self._schema,
@@ -114,7 +125,12 @@ class ReadOnlyStore:
         described: LedgerDescription = self.call("describe", NameLedger(name))
         return described
 
-    def read_blocks(self, request: ReadRequest, *, mapping: bool = True) -> Iterator[FrameBlock]:  # noqa: ARG002
+    def open_read(self, request: OpenRead) -> OpenedRead:
+        """What a read needs before its blocks."""
+        opened: OpenedRead = self.call("read.open", request)
+        return opened
+
+    def read_blocks(self, request: ReadRequest, **_: object) -> Iterator[FrameBlock]:
         """The blocks of a range, mapped."""
         snapshot = self._list(request.name)[1]
         for block in _again(lambda: snapshot.blocks(request.range, request.max_block_bytes)):
@@ -173,6 +189,11 @@ class ReadOnlyStore:
     def _end(self, request: AskEnd) -> msgspec.Struct:
         listed, snapshot = self._list(request.name)
         return log_end(snapshot, listed.incarnation, request.since)
+
+    def _open_read(self, request: OpenRead) -> OpenedRead:
+        listed, snapshot = self._list(request.name)
+        range_, skip = self._cursors.left(snapshot, request)
+        return OpenedRead(range_, listed.incarnation, *self._metadata.schema(listed.name, -1), skip)
 
     def _split(self, request: SplitRequest) -> SplitParts:
         snapshot = self._list(request.name)[1]

@@ -16,19 +16,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ledger.ledger.api.schemas import registered_rows
+from pyspark_ledger.ledger.api.schemas import columns_of
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.arrow_payload import decode_rows
 from pyspark_ledger.ledger.message.batch_decoder import decode_messages
 from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, parse_entry
-from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
-from pyspark_ledger.ledger.protocol.actions import AskEnd
-from pyspark_ledger.ledger.protocol.reads import ReadRequest
+from pyspark_ledger.ledger.protocol.reads import OpenRead, ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
 
 if TYPE_CHECKING:
@@ -39,35 +39,47 @@ _RAW = pa.schema([pa.field("value", pa.binary())])
 _BLOCK_BYTES = 4 * 1024 * 1024
 
 
-def read_rows(
-    client: Client, name: str, start: Position, end: Position | None, selection: RowSelection | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The rows of `[start, end)`, entry by entry; `end` defaults to the end as it is now."""
+class OpenedRows:
+    """Rows of one read: its columns, its end and its batches. All but the blocks came with one call."""
+
+    def __init__(self, client: Client, request: OpenRead, selection: RowSelection | None = None) -> None:
+        found = client.open_read(msgspec.structs.replace(request, max_block_bytes=_BLOCK_BYTES))
+        self.columns = columns_of(found.schema_version, found.schema)
+        self.end = found.range.end
+        self._client = client
+        self._name = request.name
+        self._places = found.places
+        self._selection = selection or (RowSelection(found.skip) if found.skip else None)
+        self._request = ReadRequest(
+            request.name, found.range, incarnation=found.incarnation, max_block_bytes=_BLOCK_BYTES
+        )
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, entry by entry."""
+        fit = None if self.columns is None else ColumnFit(self.columns)
+        for block in self._client.read_blocks(self._request, places=self._places):
+            for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
+                position = Position(block.ledger_id, entry_id)
+                if self._selection is not None and self._selection.passes_over(position):
+                    continue
+                where = f"entry {position} of {self._name}"
+                rows = _rows(parse_entry(frame, where), fit, where)
+                yield from rows if self._selection is None else self._selection.taken(position, rows)
+
+    def table(self) -> pa.Table:
+        """The rows as one table, which has the ledger's columns when there are no rows."""
+        return rows_as_table(self.batches(), self.columns)
+
+
+def open_rows(client: Client, name: str, start: Position, end: Position | None) -> OpenedRows:
+    """Open a read of `[start, end)`; `end` defaults to the end as it is now."""
     require_positions(start=start, **({} if end is None else {"end": end}))
-    log = client.call("end", AskEnd(name))
-    schema = registered_rows(client, name)[0]
-    request = ReadRequest(
-        name,
-        PositionRange(start, log.end if end is None else end),
-        incarnation=log.incarnation,
-        max_block_bytes=_BLOCK_BYTES,
-    )
-    fit = None if schema is None else ColumnFit(schema)
-    if not request.range:
-        return
-    for block in client.read_blocks(request):
-        for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
-            position = Position(block.ledger_id, entry_id)
-            if selection is not None and selection.passes_over(position):
-                continue
-            where = f"entry {position} of {name}"
-            rows = _rows(parse_entry(frame, where), fit, where)
-            yield from rows if selection is None else selection.taken(position, rows)
+    return OpenedRows(client, OpenRead(name, start, end))
 
 
-def rows_as_table(client: Client, name: str, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Batches of a ledger as one table, which has the ledger's columns when there is none of them."""
-    return pa.Table.from_batches(batches, registered_rows(client, name)[0] or _RAW)
+def rows_as_table(batches: Iterable[pa.RecordBatch], columns: pa.Schema | None) -> pa.Table:
+    """Return batches of a ledger as one table; without `columns` the ledger holds messages."""
+    return pa.Table.from_batches(batches, columns or _RAW)
 
 
 def require_positions(**given: object) -> None:

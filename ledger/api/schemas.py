@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
 
 
+def columns_of(version: int, schema: bytes) -> pa.Schema | None:
+    """The columns that a registered schema states; None for that of a payload, and for version -1."""
+    return None if version < 0 or is_payload_schema(schema) else schema_from_bytes(schema)
+
+
+def registered_columns(client: Client, ledger: str) -> pa.Schema | None:
+    """The columns of a ledger; None for a ledger of messages, or one without a first append."""
+    newest: SchemaVersion = client.call("schema.get", GetSchema(ledger))
+    return columns_of(newest.version, newest.arrow_schema)
+
+
 def registered_rows(client: Client, ledger: str) -> tuple[pa.Schema | None, TopicSchemas | None]:
     """The columns of a ledger, or the schemas of its payloads; both None where nothing is registered."""
     newest: SchemaVersion = client.call("schema.get", GetSchema(ledger))

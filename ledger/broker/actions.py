@@ -28,6 +28,7 @@ from pyspark_ledger.ledger.protocol.actions import (
     AskEnd,
     CreateLedger,
     Empty,
+    GetSchema,
     LedgerDescription,
     LedgerEnd,
     LedgerNames,
@@ -41,10 +42,12 @@ from pyspark_ledger.ledger.protocol.cursors import (
     CursorState,
     DecidedDelivery,
     LeaseReply,
+    MarkDelete,
     NameCursor,
     NextDelivery,
     ReleaseLease,
     ResetCursor,
+    SkipEntries,
 )
 from pyspark_ledger.ledger.protocol.health import Health
 from pyspark_ledger.ledger.protocol.ledgers import (
@@ -57,6 +60,8 @@ from pyspark_ledger.ledger.protocol.ledgers import (
 )
 from pyspark_ledger.ledger.protocol.reads import (
     BlockPlace,
+    OpenedRead,
+    OpenRead,
     Places,
     PositionReply,
     ReadRequest,
@@ -77,6 +82,7 @@ READING = frozenset(
         "list",
         "end",
         "schema.get",
+        "read.open",
         "locate",
         "split",
         "seek",
@@ -144,6 +150,7 @@ class Actions:
             "end": self._end,
             "schema.get": store.get_schema,
             "schema.register": store.register_schema,
+            "read.open": self._open_read,
             "locate": self._locate,
             "split": self._split,
             "seek": self._seek,
@@ -154,9 +161,9 @@ class Actions:
             "schema.many": survey.schemas,
             "cursor.open": cursors.open,
             "cursor.describe": cursors.describe,
-            "cursor.mark_delete": self._moving(cursors.mark_delete),
+            "cursor.mark_delete": self._mark_delete,
             "cursor.reset": self._reset,
-            "cursor.skip": self._moving(cursors.skip),
+            "cursor.skip": self._skip,
             "cursor.properties": cursors.change_properties,
             "cursor.holes": cursors.holes,
             "delivery.next": self._next_delivery,
@@ -228,6 +235,24 @@ class Actions:
         self._source.hand_out(blocks, reading_of(request))
         return Places(True, [_place(block) for block in blocks])
 
+    def _open_read(self, request: OpenRead) -> OpenedRead:
+        ledger = self._store.ledger(request.name)
+        range_, skip = self._store.cursors.left(ledger.snapshot, request)
+        # After the end: a schema is registered before the first entry that states its version.
+        schema = self._store.get_schema(GetSchema(ledger.name))
+        opened = OpenedRead(range_, ledger.incarnation, schema.version, schema.arrow_schema, skip)
+        if not self._on_this_host(request.token):
+            return msgspec.structs.replace(opened, same_host=False)
+        wanted = ReadRequest(
+            ledger.name,
+            range_,
+            ledger.incarnation,
+            token=request.token,
+            max_block_bytes=request.max_block_bytes,
+            partly=True,
+        )
+        return msgspec.structs.replace(opened, places=self._locate(wanted)) if range_ else opened
+
     def _split(self, request: SplitRequest) -> SplitParts:
         ledger = self._store.ledger(request.name)
         return SplitParts(ledger.split(request.range, request.target_bytes, request.max_parts))
@@ -280,15 +305,15 @@ class Actions:
                 self._follow(one)
         return Empty()
 
-    def _moving(self, change: Callable[[Any], CursorState]) -> Callable[[Any], CursorState]:
-        """A change of a cursor, of which the cache hears."""
+    def _mark_delete(self, request: MarkDelete) -> PositionReply:
+        position = self._store.cursors.mark_delete(request)
+        self._source.commit(canonical_name(request.ledger), request.cursor, position)
+        return PositionReply(position)
 
-        def handle(request: Any) -> CursorState:
-            state = change(request)
-            self._source.commit(state.ledger, state.cursor, state.next_position)
-            return state
-
-        return handle
+    def _skip(self, request: SkipEntries) -> CursorState:
+        state = self._store.cursors.skip(request)
+        self._source.commit(state.ledger, state.cursor, state.next_position)
+        return state
 
     def _reset(self, request: ResetCursor) -> CursorState:
         state = self._store.cursors.reset(request)

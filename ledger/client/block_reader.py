@@ -56,13 +56,18 @@ class FrameBlock:
         return Position(self.ledger_id, self.first_entry + self.entries)
 
 
-def read_blocks(client: BrokerConnection, request: ReadRequest, *, mapping: bool = True) -> Iterator[FrameBlock]:
-    """The blocks of `request.range`, in order; raises Unavailable when the broker stays away past the deadline."""
+def read_blocks(
+    client: BrokerConnection, request: ReadRequest, *, mapping: bool = True, places: Places | None = None
+) -> Iterator[FrameBlock]:
+    """The blocks of `request.range`, in order; raises Unavailable when the broker stays away past the deadline.
+
+    `places` are those of the first blocks, where the caller has asked for them.
+    """
     until = monotonic_ms() + client.deadline_ms
     while request.range:
         try:
-            places = client.locate(request) if mapping else None
-            for block in _read_once(client, request, places):
+            located, places = places or (client.locate(request) if mapping else None), None
+            for block in _read_once(client, request, located):
                 yield block
                 rest = PositionRange(block.end, request.range.end)
                 request = msgspec.structs.replace(request, range=rest)
@@ -74,7 +79,7 @@ def read_blocks(client: BrokerConnection, request: ReadRequest, *, mapping: bool
             mapping = mapping and not isinstance(error, _SharedGone)
             pause(0 if isinstance(error, _SharedGone) else _RETRY_MS)
         else:
-            if places is None or not places.more:
+            if located is None or not located.more:
                 return
 
 

@@ -35,7 +35,7 @@ from pyspark_ledger.ledger.protocol.actions import (
     Welcome,
 )
 from pyspark_ledger.ledger.protocol.names import request_body
-from pyspark_ledger.ledger.protocol.reads import Places, ReadRequest
+from pyspark_ledger.ledger.protocol.reads import OpenedRead, OpenRead, Places, ReadRequest
 from pyspark_ledger.ledger.transport.errors import from_flight
 from pyspark_ledger.ledger.transport.store_id_header import call_options
 
@@ -132,6 +132,15 @@ class BrokerConnection:
         done: Places = self.call("locate", msgspec.structs.replace(request, token=token, partly=True))
         if token and not done.mapped and (fresh := self.same_host_token(stale=token)) != token:
             done = self.call("locate", msgspec.structs.replace(request, token=fresh, partly=True))
+        return done
+
+    def open_read(self, request: OpenRead) -> OpenedRead:
+        """Everything that a read needs before its blocks, and the places of those, if this process can map them."""
+        token = self.same_host_token()
+        done: OpenedRead = self.call("read.open", msgspec.structs.replace(request, token=token))
+        if token and not done.same_host:
+            fresh = self.same_host_token(stale=token)
+            done = self.call("read.open", msgspec.structs.replace(request, token=fresh))
         return done
 
     def same_host_token(self, *, stale: str | None = None) -> str:

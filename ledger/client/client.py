@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.client.credentials import Credentials
+from pyspark_ledger.ledger.client.kept_producer import KeptProducers
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import (
@@ -28,7 +29,7 @@ from pyspark_ledger.ledger.protocol.actions import (
 )
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 from pyspark_ledger.ledger.protocol.cursors import CursorState, MarkDelete, OpenCursor
-from pyspark_ledger.ledger.protocol.reads import ReadRequest, SplitPart, SplitParts, SplitRequest
+from pyspark_ledger.ledger.protocol.reads import Places, PositionReply, ReadRequest, SplitPart, SplitParts, SplitRequest
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.block_reader import FrameBlock
@@ -38,6 +39,17 @@ if TYPE_CHECKING:
 
 class Client(BrokerConnection):
     """One broker, from one process or many. Any thread may call it."""
+
+    def __init__(
+        self, address: str, store_id: str = "", *, credentials: Credentials | None = None, deadline_ms: int = 30_000
+    ) -> None:
+        super().__init__(address, store_id, credentials=credentials, deadline_ms=deadline_ms)
+        self.kept = KeptProducers()
+
+    def close(self) -> None:
+        """End the kept producers and drop the connection."""
+        self.kept.close()
+        super().close()
 
     def create(self, request: CreateLedger) -> LedgerDescription:
         """Create a managed ledger."""
@@ -83,10 +95,10 @@ class Client(BrokerConnection):
         done: CursorState = self.call("cursor.open", request)
         return done
 
-    def mark_delete(self, request: MarkDelete) -> CursorState:
-        """Acknowledge everything before a position."""
-        done: CursorState = self.call("cursor.mark_delete", request)
-        return done
+    def mark_delete(self, request: MarkDelete) -> Position:
+        """Acknowledge everything before a position; the cursor's position then."""
+        done: PositionReply = self.call("cursor.mark_delete", request)
+        return done.position
 
     def commit(self, request: CommitRun, *, deadline_ms: int | None = None) -> CommittedRun:
         """Commit staged parts as one run, exactly once."""
@@ -99,11 +111,13 @@ class Client(BrokerConnection):
 
         return Producer(self, ledger, name, max_in_flight_bytes=max_in_flight_bytes)
 
-    def read_blocks(self, request: ReadRequest, *, mapping: bool = True) -> Iterator[FrameBlock]:
+    def read_blocks(
+        self, request: ReadRequest, *, mapping: bool = True, places: Places | None = None
+    ) -> Iterator[FrameBlock]:
         """The blocks of a range, in order; mapped where that is possible and `mapping` allows it."""
         from pyspark_ledger.ledger.client.block_reader import read_blocks
 
-        return read_blocks(self, request, mapping=mapping)
+        return read_blocks(self, request, mapping=mapping, places=places)
 
     def read_ranges(
         self, requests: Sequence[ReadRequest], *, mapping: bool = True
@@ -113,6 +127,11 @@ class Client(BrokerConnection):
 
         return read_ranges(self, requests, mapping=mapping)
 
+    def _leave_to_parent(self) -> None:
+        _inherited.append(self.kept)
+        self.kept = KeptProducers()
+        super()._leave_to_parent()
+
     def stage_part(self, query: str, batch: int) -> PartWriter:
         """A new staged part of a run."""
         from pyspark_ledger.ledger.client.part_writer import PartWriter
@@ -120,6 +139,7 @@ class Client(BrokerConnection):
         return PartWriter(self, query, batch)
 
 
+_inherited: list[KeptProducers] = []
 _clients: dict[tuple[str, str, Credentials], Client] = {}
 _clients_lock = threading.Lock()
 

@@ -108,6 +108,6 @@ class Credentials:
         """What TLS has against a connection to an address; None when it has nothing, or the host does not answer."""
         if not address.startswith(TLS_SCHEME):
             return None
-        from pyspark_ledger.ledger.client.tls_handshake import handshake_failure  # most clients need no TLS
+        from pyspark_ledger.ledger.transport.tls_handshake import handshake_failure  # most clients need no TLS
 
         return handshake_failure(address, self.ca, self.certificate, self.key)

@@ -7,6 +7,7 @@ Invariants
 - The bytes between `append` and acknowledgement never exceed the limit; `append` waits for room (one entry always
   fits).
 - One thread at a time touches the writing end, and none after it was closed: gRPC aborts the whole process otherwise.
+- With a silence the stream ends when nothing was appended for that time, and before twice that time.
 - Only the process that made it may use it: a forked child shares ring and stream, and would take its parent's places.
 - After an error nothing more is sent. The entry that the broker refused fails as the broker said, all behind it as
   `Unavailable`: whether they are in the log is not known, and the producer never sends an entry twice.
@@ -38,7 +39,7 @@ from pyspark_ledger.ledger.transport.errors import from_flight
 _BATCH_BYTES_MAX = 1024 * 1024
 _BATCH_ENTRIES_MAX = 1024
 # What the broker says of one entry, after it has acknowledged all before it.
-_REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
+REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
 _ENTRY_BYTES_MAX = 2**31 - 2**20  # gRPC counts a message in 31 bits, Arrow's frame around it included
 _APPENDED = msgspec.msgpack.Decoder(Appended)
 
@@ -58,7 +59,13 @@ class Producer:
     """Appends to one ledger through one stream. Any thread may append; order is the order of the calls."""
 
     def __init__(
-        self, client: BrokerConnection, ledger: str, name: str | None = None, *, max_in_flight_bytes: int = 64 << 20
+        self,
+        client: BrokerConnection,
+        ledger: str,
+        name: str | None = None,
+        *,
+        max_in_flight_bytes: int = 64 << 20,
+        silence_ms: int | None = None,
     ) -> None:
         self.ledger = ledger
         self.name = name or f"producer-{new_id()}"
@@ -70,11 +77,14 @@ class Producer:
         self._in_flight: deque[_Sent] = deque()
         self._bytes = self._queued_bytes = 0
         self._closing = False
+        self._silence_seconds = None if silence_ms is None else silence_ms / 1000
+        self._used = True  # since the silence was looked at
         self._error: LedgerError | None = None
         self._send_error: LedgerError | None = None
         self._writing = threading.Lock()
         self._over = False
         welcome = client.hello()  # waits for a broker that is coming back; a stream cannot be begun again
+        self.epoch = welcome.epoch
         try:
             self._stream = open_stream(client, welcome, AppendCommand(ledger, self.name), max_in_flight_bytes)
         except (pa.ArrowException, flight.FlightError, OSError) as error:
@@ -105,6 +115,7 @@ class Producer:
             if self._closing:
                 raise Unavailable(f"the producer {self.name!r} of {self.ledger!r} is closed")
             sent = _Sent(self._stream.hold(entry, size), size)
+            self._used = True
             self._bytes += size
             self._queued.append(sent)
             self._queued_bytes += size
@@ -144,12 +155,26 @@ class Producer:
             if self._error is not None:
                 raise self._error
 
-    def close(self) -> None:
-        """Wait for what is in flight and end the stream; raises what failed."""
-        self.require_own_process()
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be appended any more."""
+        return self._closing or self._ended
+
+    @property
+    def error(self) -> LedgerError | None:
+        """What ended the stream, as far as it is known."""
+        return self._error
+
+    def end(self) -> None:
+        """End the stream after what is in flight, without waiting for it."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait for what is in flight and end the stream; raises what failed."""
+        self.require_own_process()
+        self.end()
         self._sender.join()
         self._receiver.join()
         if self._error is not None:
@@ -166,7 +191,11 @@ class Producer:
     def _has_more(self) -> bool:
         """Wait for something to send; false when nothing will come any more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._queued or self._closing)
+            while not self._changed.wait_for(
+                lambda: self._ended or self._queued or self._closing, self._silence_seconds
+            ):
+                self._closing = not (self._used or self._bytes)
+                self._used = False
             return bool(self._queued) and not self._ended
 
     def _send_batch(self) -> None:
@@ -264,7 +293,7 @@ class Producer:
             self._changed.notify_all()
         if error is None:
             return
-        if left and isinstance(error, _REFUSALS):
+        if left and isinstance(error, REFUSALS):
             left.pop(0).future.set_exception(error)
             error = Unavailable(
                 f"an entry before it failed: {error.message}",

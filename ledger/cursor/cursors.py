@@ -40,6 +40,7 @@ from pyspark_ledger.ledger.protocol.cursors import (
     ResetCursor,
     SkipEntries,
 )
+from pyspark_ledger.ledger.protocol.reads import OpenRead
 
 Change = Callable[[CursorRecord], CursorRecord]
 Forgetting = Callable[[str, str], AbstractContextManager[None]]
@@ -91,8 +92,8 @@ class CursorTable:
         snapshot = self._snapshot_of(request.ledger)
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot, precise=request.precise)
 
-    def mark_delete(self, request: MarkDelete) -> CursorState:
-        """Acknowledge everything before a position, but for chunks of a message that is not finished there."""
+    def mark_delete(self, request: MarkDelete) -> Position:
+        """Acknowledge everything before a position, but for chunks of an unfinished message; the position then."""
         snapshot = self._snapshot_of(request.ledger)
 
         def change(cursor: CursorRecord) -> CursorRecord:
@@ -104,12 +105,10 @@ class CursorTable:
                 return moved
             return moved.at(self.beyond.mark_delete(cursor, moved.next_position, snapshot))
 
-        state = self._change(snapshot, request.cursor, change)
-        found = self._get(snapshot.name, request.cursor).cursor
-        if self.beyond is not None and self.beyond.holds(found):
-            self.beyond.trim_below(found, found.next_position, snapshot)
-            return self._state(found, snapshot)
-        return state
+        moved = self._changed(snapshot, request.cursor, change)
+        if self.beyond is not None and self.beyond.holds(moved):
+            self.beyond.trim_below(moved, moved.next_position, snapshot)
+        return moved.next_position
 
     def acknowledge(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> CursorState:
         """Acknowledge entries and rows, in any order (`ledger.log.acknowledged_positions`)."""
@@ -136,26 +135,37 @@ class CursorTable:
         at = min(request.end, snapshot.end)
         if request.entries >= 0:
             at = min(at, self._beyond().after(cursor, request.start, request.entries, snapshot))
-        return self.mark_delete(MarkDelete(request.ledger, request.cursor, max(at, cursor.next_position)))
+        self.mark_delete(MarkDelete(request.ledger, request.cursor, max(at, cursor.next_position)))
+        return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
 
     def change_properties(self, request: CursorProperties) -> CursorState:
         """Set and remove properties of a cursor."""
         snapshot = self._snapshot_of(request.ledger)
         require_properties(request.values, request.remove, f"{request.ledger}/{request.cursor}")
-        return self._change(
+        changed = self._changed(
             snapshot, request.cursor, lambda cursor: cursor.with_properties(request.values, request.remove)
         )
+        return self._state(changed, snapshot)
 
     def holes(self, request: AskHoles) -> Holes:
         """What of a range is acknowledged beyond mark-delete."""
-        snapshot = self._snapshot_of(request.ledger)
-        cursor = self._get(snapshot.name, request.cursor).cursor
+        cursor, info = self._holes(self._snapshot_of(request.ledger), request.cursor, request.range)
+        return Holes(info or (encode_info(_mark_delete(cursor), PositionSet()) if request.whole else b""))
+
+    def left(self, snapshot: LogSnapshot, request: OpenRead) -> tuple[PositionRange, bytes]:
+        """Return the range that a read of the log has left, and the PositionInfo of what it skips."""
+        start, end = request.start, snapshot.end if request.end is None else request.end
+        skip = b""
+        if request.cursor:
+            cursor, skip = self._holes(snapshot, request.cursor, PositionRange(start, end))
+            start = max(start, cursor.next_position)
+        return PositionRange(start, max(start, end)), skip
+
+    def _holes(self, snapshot: LogSnapshot, name: str, range_: PositionRange) -> tuple[CursorRecord, bytes]:
+        cursor, found = self._get(snapshot.name, name).cursor, PositionSet()
         if self.beyond is not None and self.beyond.holds(cursor):
-            cursor, found = self.beyond.holes(cursor, request.range, snapshot)
-        else:
-            found = PositionSet()
-        at = cursor.next_position
-        return Holes(encode_info(Position(at.ledger_id, at.entry_id - 1), found) if found or request.whole else b"")
+            cursor, found = self.beyond.holes(cursor, range_, snapshot)
+        return cursor, encode_info(_mark_delete(cursor), found) if found else b""
 
     def reset(self, request: ResetCursor) -> CursorState:
         """Move a cursor anywhere within the log."""
@@ -164,7 +174,7 @@ class CursorTable:
         found = self._get(snapshot.name, request.cursor).cursor
         found.reset(request.next_position, snapshot.end)
         with self._forgetting(snapshot.name, request.cursor), self._cleared(found, snapshot):
-            self._change(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
+            self._changed(snapshot, request.cursor, lambda cursor: cursor.reset(request.next_position, snapshot.end))
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
 
     def delete(self, request: NameCursor) -> None:
@@ -212,12 +222,12 @@ class CursorTable:
             if changed == found.cursor or self._metadata.cursors.put(changed, found.version) is not None:
                 return
 
-    def _change(self, snapshot: LogSnapshot, name: str, change: Change) -> CursorState:
+    def _changed(self, snapshot: LogSnapshot, name: str, change: Change) -> CursorRecord:
         while True:
             found = self._get(snapshot.name, name)
             changed = change(found.cursor)
             if changed == found.cursor or self._metadata.cursors.put(changed, found.version) is not None:
-                return self._state(changed, snapshot)
+                return changed
 
     def _cleared(
         self, cursor: CursorRecord, snapshot: LogSnapshot, *, deleted: bool = False
@@ -280,3 +290,8 @@ class CursorTable:
             cursor_ledger=own,
             properties=cursor.properties,
         )
+
+
+def _mark_delete(cursor: CursorRecord) -> Position:
+    at = cursor.next_position
+    return Position(at.ledger_id, at.entry_id - 1)

@@ -190,6 +190,37 @@ class Places(msgspec.Struct, frozen=True):
     more: bool = False
 
 
+class OpenRead(msgspec.Struct, frozen=True):
+    """Ask for all that one read of a log needs. The read is `[start, end)`; without an `end`, up to the log's.
+
+    With a `cursor` the entries before its position, and what it acknowledged behind that, are left out. `token` and
+    `max_block_bytes` are those of a `ReadRequest`.
+    """
+
+    name: Name
+    start: Position
+    end: Position | None = None
+    cursor: Name = ""
+    token: Name = ""
+    max_block_bytes: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_BYTES_MAX)] = 4 * 1024 * 1024
+
+
+class OpenedRead(msgspec.Struct, frozen=True):
+    """The range that is left to read, the newest schema (version -1: none), and places of the range's first blocks.
+
+    `skip` is a PositionInfo of what the cursor acknowledged in the range. `same_host` is false for a token that the
+    broker does not know.
+    """
+
+    range: PositionRange
+    incarnation: str
+    schema_version: int
+    schema: bytes = b""
+    skip: bytes = b""
+    places: Places = Places(mapped=False)
+    same_host: bool = True
+
+
 class SplitRequest(msgspec.Struct, frozen=True):
     """Cut a range at entry boundaries into parts of about `target_bytes`, at most `max_parts`."""
 

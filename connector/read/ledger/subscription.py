@@ -28,6 +28,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.read.offsets import StreamOffset
 from pyspark_ledger.ledger.clock import monotonic_ms, new_id, pause
@@ -111,8 +113,8 @@ class Subscription:
             return state
         floor = state.next_position if start == EARLIEST else min(start, state.next_position)
         mark = MarkDelete(self._ledger, self._name, EARLIEST, replay_floor=floor)
-        floored: CursorState = self._connection.call(lambda client: client.call("cursor.mark_delete", mark))
-        return floored
+        self._connection.call(lambda client: client.call("cursor.mark_delete", mark))
+        return msgspec.structs.replace(state, replay_floor=floor)
 
     def acquire(self) -> None:
         """Take the lease; Refused names the holder when another query is alive."""

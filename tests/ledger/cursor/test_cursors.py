@@ -73,7 +73,8 @@ def test_a_cursor_opens_where_it_is_told_once(store: Store, start: Position, at:
 def test_what_is_acknowledged_is_durable_and_monotone(store: Store, store_path: Path, clock: Time) -> None:
     store.cursors.open(OpenCursor("log", "c", EARLIEST))
     store.cursors.mark_delete(MarkDelete("log", "c", Position(1, 2), Position(1, 0)))
-    back = store.cursors.mark_delete(MarkDelete("log", "c", Position(0, 1), Position(0, 0)))
+    assert store.cursors.mark_delete(MarkDelete("log", "c", Position(0, 1), Position(0, 0))) == Position(1, 2)
+    back = store.cursors.describe(NameCursor("log", "c"))
     assert (back.next_position, back.replay_floor) == (Position(1, 2), Position(1, 0))
     with pytest.raises(Refused, match=r"cannot acknowledge up to 2:3: the log ends at 2:2"):
         store.cursors.mark_delete(MarkDelete("log", "c", Position(2, 3)))
