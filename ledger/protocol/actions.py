@@ -95,7 +95,7 @@ from pyspark_ledger.ledger.protocol.reads import (
 )
 from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 ENTRY_SCHEMA = pa.schema([pa.field("entry", pa.binary(), nullable=False)])
 BLOCK_SCHEMA = pa.schema(
