@@ -31,7 +31,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.log.deduplication import SequenceClaim
-from pyspark_ledger.ledger.log.sync_pool import SyncCrew, answered
+from pyspark_ledger.ledger.log.sync_pool import SyncCrew, SyncedFile
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 
@@ -129,16 +129,8 @@ class Log(Protocol[Written]):
         """The appends of what was written, in order."""
         ...
 
-    def sync(self, written: list[Written]) -> None:
-        """In the syncing turn: wait until the device has what was written; raises what it failed with."""
-        ...
-
-    def begin_sync(self, written: list[Written]) -> int:
-        """In the syncing turn: the file that somebody is about to sync in place of `sync`, -1 for none."""
-        ...
-
-    def end_sync(self, written: list[Written], error: OSError | None) -> None:
-        """In the syncing turn: what became of it; raises what it failed with."""
+    def file(self, written: list[Written]) -> SyncedFile | None:
+        """In the syncing turn: the file that holds what was written, None if it need not be synced."""
         ...
 
     def settle(self, written: list[Written], error: Exception | None) -> list[PendingAppend]:
@@ -173,7 +165,6 @@ class AppendQueue(Generic[Written]):
         self._waiting: deque[Item] = deque()
         self._written: list[Written] = []
         self._taken: list[Written] = []
-        self._error: Exception | None = None
         self._again: list[PendingAppend] = []
         self._hand: list[Item] = []  # what the writing turn has taken and passed on to nobody
         self._writing = self._syncing = False
@@ -313,35 +304,13 @@ class AppendQueue(Generic[Written]):
             self._taken, self._written = self._written, []
             return True
 
-    def sync(self) -> None:
-        """In the syncing turn: wait until the device has what was taken."""
-        self._error = None
-        try:
-            if self._taken:
-                self._log.sync(self._taken)
-        except Exception as error:  # noqa: BLE001 — `settle` tells whoever waits, whatever it is
-            self._error = error
+    def file(self) -> SyncedFile | None:
+        """In the syncing turn: the file that holds what was taken."""
+        return self._log.file(self._taken) if self._taken else None
 
-    def begin(self) -> int:
-        """In the syncing turn, in place of `sync`: the file that is to be synced, -1 for none."""
-        self._error = None
-        try:
-            return self._log.begin_sync(self._taken) if self._taken else -1
-        except Exception as error:  # noqa: BLE001 — as above
-            self._error = error
-            return -1
-
-    def end(self, error: OSError | None) -> None:
-        """In the syncing turn: what became of the file."""
-        try:
-            if self._taken and self._error is None:
-                self._log.end_sync(self._taken, error)
-        except Exception as raised:  # noqa: BLE001 — as above
-            self._error = raised
-
-    def answer(self, looked: Exception | None) -> bool:
+    def answer(self, error: Exception | None) -> bool:
         """In the syncing turn: answer what was taken, and take what was written meanwhile; false at the turn's end."""
-        again = self._log.settle(self._taken, self._error or looked) if self._taken else []
+        again = self._log.settle(self._taken, error) if self._taken else []
         with self._lock:
             if again:
                 self._again = again + self._log.items(self._written)
@@ -413,8 +382,7 @@ class AppendQueue(Generic[Written]):
         """Take the syncing turn to its end, unless another thread has taken it since it was asked for."""
         more = self.take()
         while more:
-            self.sync()
-            more = answered(self, self._crew.look())
+            more = self._crew.make_here(self)
 
     def _next_group(self) -> Group:
         """What must be written again, else what waits; a run or a change only when nothing is in flight."""

@@ -20,7 +20,7 @@ class OpenLedger:
     """The ledger that is being written."""
 
     def __init__(self, writer: SegmentWriter, created_ms: int) -> None:
-        self._writer = writer
+        self.file = writer
         self.ledger_id = writer.ledger_id
         self.created_ms = created_ms
         self._age_from = created_ms
@@ -32,54 +32,37 @@ class OpenLedger:
     @property
     def index(self) -> EntryIndex:
         """Where its acknowledged entries are."""
-        return self._writer.index
+        return self.file.index
 
     @property
     def written(self) -> int:
         """Entries written, acknowledged or not."""
-        return self._writer.entries
+        return self.file.entries
 
     def write(self, entries: Sequence[StampedEntry]) -> None:
         """Write entries after the last one. Nobody sees them before `acknowledge`."""
-        self._writer.write(entries)
+        self.file.write(entries)
         self.size += sum([entry.size for entry in entries])
 
     def make_room(self, length: int) -> None:
         """Reserve space for a run, as far as the open block reaches."""
-        self._writer.preallocate(length)
-
-    def sync(self) -> None:
-        """Make everything written durable."""
-        self._writer.sync()
-
-    def begin_sync(self) -> int:
-        """In place of `sync`: the file that the caller syncs, -1 for none."""
-        return self._writer.begin_sync()
-
-    def end_sync(self, error: OSError | None) -> None:
-        """What became of it."""
-        self._writer.end_sync(error)
-
-    @property
-    def failed(self) -> bool:
-        """Whether the device refused a write or a sync."""
-        return self._writer.failed
+        self.file.preallocate(length)
 
     def acknowledge(self, entries: int) -> None:
         """Let readers see the first `entries` entries, all of which are synced."""
-        self._acknowledged_size += self._writer.acknowledge(entries)
+        self._acknowledged_size += self.file.acknowledge(entries)
 
     def forget_unacknowledged(self) -> None:
         """Remove what was written and not acknowledged."""
-        self._writer.truncate_to(self._writer.acknowledged)
+        self.file.truncate_to(self.file.acknowledged)
 
     def seal(self) -> SealedSegment:
         """Close the file for good."""
-        return self._writer.seal()
+        return self.file.seal()
 
     def let_go(self) -> None:
         """Leave the file as it is: somebody else owns it now, or the device has failed."""
-        self._writer.close()
+        self.file.close()
 
     def is_full(self, policy: LedgerPolicy, now_ms: int) -> bool:
         """Whether the next entry belongs into a new ledger. One that is empty never is full."""
@@ -112,7 +95,7 @@ class OpenLedger:
             row_end - index.first_row,
             self._acknowledged_size,
             0,
-            self._writer.path,
+            self.file.path,
             lambda: index,
         )
 

@@ -3,8 +3,9 @@
     asked   A B C D E F …         one thread: A              sync A · look · answer A
                                   another:    B C D E F …    sync all of them together · look · answer B, C, D, E, F …
 
-A log that is alone is synced by a thread as ever. Many are synced by the kernel together (`ledger.segment.file_syncs`):
-the device has as much to do as if there were a thread for each, and the interpreter is not passed round between dozens
+All syncing of appends is here: a log names its file, and is told what became of it. One that is alone is synced by one
+call. Many are synced by the kernel together (`ledger.segment.file_syncs`): the device has as much to do as if there
+were a thread for each, and the interpreter is not passed round between dozens
 of them. The thread looks once, after the last sync and before the first answer, whether the store is still ours.
 
 Invariants
@@ -29,31 +30,62 @@ _log = logging.getLogger(__name__)
 
 
 class SyncTurn(Protocol):
-    """What is done for one log, step by step."""
+    """A log that waits for a sync."""
 
     def take(self) -> bool:
         """Take what is to be synced; false when somebody else has."""
         ...
 
-    def sync(self) -> None:
-        """Wait until the device has it."""
+    def file(self) -> SyncedFile | None:
+        """The file that is to be synced, None for none."""
         ...
 
-    def begin(self) -> int:
-        """In place of `sync`: the file that is to be synced by the caller, -1 for none."""
-        ...
-
-    def end(self, error: OSError | None) -> None:
-        """What became of it."""
-        ...
-
-    def answer(self, looked: Exception | None) -> bool:
-        """Answer whoever waits for it, with what the look told; whether the next has been taken already."""
+    def answer(self, error: Exception | None) -> bool:
+        """Answer whoever waits, with what kept entries from being durable; whether the next has been taken already."""
         ...
 
     def fail(self, error: BaseException) -> None:
         """End the turn because a step raised; nothing if this thread does not have it. Raises nothing."""
         ...
+
+
+class SyncedFile(Protocol):
+    """A file that is synced for its owner, as `SegmentWriter` is."""
+
+    def begin_sync(self) -> int:
+        """The descriptor to sync, up to what is written now; -1 if the file is acknowledged unsynced."""
+        ...
+
+    def end_sync(self, error: OSError | None) -> None:
+        """Note the result of the sync that `begin_sync` began."""
+        ...
+
+
+class _Sync:
+    """One sync of one log. `error` is what kept it from being made."""
+
+    def __init__(self, turn: SyncTurn) -> None:
+        self.turn = turn
+        self.fd = -1
+        self.error: Exception | None = None
+        self._file: SyncedFile | None = None
+        try:
+            self._file = turn.file()
+            if self._file is not None:
+                self.fd = self._file.begin_sync()
+                if self.fd < 0:
+                    self._file.end_sync(None)
+        except Exception as error:  # noqa: BLE001 — whoever waits is told, whatever it is
+            self.error = error
+
+    def end(self, error: Exception | None) -> None:
+        """Note what came of it. Only an error of the device is one of the file."""
+        self.error = error
+        try:
+            if self._file is not None and (error is None or isinstance(error, OSError)):
+                self._file.end_sync(error)
+        except Exception as raised:  # noqa: BLE001 — as above
+            self.error = raised
 
 
 class SyncCrew:
@@ -73,7 +105,7 @@ class SyncCrew:
         if not self._idle and len(self._threads) < self._size:
             self._start()
 
-    def look(self) -> Exception | None:
+    def _looked(self) -> Exception | None:
         """What keeps synced entries from being acknowledged, if anything does."""
         try:
             self._look()
@@ -126,27 +158,24 @@ class SyncCrew:
         finally:
             self._idle.pop()
 
+    def make_here(self, turn: SyncTurn) -> bool:
+        """Sync a log once on the caller's thread; whether it has more to sync."""
+        return bool(self._round([turn], FileSyncs()))
+
     def _round(self, turns: list[SyncTurn], syncs: FileSyncs) -> list[SyncTurn]:
         """One sync of each; those that have more to sync."""
-        if len(turns) == 1:
-            turns[0].sync()
-            return self._answered(turns)
-        begun = [(turn, turn.begin()) for turn in turns]
+        begun = [_Sync(turn) for turn in turns]
         # Whose log is acknowledged unsynced does not wait for the others.
-        more = self._ended([(turn, None) for turn, fd in begun if fd < 0])
-        due = [(turn, fd) for turn, fd in begun if fd >= 0]
-        errors = _synced(syncs, [fd for _, fd in due])
-        return more + self._ended([(turn, error) for (turn, _), error in zip(due, errors, strict=True)])
+        more = self._answered([one for one in begun if one.fd < 0])
+        due = [one for one in begun if one.fd >= 0]
+        for one, error in zip(due, _synced(syncs, [one.fd for one in due]), strict=True):
+            one.end(error)
+        return more + self._answered(due)
 
-    def _ended(self, results: list[tuple[SyncTurn, OSError | None]]) -> list[SyncTurn]:
-        for turn, error in results:
-            turn.end(error)
-        return self._answered([turn for turn, _ in results])
-
-    def _answered(self, turns: list[SyncTurn]) -> list[SyncTurn]:
+    def _answered(self, syncs: list[_Sync]) -> list[SyncTurn]:
         """Look once and answer all; those that have more to sync."""
-        looked = self.look() if turns else None
-        return [turn for turn in turns if answered(turn, looked)]
+        looked = self._looked() if syncs else None
+        return [one.turn for one in syncs if _answered(one.turn, one.error or looked)]
 
     def _share(self) -> list[SyncTurn]:
         """What a thread takes beside what it has, however much that is, of those that no thread is free for."""
@@ -164,20 +193,22 @@ class SyncCrew:
         return taken
 
 
-def answered(turn: SyncTurn, looked: Exception | None) -> bool:
+def _answered(turn: SyncTurn, error: Exception | None) -> bool:
     """Answer, and return whether the turn goes on. A turn whose answer raises fails; those beside it do not."""
     try:
-        return turn.answer(looked)
-    except Exception as error:  # noqa: BLE001 — see above
-        turn.fail(error)
+        return turn.answer(error)
+    except Exception as raised:  # noqa: BLE001 — see above
+        turn.fail(raised)
         return False
 
 
-def _synced(syncs: FileSyncs, files: Sequence[int]) -> list[OSError | None]:
+def _synced(syncs: FileSyncs, files: Sequence[int]) -> Sequence[Exception | None]:
     """The outcome of each file's sync; after an error that is not one file's, all of them have failed."""
     try:
         return syncs.sync(files)
     except Exception as error:  # noqa: BLE001 — whatever it is, every file's log is told
+        if len(files) == 1:
+            return [error]
         _log.exception("the sync of %d files ended in a way that nobody foresaw", len(files))
         syncs.close()
         return [OSError(errno.EIO, f"not known to be synced: {error!r}") for _ in files]

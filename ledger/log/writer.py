@@ -35,7 +35,7 @@ from pyspark_ledger.ledger.message.entry import BrokerStamp
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch, RunId, RunSummary, encode_marker
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommittedRun
-from pyspark_ledger.ledger.segment.writer import StampedEntry
+from pyspark_ledger.ledger.segment.writer import SegmentWriter, StampedEntry
 
 _GROUP_BYTES_MAX = 64 * 1024 * 1024
 _RUN_SLICE_ENTRIES = 256
@@ -139,7 +139,7 @@ class LogWriter:
                 self._give_up(error)
                 group = _tried_once(group, self.name, error)
             except LedgerError as error:
-                if self._open is not None and self._open.failed:
+                if self._open is not None and self._open.file.failed:
                     self._give_up(error)
                     group = _tried_once(group, self.name, error)
                     continue
@@ -194,21 +194,9 @@ class LogWriter:
 
     # In the syncing turn.
 
-    def sync(self, written: list[Written]) -> None:
-        """Wait for the device; raises what it failed with."""
-        if _follows(written):
-            written[0].ledger.sync()
-
-    def begin_sync(self, written: list[Written]) -> int:
-        """The file that is to be synced, -1 for none."""
-        return written[0].ledger.begin_sync() if _follows(written) else -1
-
-    def end_sync(self, written: list[Written], error: OSError | None) -> None:
-        """What became of it; raises what it failed with."""
-        if _follows(written):
-            written[0].ledger.end_sync(error)
-        if error is not None:
-            raise error
+    def file(self, written: list[Written]) -> SegmentWriter | None:
+        """The file that holds what was written; None if what is before it was not acknowledged."""
+        return written[0].ledger.file if _follows(written) else None
 
     def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:
         """After the sync and a look at the epoch: acknowledge and answer; returns what has to go to a new ledger."""
@@ -222,7 +210,7 @@ class LogWriter:
             return _tried_once(group, self.name, error)
         except LedgerError as error:
             log.given_up = True
-            if log.failed:
+            if log.file.failed:
                 return _tried_once(group, self.name, error)
             if isinstance(error, Fenced):
                 self._failure = error
@@ -252,7 +240,7 @@ class LogWriter:
     def _is_broken(self) -> bool:
         """Whether what was written and not synced cannot stay where it is."""
         log = self._open
-        return self._failure is not None or self._unsealed or (log is not None and (log.given_up or log.failed))
+        return self._failure is not None or self._unsealed or (log is not None and (log.given_up or log.file.failed))
 
     def _make_writable(self) -> None:
         """An open ledger with room, where there was none; nothing is in flight. Raises Fenced after a take-over."""
@@ -344,7 +332,7 @@ class LogWriter:
         return CommittedRun(False, first, end, entries, rows)
 
     def _make_durable(self, log: OpenLedger, end: int, batch: CommittedBatch | None = None) -> None:
-        log.sync()
+        log.file.sync()
         self._require_epoch()
         log.acknowledge(end)
         if batch is not None:

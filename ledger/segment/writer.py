@@ -208,7 +208,7 @@ class SegmentWriter:
         return self._fd if self._sync else -1
 
     def end_sync(self, error: OSError | None) -> None:
-        """What became of that sync."""
+        """Note the result of the sync that `begin_sync` began; after an error the file has failed."""
         if error is not None:
             self._failed = error
         else:

@@ -29,15 +29,16 @@ def test_fenced_broker_acknowledges_nothing_and_its_writes_stay_invisible(store_
     log = create(old, entries=100)
     log.append([entry(b"kept")]).result()
     taken: list[Store] = []
-    sync = log._writer._open.sync  # type: ignore[union-attr]
+    file = log._writer._open.file  # type: ignore[union-attr]
+    end_sync = file.end_sync
 
-    def taken_over_in_mid_sync() -> None:
-        sync()
+    def taken_over_in_mid_sync(error: OSError | None) -> None:
+        end_sync(error)
         if not taken:
             taken.append(open_store(store_path, take_over=True))
             assert contents(taken[0].ledger("log")) == [b"kept", b"seen"], "synced before the epoch was bumped"
 
-    log._writer._open.sync = taken_over_in_mid_sync  # type: ignore[union-attr,method-assign]
+    file.end_sync = taken_over_in_mid_sync  # type: ignore[method-assign]
     with pytest.raises(Fenced, match=r"epoch 2, this broker has 1"):
         log.append([entry(b"seen")]).result()
     new = taken[0]
@@ -58,7 +59,7 @@ def test_disk_failure_under_a_fenced_broker_cuts_nothing_of_its_successor(
     old = open_store(store_path)
     log = create(old, entries=100)
     log.append([entry(b"kept")]).result()
-    writer = log._writer._open._writer  # type: ignore[union-attr]
+    writer = log._writer._open.file  # type: ignore[union-attr]
     log._writer._write_stamped(log._writer._open, [log._sized(entry(b"unacknowledged"), 1, log._entry_bytes_max)])  # type: ignore[arg-type]
     new = open_store(store_path, take_over=True)
     assert contents(new.ledger("log")) == [b"kept", b"unacknowledged"]

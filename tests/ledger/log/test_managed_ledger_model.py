@@ -120,7 +120,7 @@ class LogMachine(RuleBasedStateMachine):
         open_ledger = log._writer._open
         if open_ledger is not None:
             log._writer._write_stamped(open_ledger, entries)
-            writer = open_ledger._writer
+            writer = open_ledger.file
             os.pwrite(writer._fd, b"\x00\x00\x01\x00torn" * 5, writer.end_offset) if torn else None
             if not run:
                 self.sent += payloads
