@@ -60,13 +60,13 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     _raise_descriptors()
     try:
-        store, live, listening = _opened(options)
+        store, cache, live, listening = _opened(options)
     except (LedgerError, OSError) as error:
         print(error, file=sys.stderr, flush=True)  # noqa: T201 — whoever started us reads it there
         return _CANNOT_START
     activity = Activity(monotonic_ms)
     try:
-        servers, record = _bound(store, live, listening, activity)
+        servers, record = _bound(store, cache, live, listening, activity)
     except (LedgerError, OSError, pa.ArrowException) as error:
         store.close()
         where = listening.address if listening else "the private socket"
@@ -78,14 +78,21 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _opened(options: argparse.Namespace) -> tuple[Store, LiveSettings, Listening | None]:
-    """The store, its settings, and the address to listen at beside or instead of the private socket."""
+def _opened(options: argparse.Namespace) -> tuple[Store, CachedReads, LiveSettings, Listening | None]:
+    """The store, its cache and settings, and the address to listen at beside or instead of the private socket."""
     settings = Settings.load(options.config) if options.config else Settings()
     live = LiveSettings.load(options.store, settings)
     address = options.address or settings.bindAddress
     listening = Listening.of(address, settings) if address else None
     offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)
     live.on_change(offloader.change)
+    made: list[CachedReads] = []
+
+    def watch(store: Store) -> CachedReads:
+        shared = SharedBlocks.begin(store.store_id, store.epoch)
+        made.append(CachedReads(live.now, monotonic_ms, store.snapshot, store.cursors.leased, shared))
+        return made[0]
+
     store = Store.open(
         options.store,
         settings=live.now,
@@ -93,8 +100,9 @@ def _opened(options: argparse.Namespace) -> tuple[Store, LiveSettings, Listening
         create=options.create,
         take_over=options.take_over,
         offloader=offloader,
+        watch=watch,
     )
-    return store, live, listening
+    return store, made[0], live, listening
 
 
 def _raise_descriptors() -> None:
@@ -110,7 +118,7 @@ def _raise_descriptors() -> None:
 
 
 def _bound(
-    store: Store, live: LiveSettings, listening: Listening | None, activity: Activity
+    store: Store, cache: CachedReads, live: LiveSettings, listening: Listening | None, activity: Activity
 ) -> tuple[list[BrokerServer], BrokerRecord]:
     """The servers, listening, and the record that tells clients where.
 
@@ -120,9 +128,6 @@ def _bound(
     sweep_run_directory(system_clock_ms)
     token_path = socket_path(store.store_id).with_suffix(".token")
     token = _write_token(token_path)
-    shared = SharedBlocks.begin(store.store_id, store.epoch)
-    cache = CachedReads(live.now, monotonic_ms, lambda name: store.ledger(name).snapshot, store.cursors.leased, shared)
-    store.on_deleted, store.on_moved = cache.forget, cache.moved
     live.on_change(cache.change)
     cache.start()
     admission = BrokerAdmission(live, monotonic_ms)

@@ -64,8 +64,9 @@ class ManagedLedger:
         self._snapshot = LogSnapshot.of(name, ())
         self._context = context
         self._moved = threading.Condition()
-        self.on_moved: Callable[[LogSnapshot, LogSnapshot], None] = _nobody
+        self._told: Callable[[LogSnapshot, LogSnapshot], None] | None = None  # opening a log does not move it
         self._writer = LogWriter(name, context, self._publish)
+        self._told = context.moved
 
     @property
     def name(self) -> str:
@@ -307,8 +308,5 @@ class ManagedLedger:
         with self._moved:
             before, self._snapshot = self._snapshot, snapshot
             self._moved.notify_all()
-        self.on_moved(before, snapshot)
-
-
-def _nobody(_before: LogSnapshot, _now: LogSnapshot) -> None:
-    """Whom it concerns that a log has moved, until somebody says."""
+        if self._told is not None:
+            self._told(before, snapshot)

@@ -68,6 +68,8 @@ class LogContext:
     """Told the name of a managed ledger that has just sealed a ledger; must not wait for anything."""
     unlisted: Callable[[Collection[int]], None]
     """Told the ids of ledgers that have just left the list, with or without their sidecar: deletes their files."""
+    moved: Callable[[LogSnapshot, LogSnapshot], None] = lambda _before, _now: None
+    """Told that a log has moved, by the thread that moved it: must not wait for that log."""
     offloader: Callable[[], LedgerOffloader] = NoOffloader
     """Who keeps ledgers in object storage, at the moment."""
     prefer_remote: Callable[[], bool] = lambda: False

@@ -14,9 +14,10 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -234,3 +235,15 @@ def _part(segment: LogSegment, start: Position, end: Position) -> Slice | None:
     first = max(start.entry_id, 0) if segment.ledger_id == start.ledger_id else 0
     last = min(end.entry_id, segment.entries) if segment.ledger_id == end.ledger_id else segment.entries
     return Slice(segment, first, last) if first < last else None
+
+
+class LogWatch(Protocol):
+    """Whoever hears of the logs of a store, as the broker's cache does."""
+
+    def moved(self, before: LogSnapshot, now: LogSnapshot) -> None:
+        """A log has moved. Called by the thread that moved it; raises nothing."""
+        ...
+
+    def forget(self, ledger_ids: Collection[int]) -> None:
+        """Ledgers were deleted."""
+        ...

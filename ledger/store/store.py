@@ -32,7 +32,7 @@ from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavail
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy, require_properties, require_settings
 from pyspark_ledger.ledger.log.segment_list import LogContext
-from pyspark_ledger.ledger.log.snapshot import LogSnapshot
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot, LogWatch
 from pyspark_ledger.ledger.log.staging import StagingArea
 from pyspark_ledger.ledger.log.sync_pool import SyncCrew
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
@@ -88,6 +88,7 @@ class Store:
         settings: Settings,
         clock: Clock,
         offloader: OffloaderChoice,
+        watch: Callable[[Store], LogWatch | None],
     ) -> None:
         self.path = path
         self.store_id = metadata.store_record().store_id
@@ -95,11 +96,11 @@ class Store:
         self.files = UnwantedFiles(path / "ledgers", metadata.unwanted_files)
         chunks, place = ChunkTable(), _cursor_place(path / "ledgers", metadata, settings, clock, self.files)
         self.acknowledgements = AcknowledgementTable(metadata, place, settings, chunks)
-        self.deliveries = DeliveryTable(metadata, clock, lambda name: self.ledger(name).snapshot, self.acknowledgements)
+        self.deliveries = DeliveryTable(metadata, clock, self.snapshot, self.acknowledgements)
         self.cursors = CursorTable(
             metadata,
             clock,
-            lambda name: self.ledger(name).snapshot,
+            self.snapshot,
             self.acknowledgements,
             chunks,
             self.deliveries.forgetting,
@@ -113,8 +114,7 @@ class Store:
         self._crew = SyncCrew(_SYNCING_THREADS, self.require_ours)
         self._staging = StagingArea(path / "staging", new_id)
         self._opened: dict[str, ManagedLedger] = {}
-        self.on_deleted: Callable[[Collection[int]], None] = _nobody
-        self.on_moved: Callable[[LogSnapshot, LogSnapshot], None] = _nobody_either
+        self._watch = watch(self)
         self.policies = PolicyDesk(
             metadata, settings, lambda name: self._require_exists(canonical_name(name)), self._open_now
         )
@@ -148,6 +148,7 @@ class Store:
             self._crew,
             self.upkeep.sealed,
             self._unlisted,
+            self._watch.moved if self._watch is not None else _unwatched,
             offloader,
             offloader.prefers_remote,
             chunks,
@@ -169,8 +170,11 @@ class Store:
         create: bool = False,
         take_over: bool = False,
         offloader: OffloaderChoice | None = None,
+        watch: Callable[[Store], LogWatch | None] = lambda _: None,
     ) -> Self:
         """Open a store as its only broker; with `create`, make it if the directory is not one yet.
+
+        `watch` makes who hears of the store's logs. It asks the store nothing before the store is open.
 
         Raises NotFound when there is none, Refused when another broker has it (unless `take_over`), when others can
         write to it, when it belongs to another host or lies on a file system without locks, preallocation or sync.
@@ -196,7 +200,7 @@ class Store:
             lock.release()
             raise
         try:
-            return cls(path, lock, metadata, settings, clock, offloader or nothing_chosen())
+            return cls(path, lock, metadata, settings, clock, offloader or nothing_chosen(), watch)
         except BaseException:
             metadata.close()
             lock.release()
@@ -247,10 +251,12 @@ class Store:
             if name not in self._opened:
                 self._require_exists(name)
                 self.partitions.require_single(name)
-                opened = ManagedLedger(name, self._context)
-                opened.on_moved = lambda before, now: self.on_moved(before, now)  # noqa: PLW0108 — as it is then
-                self._opened[name] = opened
+                self._opened[name] = ManagedLedger(name, self._context)
             return self._opened[name]
+
+    def snapshot(self, name: str) -> LogSnapshot:
+        """All committed entries of a managed ledger at this moment."""
+        return self.ledger(name).snapshot
 
     def create_ledger(self, request: CreateLedger) -> ManagedLedger:
         """Create a managed ledger; an existing one is answered when `exist_ok`, else refused."""
@@ -389,7 +395,8 @@ class Store:
 
     def _unlisted(self, ledger_ids: Collection[int]) -> None:
         self.files.delete(ledger_ids)
-        self.on_deleted(ledger_ids)
+        if self._watch is not None:
+            self._watch.forget(ledger_ids)
 
     def _open_now(self) -> list[ManagedLedger]:
         return list(self._opened.copy().values())
@@ -417,12 +424,8 @@ def _switches(request: CreateLedger) -> dict[str, str]:
     return {**said, DURABILITY: request.durability} if request.durability != "fsync" else said
 
 
-def _nobody(_: Collection[int]) -> None:
-    """Who is told of deleted ledgers until somebody asks to be."""
-
-
-def _nobody_either(_before: LogSnapshot, _now: LogSnapshot) -> None:
-    """The same for logs that have moved."""
+def _unwatched(_before: LogSnapshot, _now: LogSnapshot) -> None:
+    """Tell nobody."""
 
 
 def _left_by_create(path: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.log.snapshot import LogWatch
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun, StagedPart
 from pyspark_ledger.ledger.settings.broker import Settings
@@ -25,8 +26,11 @@ def open_store(
     take_over: bool = False,
     clock: Callable[[], int] = lambda: NOW,
     settings: Settings | None = None,
+    watch: Callable[[Store], LogWatch | None] = lambda _: None,
 ) -> Store:
-    return Store.open(path, settings=settings or Settings(), clock=clock, create=create, take_over=take_over)
+    return Store.open(
+        path, settings=settings or Settings(), clock=clock, create=create, take_over=take_over, watch=watch
+    )
 
 
 @pytest.fixture

@@ -280,7 +280,8 @@ def test_messages_have_a_value_and_kinds_do_not_mix(store: Path) -> None:
         producer_name="p", sequence_id=1, publish_time=1_000, null_value=True, partition_key="k"
     )
     tombstone.properties.add(key="a", value="b")
-    raw._append_entries([encode_entry(tombstone)])
+    with raw.client.producer(raw.name) as producer:
+        producer.append(*encode_entry(tombstone))
     stream = reader(store, startingPosition="earliest", includeMetadata="true")
     start = text(stream.initialOffset())
     (part,) = stream.partitions(start, text(stream.latestOffset(start, ALL)))
