@@ -24,7 +24,7 @@ from benchmarks.harness import Loop, compare
 from benchmarks.raw_disk import bench_dir
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, CreateLedger, Empty
-from pyspark_ledger.ledger.transport.entry_batches import entry_batch
+from pyspark_ledger.ledger.transport.shared_ring import entry_batch
 
 MESSAGE_BYTES = 1024
 APPENDS = 400

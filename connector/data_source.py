@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.read.planner import BatchPlanner, StreamPlanner
     from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
     from pyspark_ledger.connector.write.acknowledge import LedgerAcknowledgeWriter
-    from pyspark_ledger.connector.write.batch_writer import LedgerBatchWriter
-    from pyspark_ledger.connector.write.stream_writer import LedgerStreamWriter
+    from pyspark_ledger.connector.write.writers import LedgerBatchWriter, LedgerStreamWriter
 
 # What Spark adds to the options while it makes a table of its catalog.
 _OF_A_CATALOG = "owner"
@@ -136,8 +135,8 @@ class LedgerSource:
 
     def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter | LedgerAcknowledgeWriter:
         """An append, or what `action` says of rows that were read. Overwriting is refused."""
-        from pyspark_ledger.connector.write.batch_writer import LedgerBatchWriter
         from pyspark_ledger.connector.write.target import prepare_target
+        from pyspark_ledger.connector.write.writers import LedgerBatchWriter
 
         self._require_store()
         options = self._options("batch write")
@@ -160,8 +159,8 @@ class LedgerSource:
 
     def stream_writer(self, schema: StructType) -> LedgerStreamWriter:
         """A streaming sink. Complete mode appends the whole result at every batch."""
-        from pyspark_ledger.connector.write.stream_writer import stream_writer
         from pyspark_ledger.connector.write.target import prepare_target
+        from pyspark_ledger.connector.write.writers import stream_writer
 
         self._require_store()
         return stream_writer(prepare_target(self._options("stream write"), schema), self._version)

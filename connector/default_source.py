@@ -39,23 +39,18 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
         return "ledger"
 
     def schema(self) -> StructType:
-        """The ledger's columns, and metadata when asked for."""
         return self._source.schema()
 
     def reader(self, schema: StructType) -> Any:
-        """A bounded read."""
         return self._source.batch_reader(schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  # Spark's name
-        """A stream."""
         return self._source.stream_reader(schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # Spark's signature
-        """An append."""
         return self._source.batch_writer(schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802  # Spark's

@@ -6,5 +6,4 @@ JSON_FAULTS = (ValueError, RecursionError)
 
 
 def json_fault(error: BaseException) -> str:
-    """Return the reason for an error's sentence."""
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -20,7 +20,6 @@ _SHOWN = 40
 
 
 def require_path(text: str, what: str) -> None:
-    """Refuse text that no path can be."""
     if len(text) > _CHARS_MAX:
         raise Refused(
             f"{what} has {len(text)} characters, at most {_CHARS_MAX} are allowed; the first are {text[:_SHOWN]!r}",

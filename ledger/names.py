@@ -187,7 +187,6 @@ def partition_count(properties: Mapping[str, str]) -> int:
 
 
 def require_partitions(partitions: int) -> None:
-    """Refuse a number that no ledger may have."""
     if not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:  # type: ignore[redundant-expr]  # a user's
         raise Refused(f"{partitions!r} partitions were asked for, a ledger has 1 to {PARTITIONS_MAX}")
 

@@ -135,7 +135,6 @@ class StoreLock:
         return lock
 
     def release(self) -> None:
-        """Let the store go."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

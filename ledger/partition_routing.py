@@ -42,13 +42,11 @@ HASHES: dict[str, Callable[[str], int]] = {"murmur3_32": murmur3_32, "java_strin
 
 
 def require_hashing_scheme(name: str) -> None:
-    """Refuse a scheme that is not known."""
     if name not in HASHES:
         raise Refused(f"hashing scheme {name!r} is not known", hint=f"Known are {', '.join(HASHES)}")
 
 
 def partition_for_key(key: str | bytes, partitions: int, hashing_scheme: str) -> int:
-    """The partition of a key."""
     text = key if isinstance(key, str) else base64.b64encode(key).decode("ascii")
     return HASHES[hashing_scheme](text) % partitions
 
@@ -95,7 +93,6 @@ def _murmur3(data: npt.NDArray[np.uint8], edges: npt.NDArray[np.int64]) -> _U32:
 
 
 def _word(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], octets: int) -> _U32:
-    """Little-endian numbers of so many bytes."""
     word = np.zeros(len(at), np.uint32)
     for octet in range(octets):
         word |= data[at + octet].astype(np.uint32) << np.uint32(8 * octet)

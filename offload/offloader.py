@@ -74,7 +74,6 @@ class LedgerCopies:
 
     @property
     def store(self) -> ObjectStore:
-        """Where objects are put."""
         if not self._address:
             raise Refused(
                 "there is nowhere to offload to: no offloader is configured",
@@ -100,7 +99,6 @@ class LedgerCopies:
     def offload(
         self, ledger: LocalLedger, attempt: uuid.UUID, extra_metadata: Mapping[str, str], told: Told = UNTOLD
     ) -> None:
-        """Copy a ledger and compare the copy; raises Unavailable where it may be tried again."""
         store, key = self.store, ObjectKey(attempt, ledger.ledger_id)
         with self._as_it_leaves(ledger) as leaving:
             places = leaving.index()
@@ -130,11 +128,9 @@ class LedgerCopies:
             _require_same(store, key, index, places)
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> RangedLedger:
-        """A handle to what an attempt left."""
         return RangedLedger(self._store_of(driver), ObjectKey(attempt, ledger_id), self.windows)
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
-        """Delete whatever there is of an attempt; may be repeated."""
         store, key = self._store_of(driver), ObjectKey(attempt, ledger_id)
         store.delete([key.index_name])
         for upload in list(store.uploads(key.data_name)):
@@ -160,7 +156,6 @@ class LedgerCopies:
         return len(orphans)
 
     def close(self) -> None:
-        """Let go of threads and connections."""
         self.windows.close()
         with self._lock:
             stores, self._stores = list(self._stores.values()), {}
@@ -200,7 +195,6 @@ class LedgerCopies:
 
 
 def offloader_of(settings: Settings) -> LedgerCopies:
-    """The offloader that a broker's settings say."""
     style = settings.managedLedgerOffloadPathStyle
     options = S3Options(
         endpoint=settings.managedLedgerOffloadServiceEndpoint,

@@ -67,16 +67,13 @@ class RangedLedger:
 
     @property
     def ledger_id(self) -> int:
-        """Its id."""
         return self._key.ledger_id
 
     @property
     def block_index(self) -> BlockIndex:
-        """What the index object says."""
         return self._open()[0]
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
-        """Where its entries are in the data object."""
         if self.block_index.entries != entries:
             raise Corrupt(
                 f"{self._where(self._key.index_name)} states {self.block_index.entries} entries, the record {entries}"
@@ -87,7 +84,6 @@ class RangedLedger:
         return self._scanned(first_row)
 
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
-        """The frames of consecutive entries and nothing else; `alone`: nothing else is fetched for it."""
         index, source = self._open()
         last = first_entry + entries - 1
         if not (0 <= first_entry <= last < index.entries):
@@ -100,7 +96,6 @@ class RangedLedger:
         return found[0] if len(found) == 1 else pa.py_buffer(b"".join(memoryview(piece) for piece in found))
 
     def close(self) -> None:
-        """Let go of what was read ahead."""
         with self._lock:
             if self._opened is not None:
                 self._windows.forget(self._opened[1])

@@ -46,7 +46,6 @@ class FileRange(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def seekable(self) -> bool:
@@ -54,17 +53,14 @@ class FileRange(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Where it is, from its beginning."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = min(max(start + offset, 0), self._size)
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next bytes, empty at the end."""
         left = self._size - self._at
         data = os.pread(self._fd, left if size is None or size < 0 else min(size, left), self._offset + self._at)
         self._at += len(data)

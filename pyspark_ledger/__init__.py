@@ -243,8 +243,8 @@ def publish_stream(
     Say `.option("checkpointLocation", …).trigger(…).start()`. The checkpoint counts triggers; how far the table is, the
     table says.
     """
+    from pyspark_ledger.connector.publish.publisher import publishing_query
     from pyspark_ledger.connector.publish.request import Publishing
-    from pyspark_ledger.connector.publish.streaming_query import publishing_query
 
     return publishing_query(spark, ledger, table, options or {}, Publishing.of(**wishes))
 

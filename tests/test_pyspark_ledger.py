@@ -87,9 +87,8 @@ print(source.name(), pyspark_ledger.connect.__name__, pyspark_ledger.LedgerStore
         ("connector.data_source", {"pyarrow", "numpy", "google.protobuf", "ssl", "tomllib", "boto3"}),
         ("ledger.api.store", {"pyarrow.compute", "pyarrow.flight", "ssl", "tomllib", "boto3"}),
         ("connector.read.stream_reader", {"pyarrow.compute", "pyarrow.flight", "ssl", "boto3"}),
-        ("connector.write.stream_writer", {"pyarrow.compute", "pyarrow.flight", "ssl", "boto3"}),
+        ("connector.write.writers", {"pyarrow.compute", "pyarrow.flight", "ssl", "boto3"}),
         ("connector.read.batch_reader", {"pyarrow.compute", "pyarrow.flight", "ssl", "boto3"}),
-        ("connector.write.batch_writer", {"pyarrow.compute", "pyarrow.flight", "ssl", "boto3"}),
         ("ledger.broker.main", {"pyarrow.compute", "ssl", "tomllib", "boto3", "pyspark"}),
     ],
 )

@@ -44,11 +44,9 @@ class Surroundings:
     version: str
 
     def with_conf(self, conf: Mapping[str, str]) -> Surroundings:
-        """The same with other settings."""
         return replace(self, conf=dict(conf))
 
     def defaults(self) -> dict[str, str]:
-        """What stands in spark-defaults.conf, as Spark finds it."""
         home = self.spark_home
         given = self.environ.get("SPARK_CONF_DIR")
         directory = Path(given) if given else home / "conf" if home else None
@@ -60,12 +58,10 @@ class Surroundings:
 
     @property
     def workers_python(self) -> str:
-        """The command that runs tasks."""
         return self.conf.get("spark.pyspark.python") or self.environ.get("PYSPARK_PYTHON") or "python3"
 
     @property
     def lookup_python(self) -> str:
-        """The command that looks for sources."""
         driver = self.conf.get("spark.pyspark.driver.python") or self.environ.get("PYSPARK_DRIVER_PYTHON")
         return driver or self.workers_python
 

@@ -31,8 +31,3 @@ def numbers(version: str) -> tuple[int, ...]:
 def spark_versions() -> list[str]:
     """Every tested version of Spark, oldest first."""
     return [version for line in SPARK.values() for version in line]
-
-
-def spark_requirement() -> str:
-    """Every release line that is tested, as pip's requirement."""
-    return f"pyspark>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"

@@ -59,13 +59,11 @@ class DeltaTable:
 
     @property
     def sql(self) -> str:
-        """How SQL names it."""
         if self.is_path:
             return f"delta.`{self.target.replace('`', '``')}`"
         return ".".join(f"`{part}`" for part in self.target.split("."))
 
     def within(self, session: SparkSession) -> DeltaTable:
-        """The same table of another session."""
         same = DeltaTable(session, self.target)
         same._directory = self._directory
         return same
@@ -76,7 +74,6 @@ class DeltaTable:
         return "" if found is None else str(found["id"])
 
     def partition_columns(self) -> list[str]:
-        """The columns that it is partitioned by."""
         found = self._detail()
         return [] if found is None else list(found["partitionColumns"])
 
@@ -89,7 +86,6 @@ class DeltaTable:
         return None if found is None else found[0]
 
     def frame(self) -> DataFrame:
-        """Its rows."""
         read = self.spark.read.format("delta")
         return read.load(self.target) if self.is_path else read.table(self.target)
 

@@ -14,6 +14,10 @@ Invariants
 - A table that was made anew, a ledger that was, rows that somebody else changed, and segments that went before they
   were published are noticed before anything is written, and refused unless the user says what is meant. What somebody
   else changes while a pass runs, the pass or the next one notices: a commit says how far its publisher had looked.
+
+As a streaming query each trigger is a pass over what was sealed since. The query's checkpoint counts triggers, and
+nothing else: a query may begin with an empty checkpoint, go on with an old one, or run beside other publishers. A pass
+that fails fails the query.
 """
 
 from __future__ import annotations
@@ -50,7 +54,9 @@ from pyspark_ledger.offload.table.commit_metadata import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
 
 _log = logging.getLogger(__name__)
 _RACES_MAX = 20
@@ -318,11 +324,26 @@ def _require_apart(*tables: DeltaTable | None) -> None:
             )
 
 
-def published_up_to(spark: SparkSession, table: str, ledger: str) -> int:
-    """The newest segment of a log that a table has, all of which and all before which are in it; -1: none.
+_CLOCK = "rate-micro-batch"  # a batch at every trigger, and one under `availableNow`
 
-    `ledger` is a canonical name, of a partition where there are partitions.
-    """
-    found = DeltaTable(spark, table)
-    newest = newest_segment(found.recent(), ledger) or newest_segment(found.history(), ledger)
-    return NOTHING if newest is None else newest.segment
+
+class _Pass:
+    """What a trigger does. It travels as what the user said; the publisher is made where it runs, at the first one."""
+
+    def __init__(self, ledger: str, table: str, options: Mapping[str, str], publishing: Publishing) -> None:
+        self._said = ledger, table, options, publishing
+        self._publisher: Publisher | None = None
+
+    def __call__(self, clock: DataFrame, _number: int) -> None:
+        if self._publisher is None:
+            self._publisher = Publisher(clock.sparkSession, *self._said)
+        self._publisher.publish()
+
+
+def publishing_query(
+    spark: SparkSession, ledger: str, table: str, options: Mapping[str, str], publishing: Publishing
+) -> DataStreamWriter:
+    """A query that is not started yet: its trigger, checkpoint and name are for the caller to say."""
+    Publisher(spark, ledger, table, options, publishing)  # what it refuses it refuses now
+    clock = spark.readStream.format(_CLOCK).option("rowsPerBatch", 1).load()
+    return clock.writeStream.foreachBatch(_Pass(ledger, table, options, publishing))

@@ -95,7 +95,6 @@ def dead_letters(frame: DataFrame, incarnation: str) -> DataFrame:
 
 
 def _beside(incarnation: str) -> list[Column]:
-    """The metadata columns."""
     from pyspark.sql import functions as f
 
     columns = [f.col(name) for name in PUBLISHED_METADATA]

@@ -24,7 +24,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
@@ -110,7 +110,6 @@ class PublishableSegment:
 
     @property
     def last(self) -> Position:
-        """Its last entry."""
         return Position(self.ledger_id, self.entries - 1)
 
 
@@ -134,25 +133,8 @@ class SealedLog:
 
     @property
     def topic(self) -> str:
-        """The topic that its rows state."""
         tenant, namespace, domain, local = self.name.split("/", 3)
         return f"{domain}://{tenant}/{namespace}/{local}"
-
-
-class SegmentSource(Protocol):
-    """Source of the sealed segments of a ledger or a topic."""
-
-    def logs(self) -> list[SealedLog]:
-        """The logs of the ledger, as they stand."""
-
-    def require_whole(self, log: SealedLog, after: int) -> None:
-        """Raise DataLoss when entries behind segment `after`, or NOTHING, are gone."""
-
-    def columns(self, log: SealedLog) -> Sequence[str]:
-        """The columns of its rows, without metadata."""
-
-    def rows(self, spark: SparkSession, log: SealedLog, segment: PublishableSegment, *, rescue: bool) -> DataFrame:
-        """A segment's rows with the metadata columns, and RESCUED where wanted."""
 
 
 class StoreSegments:
@@ -165,7 +147,6 @@ class StoreSegments:
         self.connection = self._read(self.name).connection
 
     def logs(self) -> list[SealedLog]:
-        """The ledger, or its partitions."""
         whole = self.describe(self.name)
         # What the whole says of its partitions are sums: their segments they say themselves.
         return [_sealed(self.describe(one.name) if whole.partitions else one) for one in whole.partitions or [whole]]
@@ -183,7 +164,7 @@ class StoreSegments:
         return found
 
     def require_whole(self, log: SealedLog, after: int) -> None:
-        """Raise DataLoss if retention took entries that were not published yet."""
+        """Raise DataLoss if retention took entries behind segment `after`, or NOTHING, that were not published yet."""
         if after == NOTHING:
             return
         rest = PositionRange(Position(after + 1, 0), LATEST)
@@ -194,11 +175,9 @@ class StoreSegments:
                 raise loss.error()
 
     def columns(self, log: SealedLog) -> Sequence[str]:
-        """Return the columns of the newest rows."""
         return [str(name) for name in self._read(log.name).shape().rows.names]
 
     def rows(self, spark: SparkSession, log: SealedLog, segment: PublishableSegment, *, rescue: bool) -> DataFrame:
-        """Read through the broker."""
         read = self._read(log.name, rescue=rescue)
         return _frame(spark, self._options, log, segment, read.shape(), self._file_bytes)
 
@@ -241,7 +220,6 @@ class BucketSegments:
             self._log(self._read, log).require_whole(whole)
 
     def columns(self, log: SealedLog) -> Sequence[str]:  # noqa: ARG002  # partitions have the same
-        """Return the columns of the newest rows."""
         return [str(name) for name in self._read.shape().rows.names]
 
     def rows(self, spark: SparkSession, log: SealedLog, segment: PublishableSegment, *, rescue: bool) -> DataFrame:

@@ -56,7 +56,6 @@ class ArrowRows:
         self._fit = ColumnFit(shape.rows)
 
     def batches(self, entries: Iterable[tuple[Position, ParsedEntry]]) -> Iterator[pa.RecordBatch]:
-        """The rows of entries, in order."""
         return joined(self.each(entries), self._target)
 
     def of_topic(self, topic: Topic) -> ArrowRows:

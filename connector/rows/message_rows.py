@@ -52,7 +52,6 @@ class PulsarRows:
         self._values = MessageValues(topic, shape)
 
     def batches(self, entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
-        """The messages of entries, in order."""
         group: list[Entry] = []
         size = count = 0
         for position, entry in entries:

@@ -66,7 +66,6 @@ class RescuedPayload(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes of the payload."""
         return self.payload_bytes or len(self.payload or b"")
 
     def place(self) -> tuple[Position, int]:

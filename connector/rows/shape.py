@@ -95,7 +95,6 @@ class RowShape:
 
     @property
     def metadata(self) -> list[str]:
-        """The metadata columns."""
         return list(self.schema.names[self.row_columns + self.rescues :])
 
     def spark_schema(self, ledger: str) -> StructType:
@@ -194,7 +193,6 @@ def load_schemas(option: str) -> TopicSchemas:
 
 
 def _available(registered: pa.Schema | None, schemas: TopicSchemas | None, ledger: str) -> pa.Schema:
-    """All columns that rows can have."""
     if registered is not None:
         return registered
     if schemas is None:

@@ -32,7 +32,6 @@ class ThrowawayTls:
     mark: str
 
     def file(self, name: str) -> Path:
-        """One of them."""
         return self.directory / f"ledger-{self.mark}-{name}"
 
     @classmethod
@@ -78,7 +77,6 @@ class ThrowawayTls:
 
 
 def _alternative(host: str) -> str:
-    """A host as a certificate names it."""
     try:
         return f"IP:{ipaddress.ip_address(host)}"
     except ValueError:

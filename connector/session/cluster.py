@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.read.ledger.subscription import Heartbeat
 from pyspark_ledger.connector.session.certificates import ThrowawayTls
-from pyspark_ledger.connector.session.disk_life import dies_with_its_machine
 from pyspark_ledger.connector.session.listeners import is_connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.location import store_location
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark_ledger.ledger.api.store import LedgerStore
     from pyspark_ledger.ledger.client.client import Client
+
 
 _BEAT_SECONDS = 30.0
 
@@ -180,3 +180,27 @@ def _free_port(host: str) -> int:
             f"no broker can listen at {host!r}: {error.strerror}", hint="Give `host`: how executors call this host"
         ) from None
     return found
+
+
+# Mount points and directories of platforms, and what they are there.
+_OF_PLATFORMS = {
+    "/local_disk0": "a disk of this Databricks cluster",
+    "/databricks/driver": "the driver's own disk of this Databricks cluster",
+    "/mnt/tmp": "the instance store of this EMR node",
+    "/mnt/yarn": "the instance store of this EMR node",
+    "/mnt1": "the instance store of this EMR node",
+    "/tmp": "a directory for temporary files",  # noqa: S108  # it is looked for, not used
+}
+_OF_KINDS = {"tmpfs": "memory", "ramfs": "memory", "overlay": "the layer of a container"}
+
+
+def dies_with_its_machine(path: Path, mounts: str) -> str:
+    """What the directory is on, if that goes with the cluster, else empty. `mounts` is the text of /proc/mounts."""
+    for known, what in _OF_PLATFORMS.items():
+        if path.is_relative_to(known):
+            return what
+    points = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
+    holding = [(len(point), kind) for point, kind in points if path.is_relative_to(point)]
+    # The last of equals: what was mounted over another hides it.
+    kind = max(reversed(holding), key=lambda held: held[0], default=(0, ""))[1]
+    return _OF_KINDS.get(kind, "")

@@ -123,7 +123,6 @@ class AcknowledgingListener(StreamingQueryListener):
         self._running: set[str] = set()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Remember that events of this run are to come."""
         with self._changed:
             self._running.add(str(event.runId))
 
@@ -137,7 +136,6 @@ class AcknowledgingListener(StreamingQueryListener):
         """Nothing was committed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The last event of a run."""
         with self._changed:
             self._running.discard(str(event.runId))
             self._changed.notify_all()

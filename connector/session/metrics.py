@@ -115,7 +115,6 @@ class ProgressWatch(StreamingQueryListener):
         """Nothing is known yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """One batch, or an idle trigger."""
         progress = json.loads(event.progress.json)
         for ledger in ledgers_of(progress):
             self._names[str(progress.get("runId"))] = ledger.query
@@ -125,7 +124,6 @@ class ProgressWatch(StreamingQueryListener):
         """Nothing has changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The query is over."""
         name = self._names.pop(str(event.runId), None)
         if name is not None:
             self._ended(name)
@@ -185,14 +183,12 @@ class PrometheusGauges:
         self._shown: set[tuple[str, str, str]] = set()
 
     def show(self, seen: LedgerProgress) -> None:
-        """Set the gauges of one ledger."""
         labels = (seen.query, seen.ledger, seen.subscription)
         self._shown.add(labels)
         for gauge, value in self._gauges:
             gauge.labels(*labels).set(value(seen))
 
     def forget(self, query: str) -> None:
-        """A query is over."""
         for labels in [labels for labels in self._shown if labels[0] == query]:
             self._shown.discard(labels)
             for gauge, _ in self._gauges:

@@ -8,16 +8,22 @@ Invariants
   the broker appends it once.
 - A write that states `txnAppId` and `txnVersion` is batch `txnVersion` of a query that they name: one that is not above
   the newest is a repetition. What was staged for a repetition is thrown away. A task that knows of it pulls no rows
-  (`connector.write.repeated_batch`); such a batch is never committed, its rows are in no part.
+  (`connector.write.commit`); such a batch is never committed, its rows are in no part.
 - Spark may repeat a commit after a failure, and so does this module while the broker is away; both are harmless.
 - The query travels in the messages, because the committer has none: messages that disagree are refused, naming both.
 - A task that fails leaves a part that nobody commits; the broker sweeps it.
+
+Batches that are in the log already: their tasks pull no rows, and their commit appends nothing.
+- A batch that is not above the newest of its query is a repetition, as for the broker's commit. Batches stay in the log
+  for as long as the ledger lives, so a repetition stays one.
+- The driver asks once for a write that has a name. A streaming write learns its query in its tasks: a process of tasks
+  asks before it stages the first batch of a query, and again for a batch that is not above the last one it staged.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,23 +31,53 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_ledger.connector.connection import DRIVER_DEADLINE_MS, DriverConnection, on_this_host
-from pyspark_ledger.connector.write.repeated_batch import is_repetition
 from pyspark_ledger.connector.write.staging import StagingTask, staged_parts
 from pyspark_ledger.connector.write.target import SinkTarget
 from pyspark_ledger.ledger.errors import Refused, Unavailable
 from pyspark_ledger.ledger.message.run_marker import RunId
 from pyspark_ledger.ledger.protocol.commits import (
     AbortRun,
+    AskNewestBatch,
     CommitRun,
     CommitRuns,
     CommittedRun,
     CommittedRuns,
     LedgerParts,
+    NewestBatch,
     StagedPart,
 )
 
 if TYPE_CHECKING:
+    from pyspark_ledger.connector.write.target import SinkTarget
     from pyspark_ledger.ledger.client.client import Client
+
+
+Ask = Callable[[str, AskNewestBatch], NewestBatch]
+_staged: dict[tuple[str, str], int] = {}
+
+
+def is_repetition(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
+    """Return whether a batch is in all of its ledgers."""
+    named = target.named
+    request = (
+        AskNewestBatch("" if named is None else named.name, query, several=True)
+        if target.several or named is None
+        else AskNewestBatch(named.name, query, named.incarnation)
+    )
+    return batch <= ask("run.newest", request).batch
+
+
+def is_repeated_task(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
+    """Return whether a task of a streaming batch has nothing to do; asks the broker only where that is likely."""
+    key = target.store_id, query
+    last = _staged.get(key)
+    if last is not None and batch > last:
+        _staged[key] = batch
+        return False
+    if is_repetition(ask, target, query, batch):
+        return True
+    _staged[key] = batch
+    return False
 
 
 @dataclass(frozen=True)
@@ -58,7 +94,6 @@ class PartMessage(WriterCommitMessage):
 
     @property
     def parts(self) -> list[StagedPart]:
-        """All parts of it."""
         return [part for ledger in self.staged for part in ledger.parts]
 
 
@@ -86,7 +121,6 @@ def running_task() -> int:
 
 
 def task_client(target: SinkTarget) -> Client:
-    """Return the client of a task."""
     from pyspark_ledger.ledger.client.client import client_for
 
     return client_for(target.address, target.store_id, on_this_host(target.task_credentials))

@@ -54,7 +54,6 @@ def own_columns(schema: StructType) -> StructType:
 
 
 def kept_columns(names: list[str]) -> list[pa.Field]:
-    """Those of `KEPT` that are among these names."""
     return [field for field in KEPT if field.name in names]
 
 

@@ -139,12 +139,10 @@ class LedgerTargets:
             self._met[target.named.name] = target.named
 
     def of(self, text: str) -> LedgerTarget:
-        """The ledger that a row names."""
         name = canonical_name(text)
         return self._known(name, create=self._target.create_ledgers)
 
     def partition(self, whole: LedgerTarget, partition: int) -> LedgerTarget:
-        """A partition of it."""
         return self._known(partition_name(whole.name, partition), create=False)
 
     def _known(self, name: str, *, create: bool) -> LedgerTarget:

@@ -339,7 +339,6 @@ class Actions:
 
 
 def reading_of(request: ReadRequest) -> ReaderId:
-    """Who reads what, as the cache counts it."""
     return ReaderId(canonical_name(request.name), request.subscription)
 
 

@@ -97,7 +97,6 @@ class _Packets:
         self._send(message, 0)
 
     def write_at_once(self, message: bytes) -> bool:
-        """Send one if there is room for it now."""
         try:
             self._send(message, _DONT_WAIT)
         except BlockingIOError:

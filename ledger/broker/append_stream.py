@@ -39,11 +39,9 @@ class Replies(Protocol):
 
     def write(self, message: bytes) -> None:
         """Send one answer; waits for room."""
-        ...
 
     def write_at_once(self, message: bytes) -> bool:
         """Send one answer if there is room for it now; return whether it was sent."""
-        ...
 
 
 class AppendAnswers:

@@ -140,7 +140,6 @@ class Activity:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """A call or stream that is being served."""
         with self._lock:
             self._running += 1
         try:

@@ -41,7 +41,6 @@ class Listening:
 
     @property
     def guarded(self) -> bool:
-        """Whether a caller has to show anything."""
         return bool(self.tokens or self.tls)
 
     @classmethod

@@ -75,7 +75,6 @@ class LiveSettings:
         return self.describe()
 
     def describe(self) -> SettingStates:
-        """Every setting as it stands."""
         states = [
             SettingState(
                 name=name,

@@ -104,7 +104,6 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(listening.address, middleware=middleware, **listening.tls)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
-        """One action of the protocol."""
         with self._activity.call(), _errors_crossing():
             self._require_welcome(context)
             if action.type not in self._handlers:
@@ -115,7 +114,6 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 return [flight.Result(msgspec.json.encode(self._answer(action.type, request)))]
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
-        """The blocks of a range."""
         with _errors_crossing():
             self._require_welcome(context)
             request = self._decoded(ticket.ticket, ReadRequest, "a read")
@@ -295,11 +293,9 @@ class _MetadataReplies:
         self._writer = writer
 
     def write(self, message: bytes) -> None:
-        """Send one."""
         self._writer.write(message)
 
     def write_at_once(self, message: bytes) -> bool:  # noqa: ARG002 — see above
-        """Never."""
         return False
 
 

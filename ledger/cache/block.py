@@ -24,32 +24,25 @@ class Home(Protocol):
     @property
     def frames(self) -> pa.Buffer:
         """The bytes, for whoever has them already."""
-        ...
 
     def hold(self) -> Held:
         """The bytes, for as long as the answer is referenced; not after `release`."""
-        ...
 
     def release(self) -> None:
         """No cached span needs them any more. Readers that have them keep them."""
-        ...
 
     def lingers(self) -> bool:
         """Whether it was released and its memory is held all the same, by a reader."""
-        ...
 
     def in_hands(self) -> bool:
         """Whether a reader has it mapped, released or not."""
-        ...
 
 
 class Held(Protocol):
     """Bytes of a whole block, held by whoever has this."""
 
     @property
-    def frames(self) -> pa.Buffer:
-        """The bytes."""
-        ...
+    def frames(self) -> pa.Buffer: ...
 
 
 class CachedBlock:

@@ -37,7 +37,6 @@ class BlockPool:
 
     @property
     def limits(self) -> CacheLimits:
-        """The limits of its policy."""
         return self.policy.limits
 
     @property

@@ -46,11 +46,6 @@ class LingeringBlocks:
             del self._blocks[block]
             self.size -= block.size
 
-    def check(self) -> None:
-        """Assert the invariants; for tests."""
-        assert self.size == sum(block.size for block in self._blocks)  # noqa: S101 — this is what the method is for
-        assert not any(block.spans for block in self._blocks)  # noqa: S101 — as above
-
 
 class HeldMemory:
     """Reference to the bytes of a block in this process."""
@@ -84,11 +79,9 @@ class MemoryHome:
         return self._held
 
     def release(self) -> None:
-        """Release the cache's own reference."""
         self._held = None
 
     def lingers(self) -> bool:
-        """Return whether anybody still holds the bytes after `release`."""
         return self._held is None and self._owner() is not None
 
     def in_hands(self) -> bool:

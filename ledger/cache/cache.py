@@ -3,8 +3,7 @@
     memory   blocks that the cache holds: read from object storage, or copied from local files
     files    blocks of local files, mapped by whoever reads them: accounts of what the system's page cache holds
 
-    serve    what of a range is cached; a reader's expectation of that is settled when it has it
-    fetch    the same, and the rest from storage: each entry once, however many ask for it at the same time
+    fetch    what of a range is cached, and the rest from storage: each entry once, however many ask at the same time
     append   what was written just now, for those who follow closely
     ahead    what somebody is going to ask for
 
@@ -28,9 +27,8 @@ from pyspark_ledger.ledger.cache.block_pool import BlockPool
 from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy, WantedRead
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
 from pyspark_ledger.ledger.cache.ledger_cache import BlockPart, CacheCounts, EvictionCounts, LedgerCache, Load, Loaded
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan, Expectation, RangeCache, RangeHit
-from pyspark_ledger.ledger.cache.read_permits import ReadPermits
-from pyspark_ledger.ledger.cache.reads_in_flight import PendingRead, ReadPart
+from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache, RangeHit
+from pyspark_ledger.ledger.cache.reads_in_flight import PendingRead, ReadPart, ReadPermits
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
@@ -59,7 +57,6 @@ class EntryCache:
 
     @property
     def limits(self) -> CacheLimits:
-        """The limits of what is held in memory."""
         return self.memory.limits
 
     @property
@@ -69,7 +66,6 @@ class EntryCache:
 
     @property
     def pools(self) -> tuple[BlockPool, BlockPool]:
-        """Both."""
         return self.memory, self.files
 
     def ledger(self, name: str) -> LedgerCache:
@@ -81,14 +77,8 @@ class EntryCache:
             return found
 
     def ledgers(self) -> list[LedgerCache]:
-        """All there are."""
         with self._lock:
             return list(self._ledgers.values())
-
-    def serve(self, name: str, ledger_id: int, first: int, end: int) -> RangeHit:
-        """What of `[first, end)` is cached, counted as hits, and what is not, not counted."""
-        with self._lock:
-            return self._hit(self.ledger(name), ledger_id, first, end)
 
     def fetch(self, name: str, reader: str, ledger_id: int, first: int, end: int, load: Load) -> list[BlockPart]:
         """Entries `[first, end)` in order, from the cache and, once for all who want them now, from storage."""
@@ -121,7 +111,7 @@ class EntryCache:
                 read_bytes += block.size
                 with self._lock:
                     ledger.counts.ahead_bytes += block.size
-                    self._put(ledger, block, None)
+                    self._put(ledger, block)
                     self.let_go(block)
                     ledger.pending.settle(own[0])
                 own.popleft().future.set_result(loaded)
@@ -137,17 +127,11 @@ class EntryCache:
                 ledger.counts.inserted += block.end - block.first
                 self.files.grown(tail, block.size)
                 return []
-            spans = self._put(ledger, block, None)
+            spans = self._put(ledger, block)
             ledger.tail = spans[-1] if spans and spans[-1].cache is not None else None
             return spans
 
-    def insert(self, name: str, block: CachedBlock, reads: Expectation | None = None) -> list[CachedSpan]:
-        """Cache a block as far as it is not cached; the spans that were made and are there still."""
-        with self._lock:
-            return self._put(self.ledger(name), block, reads)
-
     def invalidate(self, name: str, range_: PositionRange) -> None:
-        """Remove a range of a ledger."""
         with self._lock:
             ledger = self.ledger(name)
             before = ledger.cache.entries
@@ -159,7 +143,6 @@ class EntryCache:
             ledger.counts.evicted += before - ledger.cache.entries
 
     def forget(self, ledger_ids: Collection[int]) -> None:
-        """Remove ledgers that were deleted."""
         for ledger in self.ledgers():
             for ledger_id in {span.ledger_id for span in ledger.cache} & set(ledger_ids):
                 whole = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))
@@ -221,20 +204,6 @@ class EntryCache:
             homes = {block.home: block.size for block in self._blocks() if block.home is not None}
             return self.memory.lingering.size + sum(size for home, size in homes.items() if home.in_hands())
 
-    def check(self) -> None:
-        """Assert the invariants; for tests."""
-        with self._lock:
-            for pool in self.pools:
-                blocks = [block for block in self._blocks() if self._pool(block) is pool]
-                assert pool.held == sum(block.size for block in blocks)  # noqa: S101 — what the method is for
-                assert pool.held <= pool.limits.size  # noqa: S101 — as above
-                pool.lingering.check()
-            for ledger in self._ledgers.values():
-                ledger.cache.check()
-                ledger.readers.check()
-                counts = ledger.counts
-                assert counts.inserted - counts.evicted == ledger.cache.entries, counts  # noqa: S101 — as above
-
     def _blocks(self) -> set[CachedBlock]:
         return {span.block for ledger in self._ledgers.values() for span in ledger.cache}
 
@@ -286,7 +255,7 @@ class EntryCache:
             # What came from object storage costs more to read again than to keep where nobody needs the room.
             pool = self._pool(block)
             if pool.policy.admits(wanted) or (pool is self.memory and pool.has_spare(block.size)):
-                self._put(ledger, block, None)
+                self._put(ledger, block)
             self.let_go(block)
             ledger.pending.settle(read)
         read.future.set_result(loaded)
@@ -315,16 +284,12 @@ class EntryCache:
         # Somebody may have read it already, between its becoming readable and this.
         return not cache.overlapping(block.ledger_id, block.first, block.end)
 
-    def _put(self, ledger: LedgerCache, block: CachedBlock, reads: Expectation | None) -> list[CachedSpan]:
+    def _put(self, ledger: LedgerCache, block: CachedBlock) -> list[CachedSpan]:
         pool = self._pool(block)
         if not pool.has_room_for(block):
             self.evictions.not_kept += 1
             return []
-        spans = ledger.cache.put(block, self._clock(), reads)
-        if sum(span.entries for span in spans) < block.end - block.first:
-            for span in ledger.cache.overlapping(block.ledger_id, block.first, block.end):
-                if span.block is not block:
-                    self._pool(span.block).policy.put_again(span, reads)
+        spans = ledger.cache.put(block, self._clock())
         if not spans:
             return []
         ledger.counts.inserted += sum(span.entries for span in spans)

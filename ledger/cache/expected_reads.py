@@ -1,8 +1,8 @@
 """Who reads one managed ledger now, and what each of them has still to read.
 
 A *reader* is an active cursor: a subscription whose query is alive, or a query without one. What it has still to read
-is a set, not a counter: everything from its position on (its end, if it has one), less what it was served since, and
-what it was told to read again. The expected reads of a span are the readers for which the span holds any of that.
+is a set, not a counter: everything from its position on, less what it was served since, and what it was told to read
+again. The expected reads of a span are the readers for which the span holds any of that.
 
 Rules, and what of Spark's habits they are for
 - `served` takes entries out of the set: a retried or speculative task, or a second job over the same batch, is served
@@ -10,17 +10,78 @@ Rules, and what of Spark's habits they are for
 - `commit` moves the position: whatever the batch did not ask for is settled with it. It never moves back.
 - `reset` moves it anywhere and forgets what was served: all of it is expected again. `again` does so for some entries.
 - A reader that is not heard of until `until_ms` is gone, and nothing is expected for it any more.
+
+Active cursors are counted in order: how many are at or before a position. A move is only noted, in O(1). The list is
+put in order when it is asked: cursors move far more often than anybody asks. Invariants: a name is there once; equal
+positions all count; what was removed or moved is never counted where it was.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from pyspark_ledger.ledger.cache.active_cursors import ActiveCursors, LazyCursors
-from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
+from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.entry_ranges import EntryRanges
+
+_Placed = tuple[int, int, str]
+
+
+class ActiveCursors:
+    """In order when it is asked: O(1) for a move; a question first puts those in order that moved since the last.
+
+    Few are taken out and put in again, each for the length of a memory move; when half of all or more have moved the
+    list is sorted anew, those that stayed being in order already.
+    """
+
+    def __init__(self) -> None:
+        self._placed: dict[str, _Placed] = {}
+        self._moved: dict[str, _Placed | None] = {}  # where each that moved stands in `_order`; None: nowhere
+        self._order: list[_Placed] = []
+
+    def __len__(self) -> int:
+        return len(self._placed)
+
+    def place(self, name: str, position: Position) -> None:
+        self._moved.setdefault(name, self._placed.get(name))
+        self._placed[name] = (position.ledger_id, position.entry_id, name)
+
+    def remove(self, name: str) -> None:
+        before = self._placed.pop(name, None)
+        if before is not None:
+            self._moved.setdefault(name, before)
+        if len(self._moved) > 2 * len(self._order) + 16:  # nobody asks: keep no more than there is
+            self._reconcile()
+
+    def at_or_before(self, position: Position) -> int:
+        """How many stand at or before a position."""
+        self._reconcile()
+        return bisect_left(self._order, (position.ledger_id, position.entry_id + 1))
+
+    def slowest(self) -> Position | None:
+        """Where the first of all stands."""
+        self._reconcile()
+        return Position(*self._order[0][:2]) if self._order else None
+
+    def places(self) -> list[Position]:
+        """Where they stand, in order, each place once."""
+        self._reconcile()
+        return [Position(*place) for place in dict.fromkeys(placed[:2] for placed in self._order)]
+
+    def _reconcile(self) -> None:
+        if not self._moved:
+            return
+        if 2 * len(self._moved) >= len(self._order):
+            stayed = [placed for placed in self._order if placed[2] not in self._moved]
+            self._order = sorted(stayed + [self._placed[name] for name in self._moved if name in self._placed])
+        else:
+            for name, before in self._moved.items():
+                if before is not None:
+                    del self._order[bisect_left(self._order, before)]
+                if name in self._placed:
+                    insort(self._order, self._placed[name])
+        self._moved.clear()
 
 
 @dataclass(slots=True)
@@ -30,7 +91,6 @@ class Reader:
     name: str
     position: Position
     at: Position
-    end: Position
     until_ms: int
     served: EntryRanges = field(default_factory=EntryRanges)
     again: EntryRanges = field(default_factory=EntryRanges)
@@ -39,14 +99,6 @@ class Reader:
 def entry_number(position: Position) -> int:
     """How many entries are before a position, in a log of one ledger."""
     return position.entry_id
-
-
-class Span(Protocol):
-    """Entries `[first, end)` of a segment."""
-
-    ledger_id: int
-    first: int
-    end: int
 
 
 class LedgerReaders:
@@ -59,14 +111,13 @@ class LedgerReaders:
         self,
         number: Callable[[Position], int] = entry_number,
         end: Callable[[], Position] | None = None,
-        cursors: Callable[[], ActiveCursors] = LazyCursors,
     ) -> None:
         self.number = number
         self._end = end
         self._readers: dict[str, Reader] = {}
-        self._positions = cursors()
-        self._next = cursors()
-        self._serving: dict[str, Reader] = {}  # those with anything in `served`, `again` or with an end
+        self._positions = ActiveCursors()
+        self._next = ActiveCursors()
+        self._serving: dict[str, Reader] = {}  # those with anything in `served` or `again`
         self._left_ms: int | None = None
 
     def __len__(self) -> int:
@@ -77,7 +128,6 @@ class LedgerReaders:
 
     @property
     def next_places(self) -> ActiveCursors:
-        """Where each of them reads next."""
         return self._next
 
     @property
@@ -88,15 +138,6 @@ class LedgerReaders:
     def names(self) -> list[str]:
         """All of them, sorted."""
         return sorted(self._readers)
-
-    def slowest(self) -> Position | None:
-        """The first position that any of them has not committed."""
-        return self._positions.slowest()
-
-    def position(self, name: str) -> Position | None:
-        """Where a reader stands; None when it is not known."""
-        reader = self._readers.get(name)
-        return None if reader is None else reader.position
 
     def place(self, name: str, *, acknowledged: bool = False) -> Position:
         """Where a reader reads next, or how far it has acknowledged."""
@@ -110,17 +151,16 @@ class LedgerReaders:
         end = self.number(self._end())
         return {reader.name: max(end - self.number(reader.at), 0) for reader in self._readers.values()}
 
-    def follow(self, name: str, position: Position, until_ms: int, end: Position = LATEST) -> None:
+    def follow(self, name: str, position: Position, until_ms: int) -> None:
         """A reader is there until `until_ms`, and stands at `position`: one that is known already has committed it."""
         reader = self._readers.get(name)
         if reader is None:
-            reader = self._readers[name] = Reader(name, position, position, end, until_ms)
+            reader = self._readers[name] = Reader(name, position, position, until_ms)
             self._place(reader)
         reader.until_ms = max(reader.until_ms, until_ms)
         self.commit(name, position)
 
     def keep(self, name: str, until_ms: int) -> None:
-        """A reader was heard of."""
         reader = self._readers.get(name)
         if reader is not None:
             reader.until_ms = max(reader.until_ms, until_ms)
@@ -171,7 +211,6 @@ class LedgerReaders:
             self._place(reader)
 
     def leave(self, name: str, now_ms: int) -> None:
-        """It reads no more."""
         if self._readers.pop(name, None) is None:
             return
         self._positions.remove(name)
@@ -186,10 +225,6 @@ class LedgerReaders:
             self.leave(name, now_ms)
         return gone
 
-    def of(self, span: Span) -> int:
-        """Readers that have still to read any of a span."""
-        return self.expected(span.ledger_id, span.first, span.end)
-
     def expected(self, ledger_id: int, first: int, end: int, *, but: str = "") -> int:
         """Readers, `but` one, that have still to read any of entries `[first, end)`."""
         count = self._positions.at_or_before(Position(ledger_id, end - 1))
@@ -200,19 +235,10 @@ class LedgerReaders:
             count -= _has_to_read(left_out, ledger_id, first, end)
         return count
 
-    def check(self) -> None:
-        """Assert the invariants; for tests."""
-        assert len(self._positions) == len(self._next) == len(self._readers)  # noqa: S101 — what the method is for
-        for reader in self._readers.values():
-            assert reader.at >= reader.position, reader  # noqa: S101 — as above
-            reader.served.check()
-            reader.again.check()
-            assert all(part.end > reader.position for part in reader.served), reader  # noqa: S101 — as above
-
     def _place(self, reader: Reader) -> None:
         self._positions.place(reader.name, reader.position)
         self._next.place(reader.name, reader.at)
-        if reader.served or reader.again or reader.end != LATEST:
+        if reader.served or reader.again:
             self._serving[reader.name] = reader
         else:
             self._serving.pop(reader.name, None)
@@ -221,11 +247,9 @@ class LedgerReaders:
 def _has_to_read(reader: Reader, ledger_id: int, first: int, end: int) -> bool:
     if reader.again.touches(ledger_id, first, end):
         return True
-    position, limit = reader.position, reader.end
-    if position.ledger_id > ledger_id or limit.ledger_id < ledger_id:
+    position = reader.position
+    if position.ledger_id > ledger_id:
         return False
     if position.ledger_id == ledger_id:
         first = max(first, position.entry_id)
-    if limit.ledger_id == ledger_id:
-        end = min(end, limit.entry_id)
     return first < end and not reader.served.covers(ledger_id, first, end)

@@ -49,7 +49,6 @@ class CacheCounts:
 
     @property
     def hit_bytes(self) -> int:
-        """Their bytes."""
         return self.memory_hit_bytes + self.page_cache_hit_bytes
 
     @property
@@ -59,7 +58,6 @@ class CacheCounts:
 
     @property
     def miss_bytes(self) -> int:
-        """Their bytes."""
         return self.object_miss_bytes + self.file_miss_bytes
 
     def served(self, entries: int, size: int, *, in_memory: bool) -> None:
@@ -81,21 +79,8 @@ class CacheCounts:
             self.file_miss_bytes += size
 
     def add(self, other: CacheCounts) -> None:
-        """Add the counts of another."""
-        self.memory_hits += other.memory_hits
-        self.memory_hit_bytes += other.memory_hit_bytes
-        self.page_cache_hits += other.page_cache_hits
-        self.page_cache_hit_bytes += other.page_cache_hit_bytes
-        self.object_misses += other.object_misses
-        self.object_miss_bytes += other.object_miss_bytes
-        self.file_misses += other.file_misses
-        self.file_miss_bytes += other.file_miss_bytes
-        self.inserted += other.inserted
-        self.evicted += other.evicted
-        self.mapped += other.mapped
-        self.mapped_bytes += other.mapped_bytes
-        self.ahead_bytes += other.ahead_bytes
-        self.waited_ms += other.waited_ms
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True)
@@ -138,5 +123,4 @@ class LedgerCache:
 
     @property
     def readers(self) -> LedgerReaders:
-        """The readers of the ledger."""
         return self.cache.readers

@@ -15,7 +15,6 @@ _LOOK_MS = 1_000
 
 
 def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
-    """All of it at one moment."""
     with cache.still():
         cache.memory.lingering.look()
         counted, ledgers = _counted(cache), [_ledger_report(ledger) for ledger in cache.ledgers()]

@@ -39,7 +39,6 @@ class Pace:
     """When its last batches began, in milliseconds without waiting, and where."""
 
     def at(self, now_ms: int, place: int) -> None:
-        """It is at `place` now."""
         while self.seen and (now_ms - self.seen[0][0] > _SEEN_MS or place < self.seen[-1][1]):
             self.seen.popleft()
         if not self.seen or self.seen[-1][1] != place:

@@ -17,8 +17,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
@@ -29,42 +28,32 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 _FIRST_OF_ALL = (-(2**63), 0)
 
 
-class Expectation(Protocol):
-    """Who knows how often a span is still going to be read."""
-
-    def of(self, span: CachedSpan) -> int:
-        """Reads that are still expected; at most 0 when none is."""
-        ...
-
-
 class CachedSpan:
     """Entries `[first, end)` of a block, cached at `timestamp_ms`, or given a longer life then."""
 
     __slots__ = (
-        "accessed", "block", "cache", "end", "first", "ledger_id", "reads", "requeues", "size", "timestamp_ms",
+        "accessed", "block", "cache", "end", "first", "ledger_id", "readers", "requeues", "size", "timestamp_ms",
         "used_ms",
     )  # fmt: skip
 
-    def __init__(self, block: CachedBlock, first: int, end: int, timestamp_ms: int, reads: Expectation | None) -> None:
+    def __init__(self, block: CachedBlock, first: int, end: int, timestamp_ms: int, readers: LedgerReaders) -> None:
         self.block = block
         self.ledger_id = block.ledger_id
         self.first = first
         self.end = end
         self.size = block.cut(first, end)[1]
         self.used_ms = self.timestamp_ms = timestamp_ms
-        self.reads = reads
+        self.readers = readers
         self.requeues = 0
         self.accessed = False
         self.cache: RangeCache | None = None
 
     @property
     def entries(self) -> int:
-        """How many entries it has."""
         return self.end - self.first
 
     def expected_reads(self) -> int:
-        """Reads that are still expected."""
-        return 0 if self.reads is None else self.reads.of(self)
+        return self.readers.expected(self.ledger_id, self.first, self.end)
 
     def __repr__(self) -> str:
         return f"CachedSpan({self.ledger_id}:[{self.first}, {self.end}), {self.size} bytes)"
@@ -108,15 +97,11 @@ class RangeCache:
     def __iter__(self) -> Iterator[CachedSpan]:
         return iter(list(self._spans.values()))
 
-    def put(self, block: CachedBlock, timestamp_ms: int, reads: Expectation | None = None) -> list[CachedSpan]:
-        """Cache the entries of a block that are not cached yet; return the new spans.
-
-        Their expected reads are those of the ledger's readers, unless `reads` is given.
-        """
-        reads = self.readers if reads is None else reads
+    def put(self, block: CachedBlock, timestamp_ms: int) -> list[CachedSpan]:
+        """Cache the entries of a block that are not cached yet; return the new spans."""
         added = []
         for first, end in self.missing(block.ledger_id, block.first, block.end):
-            span = CachedSpan(block, first, end, timestamp_ms, reads)
+            span = CachedSpan(block, first, end, timestamp_ms, self.readers)
             self._insert(span)
             block.spans += 1
             added.append(span)
@@ -182,12 +167,7 @@ class RangeCache:
                 found.removed.append((span, released))
         return found
 
-    def clear(self) -> int:
-        """Remove everything; the bytes of memory that became free."""
-        return sum(self.remove(span) for span in self)
-
     def first(self) -> CachedSpan | None:
-        """Return the first span, or None."""
         return self._spans.peekitem(0)[1] if self._spans else None
 
     def until(self, position: Position | None) -> Iterator[CachedSpan]:
@@ -202,23 +182,6 @@ class RangeCache:
         """The span that begins last before a position."""
         at = self._spans.bisect_left((ledger_id, entry_id)) - 1
         return None if at < 0 else self._spans.peekitem(at)[1]
-
-    def first_from(self, ledger_id: int, entry_id: int) -> CachedSpan | None:
-        """The span that begins first at or after a position."""
-        at = self._spans.bisect_left((ledger_id, entry_id))
-        return None if at == len(self._spans) else self._spans.peekitem(at)[1]
-
-    def check(self) -> None:
-        """Assert the invariants; for tests."""
-        spans = list(self._spans.items())
-        assert self.size == sum(span.size for _, span in spans), self.name  # noqa: S101 — what the method is for
-        assert self.entries == sum(span.entries for _, span in spans), self.name  # noqa: S101 — as above
-        for key, span in spans:
-            assert key == (span.ledger_id, span.first) and span.cache is self, span  # noqa: S101, PT018 — as above
-            assert span.block.first <= span.first < span.end <= span.block.end, span  # noqa: S101 — as above
-            assert span.block.spans > 0, span  # noqa: S101 — as above
-        for (_, left), (_, right) in pairwise(spans):
-            assert (left.ledger_id, left.end) <= (right.ledger_id, right.first), (left, right)  # noqa: S101 — as above
 
     def _insert(self, span: CachedSpan) -> None:
         self._spans[span.ledger_id, span.first] = span
@@ -244,7 +207,7 @@ class RangeCache:
         block.spans += len(kept)  # before the removal, so that the memory they share is not released in between
         freed = self.remove(span)
         for a, b in kept:
-            part = CachedSpan(block, a, b, span.timestamp_ms, span.reads)
+            part = CachedSpan(block, a, b, span.timestamp_ms, span.readers)
             part.requeues, part.accessed, part.used_ms = span.requeues, span.accessed, span.used_ms
             self._insert(part)
             parts.append(part)

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.errors import LedgerError
-from pyspark_ledger.ledger.transport.shared_block import HEAD_BYTES, SharedPlace, map_shared, try_lock
+from pyspark_ledger.ledger.transport.mapped_block import HEAD_BYTES, SharedPlace, map_shared, try_lock
 
 _ROOT = Path("/dev/shm")  # noqa: S108 — its own directory in it is this user's alone
 _log = logging.getLogger(__name__)
@@ -50,7 +50,6 @@ class SharedHeld:
 
     @property
     def place(self) -> SharedPlace:
-        """Where it is."""
         return self._home.place
 
     @property
@@ -79,19 +78,16 @@ class SharedHome:
         return map_shared(self.place, 0, self.size)
 
     def hold(self) -> SharedHeld:
-        """The block, held."""
         held = SharedHeld(self)
         with self._lock:
             self._helds.add(held)
         return held
 
     def release(self) -> None:
-        """The cache needs it no more."""
         self._released = True
         self.lingers()
 
     def lingers(self) -> bool:
-        """Whether its memory is not free yet, though it was let go of."""
         with self._lock:
             if self._fd < 0 or not self._released:
                 return False
@@ -108,7 +104,6 @@ class SharedHome:
             return False
 
     def in_hands(self) -> bool:
-        """Whether somebody has it mapped now, let go of or not."""
         with self._lock:
             if self._fd < 0:
                 return False

@@ -21,8 +21,7 @@ from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, AppendCommand, Welcome
 from pyspark_ledger.ledger.protocol.names import request_body
-from pyspark_ledger.ledger.transport.entry_batches import entry_batch
-from pyspark_ledger.ledger.transport.shared_ring import RingWriter, is_same_user, pack_places, sealed_file
+from pyspark_ledger.ledger.transport.shared_ring import RingWriter, entry_batch, is_same_user, pack_places, sealed_file
 
 _REPLY_BYTES_MAX = 64 * 1024
 # A ring that is larger than what the disk takes in a few syncs gains nothing, and every page of it is first made.
@@ -37,39 +36,30 @@ class EntryStream(Protocol):
 
     def has_room(self, size: int) -> bool:
         """Whether an entry can be kept now; when not, it can be after some have been released."""
-        ...
 
     def hold(self, buffers: Sequence[Buffer], size: int) -> Held:
         """Keep an entry until it is acknowledged."""
-        ...
 
     def release(self, held: Held) -> None:
         """The oldest entry that was kept is settled."""
-        ...
 
     def send(self, entries: Sequence[tuple[Held, int]]) -> None:
         """Send entries, each with its size; blocks while the broker has no room."""
-        ...
 
     def finish(self) -> None:
         """Nothing more will be sent."""
-        ...
 
     def read(self) -> bytes | None:
         """The next reply; None when the broker has ended the stream."""
-        ...
 
     def close(self) -> None:
         """End a stream that the broker has ended too; nobody sends any more."""
-        ...
 
     def drop(self) -> None:
         """Let go of a stream that is broken."""
-        ...
 
     def free(self) -> None:
         """Let go of what entries were kept in, once none will be: a producer may be remembered long after its end."""
-        ...
 
 
 def open_stream(

@@ -34,8 +34,7 @@ from pyspark_ledger.ledger.protocol.reads import BlockPlace, LocateRanges, Place
 from pyspark_ledger.ledger.segment.format import FRAME
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.transport.errors import from_flight
-from pyspark_ledger.ledger.transport.mapped_block import map_block
-from pyspark_ledger.ledger.transport.shared_block import SharedPlace, map_shared
+from pyspark_ledger.ledger.transport.mapped_block import SharedPlace, map_block, map_shared
 
 _RETRY_MS = 50
 

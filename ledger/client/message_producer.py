@@ -36,8 +36,7 @@ from pyspark_ledger.ledger.message.batch_encoder import (
 from pyspark_ledger.ledger.message.compression import NAMES
 from pyspark_ledger.ledger.message.entry import STAMP_BYTES_MAX
 from pyspark_ledger.ledger.message.schema.documents import is_payload_schema
-from pyspark_ledger.ledger.message_id import MessageId
-from pyspark_ledger.ledger.position import EARLIEST, Position
+from pyspark_ledger.ledger.position import EARLIEST, MessageId, Position
 from pyspark_ledger.ledger.protocol.actions import GetSchema
 from pyspark_ledger.ledger.protocol.ledgers import AskSequence
 from pyspark_ledger.ledger.segment.format import entry_bytes_max

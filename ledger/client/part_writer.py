@@ -15,9 +15,9 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, StageCommand
 from pyspark_ledger.ledger.protocol.commits import OpenStaging, StagedPart, StagingPlace
 from pyspark_ledger.ledger.protocol.names import request_body
-from pyspark_ledger.ledger.transport.entry_batches import entry_batch
 from pyspark_ledger.ledger.transport.errors import from_flight
 from pyspark_ledger.ledger.transport.part_file import PartFile, frame_header
+from pyspark_ledger.ledger.transport.shared_ring import entry_batch
 
 _STAGED = msgspec.msgpack.Decoder(StagedPart)
 

@@ -23,13 +23,13 @@ import pyarrow.compute as pc
 from pyspark_ledger.ledger.client.message_producer import Batching, MessageProducer
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.message.batch_encoder import batch_edges
-from pyspark_ledger.ledger.message_id import MessageId
 from pyspark_ledger.ledger.partition_routing import (
     murmur3_32,
     partition_for_key,
     partitions_for_keys,
     require_hashing_scheme,
 )
+from pyspark_ledger.ledger.position import MessageId
 
 
 class PartitionedProducer:

@@ -73,7 +73,6 @@ class Acknowledgements:
 
     @classmethod
     def open(cls, cursor: CursorRecord, place: CursorPlace, snapshot: LogSnapshot) -> Acknowledgements:
-        """Read what is kept of a cursor."""
         where, next_position = f"cursor {cursor.name!r} of {cursor.ledger!r}", cursor.next_position
         info = cursor.kept_info()
         crossing: tuple[tuple[Position, Position], ...] = ()

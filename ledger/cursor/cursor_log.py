@@ -139,7 +139,6 @@ class CursorLog:
             self._writer.acknowledge()
 
     def close(self) -> None:
-        """Let go of the file as it is."""
         self._writer.close()
 
     def _append(self, parts: list[tuple[bytes, str]], compression: int) -> None:

@@ -88,7 +88,6 @@ class CursorTable:
         return self._state(made.cursor, snapshot, created=True)
 
     def describe(self, request: NameCursor) -> CursorState:
-        """The cursor and what it has left."""
         snapshot = self._snapshot_of(request.ledger)
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot, precise=request.precise)
 
@@ -139,7 +138,6 @@ class CursorTable:
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
 
     def change_properties(self, request: CursorProperties) -> CursorState:
-        """Set and remove properties of a cursor."""
         snapshot = self._snapshot_of(request.ledger)
         require_properties(request.values, request.remove, f"{request.ledger}/{request.cursor}")
         changed = self._changed(
@@ -148,7 +146,6 @@ class CursorTable:
         return self._state(changed, snapshot)
 
     def holes(self, request: AskHoles) -> Holes:
-        """What of a range is acknowledged beyond mark-delete."""
         cursor, info = self._holes(self._snapshot_of(request.ledger), request.cursor, request.range)
         return Holes(info or (encode_info(_mark_delete(cursor), PositionSet()) if request.whole else b""))
 
@@ -168,7 +165,6 @@ class CursorTable:
         return cursor, encode_info(_mark_delete(cursor), found) if found else b""
 
     def reset(self, request: ResetCursor) -> CursorState:
-        """Move a cursor anywhere within the log."""
         snapshot = self._snapshot_of(request.ledger)
         snapshot.require_left(request.next_position)
         found = self._get(snapshot.name, request.cursor).cursor
@@ -190,7 +186,6 @@ class CursorTable:
         return self._standing(self._get(ledger, name).cursor, self._snapshot_of(ledger)).cursor.next_position
 
     def is_leased(self, ledger: str, name: str) -> bool:
-        """Whether somebody reads in a cursor's name."""
         found = self._metadata.cursors.get(ledger, name)
         return found is not None and found.cursor.lease.until_ms > self._clock()
 

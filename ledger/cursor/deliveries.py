@@ -75,7 +75,6 @@ class DeliveryTable:
         """Cursors that a reader has asked for an `explicit` batch of; one that was reset since has no record."""
 
     def next(self, request: NextDelivery) -> DecidedDelivery:
-        """Decide on the batch after a record."""
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)

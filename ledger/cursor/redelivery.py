@@ -82,12 +82,10 @@ def share_of(range_: PositionRange, acknowledged: PositionSet, count: int = 0, a
 
 
 def skip_bytes(skipped: PositionSet) -> bytes:
-    """A set as a share carries it."""
     return encode_info(_NOWHERE, skipped) if skipped else b""
 
 
 def skipped_of(share: Share) -> PositionSet:
-    """The set that a share skips."""
     return decode_info(share.skip, "a share of a batch").acknowledged if share.skip else PositionSet()
 
 

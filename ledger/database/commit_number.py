@@ -59,12 +59,10 @@ class CommitNumber:
             self._map[place : place + len(record)] = record
 
     def close(self) -> None:
-        """Unmap the file."""
         self._map.close()
 
 
 def number_path(metadata: Path) -> Path:
-    """Where the number of a metadata file stands."""
     return metadata.with_suffix(".commit")
 
 

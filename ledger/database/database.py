@@ -169,7 +169,6 @@ class MetadataFile:
         return epoch
 
     def epoch(self) -> int:
-        """The epoch in the file, now."""
         return int(self.read(lambda connection: connection.execute("SELECT epoch FROM store").fetchone()[0]))
 
     def require_epoch(self, mine: int) -> None:

@@ -51,7 +51,6 @@ class EpochFile:
             return False  # the disk is failing: the metadata knows
 
     def close(self) -> None:
-        """Let go of the file."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

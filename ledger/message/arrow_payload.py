@@ -107,7 +107,6 @@ def arrow_metadata(
 
 
 def version_bytes(version: int) -> bytes:
-    """A schema version as messages state it."""
     return _VERSION.pack(version)
 
 

@@ -194,11 +194,6 @@ class ChunkAssembler:
         self._parts: dict[tuple[str, str], list[memoryview]] = {}
         self._held = 0
 
-    @property
-    def pending(self) -> int:
-        """Messages that were begun and not completed."""
-        return len(self._parts)
-
     def add(self, parsed: ParsedEntry, where: str) -> ParsedEntry | None:
         """The whole message as an entry when this was its last chunk, else None.
 

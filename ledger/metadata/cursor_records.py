@@ -81,11 +81,9 @@ class CursorRecord(msgspec.Struct, frozen=True):
 
     @property
     def properties(self) -> dict[str, str]:
-        """The cursor's user properties."""
         return {pair.name: pair.value for pair in self.kept_info().cursorProperties}
 
     def with_properties(self, values: Mapping[str, str], remove: Collection[str]) -> CursorRecord:
-        """The cursor with properties set and removed."""
         kept = {name: value for name, value in self.properties.items() if name not in remove}
         info = self.kept_info()
         del info.cursorProperties[:]
@@ -195,7 +193,6 @@ class CursorRecords:
         return [row[0] for row in rows]
 
     def get(self, ledger: str, name: str) -> StoredCursor | None:
-        """A cursor's record, or None."""
         row = self._file.read(
             lambda c: c.execute(
                 "SELECT version, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor "
@@ -206,16 +203,6 @@ class CursorRecords:
         if row is None:
             return None
         return StoredCursor(_cursor(ledger, name, *row[1:]), row[0])
-
-    def of(self, ledger: str) -> list[CursorRecord]:
-        """All durable cursors of a managed ledger."""
-        rows = self._file.read(
-            lambda c: c.execute(
-                "SELECT name, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor WHERE ledger = ?",
-                (ledger,),
-            ).fetchall()
-        )
-        return [_cursor(ledger, *row) for row in rows]
 
     def put(self, cursor: CursorRecord, expected: int | None) -> StoredCursor | None:
         """Write a cursor over the version `expected` (None: there is none yet). None when somebody was faster."""
@@ -270,7 +257,6 @@ class CursorRecords:
         return self._file.read(lambda c: slowest_of(c, ledger))
 
     def ledger_ids(self) -> set[int]:
-        """The ids of the cursors' own ledgers."""
         return self._file.read(lambda c: _own_ledgers(c, "TRUE", ()))
 
 

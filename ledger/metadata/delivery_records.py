@@ -75,11 +75,9 @@ class DeliveryRecords:
         self._file = file
 
     def get(self, ledger: str, cursor: str, record: int) -> DeliveryRecord | None:
-        """One record."""
         return self._one("record = ?", ledger, cursor, record)
 
     def newest(self, ledger: str, cursor: str) -> DeliveryRecord | None:
-        """The newest record of a batch."""
         return self._one("record > ? ORDER BY record DESC LIMIT 1", ledger, cursor, 0)
 
     def put(self, ledger: str, cursor: str, record: DeliveryRecord, after: int) -> None:
@@ -92,7 +90,6 @@ class DeliveryRecords:
         self._file.change(change)
 
     def put_dead(self, ledger: str, cursor: str, dead: DeliveryRecord) -> None:
-        """Keep a batch of dead letters."""
         self._file.change(lambda c: _insert(c, ledger, cursor, DEAD, dead))
 
     def forget(self, ledger: str, cursor: str, *, dead_only: bool = False) -> None:

@@ -96,7 +96,6 @@ class ManifestRecords:
         self._file.change(put)
 
     def finish(self, manifest: Manifest) -> None:
-        """Note that all runs are in their ledgers."""
         body = msgspec.json.encode(msgspec.structs.replace(manifest, done=True))
         key = (manifest.query, manifest.batch)
         self._file.change(

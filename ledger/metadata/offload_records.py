@@ -72,7 +72,6 @@ class OffloadAttempt:
         listed.offloadContext.CopyFrom(context)
 
     def completed(self, now_ms: int) -> OffloadAttempt:
-        """The same, complete."""
         return replace(self, complete=True, completed_ms=now_ms)
 
     def without_local(self) -> OffloadAttempt:

@@ -28,7 +28,6 @@ class PolicyRecords:
         self._file = file
 
     def stated(self, scope: str) -> dict[str, int]:
-        """What a ledger or a namespace states itself."""
         return self._file.read(lambda c: _stated(c, scope))
 
     def of_ledger(self, name: str) -> tuple[dict[str, int], dict[str, int]]:
@@ -42,7 +41,6 @@ class PolicyRecords:
         return self._file.read(read)
 
     def scopes(self) -> dict[str, dict[str, int]]:
-        """Every statement of the store."""
         rows = self._file.read(lambda c: c.execute("SELECT scope, body FROM policy").fetchall())
         return {scope: _decoded(body) for scope, body in rows}
 

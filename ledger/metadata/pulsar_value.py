@@ -18,8 +18,8 @@ import struct
 from typing import TypeAlias, TypeVar
 
 from pyspark_ledger.ledger.checksum import Buffer
-from pyspark_ledger.ledger.errors import Corrupt, Refused
-from pyspark_ledger.ledger.message.compression import NAMES, NONE, compress, decompress
+from pyspark_ledger.ledger.errors import Corrupt
+from pyspark_ledger.ledger.message.compression import NONE, decompress
 from pyspark_ledger.ledger.message.entry import parse_message
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import (
     ManagedCursorInfo,
@@ -32,7 +32,6 @@ Info: TypeAlias = "ManagedLedgerInfo | ManagedCursorInfo"
 _Info = TypeVar("_Info", ManagedLedgerInfo, ManagedCursorInfo)
 
 VALUE_BYTES_MAX = 64 * 1024 * 1024
-COMPRESS_ABOVE_BYTES = 16 * 1024  # Pulsar's default: a smaller value stays plain
 
 _MAGIC = b"\x47\x78"
 # Fields 1 to 3 of a cursor's record are numbers; of a PositionInfo only the first two are.
@@ -49,18 +48,6 @@ def parse_ledger_info(value: Buffer, where: str, *, max_bytes: int = VALUE_BYTES
 def parse_cursor_info(value: Buffer, where: str, *, max_bytes: int = VALUE_BYTES_MAX) -> ManagedCursorInfo:
     """The record of a cursor; raises Corrupt or Unsupported naming `where`."""
     return _parse(ManagedCursorInfo, ManagedCursorInfoMetadata, value, where, max_bytes)
-
-
-def serialise_info(info: Info, compression: int = NONE, *, above_bytes: int = COMPRESS_ABOVE_BYTES) -> bytes:
-    """The value of a record, compressed when it is larger than `above_bytes`; raises Refused."""
-    if not 0 <= compression < len(NAMES):
-        raise Refused(f"compression {compression} is not known", hint=f"Known: {', '.join(NAMES)}, from 0")
-    plain = info.SerializeToString()
-    if compression == NONE or len(plain) <= above_bytes:
-        return plain
-    kind = ManagedLedgerInfoMetadata if isinstance(info, ManagedLedgerInfo) else ManagedCursorInfoMetadata
-    head = kind(compressionType=compression, uncompressedSize=len(plain)).SerializeToString()
-    return b"".join((_MAGIC, _U32.pack(len(head)), head, compress(compression, plain)))
 
 
 def is_cursor_info(value: Buffer) -> bool:

@@ -41,7 +41,6 @@ class MetadataView(MetadataFile):
                 break
 
     def read(self, query: Change[T]) -> T:
-        """Run a query on the last committed state."""
         return read_committed(self.path, query)
 
     def change(self, change: Change[T]) -> T:  # noqa: ARG002 — the name is the parent's

@@ -11,7 +11,7 @@
     delivery      what batches of a cursor deliver that are more than a range (ledger.metadata.delivery_records);
                   large ones are in chunks, rows of `delivery_chunk`
     policy        what a ledger or a namespace states, by its name (ledger.metadata.policy_records)
-    unwanted      objects in object storage that no record refers to any more (ledger.metadata.unwanted_objects)
+    unwanted      objects in object storage that no record refers to any more (ledger.metadata.unwanted_files)
     trimmed       what retention took, ledger by ledger (`trimmed_records`)
     unwanted_file files of ledgers that are to be deleted (ledger.metadata.unwanted_files)
 
@@ -47,16 +47,14 @@ from pyspark_ledger.ledger.metadata.policy_records import POLICY_TABLE, PolicyRe
 from pyspark_ledger.ledger.metadata.trimmed_records import TRIMMED_TABLE, TrimmedRecords, remember_trimmed
 from pyspark_ledger.ledger.metadata.unwanted_files import (
     UNWANTED_FILE_TABLE,
+    UNWANTED_TABLE,
     UnwantedFileRecords,
+    UnwantedRecords,
+    put_all_unwanted,
     put_changed,
     put_made,
     put_of_first_format,
     put_unlisted,
-)
-from pyspark_ledger.ledger.metadata.unwanted_objects import (
-    UNWANTED_TABLE,
-    UnwantedRecords,
-    put_all_unwanted,
     put_unwanted,
 )
 from pyspark_ledger.ledger.position import Position

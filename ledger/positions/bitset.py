@@ -19,7 +19,6 @@ _SET_OF_16 = np.unpackbits(np.arange(1 << 16, dtype=np.uint16).view(np.uint8)).r
 
 
 def word_count(bits: int) -> int:
-    """Words that hold so many bits."""
     return -(-bits // 64)
 
 
@@ -34,7 +33,6 @@ def grown(words: Words, bits: int) -> Words:
 
 
 def trimmed(words: Words) -> Words:
-    """Without the zero words at the end."""
     held = np.flatnonzero(words)
     return words[: int(held[-1]) + 1] if len(held) else NO_WORDS
 
@@ -69,7 +67,6 @@ def put_run(words: Words, start: int, end: int) -> None:
 
 
 def clear_below(words: Words, end: int) -> None:
-    """Clear the bits below `end`."""
     whole = min(end >> 6, len(words))
     words[:whole] = 0
     if whole < len(words) and end & 63:
@@ -77,7 +74,6 @@ def clear_below(words: Words, end: int) -> None:
 
 
 def clear_from(words: Words, start: int) -> None:
-    """Clear the bits from `start` on."""
     at = max(start, 0) >> 6
     if at < len(words):
         words[at] &= np.uint64((1 << (max(start, 0) & 63)) - 1)
@@ -85,7 +81,6 @@ def clear_from(words: Words, start: int) -> None:
 
 
 def test(words: Words, numbers: Integers) -> Flags:
-    """Which of these numbers are set."""
     at = numbers >> 6
     inside = (numbers >= 0) & (at < len(words))
     found = np.zeros(len(numbers), dtype=np.uint64)
@@ -95,7 +90,6 @@ def test(words: Words, numbers: Integers) -> Flags:
 
 
 def is_set(words: Words, number: int) -> bool:
-    """Whether one number is set."""
     return 0 <= number < len(words) << 6 and bool(int(words[number >> 6]) >> (number & 63) & 1)
 
 
@@ -107,12 +101,10 @@ def counts(words: Words) -> Integers:
 
 
 def count(words: Words) -> int:
-    """Set bits."""
     return int(_SET_OF_16[np.ascontiguousarray(words).view(np.uint16)].sum(dtype=np.int64))
 
 
 def run_count(words: Words) -> int:
-    """Runs of set bits."""
     return count(_first_of_runs(words))
 
 
@@ -154,7 +146,6 @@ def members(words: Words) -> Integers:
 
 
 def flags(words: Words) -> Flags:
-    """One flag for each bit of the words."""
     bits: Flags = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), bitorder="little").view(np.bool_)
     return bits
 

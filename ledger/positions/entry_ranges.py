@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import pairwise
 
 from pyspark_ledger.ledger.position import Position, PositionRange
 
@@ -50,7 +49,6 @@ class EntryRanges:
             del self._ledgers[ledger_id]
 
     def discard_before(self, position: Position) -> None:
-        """Take away everything before a position."""
         for ledger_id in [ledger_id for ledger_id in self._ledgers if ledger_id < position.ledger_id]:
             del self._ledgers[ledger_id]
         self.discard(position.ledger_id, -1, position.entry_id)
@@ -73,10 +71,3 @@ class EntryRanges:
         """Whether any of `[first, end)` is in the set."""
         held = self._ledgers.get(ledger_id)
         return held is not None and first < end and bisect_right(held[1], first) < bisect_left(held[0], end)
-
-    def check(self) -> None:
-        """Assert the invariants; for tests."""
-        for starts, ends in self._ledgers.values():
-            assert starts, "an empty ledger is kept"  # noqa: S101 — this is what the method is for
-            edges = [edge for pair in zip(starts, ends, strict=True) for edge in pair]
-            assert all(a < b for a, b in pairwise(edges)), edges  # noqa: S101 — as above

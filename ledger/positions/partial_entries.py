@@ -30,17 +30,6 @@ class BatchRows(NamedTuple):
     words: Words
 
     @classmethod
-    def left_after(cls, entries: Integers, sizes: Integers, owner: Integers, rows: Integers) -> BatchRows:
-        """What is left of `entries` (ascending) of `sizes` rows when row `rows[i]` of entry `entries[owner[i]]` goes.
-
-        Entries of which nothing is left are in it still: see `divided`.
-        """
-        starts, words = _full(sizes)
-        gone = np.zeros(len(words), dtype=np.uint64)
-        bitset.put(gone, (starts[owner] << 6) + rows)
-        return cls(entries, starts, words & ~gone)
-
-    @classmethod
     def left_of_words(
         cls, entries: Integers, sizes_of_all: Integers, counts: Integers, words: Words
     ) -> tuple[BatchRows, int]:
@@ -135,7 +124,6 @@ class BatchRows(NamedTuple):
         return BatchRows(self.entries, starts, full & ~left)
 
     def left_counts(self) -> Integers:
-        """Rows left of each entry."""
         return _by_entry(np.add, bitset.counts(self.words), self.starts)
 
     def divided(self) -> tuple[Integers, BatchRows]:
@@ -146,7 +134,6 @@ class BatchRows(NamedTuple):
         return self.entries[empty], self.selected(~empty)
 
     def selected(self, chosen: Flags) -> BatchRows:
-        """Some of the entries."""
         if chosen.all():
             return self
         counts = np.diff(self.starts)

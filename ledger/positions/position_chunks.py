@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
-from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused
+from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.message.compression import NAMES, NONE, ZSTD, compress, decompress
 
 ENTRY_BYTES_MAX = 1024 * 1024
@@ -32,7 +32,6 @@ PLAIN_FIRST, FOOTER_FIRST, DELTA_FIRST = 0x08, 0x7B, 0xD5
 STATE_BYTES_MAX = (1 << 27) - 1  # of what is compressed, before it was
 FOOTER_LENGTH_MAX = 2**31 - 1
 
-_State = TypeVar("_State")
 _U32 = struct.Struct(">I")
 _DELTA = struct.Struct(">BBQIBI")
 _DELTA_VERSION = 1
@@ -146,24 +145,6 @@ def parse_delta(payload: bytes | memoryview, where: str) -> Delta:
     if len(body) != size:
         raise Corrupt(f"{where} holds {len(body)} bytes, it states {size}")
     return Delta(base, number, body)
-
-
-def newest_state(
-    entries: int, read: Callable[[int], memoryview], parse: Callable[[memoryview], _State], where: str
-) -> tuple[int, _State] | None:
-    """The newest whole state of a ledger of so many entries: its last entry, and what `parse` makes of it.
-
-    `read` and `parse` raise for what does not hold. What is no state, or not whole, is passed over, back to the first
-    entry; None when there is none.
-    """
-    for last in range(entries - 1, -1, -1):
-        try:
-            state = state_ending_at(last, read, where)
-            if len(state) and state[0] <= PLAIN_FIRST:
-                return last, parse(state)
-        except LedgerError:
-            continue
-    return None
 
 
 def compression_number(name: str) -> int:

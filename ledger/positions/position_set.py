@@ -54,7 +54,6 @@ class PositionSet:
         return bool(self.ledgers())
 
     def copy(self) -> PositionSet:
-        """Another set of the same positions."""
         other = PositionSet()
         other._entries = {ledger_id: words.copy() for ledger_id, words in self._entries.items()}
         other._rows = dict(self._rows)
@@ -87,7 +86,6 @@ class PositionSet:
             self._absorb_rows(ledger_id)
 
     def add_words(self, ledger_id: int, words: Words) -> None:
-        """Add the entries whose bits are set."""
         words = bitset.trimmed(words)
         if len(words):
             _require_entry_ids(ledger_id, 0, (len(words) << 6) - 1)
@@ -105,7 +103,6 @@ class PositionSet:
         self._absorb_rows(ledger_id)
 
     def update(self, other: PositionSet) -> None:
-        """Add all of another set."""
         for ledger_id in other.ledgers():
             self.add_words(ledger_id, other.words(ledger_id))
             self.add_rows(ledger_id, other.rows(ledger_id))
@@ -133,13 +130,6 @@ class PositionSet:
         """Which of these entries of a ledger are in the set as a whole."""
         return bitset.test(self._entries.get(ledger_id, NO_WORDS), entries)
 
-    def contains_row(self, position: Position, row: int) -> bool:
-        """Whether one row of an entry is in the set."""
-        if self.contains(position):
-            return True
-        left = self.rows(position.ledger_id).of(position.entry_id)
-        return left is not None and not bitset.is_set(left, row)
-
     def next_missing(self, position: Position) -> Position:
         """The first entry of the same ledger, at or after a position, that is not in the set as a whole."""
         words = self._entries.get(position.ledger_id, NO_WORDS)
@@ -154,7 +144,6 @@ class PositionSet:
         return sum(bitset.run_count(words) for words in self._entries.values())
 
     def batch_count(self) -> int:
-        """Entries that are in the set in part."""
         return sum(len(rows) for rows in self._rows.values())
 
     def runs(self) -> Iterator[LedgerRuns]:
@@ -164,21 +153,7 @@ class PositionSet:
             if len(starts):
                 yield LedgerRuns(ledger_id, starts, ends)
 
-    def first_range(self) -> PositionRange | None:
-        """The lowest range of whole entries."""
-        found = next(self.runs(), None)
-        return None if found is None else _range(found, 0)
-
-    def last_range(self) -> PositionRange | None:
-        """The highest range of whole entries."""
-        for ledger_id in reversed(self.ledgers()):
-            starts, ends = bitset.runs(self.words(ledger_id))
-            if len(starts):
-                return _range(LedgerRuns(ledger_id, starts, ends), -1)
-        return None
-
     def trim_below(self, position: Position) -> None:
-        """Take away everything before a position."""
         for ledger_id in [*self._entries, *self._rows]:
             if ledger_id < position.ledger_id:
                 self._entries.pop(ledger_id, None)
@@ -206,14 +181,6 @@ class PositionSet:
             part.add_rows(ledger_id, rows)
         part.trim_below(start)
         return part
-
-    def check(self) -> None:
-        """Assert the invariants."""
-        for ledger_id, rows in self._rows.items():
-            assert len(rows), ledger_id  # noqa: S101 — its purpose
-            assert (np.diff(rows.entries) > 0).all(), rows.entries  # noqa: S101 — as above
-            assert (rows.left_counts() > 0).all(), rows  # noqa: S101 — as above
-            assert not self.contains_entries(ledger_id, rows.entries).any(), rows.entries  # noqa: S101 — as above
 
     def _room(self, ledger_id: int, bits: int) -> Words:
         words = self._entries[ledger_id] = bitset.grown(self._entries.get(ledger_id, NO_WORDS), bits)

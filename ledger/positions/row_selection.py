@@ -34,7 +34,6 @@ class RowSelection:
         return bool(self._entries)
 
     def passes_over(self, position: Position) -> bool:
-        """Whether nothing of an entry is delivered."""
         flagged = self._entries.get(position.ledger_id)
         return flagged is not None and position.entry_id < len(flagged) and bool(flagged[position.entry_id])
 

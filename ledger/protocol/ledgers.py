@@ -160,7 +160,6 @@ class PublishedNote(msgspec.Struct, frozen=True, rename={"table_id": "table"}):
             return None
 
     def properties(self, target: str) -> dict[str, str]:
-        """The property to set."""
         return {_PREFIX + target: msgspec.json.encode(self).decode()}
 
 

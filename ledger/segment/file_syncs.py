@@ -59,7 +59,6 @@ class FileSyncs:
 
     @property
     def together(self) -> bool:
-        """Whether the kernel syncs files together here."""
         return self._kernel() is not None
 
     def sync(self, files: Sequence[int]) -> list[OSError | None]:

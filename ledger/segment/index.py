@@ -83,7 +83,6 @@ class EntryIndex:
 
     @classmethod
     def of_rows(cls, ledger_id: int, first_row: int, rows: Rows) -> EntryIndex:
-        """The index that these sidecar rows hold."""
         index = cls(ledger_id, first_row)
         index.extend(rows)
         return index
@@ -255,7 +254,6 @@ class IndexFile:
         _write_seal(self._fd, self.path, index, NO_ROWS, file_bytes)
 
     def close(self) -> None:
-        """Let go of the file, as it is."""
         self._map.close()
         if self._fd >= 0:
             os.close(self._fd)
@@ -437,7 +435,6 @@ def _check_of(offset: int, length: int, timestamp: int, row_end: int) -> int:
 
 
 def _sound(rows: Rows) -> Rows:
-    """The leading rows that have their check."""
     for start in range(0, len(rows), _SLICE):
         part = rows[start : start + _SLICE]
         unsound = (part["check"] != _checks(part)) | (part["length"] == 0)

@@ -40,13 +40,11 @@ class BlockHome(Protocol):
     @property
     def mappable(self) -> bool:
         """Whether the file is there, and is to be read first."""
-        ...
 
     def read_with(
         self, local: Callable[[], pa.Buffer], first_entry: int, entries: int, *, alone: bool = False
     ) -> pa.Buffer:
         """The frames of these entries, from there or by `local`, which maps the file. `alone`: and nothing else."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +127,6 @@ def frame_table(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) 
         (len(entry) for _, entry in iter_frames(view, ledger_id, first_entry, entries)), dtype=np.int64
     )
     return np.cumsum(lengths + FRAME_BYTES) - lengths, lengths
-
-
-def frame_table_of(index: EntryIndex, block: SegmentBlock) -> tuple[Integers, Integers]:
-    """The same from the index, without looking at the bytes."""
-    part = slice(block.first_entry, block.first_entry + block.entries)
-    return index.offsets[part] + (FRAME_BYTES - block.offset), index.lengths[part]
 
 
 def walk_segment(

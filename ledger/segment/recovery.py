@@ -72,7 +72,6 @@ class RecoveredSegment:
 
     @property
     def entries(self) -> int:
-        """Entries that hold."""
         return self.index.count
 
     @property

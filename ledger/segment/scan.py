@@ -85,7 +85,6 @@ class Scan:
         self.run_start: int | None = None
 
     def stop_at(self, offset: int, message: str) -> None:
-        """Remember where and why the pass stops."""
         self.damage, self.damage_at = f"{self.path} at {offset}: {message}", offset
 
     def run(self) -> None:

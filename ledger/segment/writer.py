@@ -66,12 +66,10 @@ class SealedSegment:
 
 
 def data_path(directory: Path, ledger_id: int) -> Path:
-    """Where a segment's data is."""
     return directory / f"{ledger_id}.ledger"
 
 
 def index_path(directory: Path, ledger_id: int) -> Path:
-    """Where a segment's sidecar is."""
     return directory / f"{ledger_id}.index"
 
 

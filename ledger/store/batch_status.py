@@ -54,11 +54,9 @@ class Surveyor:
         return Survey(self._clock(), logs, missing)
 
     def quotas(self, request: AskQuotas) -> SplitParts:
-        """How far each quota reaches."""
         return SplitParts([self._prefix(one) for one in request.quotas])
 
     def split(self, request: SplitRanges) -> RangeParts:
-        """Ranges cut at entries."""
         ledger = self._store.ledger
         return RangeParts(
             [SplitParts(ledger(one.name).split(one.range, one.target_bytes, one.max_parts)) for one in request.requests]
@@ -76,7 +74,6 @@ class Surveyor:
         return LedgerSchemas([SchemaOfMany(version, body, those) for (version, body), those in names.items()])
 
     def locate(self, request: LocateRanges, locate: Callable[[ReadRequest], Places]) -> RangePlaces:
-        """Where the blocks of ranges are."""
         wanted = (msgspec.structs.replace(one, token=request.token) for one in request.requests)
         found = [locate(one) for one in wanted]
         return RangePlaces(found if all(places.mapped for places in found) else [])

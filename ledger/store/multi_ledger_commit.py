@@ -94,7 +94,6 @@ class ManifestCommits:
         self._records.forget_before(cutoff_ms)
 
     def keeps(self, query: str, parts: Sequence[str]) -> set[str]:
-        """Which of these parts a commit still needs."""
         newest = self._records.newest(query) if query in self._unfinished else None
         if newest is None or newest.done:
             return set()
@@ -179,7 +178,6 @@ class ManifestCommits:
         return CommittedRuns(repeated=True, runs=runs)
 
     def _others(self, request: CommitRuns, newest: Manifest) -> list[str]:
-        """The parts that a repetition brought in vain."""
         first = {part.part for run in newest.runs for part in run.parts}
         return [part.part for run in request.runs for part in run.parts if newest.done or part.part not in first]
 

@@ -29,7 +29,7 @@ from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.policy import LedgerPolicy
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import Metadata
-from pyspark_ledger.ledger.metadata.unwanted_objects import attempts_of
+from pyspark_ledger.ledger.metadata.unwanted_files import attempts_of
 from pyspark_ledger.ledger.names import pulsar_path
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
@@ -61,12 +61,10 @@ class _Run:
 
     @property
     def bytes_total(self) -> int:
-        """Bytes of all ledgers of the run."""
         return sum(self.sizes.values())
 
     @property
     def active(self) -> bool:
-        """Whether it is still to end."""
         return self.state in ("waiting", "running")
 
 
@@ -157,22 +155,6 @@ class OffloadDesk:
             else:
                 run.state, self._runs[name] = "done", run
         return self.status(name)
-
-    def offload_prefix(self, name: str, until: Position) -> Position:
-        """Offload all sealed ledgers before a position, now; the beginning of the first that is not offloaded.
-
-        Raises the first failure after all were tried.
-        """
-        self.offload(OffloadPrefix(name, until))
-        run = self._runs[self._ledger(name).name]
-        with self._arrival:
-            if self._thread is not None:
-                self._arrival.wait_for(lambda: not run.active)
-        if self._thread is None:
-            self.round()
-        if run.failure is not None:
-            raise run.failure
-        return self.status(name).first_left
 
     def status(self, name: str) -> OffloadStatus:
         """How far the offload of a managed ledger is."""

@@ -36,7 +36,6 @@ class OffloaderChoice:
             return self._made
 
     def change(self, settings: Settings) -> None:
-        """Other settings hold from now on."""
         with self._lock:
             before, self._settings = self._settings, settings
             if _offloading(before) == _offloading(settings):

@@ -45,11 +45,9 @@ class OffloadedSegment:
 
     @property
     def mappable(self) -> bool:
-        """Whether the local file is there, and is to be read first."""
         return not self.attempt.local_deleted and not self.preferred
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
-        """Where its entries are in the data object."""
         return self._opened().index(first_row, entries)
 
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
@@ -59,7 +57,6 @@ class OffloadedSegment:
     def read_with(
         self, local: Callable[[], pa.Buffer], first_entry: int, entries: int, *, alone: bool = False
     ) -> pa.Buffer:
-        """The frames from the preferred place, else from the other."""
         if self.preferred:
             try:
                 return self.read(first_entry, entries, alone=alone)

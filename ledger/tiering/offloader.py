@@ -59,24 +59,19 @@ class OffloadedLedger(Protocol):
     """A ledger in object storage, as one reads it. Nothing is fetched before it is asked for."""
 
     @property
-    def ledger_id(self) -> int:
-        """Its id."""
-        ...
+    def ledger_id(self) -> int: ...
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
         """Where its entries are in the data object; raises Corrupt unless there are so many."""
-        ...
 
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
         """The frames of consecutive entries, nothing before, between and behind them.
 
         More may be fetched, for who reads on; not with `alone`.
         """
-        ...
 
     def close(self) -> None:
         """Let go of what was read ahead."""
-        ...
 
 
 class LedgerOffloader(Protocol):
@@ -85,29 +80,22 @@ class LedgerOffloader(Protocol):
     @property
     def driver(self) -> Driver:
         """Where it puts what it is given from now on."""
-        ...
 
     def offload(
         self, ledger: LocalLedger, attempt: uuid.UUID, extra_metadata: Mapping[str, str], told: Told = UNTOLD
     ) -> None:
         """Copy a ledger and check the copy. Raises what went wrong, Unavailable when it may be tried again."""
-        ...
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedLedger:
         """A handle; an object that is missing is found missing when it is read."""
-        ...
 
-    def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
-        """Delete whatever there is of an attempt."""
-        ...
+    def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None: ...
 
     def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
         """Delete the objects of a store whose attempts are none of these, where `driver` says; how many."""
-        ...
 
     def close(self) -> None:
         """Let go of threads and connections."""
-        ...
 
 
 class NoOffloader:
@@ -115,7 +103,6 @@ class NoOffloader:
 
     @property
     def driver(self) -> Driver:
-        """Refused."""
         raise _refused("there is nowhere to offload to")
 
     def offload(
@@ -125,19 +112,15 @@ class NoOffloader:
         extra_metadata: Mapping[str, str],  # noqa: ARG002 — as above
         told: Told = UNTOLD,  # noqa: ARG002 — as above
     ) -> None:
-        """Refused."""
         raise _refused(f"ledger {ledger.ledger_id} cannot be offloaded")
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedLedger:
-        """Refused."""
         raise _refused(f"ledger {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be read")
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
-        """Refused."""
         raise _refused(f"ledger {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be deleted there")
 
     def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:  # noqa: ARG002 — as above
-        """Refused."""
         raise _refused("no object storage can be looked through")
 
     def close(self) -> None:

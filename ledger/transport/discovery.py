@@ -37,7 +37,6 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     crc32c: int | None = None
 
     def write(self, store: Path) -> None:
-        """Put the record beside the store."""
         scratch = store / f"broker.json.{os.getpid()}"
         scratch.unlink(missing_ok=True)
         fd = disk.create_file(scratch)

@@ -19,7 +19,6 @@ _ERROR = msgspec.json.Decoder(WireError)
 
 
 def to_flight(error: LedgerError) -> flight.FlightError:
-    """The Flight error that carries ours."""
     body = msgspec.json.encode(WireError(error.code, error.message, error.hint))
     return flight.FlightServerError(str(error), extra_info=body)
 

@@ -30,8 +30,12 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 
+import numpy as np
+import pyarrow as pa
+
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA
 
 COPIED_BYTES_MAX = 4 * 1024
 _PLACE = struct.Struct("<qq")
@@ -117,7 +121,6 @@ class RingReader:
 
 
 def pack_places(places: Sequence[tuple[int, int]]) -> bytes:
-    """Offsets and lengths as they are sent."""
     return b"".join([_PLACE.pack(start, length) for start, length in places])
 
 
@@ -162,3 +165,13 @@ def is_same_user(peer: socket.socket) -> bool:
     found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(found)
     return bool(user == os.geteuid())
+
+
+def entry_batch(entries: Sequence[Buffer]) -> pa.RecordBatch:
+    """A batch of entries; a single one is referenced, several are joined."""
+    sizes = [memoryview(entry).nbytes for entry in entries]
+    data = pa.py_buffer(entries[0]) if len(entries) == 1 else pa.py_buffer(b"".join(map(memoryview, entries)))
+    offsets = np.zeros(len(entries) + 1, dtype=np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    column = pa.Array.from_buffers(pa.binary(), len(entries), [None, pa.py_buffer(offsets), data])
+    return pa.RecordBatch.from_arrays([column], schema=ENTRY_SCHEMA)

@@ -87,7 +87,6 @@ _CLAIMS = msgspec.json.Decoder(TaskClaims)
 
 
 def task_token(secret: str, claims: TaskClaims) -> str:
-    """The token that a task shows."""
     said = base64.urlsafe_b64encode(msgspec.json.encode(claims))
     return f"{PREFIX}{said.decode()}.{_signature(secret.encode(), said)}"
 

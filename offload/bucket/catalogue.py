@@ -56,7 +56,6 @@ class Attempt:
 
     @property
     def data_name(self) -> str:
-        """The key of the data object."""
         return self.object_name or self.folder + self.key.data_name
 
 
@@ -104,7 +103,6 @@ class TopicLedgers:
 
     @property
     def name(self) -> str:
-        """The name as a user writes it."""
         return spelled(self.path)
 
 

@@ -58,7 +58,6 @@ class EntryHeads:
 
     @property
     def ends(self) -> Integers:
-        """Where each frame ends."""
         return self.offsets + self.lengths + FRAME_BYTES
 
 

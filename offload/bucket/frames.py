@@ -48,7 +48,6 @@ class ByteRange:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes to fetch."""
         return self.end_offset - self.offset
 
 

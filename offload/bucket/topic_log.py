@@ -37,11 +37,6 @@ class Part:
     hidden: frozenset[Position] = frozenset()
     messages: Mapping[Position, tuple[Chunk, ...]] = field(default_factory=dict)
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes to fetch, but for chunks that lie before it."""
-        return sum(span.size_bytes for span in self.spans)
-
 
 class BucketLog:
     """One topic, with the heads of some of its segments."""
@@ -57,7 +52,6 @@ class BucketLog:
 
     @property
     def judged(self) -> bool:
-        """Whether the heads of every segment are known."""
         return all(segment.ledger_id in self.heads for segment in self.topic.segments)
 
     @property
@@ -67,7 +61,6 @@ class BucketLog:
 
     @property
     def start(self) -> Position:
-        """The first entry."""
         return Position(self.topic.segments[0].ledger_id, 0) if self.topic.segments else Position(-1, 0)
 
     @property
@@ -81,7 +74,6 @@ class BucketLog:
         return Position(last.ledger_id, last.held)
 
     def gaps_in(self, range_: PositionRange) -> list[Gap]:
-        """What is missing of a range."""
         return [gap for gap in self.topic.gaps if _lies_in(gap, range_)]
 
     def require_whole(self, range_: PositionRange) -> None:
@@ -220,7 +212,6 @@ def _ledger_id(segment: Segment) -> int:
 
 
 def block_span(segment: Segment, number: int) -> ByteRange:
-    """A whole block of a segment."""
     block, index = segment.index.blocks[number], segment.index
     after = index.blocks[number + 1] if number + 1 < len(index.blocks) else None
     end_offset = after.offset if after else index.data_bytes
@@ -234,7 +225,6 @@ def block_span(segment: Segment, number: int) -> ByteRange:
 
 
 def segment_spans(segment: Segment) -> list[ByteRange]:
-    """Every block of a segment that holds entries."""
     return [
         block_span(segment, number)
         for number, block in enumerate(segment.index.blocks)

@@ -86,7 +86,6 @@ class BlockIndex:
         return self.blocks[bisect_right(self.blocks, entry_id, key=lambda block: block.first_entry) - 1]
 
     def encode(self) -> bytes:
-        """The bytes of the index object."""
         metadata = self.metadata.SerializeToString()
         length = _HEAD.size + len(metadata) + _BLOCK.size * len(self.blocks)
         head = _HEAD.pack(INDEX_MAGIC, length, self.data_bytes, HEADER_BYTES, len(self.blocks), len(metadata))

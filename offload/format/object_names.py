@@ -13,7 +13,7 @@ import re
 import uuid
 from typing import NamedTuple
 
-from pyspark_ledger.ledger.metadata.offload_records import halves, of_halves
+from pyspark_ledger.ledger.metadata.offload_records import of_halves
 
 _NAME = re.compile(
     r"(?P<uuid>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-ledger-(?P<ledger>\d{1,19})(?P<index>-index)?"
@@ -31,12 +31,10 @@ class ObjectKey(NamedTuple):
 
     @property
     def data_name(self) -> str:
-        """The key of the data object."""
         return f"{self.attempt}-ledger-{self.ledger_id}"
 
     @property
     def index_name(self) -> str:
-        """The key of the index object."""
         return f"{self.data_name}-index"
 
     @property
@@ -48,10 +46,6 @@ class ObjectKey(NamedTuple):
     def of_halves(cls, most: int, least: int, ledger_id: int) -> ObjectKey:
         """The key that an offload context with these signed halves names."""
         return cls(of_halves(most, least), ledger_id)
-
-    def halves(self) -> tuple[int, int]:
-        """The attempt's UUID as two signed 64-bit numbers, most significant first."""
-        return halves(self.attempt)
 
     @classmethod
     def parse(cls, name: str) -> tuple[ObjectKey, bool] | None:

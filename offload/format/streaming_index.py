@@ -46,7 +46,6 @@ class StreamingIndex(NamedTuple):
     ledgers: tuple[StreamedLedger, ...]
 
     def encode(self) -> bytes:
-        """The bytes of the index object."""
         groups = b"".join(_encoded(ledger) for ledger in self.ledgers)
         return _HEAD.pack(STREAMING_INDEX_MAGIC, _HEAD.size + len(groups), self.data_bytes, HEADER_BYTES) + groups
 

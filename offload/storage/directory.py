@@ -66,7 +66,6 @@ class DirectoryStore:
 
     @property
     def address(self) -> str:
-        """`file:///path`."""
         return self._directory.as_uri()
 
     def put(
@@ -78,7 +77,6 @@ class DirectoryStore:
         only_new: bool = False,
         if_match: str = "",
     ) -> str:
-        """Write a whole object."""
         path, found = self._path(key), require_metadata(metadata, key)
         with self._locked():
             self._require(path, key, only_new=only_new, if_match=if_match)
@@ -89,14 +87,12 @@ class DirectoryStore:
         return etag
 
     def get(self, key: str, most: int) -> FetchedObject:
-        """A whole object of at most `most` bytes."""
         head = self.head(key)
         if head.size > most:
             raise Refused(f"{self.address}/{key} has {head.size} bytes, at most {most} were expected")
         return FetchedObject(bytes(memoryview(self.get_range(key, 0, head.size))), head)
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
-        """Exactly these bytes."""
         with self._opened(key) as fd:
             data = disk.read_exact(fd, length, start)
             if len(data) != length:
@@ -107,7 +103,6 @@ class DirectoryStore:
         return data
 
     def head(self, key: str) -> ObjectHead:
-        """What is known of an object."""
         with self._undisturbed(), self._opened(key) as fd:
             status, stated = os.fstat(fd), self._sidecar(key)
         if stated.size not in (-1, status.st_size):
@@ -116,7 +111,6 @@ class DirectoryStore:
         return ObjectHead(key, status.st_size, etag.strip('"'), stated.userMetadata)
 
     def objects(self, prefix: str = "", *, after: str = "") -> Iterator[ListedObject]:
-        """The objects whose keys begin with `prefix`, in order."""
         found: list[str] = []
         for folder, folders, names in os.walk(self._directory):
             folders[:] = [name for name in folders if not name.startswith(".")]
@@ -136,7 +130,6 @@ class DirectoryStore:
             _sidecar_of(path).unlink(missing_ok=True)
 
     def begin_upload(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
-        """Begin an object in parts."""
         self._path(key)
         upload = Upload(key, new_id())
         folder = self._uploads / upload.upload_id
@@ -146,7 +139,6 @@ class DirectoryStore:
         return upload
 
     def put_part(self, upload: Upload, number: int, data: bytes | PartSource, size: int) -> UploadedPart:
-        """Put one part."""
         if not 1 <= number <= PARTS_MAX:
             raise Refused(f"part {number} of {upload.key!r} is outside 1 to {PARTS_MAX}")
         folder = self._upload(upload)
@@ -172,7 +164,6 @@ class DirectoryStore:
         return [found[number][1] for number in sorted(found)]
 
     def complete(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
-        """Make the object of these parts."""
         path = self._path(upload.key)
         folder = self._uploads / upload.upload_id
         if not folder.exists() and path.exists() and path.stat().st_size == sum(part.size for part in parts):
@@ -190,11 +181,9 @@ class DirectoryStore:
         shutil.rmtree(folder)
 
     def abort(self, upload: Upload) -> None:
-        """Throw an upload away."""
         shutil.rmtree(self._uploads / upload.upload_id, ignore_errors=True)
 
     def uploads(self, prefix: str = "") -> Iterator[Upload]:
-        """Uploads that are neither completed nor thrown away."""
         if not self._uploads.is_dir():
             return
         for folder in sorted(self._uploads.iterdir()):

@@ -71,15 +71,10 @@ class PartSource(Protocol):
 
     def read(self, size: int = -1, /) -> bytes:
         """The next bytes, empty at the end."""
-        ...
 
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a place."""
-        ...
+    def seek(self, offset: int, whence: int = 0, /) -> int: ...
 
-    def tell(self) -> int:
-        """Where it is."""
-        ...
+    def tell(self) -> int: ...
 
 
 class ObjectStore(Protocol):
@@ -88,7 +83,6 @@ class ObjectStore(Protocol):
     @property
     def address(self) -> str:
         """`s3://bucket[/prefix]` or `file:///path`."""
-        ...
 
     def put(
         self,
@@ -100,55 +94,41 @@ class ObjectStore(Protocol):
         if_match: str = "",
     ) -> str:
         """Write a whole object in one step; its etag. With a condition: AlreadyExists where it is not met."""
-        ...
 
     def get(self, key: str, most: int) -> FetchedObject:
         """A whole object of at most `most` bytes; a larger one is Refused before its bytes are fetched."""
-        ...
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Exactly the bytes `[start, start + length)`; Corrupt where the object ends before."""
-        ...
 
     def head(self, key: str) -> ObjectHead:
         """What is known of an object; raises NotFound."""
-        ...
 
     def objects(self, prefix: str = "", *, after: str = "") -> Iterator[ListedObject]:
         """The objects whose keys begin with `prefix` and come after `after`, in the order of their keys."""
-        ...
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; one that is gone already is no error."""
-        ...
 
     def begin_upload(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin an object in parts."""
-        ...
 
     def put_part(self, upload: Upload, number: int, data: bytes | PartSource, size: int) -> UploadedPart:
         """Put one part, from 1 to `PARTS_MAX`: bytes, or a stream that can be read again from its beginning."""
-        ...
 
     def parts(self, upload: Upload) -> list[UploadedPart]:
         """The parts that are there, by number; raises NotFound when the upload is over."""
-        ...
 
     def complete(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         """Make the object of exactly these parts, in their order. May be repeated after a lost answer."""
-        ...
 
     def abort(self, upload: Upload) -> None:
         """Throw an upload away with its parts; one that is over already is no error."""
-        ...
 
     def uploads(self, prefix: str = "") -> Iterator[Upload]:
         """Uploads that are neither completed nor thrown away."""
-        ...
 
-    def close(self) -> None:
-        """Let go of connections."""
-        ...
+    def close(self) -> None: ...
 
 
 def require_key(key: str) -> str:

@@ -127,7 +127,6 @@ class S3Store:
 
     @property
     def address(self) -> str:
-        """`s3://bucket[/prefix]`."""
         return str(self._address)
 
     def put(
@@ -139,7 +138,6 @@ class S3Store:
         only_new: bool = False,
         if_match: str = "",
     ) -> str:
-        """Write a whole object."""
         condition = {"IfNoneMatch": "*"} if only_new else {"IfMatch": f'"{if_match}"'} if if_match else {}
         with self._asking(f"put {self._named(key)}"):
             answer = self._client(once=bool(condition)).put_object(
@@ -153,8 +151,6 @@ class S3Store:
         return _etag(answer)
 
     def get(self, key: str, most: int) -> FetchedObject:
-        """A whole object of at most `most` bytes."""
-
         def fetch() -> FetchedObject:
             with self._asking(f"get {self._named(key)}"):
                 answer = self._client().get_object(**self._object(key), **self._options.request())
@@ -169,7 +165,6 @@ class S3Store:
         return self._again(fetch)
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
-        """Exactly these bytes."""
         if not length:
             return b""
         wanted = f"bytes={start}-{start + length - 1}"
@@ -190,13 +185,11 @@ class S3Store:
         return self._again(fetch)
 
     def head(self, key: str) -> ObjectHead:
-        """Return the size, ETag and metadata of an object."""
         with self._asking(f"head {self._named(key)}"):
             answer = self._client().head_object(**self._object(key), **self._options.request())
         return _head_of(key, answer)
 
     def objects(self, prefix: str = "", *, after: str = "") -> Iterator[ListedObject]:
-        """The objects whose keys begin with `prefix`, in order, a page at a time."""
         said = {"Bucket": self._address.bucket, "Prefix": self._address.key(prefix), **self._options.request()}
         if after:
             said["StartAfter"] = self._address.key(after)
@@ -231,7 +224,6 @@ class S3Store:
                 )
 
     def begin_upload(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
-        """Begin an object in parts."""
         with self._asking(f"begin {self._named(key)}"):
             answer = self._client().create_multipart_upload(
                 **self._object(key),
@@ -242,7 +234,6 @@ class S3Store:
         return Upload(key, answer["UploadId"])
 
     def put_part(self, upload: Upload, number: int, data: bytes | PartSource, size: int) -> UploadedPart:
-        """Put one part."""
         if not 1 <= number <= PARTS_MAX:
             raise Refused(f"part {number} of {upload.key!r} is outside 1 to {PARTS_MAX}")
         with self._asking(f"put part {number} of {self._named(upload.key)}"):
@@ -266,7 +257,6 @@ class S3Store:
             after = page["NextPartNumberMarker"]
 
     def complete(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
-        """Make the object of these parts."""
         if not parts:
             raise Refused(f"upload {upload.upload_id} of {upload.key!r} was to be completed without a part")
         listed = [{"PartNumber": part.number, "ETag": f'"{part.etag}"'} for part in parts]
@@ -278,7 +268,6 @@ class S3Store:
             self._require_completed(upload, sum(part.size for part in parts))
 
     def abort(self, upload: Upload) -> None:
-        """Throw an upload away."""
         try:
             with self._asking(f"abort {self._named(upload.key)}"):
                 self._client().abort_multipart_upload(**self._part_of(upload))
@@ -286,7 +275,6 @@ class S3Store:
             return
 
     def uploads(self, prefix: str = "") -> Iterator[Upload]:
-        """Uploads that are neither completed nor thrown away."""
         said = {"Bucket": self._address.bucket, "Prefix": self._address.key(prefix), **self._options.request()}
         skip = len(self._address.key(""))
         while True:
@@ -299,7 +287,6 @@ class S3Store:
             said["KeyMarker"], said["UploadIdMarker"] = page["NextKeyMarker"], page["NextUploadIdMarker"]
 
     def close(self) -> None:
-        """Close the connections of this process."""
         with self._lock:
             for client in self._clients.values():
                 client.close()

@@ -69,11 +69,9 @@ class S3Options:
         return bool(self.endpoint) if self.path_style is None else self.path_style
 
     def request(self) -> dict[str, str]:
-        """What every request says."""
         return {"ExpectedBucketOwner": self.bucket_owner} if self.bucket_owner else {}
 
     def write_request(self) -> dict[str, str]:
-        """What every request says that makes an object."""
         said = {"ServerSideEncryption": self.encryption} if self.encryption else {}
         return {**self.request(), **said, **({"SSEKMSKeyId": self.kms_key} if self.kms_key else {})}
 
@@ -98,7 +96,6 @@ class S3Options:
         return self.client_of(self.session(address), once=once)
 
     def client_of(self, session: Any, *, once: bool = False) -> Any:
-        """The same of a session that is there."""
         from botocore.config import Config
 
         config = Config(

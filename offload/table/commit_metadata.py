@@ -55,7 +55,6 @@ class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
     after: int | None = None
 
     def text(self) -> str:
-        """What the commit carries."""
         return msgspec.json.encode({"publication": _VERSION, **msgspec.to_builtins(self)}).decode()
 
 

@@ -44,7 +44,6 @@ class _Entries:
     sizes: npt.NDArray[np.float64]
 
     def within(self, range_: PositionRange) -> _Entries:
-        """Those of a range."""
         kept = within(self.ledgers, self.entries, range_)
         return _Entries(self.ledgers[kept], self.entries[kept], self.rows[kept], self.sizes[kept])
 
@@ -124,7 +123,6 @@ class TableCut:
 
 
 def _entries_of(files: Sequence[tuple[TableFile, Sequence[pa.RecordBatch]]]) -> _Entries:
-    """Rows put together by entry."""
     placed = [(file, *positions(batch)) for file, batches in files for batch in batches]
     ledgers, entries = (np.concatenate([np.empty(0, np.int64), *(one[side] for one in placed)]) for side in (1, 2))
     sizes = np.concatenate([np.empty(0), *(np.full(len(one[1]), _row_bytes(one[0])) for one in placed)])

@@ -128,7 +128,6 @@ def positions(batch: pa.RecordBatch) -> tuple[Integers, Integers]:
 
 
 def within(ledgers: Integers, entries: Integers, range_: PositionRange) -> Mask:
-    """Which positions are in a range."""
     start, end = range_.start, range_.end
     after = (ledgers > start.ledger_id) | ((ledgers == start.ledger_id) & (entries >= start.entry_id))
     before = (ledgers < end.ledger_id) | ((ledgers == end.ledger_id) & (entries < end.entry_id))
@@ -146,7 +145,6 @@ class _Wanted:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that tell."""
         return [*([INCARNATION] if self._by_incarnation else []), *([_LEDGER, _ENTRY] if self._by_position else [])]
 
     def mask(self, batch: pa.RecordBatch, first: int, where: str) -> Mask | None:
@@ -230,7 +228,6 @@ class _ObjectFile(io.RawIOBase):
         return self._at
 
     def size(self) -> int:
-        """How long it is."""
         return self._size
 
     def read(self, size: int = -1, /) -> bytes:

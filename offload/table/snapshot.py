@@ -60,7 +60,6 @@ class TableSnapshot:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns."""
         return [field["name"] for field in json.loads(self.columns)["fields"]]
 
     def published_up_to(self, incarnation: str, application: str) -> int:
@@ -145,8 +144,6 @@ class _Statistics:
         self._times = None if times is None else pc.cast(times, pa.timestamp("ms"), safe=False).cast(pa.int64())
 
     def of(self, number: int) -> _Bound:
-        """Those of one file."""
-
         def value(column: pa.Array | None) -> Any:
             return None if column is None else column[number].as_py()
 

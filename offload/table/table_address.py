@@ -42,7 +42,6 @@ class TableAddress:
 
     @property
     def local(self) -> bool:
-        """Whether it is a directory."""
         return "://" not in self.location
 
     def storage_options(self) -> dict[str, str] | None:
@@ -50,7 +49,6 @@ class TableAddress:
         return None if self.local else self.s3.object_store_options(self.location)
 
     def local_file(self, path: str) -> Path:
-        """The file of a table in a directory."""
         return Path(self.location) / path
 
     def read(self, path: str, most: int) -> bytes:

@@ -61,7 +61,8 @@ def test_every_dependency_is_locked_for_work_and_for_the_wheel() -> None:
 
 def test_spark_is_promised_and_locked_as_it_is_tested() -> None:
     extras = project()["optional-dependencies"]
-    assert extras["spark"] == [tested_versions.spark_requirement()]
+    (oldest, newest) = tested_versions.OLDEST, tested_versions.NEWEST
+    assert extras["spark"] == [f"pyspark>={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"]
     assert extras["delta"] == [f"delta-spark=={tested_versions.DELTA}"]
     tried = {locked(lock.name)["pyspark"] for lock in LOCKS if "pyspark" in locked(lock.name)}
     assert sorted(tried) == tested_versions.spark_versions()

@@ -17,6 +17,7 @@ from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.segment.reader import iter_frames
 from pyspark_ledger.ledger.settings.broker import Settings
+from tests.rigs.cache_invariants import check_cache
 from tests.rigs.offload import HOUR, OffloadRig
 
 NAME = "public/default/persistent/log"
@@ -107,7 +108,7 @@ def test_local_and_offloaded_blocks_do_not_evict_each_other(
     assert (counted.file_misses, counted.page_cache_hits) == (161, 161)
     assert (counted.object_miss_bytes, counted.page_cache_hit_bytes) == (counted.memory_hit_bytes, tail_bytes)
     assert counted.evictions == 0
-    log.reads.cache.check()
+    check_cache(log.reads.cache)
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "slowest-reader"])
@@ -168,7 +169,7 @@ def test_threads_read_every_byte_through_a_cache_that_is_too_small(
     with ThreadPoolExecutor(4) as threads:
         for done in [threads.submit(work, seed) for seed in range(4)]:
             done.result(60)
-    log.reads.cache.check()
+    check_cache(log.reads.cache)
     counted = log.reads.metrics()
     assert (counted.inflight_read_bytes, counted.lingering_bytes) == (0, 0)
     assert counted.size_bytes <= 600

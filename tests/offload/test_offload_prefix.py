@@ -18,7 +18,7 @@ from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
 from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
 from pyspark_ledger.ledger.tiering.offloader import NoOffloader
 from pyspark_ledger.offload.format.object_names import ObjectKey
-from tests.rigs.offload import HOUR, Failing, OffloadRig
+from tests.rigs.offload import HOUR, Failing, OffloadRig, offload_prefix
 
 
 # testNullOffloader
@@ -142,10 +142,10 @@ def test_offload_prefix_raises_the_first_failure_after_trying_all(rig: OffloadRi
     first, second, third, last = rig.ids()
     Failing(rig, first, second)
     with pytest.raises(Unavailable, match=f"ledger {first} "):
-        rig.store.offloads.offload_prefix("log", Position(last, 0))
+        offload_prefix(rig.store.offloads, "log", Position(last, 0))
     assert rig.complete() == [third]
     rig.offloader = rig.copies
-    assert rig.store.offloads.offload_prefix("log", Position(third, 0)) == Position(last, 0)
+    assert offload_prefix(rig.store.offloads, "log", Position(third, 0)) == Position(last, 0)
     assert rig.complete() == [first, second, third]
 
 

@@ -18,6 +18,7 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import HintedRange, HintReads
 from pyspark_ledger.ledger.segment.reader import SegmentBlock, iter_frames
 from pyspark_ledger.ledger.settings.broker import Settings
+from tests.rigs.cache_invariants import check_cache
 from tests.rigs.deadline import wait_until
 from tests.rigs.offload import HOUR, OffloadRig
 
@@ -154,7 +155,7 @@ def test_what_is_ahead_is_bounded_and_goes_on_when_it_is_read(
     assert log.reads.cache.ledger(NAME).counts.ahead_bytes > ahead
     log.read("a", 8, 32)
     assert log.reads.metrics().misses == 32
-    log.reads.cache.check()
+    check_cache(log.reads.cache)
 
 
 def test_what_was_planned_is_forgotten_with_its_reader(make: Callable[..., HintedLog]) -> None:

@@ -33,6 +33,7 @@ from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, 
 from pyspark_ledger.ledger.protocol.reads import BlockPlace, ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
 from pyspark_ledger.ledger.settings.broker import Settings
+from tests.rigs.cache_invariants import check_cache
 from tests.rigs.deadline import wait_until
 from tests.rigs.entry import parsed
 from tests.rigs.offload import HOUR, OffloadRig
@@ -95,7 +96,7 @@ def test_readers_map_what_was_read_once(make: Callable[..., SharedLog]) -> None:
     counted = log.reads.metrics()
     assert (counted.misses, counted.hits, counted.mapped_entries) == (32, 32, 64)
     assert counted.expected_reads == 0
-    log.reads.cache.check()
+    check_cache(log.reads.cache)
 
 
 def test_a_few_blocks_are_answered_at_a_time(make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch) -> None:

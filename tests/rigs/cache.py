@@ -10,8 +10,10 @@ import pyarrow as pa
 from pyspark_ledger.ledger.cache.block import CachedBlock, Held
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy, Remove
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan, Expectation, RangeCache
+from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
+from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache
 from pyspark_ledger.ledger.clock import Clock
+from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.ledger.settings.cache import EvictionSettings
 
 
@@ -75,17 +77,27 @@ def block(first: int, end: int, *, size: int = 10, ledger_id: int = 1, home: Cou
     )
 
 
+def insert(cache: EntryCache, name: str, cached: CachedBlock) -> list[CachedSpan]:
+    """Cache a block as a read of storage does; the spans that are there still."""
+    with cache.still():
+        return cache._put(cache.ledger(name), cached)
+
+
 def put_one(
     cache: RangeCache,
     entry: int,
     size: int,
     now_ms: int,
-    reads: Expectation | None = None,
     *,
+    expected: int = 0,
     accessed: bool = False,
 ) -> CachedSpan:
-    """Cache one entry of `size` bytes and answer its span."""
-    (span,) = cache.put(block(entry, entry + 1, size=size), now_ms, reads)
+    """Cache one entry of `size` bytes, which `expected` readers of its own wait for, and answer its span."""
+    (span,) = cache.put(block(entry, entry + 1, size=size), now_ms)
+    if expected:
+        span.readers = LedgerReaders()
+    for number in range(expected):
+        span.readers.follow(f"reader {number}", EARLIEST, 2**62)
     span.accessed = accessed
     return span
 

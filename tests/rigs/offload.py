@@ -10,12 +10,13 @@ from typing import Any
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
-from pyspark_ledger.ledger.metadata.unwanted_objects import attempts_of
+from pyspark_ledger.ledger.metadata.unwanted_files import attempts_of
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix, OffloadStatus
 from pyspark_ledger.ledger.settings.broker import Settings
+from pyspark_ledger.ledger.store.offload_scheduler import OffloadDesk
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
 from pyspark_ledger.ledger.tiering.offloader import UNTOLD, LocalLedger, Told
@@ -168,3 +169,20 @@ class Failing:
 
     def close(self) -> None:
         pass
+
+
+def offload_prefix(desk: OffloadDesk, name: str, until: Position) -> Position:
+    """Offload all sealed ledgers before a position, now; the beginning of the first that is not offloaded.
+
+    Raises the first failure after all were tried.
+    """
+    desk.offload(OffloadPrefix(name, until))
+    run = desk._runs[desk._ledger(name).name]
+    with desk._arrival:
+        if desk._thread is not None:
+            desk._arrival.wait_for(lambda: not run.active)
+    if desk._thread is None:
+        desk.round()
+    if run.failure is not None:
+        raise run.failure
+    return desk.status(name).first_left

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Dat
 import pyspark_ledger
 import pyspark_ledger.connector
 from pyspark_ledger.connector import spark_errors
-from pyspark_ledger.connector.write.stream_writer import LedgerStreamWriter
+from pyspark_ledger.connector.write.writers import LedgerStreamWriter
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused
 

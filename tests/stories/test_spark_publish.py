@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from pyspark_ledger import publish
 from pyspark_ledger.connector.publish.delta_table import DeltaTable, Raced
-from pyspark_ledger.connector.publish.publisher import PublishedSegment, Publisher, published_up_to
+from pyspark_ledger.connector.publish.publisher import PublishedSegment, Publisher
 from pyspark_ledger.connector.publish.request import Publishing
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
@@ -89,7 +89,6 @@ def test_segments_become_a_table(orders: Published) -> None:
     assert (found.ledgerId, found.entryId, found.batchIndex) == (done[1].segment, 0, 0)
     assert found["__topic"] == "persistent://public/default/orders"
     assert found.same
-    assert published_up_to(orders.spark, orders.target, NAME) == done[-1].segment
     history = orders.table().history()
     assert len(history) == len(done)
     assert orders.publish() == []

@@ -91,7 +91,6 @@ class CachedReads:
             self._blocks.close()
 
     def change(self, settings: Settings) -> None:
-        """Go by other settings from now on."""
         before, self._settings = self._settings, settings
         self._limit_reads()
         if limits_of(before) != limits_of(settings):
@@ -162,7 +161,6 @@ class CachedReads:
         self.hints.begins(reading, blocks)
 
     def hint(self, request: HintReads) -> HintReply:
-        """A driver says what its query reads next."""
         for wanted in request.ranges:
             if self._shared is not None:
                 self._shared.finished(ReaderId(canonical_name(wanted.name), request.reader))
@@ -192,14 +190,12 @@ class CachedReads:
                 readers.commit(reader, position)
 
     def reset(self, ledger: str, reader: str, position: Position) -> None:
-        """A reader begins anew at `position`."""
         if ledger in self._followed:
             self.hints.forget(ReaderId(ledger, reader))
             with self.cache.moving(ledger) as readers:
                 readers.reset(reader, position)
 
     def leave(self, ledger: str, reader: str) -> None:
-        """A reader reads no more."""
         if ledger in self._followed:
             with self.cache.moving(ledger) as readers:
                 readers.leave(reader, self._clock())
@@ -226,7 +222,6 @@ class CachedReads:
             _log.exception("%s: what was appended is not cached, in a way that nobody foresaw", now.name)
 
     def forget(self, ledger_ids: Collection[int]) -> None:
-        """Let go of ledgers whose files were deleted."""
         self.cache.forget(ledger_ids)
 
     def drop(self, name: str) -> None:

@@ -83,7 +83,6 @@ class OffloadedReads:
         return bool(self.unit_bytes) and reading.reader in self._cache.ledger(reading.ledger).readers
 
     def read(self, block: SegmentBlock, home: BlockHome, reading: ReaderId) -> pa.Buffer:
-        """The frames of a block."""
         fetched = self._fetched(block, home, alone=self.is_known(reading))
         parts = self._parts(fetched, block, reading)
         return _joined([fetched.frames(p.first, p.end) if p.held is None else _cut(p) for p in parts])
@@ -147,7 +146,6 @@ class _Fetched:
             return self._home.read_with(lambda: _local(block, first, end), first, end - first, alone=self._alone)
 
     def load(self, first: int, end: int) -> CachedBlock:
-        """The same as a block of the cache."""
         frames, ledger_id = self.frames(first, end), self._block.ledger_id
         shared = self._shared.put(ledger_id, first, frames) if self._shared is not None else None
         home: Home = MemoryHome(frames) if shared is None else shared

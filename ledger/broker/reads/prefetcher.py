@@ -71,7 +71,6 @@ class BrokerPrefetcher:
         self._lock = threading.Lock()
 
     def plan(self, reading: ReaderId, blocks: Sequence[SegmentBlock]) -> None:
-        """Blocks that a reader reads next."""
         with self._lock:
             before = self._taken(reading)
             wanted = dict.fromkeys(blocks)
@@ -101,7 +100,6 @@ class BrokerPrefetcher:
         self._start()
 
     def readings(self) -> list[ReaderId]:
-        """Who has a plan."""
         with self._lock:
             return list(self._plans)
 

@@ -80,7 +80,6 @@ class SharedReads:
                 del self._kept[key]
 
     def expire(self) -> None:
-        """Let go of what was answered long ago."""
         if self._kept:
             self._let_go(self._clock(), None)
 

@@ -44,18 +44,15 @@ class CursorDistancePolicy(EvictionPolicy):
         self._order: OrderedDict[CachedSpan, RangeCache] = OrderedDict()
 
     def admits(self, wanted: WantedRead) -> bool:
-        """When somebody else is going to read it."""
         return expects_others(wanted)
 
     def added(self, span: CachedSpan) -> None:
-        """The youngest."""
         cache = span.cache
         if cache is not None:
             self._order[span] = cache
             self._caches[cache] = self._caches.get(cache, 0) + 1
 
     def removed(self, span: CachedSpan) -> None:
-        """Forget it."""
         cache = self._order.pop(span, None)
         if cache is not None:
             self._caches[cache] -= 1

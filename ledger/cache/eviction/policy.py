@@ -1,4 +1,4 @@
-"""Base of the eviction policies: their interface and limits, the removal queue, and the read count of PIP-430.
+"""Base of the eviction policies: their interface and limits, and the removal queue.
 
 A policy decides which cached spans are evicted. It keeps an order of its own over all spans of the broker. It is called
 for each span that is added, or is read or removed by others. It runs two passes: `expire` evicts by time, `free` frees
@@ -18,13 +18,6 @@ Rules
 - Policies are called under one lock. The owner's lock also allows one pass at a time.
 - A requeued span is looked at again in the same pass. A pass ends when the predicate stops it or nothing is left, so a
   predicate must not requeue the same span for ever.
-
-Rules of `ReadCount`, PIP-430's number of reads that an entry still expects
-- Every release of a copy lowers the count. It may go below 0, when an entry is read more often than was expected.
-- `freeze` is of the proposal's draft. The count of an evicted entry takes no increment, so a caller that wants to add
-  reads puts the entry again.
-- The broker counts otherwise, by which reader has read what (`ledger.cache.expected_reads`). A task that is retried
-  releases a second copy, and its count would evict an entry that a reader waits for.
 """
 
 from __future__ import annotations
@@ -36,41 +29,10 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan, Expectation
+from pyspark_ledger.ledger.cache.range_cache import CachedSpan
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.settings.cache import EvictionSettings
-
-_FROZEN = -(2**30)
-
-
-class ReadCount:
-    """Number of expected reads of one span."""
-
-    __slots__ = ("count",)
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def of(self, _span: CachedSpan) -> int:
-        """The count."""
-        return self.count
-
-    def increment(self, by: int = 1) -> bool:
-        """Expect more reads; return False if the entry was evicted."""
-        if self.count == _FROZEN:
-            return False
-        self.count += by
-        return True
-
-    def mark_read(self) -> None:
-        """A copy was released."""
-        if self.count != _FROZEN:
-            self.count -= 1
-
-    def freeze(self) -> None:
-        """The entry was evicted."""
-        self.count = _FROZEN
 
 
 class Verdict(Enum):
@@ -105,7 +67,6 @@ class RemovalQueue:
         yield from self._queue
 
     def add(self, span: CachedSpan) -> None:
-        """Append a span that was cached just now."""
         self._queue.append(span)
 
     def evict(self, decide: Predicate, now_ms: int, remove: Remove) -> int:
@@ -163,7 +124,6 @@ class CacheLimits:
         return self.size * self.settings.managedLedgerCacheEvictionWatermark / 100
 
     def of_local_files(self) -> CacheLimits:
-        """The same for accounts of local files."""
         return replace(self, size=self.local_file_size)
 
 
@@ -215,9 +175,6 @@ class EvictionPolicy(ABC):
         """The time pass; the bytes that became free."""
         return 0
 
-    def put_again(self, span: CachedSpan, reads: Expectation | None) -> None:  # noqa: B027 — see the class
-        """Handle a second put of a span's entries, with expected reads of its own or those of the ledger's readers."""
-
     def read(self, span: CachedSpan) -> None:  # noqa: B027 — see the class
         """Some of a span was served from the cache."""
 
@@ -236,13 +193,36 @@ class QueuePolicy(EvictionPolicy):
         super().__init__(limits)
         self.queue = RemovalQueue()
 
+    @abstractmethod
+    def verdict(self, span: CachedSpan, now_ms: int) -> Verdict:
+        """Decide about a span that is older than the threshold, or whose room is needed."""
+
+    def admits(self, wanted: WantedRead) -> bool:
+        return expects_others(wanted)
+
     def added(self, span: CachedSpan) -> None:
-        """Append the span to the queue."""
         self.queue.add(span)
+
+    def expire(self, now_ms: int, remove: Remove) -> int:
+        """Oldest first, up to the first span that is young enough."""
+        cutoff = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis
+
+        def decide(span: CachedSpan, _freed: int) -> Verdict:
+            return Verdict.STOP if span.timestamp_ms >= cutoff else self.verdict(span, now_ms)
+
+        return self.queue.evict(decide, now_ms, remove)
+
+    def free(self, size: int, now_ms: int, remove: Remove) -> int:
+        """Oldest first, until enough is free."""
+        require_positive(size)
+
+        def decide(span: CachedSpan, freed: int) -> Verdict:
+            return Verdict.STOP if freed >= size else self.verdict(span, now_ms)
+
+        return self.queue.evict(decide, now_ms, remove)
 
     @property
     def requeues(self) -> int:
-        """The number of times that a span was requeued."""
         return self.queue.requeues
 
 
@@ -252,6 +232,5 @@ def expects_others(wanted: WantedRead) -> bool:
 
 
 def require_positive(size: int) -> None:
-    """Refuse to free nothing."""
     if size <= 0:
         raise Refused(f"{size} bytes cannot be freed", hint="Ask for at least 1")

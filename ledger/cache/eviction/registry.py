@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 from pyspark_ledger.ledger.cache.eviction.cursor_distance import CursorDistancePolicy
 from pyspark_ledger.ledger.cache.eviction.expected_reads import ExpectedReadsPolicy, StashPolicy
-from pyspark_ledger.ledger.cache.eviction.lru import LruPolicy
 from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy
-from pyspark_ledger.ledger.cache.eviction.segmented import SegmentedPolicy
 from pyspark_ledger.ledger.cache.eviction.slowest_reader import SlowestReaderPolicy
+from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy, SegmentedPolicy
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.settings.cache import EvictionSettings
 from pyspark_ledger.ledger.settings.setting import MIB
@@ -26,7 +25,6 @@ POLICIES: dict[str, Callable[[CacheLimits], EvictionPolicy]] = {
 
 
 def limits_of(settings: Settings) -> CacheLimits:
-    """The limits that the settings state."""
     return CacheLimits(
         settings.managedLedgerCacheSizeMB * MIB,
         settings.managedLedgerCacheLocalFilesSizeMB * MIB,
@@ -35,5 +33,4 @@ def limits_of(settings: Settings) -> CacheLimits:
 
 
 def policy_of(settings: Settings) -> Callable[[CacheLimits], EvictionPolicy]:
-    """The policy that the settings name."""
     return POLICIES[settings.cacheEvictionPolicy or DEFAULT_POLICY]

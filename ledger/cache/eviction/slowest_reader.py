@@ -11,7 +11,7 @@ within `managedLedgerMaxBacklogBetweenCursorsForCaching` entries of it.
 
 from __future__ import annotations
 
-from pyspark_ledger.ledger.cache.eviction.policy import QueuePolicy, Remove, Verdict, WantedRead, require_positive
+from pyspark_ledger.ledger.cache.eviction.policy import QueuePolicy, Verdict, WantedRead
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
 from pyspark_ledger.ledger.cache.range_cache import CachedSpan
 from pyspark_ledger.ledger.position import Position
@@ -44,27 +44,6 @@ class SlowestReaderPolicy(QueuePolicy):
         ]
         return min(places, default=None)
 
-    def expire(self, now_ms: int, remove: Remove) -> int:
-        """Oldest first, up to the first that is young enough."""
-        cutoff = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis
-
-        def decide(span: CachedSpan, _freed: int) -> Verdict:
-            return Verdict.STOP if span.timestamp_ms >= cutoff else self._let_go(span)
-
-        return self.queue.evict(decide, now_ms, remove)
-
-    def free(self, size: int, now_ms: int, remove: Remove) -> int:
-        """Oldest first, until enough is free."""
-        require_positive(size)
-
-        def decide(span: CachedSpan, freed: int) -> Verdict:
-            return Verdict.STOP if freed >= size else self._let_go(span)
-
-        return self.queue.evict(decide, now_ms, remove)
-
-    def _let_go(self, span: CachedSpan) -> Verdict:
-        return (
-            Verdict.REQUEUE
-            if self.settings.managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed and span.accessed
-            else Verdict.REMOVE
-        )
+    def verdict(self, span: CachedSpan, _now_ms: int) -> Verdict:
+        extends = self.settings.managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed
+        return Verdict.REQUEUE if extends and span.accessed else Verdict.REMOVE

@@ -311,7 +311,6 @@ class AvroCodec:
             raise Refused(f"{where} is no Avro schema: {json_fault(wrong)}") from wrong
 
     def decode(self, payloads: pa.Array) -> Values:
-        """The values of payloads (binary, without nulls)."""
         return decode_halving(payloads.to_pylist(), self._decode, self.type)
 
     def _decode(self, payloads: Sequence[bytes]) -> pa.Array:

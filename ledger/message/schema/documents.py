@@ -48,7 +48,6 @@ class TopicSchemas(msgspec.Struct, frozen=True):
 
     @property
     def newest(self) -> int:
-        """The version that rows are read as."""
         return max(self.versions)
 
     def to_json(self) -> str:
@@ -89,7 +88,6 @@ def parse_schemas(text: str | bytes, where: str) -> TopicSchemas:
 
 
 def parse_schema(document: object, where: str) -> PayloadSchema:
-    """One schema without its version."""
     return _document(document, 0, where)[1]
 
 

@@ -45,7 +45,6 @@ class JsonCodec:
         self._rare: Any = _Types(where, enum=_Symbol).of(reader.schema, "") | None
 
     def decode(self, payloads: pa.Array) -> Values:
-        """The values of payloads (binary, without nulls)."""
         return decode_halving(payloads.to_pylist(), self._decode, self.type)
 
     def _decode(self, payloads: Sequence[bytes]) -> pa.Array:

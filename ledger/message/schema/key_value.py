@@ -31,7 +31,6 @@ def is_separated(schema: PayloadSchema, where: str) -> bool:
 
 
 def both_sides(schema: PayloadSchema, where: str) -> tuple[PayloadSchema, PayloadSchema]:
-    """The schemas of keys and of values."""
     try:
         given = msgspec.json.decode(schema.data or "{}")
     except JSON_FAULTS as wrong:

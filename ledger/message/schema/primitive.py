@@ -97,7 +97,6 @@ class PrimitiveCodec:
         self.type: pa.DataType = self._layout.type if self._layout else known[name]
 
     def decode(self, payloads: pa.Array) -> Values:
-        """The values of payloads (binary, without nulls)."""
         if self._layout is not None:
             return self._fixed(payloads, self._layout)
         return _texts(payloads) if self._name == "STRING" else Values(payloads)

@@ -101,7 +101,6 @@ def _add(pool: Any, files: list[Any]) -> None:
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Whether a field is a map."""
     kind = field.message_type
     return kind is not None and kind.GetOptions().map_entry
 
@@ -113,7 +112,6 @@ def map_sides(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]
 
 
 def is_repeated(field: FieldDescriptor) -> bool:
-    """Whether a field holds many values."""
     said: bool | None = getattr(field, "is_repeated", None)
     if said is not None:
         return said
@@ -143,7 +141,6 @@ def message_type(message: Descriptor, where: str, path: str = "", inside: tuple[
 
 
 def field_type(field: FieldDescriptor, where: str, path: str, inside: tuple[str, ...]) -> pa.DataType:
-    """The Arrow type of a field."""
     if is_map(field):
         key, value = map_sides(field)
         return pa.map_(single_type(key, where, path, inside), single_type(value, where, path, inside))
@@ -173,7 +170,6 @@ class ProtobufCodec:
         self.type = whole if self._columns is None else pa.struct([whole.field(name) for name in self._columns])
 
     def decode(self, payloads: pa.Array) -> Values:
-        """The values of payloads (binary, without nulls)."""
         return decode_halving(payloads.to_pylist(), self._decode, self.type)
 
     def _decode(self, payloads: Sequence[bytes]) -> pa.Array:
@@ -232,7 +228,6 @@ def _maps(values: list[Any], field: FieldDescriptor, wanted: pa.DataType) -> pa.
 
 
 def _flat(values: Iterable[Any], field: FieldDescriptor, wanted: pa.DataType) -> pa.Array:
-    """Single values as a column."""
     if field.message_type is not None:
         return _column(list(values), field.message_type, wanted)
     if field.enum_type is not None:

@@ -12,8 +12,13 @@ import pytest
 from pyspark_ledger import DefaultSource
 from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.connector.session.certificates import ThrowawayTls
-from pyspark_ledger.connector.session.cluster import Served, _free_port, _start, warn_of_short_life
-from pyspark_ledger.connector.session.disk_life import dies_with_its_machine
+from pyspark_ledger.connector.session.cluster import (
+    Served,
+    _free_port,
+    _start,
+    dies_with_its_machine,
+    warn_of_short_life,
+)
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import LedgerError, Refused

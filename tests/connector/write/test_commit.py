@@ -11,11 +11,10 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from pyspark_ledger.connector.options.options import read_options
-from pyspark_ledger.connector.write import repeated_batch
-from pyspark_ledger.connector.write.batch_writer import LedgerBatchWriter
+from pyspark_ledger.connector.write import commit
 from pyspark_ledger.connector.write.commit import PartMessage, abort_parts, commit_parts, run_of, stage_rows
-from pyspark_ledger.connector.write.stream_writer import LedgerStreamWriter
 from pyspark_ledger.connector.write.target import SinkTarget, prepare_target
+from pyspark_ledger.connector.write.writers import LedgerBatchWriter, LedgerStreamWriter
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import LedgerError, Refused
@@ -173,7 +172,7 @@ def test_tasks_of_a_batch_that_is_there_pull_nothing(store: Path, monkeypatch: p
     writer = LedgerStreamWriter(sink, "1")
 
     def task(batch: int, rows: Iterator[pa.RecordBatch]) -> PartMessage:
-        monkeypatch.setattr("pyspark_ledger.connector.write.stream_writer.running_batch", lambda: (QUERY, batch))
+        monkeypatch.setattr("pyspark_ledger.connector.write.writers.running_batch", lambda: (QUERY, batch))
         return writer.write(rows)  # type: ignore[return-value]
 
     call = Client.call
@@ -182,14 +181,14 @@ def test_tasks_of_a_batch_that_is_there_pull_nothing(store: Path, monkeypatch: p
         asked.append(action)
         return call(self, action, *given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(repeated_batch, "_staged", {})
+    monkeypatch.setattr(commit, "_staged", {})
     monkeypatch.setattr(Client, "call", counting)
     commit_parts(sink, "1", [task(0, iter(batches(0, 4)))], 0)
     commit_parts(sink, "1", [task(1, iter(batches(4, 6)))], 1)
     assert asked.count("run.newest") == 1, "who goes on asks no more"
     # The batch again: in a process that staged it, and in one that staged nothing.
-    for known in ({}, dict(repeated_batch._staged)):
-        monkeypatch.setattr(repeated_batch, "_staged", known)
+    for known in ({}, dict(commit._staged)):
+        monkeypatch.setattr(commit, "_staged", known)
         messages = [task(1, unread()), task(1, unread()), stage(sink, 1, 4, 6)]
         assert commit_parts(sink, "1", messages, 1) is None
     assert held(store) == list(range(6))

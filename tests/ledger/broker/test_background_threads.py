@@ -32,7 +32,7 @@ from tests.rigs.cursors import CursorRig
 from tests.rigs.deadline import wait_until
 from tests.rigs.entry import entry
 from tests.rigs.log import NOW, contents
-from tests.rigs.offload import OffloadRig
+from tests.rigs.offload import OffloadRig, offload_prefix
 from tests.rigs.store import create, open_store
 
 SECONDS = 60
@@ -190,11 +190,11 @@ def test_who_waits_for_an_offload_is_told_and_the_next_one_is_made(
     if step == "_still_there":
         monkeypatch.setattr(desk, "_offloaded", Once(desk._offloaded, NotFound("gone")))
     desk.start()
-    told = in_time(lambda: desk.offload_prefix("log", Position(9, 0)))
+    told = in_time(lambda: offload_prefix(desk, "log", Position(9, 0)))
     assert isinstance(told, LedgerError)
     assert "bit flip" in told.message
     assert desk.status("log").state == "failed"
-    assert not isinstance(in_time(lambda: desk.offload_prefix("log", Position(9, 0))), LedgerError)
+    assert not isinstance(in_time(lambda: offload_prefix(desk, "log", Position(9, 0))), LedgerError)
     assert desk.status("log").left == []
 
 
@@ -216,7 +216,7 @@ def test_who_waits_for_an_offload_is_told_that_the_broker_leaves(
     desk.start()
     desk.offload(OffloadPrefix("log", None))
     assert inside.wait(SECONDS)
-    waiting = threading.Thread(target=lambda: desk.offload_prefix("other", Position(9, 0)), daemon=True)
+    waiting = threading.Thread(target=lambda: offload_prefix(desk, "other", Position(9, 0)), daemon=True)
     waiting.start()
     wait_until(lambda: desk._waiting)
     stopping = threading.Thread(target=desk.stop, daemon=True)

@@ -1,22 +1,20 @@
-"""Goal: both containers count cursors alike. Method: the cases of Pulsar's ActiveManagedCursorContainer by name, over
-both, and random moves beside a dictionary. What Java retains of removed nodes, here is a note of the move, bounded.
+"""Goal: cursors are counted where they stand. Method: the cases of Pulsar's ActiveManagedCursorContainer by name, and
+random moves beside a dictionary. What Java retains of removed nodes, here is a note of the move, bounded.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
-from pyspark_ledger.ledger.cache.active_cursors import ActiveCursors, LazyCursors, SortedCursors
+from pyspark_ledger.ledger.cache.expected_reads import ActiveCursors
 from pyspark_ledger.ledger.position import Position
 
 
-@pytest.fixture(params=[SortedCursors, LazyCursors])
-def cursors(request: pytest.FixtureRequest) -> ActiveCursors:
-    made: Callable[[], ActiveCursors] = request.param
-    return made()
+@pytest.fixture
+def cursors() -> ActiveCursors:
+    return ActiveCursors()
 
 
 def at(entry: int) -> Position:
@@ -28,14 +26,13 @@ def test_adding_in_reverse_order(cursors: ActiveCursors) -> None:
         cursors.place(f"c{entry}", at(entry))
     assert cursors.slowest() == at(100)
     assert cursors.places() == [at(100), at(200), at(300)]
-    assert [cursors.at_or_before_cursor(f"c{entry}") for entry in (100, 200, 300)] == [1, 2, 3]
+    assert [cursors.at_or_before(at(entry)) for entry in (100, 200, 300)] == [1, 2, 3]
 
 
 def test_adding_multiple_with_same_position(cursors: ActiveCursors) -> None:
     for name in "abc":
         cursors.place(name, at(5))
     assert cursors.places() == [at(5)]
-    assert [cursors.at_or_before_cursor(name) for name in "abc"] == [3, 3, 3]
     assert (cursors.at_or_before(at(4)), cursors.at_or_before(at(5))) == (0, 3)
 
 
@@ -44,19 +41,19 @@ def test_count_number_of_cursors_at_same_position_or_before(cursors: ActiveCurso
     random.Random(7).shuffle(order)
     for rank in order:
         cursors.place(f"c{rank}", at(rank))
-    assert [cursors.at_or_before_cursor(f"c{rank}") for rank in range(1000)] == list(range(1, 1001))
+    assert [cursors.at_or_before(at(rank)) for rank in range(1000)] == list(range(1, 1001))
     cursors.place("c500", at(5000))
-    assert [cursors.at_or_before_cursor(f"c{rank}") for rank in (499, 501, 999, 500)] == [500, 501, 999, 1000]
+    assert [cursors.at_or_before(at(rank)) for rank in (499, 501, 999, 5000)] == [500, 501, 999, 1000]
 
 
 def test_unknown_and_removed_cursors_count_nowhere(cursors: ActiveCursors) -> None:
-    assert (cursors.slowest(), cursors.nearest_behind(at(9)), len(cursors)) == (None, None, 0)
+    assert (cursors.slowest(), len(cursors)) == (None, 0)
     cursors.remove("a")
     cursors.place("a", at(1))
     cursors.remove("a")
     cursors.place("a", at(3))
     cursors.remove("a")
-    assert (cursors.at_or_before_cursor("a"), cursors.at_or_before(at(9)), cursors.places()) == (0, 0, [])
+    assert (cursors.at_or_before(at(9)), cursors.places()) == (0, [])
 
 
 @pytest.mark.parametrize("forward", [True, False])
@@ -76,15 +73,12 @@ def test_random_seeking(cursors: ActiveCursors, forward: bool) -> None:
         asked = dice.randrange(600)
         before = [place for place in model.values() if place <= asked]
         assert cursors.at_or_before(at(asked)) == len(before)
-        assert cursors.nearest_behind(at(asked)) == (at(max(before)) if before else None)
         assert cursors.slowest() == (at(min(model.values())) if model else None)
         assert cursors.places() == [at(place) for place in sorted(set(model.values()))]
-        own = model.get(name)
-        assert cursors.at_or_before_cursor(name) == (0 if own is None else sum(p <= own for p in model.values()))
 
 
 def test_pending_moves_are_bounded_without_questions() -> None:
-    cursors = LazyCursors()
+    cursors = ActiveCursors()
     for number in range(10_000):
         cursors.place(f"c{number}", at(number))
         cursors.remove(f"c{number}")
@@ -98,9 +92,9 @@ def test_flushed_untracking_remains_untracked_and_retracking_counts_again(cursor
     cursors.remove("c4")
     assert cursors.at_or_before(at(9)) == 9
     cursors.place("c5", at(7))
-    assert (cursors.at_or_before(at(9)), cursors.at_or_before_cursor("c4")) == (9, 0)
+    assert cursors.at_or_before(at(9)) == 9
     cursors.place("c4", at(1))
-    assert (cursors.at_or_before(at(1)), cursors.at_or_before_cursor("c4")) == (3, 3)
+    assert cursors.at_or_before(at(1)) == 3
 
 
 def test_the_last_removal_leaves_nothing(cursors: ActiveCursors) -> None:
@@ -110,4 +104,4 @@ def test_the_last_removal_leaves_nothing(cursors: ActiveCursors) -> None:
     for number in range(100):
         cursors.remove(f"c{number}")
     assert (len(cursors), cursors.places(), cursors.slowest()) == (0, [], None)
-    assert not getattr(cursors, "_moved", {})
+    assert not cursors._moved

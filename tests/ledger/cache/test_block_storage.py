@@ -19,11 +19,12 @@ from pyspark_ledger.ledger.cache.block import CachedBlock
 from pyspark_ledger.ledger.cache.block_storage import MemoryHome
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.expected_reads import StashPolicy
-from pyspark_ledger.ledger.cache.eviction.lru import LruPolicy
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
+from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy
 from pyspark_ledger.ledger.cache.ledger_cache import BlockPart
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from tests.rigs.cache import HandClock, cache_limits
+from tests.rigs.cache_invariants import check_cache
 
 LATER = 10_000_000
 SIZE = 10
@@ -86,7 +87,7 @@ class Rig:
     def check(self) -> None:
         self.cache.memory.lingering.look()
         assert self.cache.size == self.memory.taken
-        self.cache.check()
+        check_cache(self.cache)
 
 
 def _bytes(part: BlockPart) -> pa.Buffer:

@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from pyspark_ledger.ledger.cache.block import CachedBlock
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.expected_reads import ExpectedReadsPolicy, StashPolicy
-from pyspark_ledger.ledger.cache.eviction.lru import LruPolicy
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
+from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy
 from pyspark_ledger.ledger.cache.ledger_cache import BlockPart
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.position import Position, PositionRange
-from tests.rigs.cache import HandClock, block, cache_limits, cache_of
+from tests.rigs.cache import HandClock, block, cache_limits, cache_of, insert
+from tests.rigs.cache_invariants import check_cache
 
 LATER = 10_000_000
 
@@ -69,7 +70,7 @@ def ranges(parts: list[BlockPart]) -> list[tuple[int, int]]:
 def test_partial_caching(held: list[tuple[int, int]], missing: list[tuple[int, int]]) -> None:
     cache, storage = cached(), Storage()
     for first, end in held:
-        cache.insert("orders", block(max(first, 0), end))
+        insert(cache, "orders", block(max(first, 0), end))
     parts = cache.fetch("orders", "a", 1, 0, 100, storage)
     assert storage.reads == missing
     assert [entry for part in parts for entry in range(part.first, part.end)] == list(range(100))
@@ -77,19 +78,19 @@ def test_partial_caching(held: list[tuple[int, int]], missing: list[tuple[int, i
     assert counts.hits + counts.misses == 100
     assert counts.misses == sum(end - first for first, end in missing)
     assert (counts.hit_bytes + counts.miss_bytes) == 1000
-    cache.check()
+    check_cache(cache)
 
 
 @pytest.mark.parametrize("failing", [(0, 25), (75, 100)])
 def test_partial_read_fails_falls_back_to_one_full_read(failing: tuple[int, int]) -> None:
     cache, storage = cached(), Storage()
-    cache.insert("orders", block(25, 75))
+    insert(cache, "orders", block(25, 75))
     storage.failing = {failing}
     assert ranges(cache.fetch("orders", "a", 1, 0, 100, storage)) == [(0, 100)]
     assert storage.reads[-1] == (0, 100)
     assert storage.reads.count((0, 100)) == 1
     assert len(cache.ledger("orders").pending) == 0
-    cache.check()
+    check_cache(cache)
 
 
 def test_a_full_read_that_fails_fails() -> None:
@@ -106,25 +107,25 @@ def test_simple() -> None:
     cache = cache_of(LruPolicy, cache_limits(10, managedLedgerCacheEvictionWatermark=80), HandClock())
     first, second = cache.ledger("first"), cache.ledger("second")
     for entry in range(4):
-        cache.insert("first", block(entry, entry + 1, size=1))
+        insert(cache, "first", block(entry, entry + 1, size=1))
     for entry in range(3):
-        cache.insert("second", block(entry, entry + 1, size=1))
+        insert(cache, "second", block(entry, entry + 1, size=1))
     assert (cache.files.held, first.cache.size, second.cache.size) == (7, 4, 3)
     cache.drop("second")
     assert cache.files.held == 4
     cache.invalidate("first", PositionRange(Position(1, 0), Position(1, 2)))
     assert cache.files.held == 2
     for entry in range(10, 18):
-        cache.insert("first", block(entry, entry + 1, size=1))
+        insert(cache, "first", block(entry, entry + 1, size=1))
     assert cache.files.held == 8
     assert cache.evictions.passes == 1
-    cache.check()
+    check_cache(cache)
 
 
 def test_double_insert() -> None:
     cache = cached()
-    assert len(cache.insert("orders", block(0, 1))) == 1
-    assert cache.insert("orders", block(0, 1, size=99)) == []
+    assert len(insert(cache, "orders", block(0, 1))) == 1
+    assert insert(cache, "orders", block(0, 1, size=99)) == []
     assert (cache.files.held, cache.ledger("orders").counts.inserted) == (10, 1)
 
 
@@ -155,9 +156,9 @@ def test_verify_no_cache_if_no_consumer(name: str) -> None:
 def test_verify_time_based_eviction() -> None:
     clock = HandClock()
     cache = cache_of(ExpectedReadsPolicy, cache_limits(1000, managedLedgerCacheEvictionTimeThresholdMillis=100), clock)
-    cache.insert("orders", block(0, 5))
+    insert(cache, "orders", block(0, 5))
     clock.pass_ms(50)
-    cache.insert("orders", block(5, 9))
+    insert(cache, "orders", block(5, 9))
     clock.pass_ms(60)
     cache.expire()
     assert cache.ledger("orders").cache.entries == 4
@@ -173,7 +174,7 @@ def test_readers_that_are_gone_are_expected_no_more_when_time_passes() -> None:
     )
     with cache.moving("orders") as readers:
         readers.follow("a", Position(1, 0), clock() + 1000)
-    cache.insert("orders", block(0, 5))
+    insert(cache, "orders", block(0, 5))
     clock.pass_ms(999)
     cache.expire()
     assert cache.files.held == 50
@@ -185,9 +186,9 @@ def test_readers_that_are_gone_are_expected_no_more_when_time_passes() -> None:
 def test_eviction_begins_above_its_trigger_only() -> None:
     cache = cached(1000, managedLedgerCacheEvictionWatermark=50, managedLedgerCacheEvictionTriggerThresholdPercent=80)  # type: ignore[arg-type]
     for entry in range(80):
-        cache.insert("orders", block(entry, entry + 1))
+        insert(cache, "orders", block(entry, entry + 1))
     assert (cache.files.held, cache.evictions.passes) == (800, 0)
-    cache.insert("orders", block(80, 81))
+    insert(cache, "orders", block(80, 81))
     assert (cache.files.held, cache.evictions.passes) == (500, 1)
 
 
@@ -202,7 +203,7 @@ def test_what_nothing_makes_room_for_is_handed_out_and_not_kept() -> None:
     assert (cache.files.held, cache.evictions.not_kept) == (90, 1)
     assert ranges(cache.fetch("orders", "a", 1, 15, 40, storage)) == [(15, 40)]  # larger than all of it
     assert (cache.files.held, cache.evictions.not_kept) == (90, 2)
-    cache.check()
+    check_cache(cache)
 
 
 def test_what_is_appended_in_small_groups_is_one_span() -> None:
@@ -214,43 +215,34 @@ def test_what_is_appended_in_small_groups_is_one_span() -> None:
     assert [(span.first, span.end) for span in cache.ledger("orders").cache] == [(0, 9), (9, 12)]
     cache.append("orders", block(0, 2, ledger_id=2))
     assert len(cache.ledger("orders").cache) == 3
-    cache.check()
+    check_cache(cache)
 
 
 def test_range_read_before_its_append_is_reported_is_cached_once() -> None:
     cache = cached(16 * 100)
     cache.append("orders", block(0, 4))
-    cache.insert("orders", block(5, 7))
+    insert(cache, "orders", block(5, 7))
     cache.append("orders", block(4, 8))
     assert [(span.first, span.end) for span in cache.ledger("orders").cache] == [(0, 4), (4, 5), (5, 7), (7, 8)]
-    cache.check()
+    check_cache(cache)
 
 
 def test_a_deleted_ledger_is_forgotten() -> None:
     cache = cached()
-    cache.insert("orders", block(0, 5, ledger_id=1))
-    cache.insert("orders", block(0, 5, ledger_id=2))
+    insert(cache, "orders", block(0, 5, ledger_id=1))
+    insert(cache, "orders", block(0, 5, ledger_id=2))
     cache.forget({2, 9})
     assert [span.ledger_id for span in cache.ledger("orders").cache] == [1]
-    cache.check()
+    check_cache(cache)
 
 
 def test_another_policy_takes_over_what_is_cached() -> None:
     cache = cached(1000)
     for entry in range(50):
-        cache.insert("orders", block(entry, entry + 1))
+        insert(cache, "orders", block(entry, entry + 1))
     cache.change(ExpectedReadsPolicy, cache_limits(300, local_file_size=300))
     assert cache.files.held == 270
-    cache.check()
-
-
-def test_a_duplicate_insert_under_the_draft_merges_counts() -> None:
-    from pyspark_ledger.ledger.cache.eviction.policy import ReadCount
-
-    cache = cache_of(StashPolicy, cache_limits(1000), HandClock())
-    (span,) = cache.insert("orders", block(0, 5), ReadCount(2))
-    assert cache.insert("orders", block(0, 5), ReadCount(3)) == []
-    assert span.expected_reads() == 5
+    check_cache(cache)
 
 
 def test_concurrent_readers_of_overlapping_ranges_share_one_read() -> None:
@@ -326,7 +318,7 @@ def test_threads_hammering_a_small_cache_get_what_they_asked_for() -> None:
         with ThreadPoolExecutor(6) as threads:
             for done in [threads.submit(work, f"r{i}", i) for i in range(6)]:
                 done.result(60)
-        cache.check()
+        check_cache(cache)
         assert len(cache.ledger("orders").pending) == 0
 
 
@@ -381,7 +373,7 @@ def test_random_traffic_beside_a_model(name: str, steps: list[tuple[str, str, in
                         readers.leave(reader, clock())
                     case _:
                         readers.again(reader, PositionRange(position, Position(1, end)))
-        cache.check()
+        check_cache(cache)
 
 
 @pytest.mark.slow
@@ -414,5 +406,5 @@ def test_long_random_traffic_beside_a_model(name: str) -> None:
         clock.pass_ms(dice.randrange(4))
         if step % 10 == 0:
             cache.expire()
-            cache.check()
+            check_cache(cache)
     assert ledger.counts.evicted > 1000

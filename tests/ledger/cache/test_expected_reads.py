@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
 from pyspark_ledger.ledger.cache.range_cache import RangeCache
-from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
+from pyspark_ledger.ledger.position import Position, PositionRange
 from tests.rigs.cache import block
+from tests.rigs.cache_invariants import check_readers
 
 LATER = 10_000
 
@@ -107,20 +108,14 @@ def test_a_query_that_died_is_expected_no_more() -> None:
     assert (readers.expected(1, 0, 10), len(readers), "a" in readers) == (1, 1, True)
     readers.leave("a", LATER + 1)
     readers.served("a", 1, 0, 10)  # a task that has not heard of it
-    assert (readers.expected(1, 0, 10), readers.left_ms, readers.slowest()) == (0, LATER + 1, None)
-
-
-def test_a_bounded_read_expects_nothing_beyond_its_end() -> None:
-    readers = LedgerReaders()
-    readers.follow("batch", at(0), LATER, end=at(20))
-    assert [readers.expected(1, first, first + 10) for first in (10, 15, 20)] == [1, 1, 0]
+    assert (readers.expected(1, 0, 10), readers.left_ms, readers.names()) == (0, LATER + 1, [])
 
 
 def test_a_reader_that_is_known_is_only_kept_and_committed() -> None:
     readers = following("a")
     readers.served("a", 1, 4, 6)
     readers.follow("a", at(2), LATER + 1)
-    assert readers.position("a") == at(2)
+    assert readers.place("a", acknowledged=True) == at(2)
     assert readers.expected(1, 4, 6) == 0
     assert readers.expire(LATER) == []
 
@@ -168,7 +163,7 @@ class Model:
         self.done: dict[str, tuple[int, int]] = {}
 
     def follow(self, name: str, start: Position, end: Position) -> None:
-        self.readers.follow(name, start, LATER, LATEST)
+        self.readers.follow(name, start, LATER)
         if name not in self.left:
             self._at(name, start)
         else:
@@ -195,7 +190,7 @@ class Model:
         del self.left[name], self.done[name]
 
     def check(self) -> None:
-        self.readers.check()
+        check_readers(self.readers)
         for ledger_id in (1, 2):
             for start, end in ((0, 3), (3, 4), (2, 15)):
                 wanted = {(ledger_id, entry) for entry in range(start, end)}

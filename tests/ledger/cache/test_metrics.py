@@ -9,7 +9,7 @@ from dataclasses import asdict
 import msgspec
 
 from pyspark_ledger.ledger.cache.cache import EntryCache
-from pyspark_ledger.ledger.cache.eviction.lru import LruPolicy
+from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy
 from pyspark_ledger.ledger.cache.ledger_cache import CacheCounts
 from pyspark_ledger.ledger.cache.metrics import CacheSums, cache_report
 from pyspark_ledger.ledger.position import Position

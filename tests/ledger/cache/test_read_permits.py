@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pyspark_ledger.ledger.cache.read_permits import ReadPermits
+from pyspark_ledger.ledger.cache.reads_in_flight import ReadPermits
 from pyspark_ledger.ledger.errors import Unavailable
 from tests.rigs.deadline import wait_until
 

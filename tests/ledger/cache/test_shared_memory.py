@@ -21,7 +21,7 @@ import pytest
 
 from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks, SharedHome
 from pyspark_ledger.ledger.errors import NotFound
-from pyspark_ledger.ledger.transport.shared_block import HEAD_BYTES, SharedPlace, map_shared
+from pyspark_ledger.ledger.transport.mapped_block import HEAD_BYTES, SharedPlace, map_shared
 
 BYTES = os.urandom(100_000)
 
@@ -64,7 +64,7 @@ def holder(place: SharedPlace) -> subprocess.Popen[str]:
     """A process that has mapped a block, and says so."""
     code = (
         "import sys\n"
-        "from pyspark_ledger.ledger.transport.shared_block import SharedPlace, map_shared\n"
+        "from pyspark_ledger.ledger.transport.mapped_block import SharedPlace, map_shared\n"
         "frames = map_shared(SharedPlace(sys.argv[1], sys.argv[2]), 0, int(sys.argv[3]))\n"
         "print(len(frames), flush=True)\n"
         "sys.stdin.read()\n"

@@ -15,8 +15,7 @@ from pyspark_ledger.ledger.client import message_producer
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unavailable
 from pyspark_ledger.ledger.message.batch_decoder import Message, decode_messages
 from pyspark_ledger.ledger.message.entry import parse_entry
-from pyspark_ledger.ledger.message_id import MessageId
-from pyspark_ledger.ledger.position import PositionRange
+from pyspark_ledger.ledger.position import MessageId, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames

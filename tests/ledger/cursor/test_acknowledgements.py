@@ -17,6 +17,7 @@ from pyspark_ledger.ledger.positions.position_info import decode_info
 from pyspark_ledger.ledger.protocol.cursors import AskHoles, CursorProperties, NameCursor, ResetCursor, SkipEntries
 from tests.rigs.cursors import ROWS, CursorRig, given
 from tests.rigs.entry import entry
+from tests.rigs.positions import contains_row
 
 
 def test_a_hole_stays_until_it_is_filled(rig: CursorRig) -> None:
@@ -195,7 +196,7 @@ def test_holes_of_a_range_are_a_position_info(rig: CursorRig) -> None:
     rig.ack((0, 2), (1, 0), (2, 1), (2, 3), (1, 3, 2))
     found = decode_info(rig.store.cursors.holes(asked).info, "it").acknowledged
     assert (found.entry_count(), found.batch_count()) == (2, 1)
-    assert found.contains_row(Position(1, 3), 2)
+    assert contains_row(found, Position(1, 3), 2)
 
 
 def test_mark_delete_and_holes_are_of_one_moment(rig: CursorRig) -> None:

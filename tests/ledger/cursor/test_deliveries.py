@@ -34,6 +34,7 @@ from pyspark_ledger.ledger.protocol.cursors import (
 )
 from tests.rigs.entry import entry
 from tests.rigs.log import LogRig
+from tests.rigs.positions import contains_row
 
 ROWS, ENTRIES, TIMEOUT = 5, 20, 1000
 Row = tuple[int, int, int]
@@ -80,7 +81,7 @@ class DeliveryRig(LogRig):
             for ledger in range(5):
                 for number in range(4):
                     for row in range(ROWS):
-                        if left.contains_row(Position(ledger, number), row):
+                        if contains_row(left, Position(ledger, number), row):
                             found[(ledger, number, row), share.count] += 1
         return found
 
@@ -100,7 +101,7 @@ class DeliveryRig(LogRig):
         cursor, held, _ = self.store.acknowledgements.state(cursor, self.store.ledger("log").snapshot)
         at = cursor.next_position
         return {
-            row for row in all_rows() if Position(*row[:2]) >= at and not held.contains_row(Position(*row[:2]), row[2])
+            row for row in all_rows() if Position(*row[:2]) >= at and not contains_row(held, Position(*row[:2]), row[2])
         }
 
     def backlog(self) -> int:

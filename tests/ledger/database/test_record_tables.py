@@ -137,7 +137,6 @@ def test_a_name_that_is_no_text_any_more_is_damage(path: Path, metadata: Metadat
     "use",
     [
         lambda m: m.cursors.get("log", "a"),
-        lambda m: m.cursors.of("log"),
         lambda m: m.cursors.slowest("log"),
         lambda m: m.cursors.put(CursorRecord("log", "a", Position(0, 9)), 0),
         lambda m: m.cursors.delete("log", "a"),

@@ -237,7 +237,7 @@ def test_chunks_make_a_message_where_the_last_one_stands() -> None:
     assembler = ChunkAssembler()
     single = ParsedEntry(None, metadata(), memoryview(b"single"))
     assert assembled(assembler, a[0], b[0], a[1], single, b[1], a[2]) == [b"single", b"xy", b"123"]
-    assert assembler.pending == 0
+    assert not assembler._parts
     whole = [assembler.add(entry, WHERE) for entry in a][-1]
     assert whole is not None
     assert whole.stamp == a[2].stamp
@@ -270,7 +270,7 @@ def test_chunks_that_wait_are_bounded_and_refused_without_a_change() -> None:
     assert assembled(assembler, a[0]) == []
     with pytest.raises(Unsupported, match=r"of 2 unfinished messages to 5 bytes, at most 4 are held"):
         assembler.add(chunks("b", b"xyz", b"")[0], WHERE)
-    assert assembler.pending == 1
+    assert len(assembler._parts) == 1
     assert assembled(assembler, a[1]) == [b"1234"]
 
 

@@ -20,9 +20,10 @@ from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.message.batch_decoder import Message, decode_messages
 from pyspark_ledger.ledger.message.compression import NAMES, NONE
 from pyspark_ledger.ledger.message.entry import ParsedEntry, entry_rows, is_marker, parse_entry
-from pyspark_ledger.ledger.metadata.pulsar_value import compression_of, parse_ledger_info, serialise_info
+from pyspark_ledger.ledger.metadata.pulsar_value import compression_of, parse_ledger_info
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.segment.reader import walk_segment
+from tests.rigs.pulsar_value import serialise_info
 
 ROOT = Path(__file__).resolve().parents[2] / "fixtures" / "pulsar"
 READ_ALIKE = (

@@ -15,12 +15,12 @@ from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.position_chunks import (
     DELTA_FIRST,
     ENTRY_BYTES_LEAST,
+    PLAIN_FIRST,
     STATE_BYTES_MAX,
     compression_number,
     decode_state,
     encode_delta,
     encode_state,
-    newest_state,
     parse_delta,
     parse_footer,
     state_ending_at,
@@ -41,13 +41,27 @@ def reader(entries: list[bytes]) -> Callable[[int], memoryview]:
     return lambda number: memoryview(entries[number])
 
 
+def newest_state(
+    entries: int, read: Callable[[int], memoryview], parse: Callable[[memoryview], bytes]
+) -> tuple[int, bytes] | None:
+    """The newest whole state among so many entries: its last entry, and what `parse` makes of it."""
+    for last in range(entries - 1, -1, -1):
+        try:
+            state = state_ending_at(last, read, "the test")
+            if len(state) and state[0] <= PLAIN_FIRST:
+                return last, parse(state)
+        except LedgerError:
+            continue
+    return None
+
+
 def newest(entries: list[bytes], compression: int = NONE) -> tuple[int, bytes] | None:
     def parse(state: memoryview) -> bytes:
         found = decode_state(state, compression, "a state")
         decode_info(found, "a state")
         return bytes(found)
 
-    return newest_state(len(entries), reader(entries), parse, "the test")
+    return newest_state(len(entries), reader(entries), parse)
 
 
 @pytest.mark.parametrize("compression", range(len(NAMES)))
@@ -102,7 +116,7 @@ def test_a_missing_part_or_one_that_does_not_hold_fails_the_group() -> None:
                 raise Corrupt("it does not hold")
             return memoryview(entries[number])
 
-        found = newest_state(len(entries), read, bytes, "the test")
+        found = newest_state(len(entries), read, bytes)
         assert found is not None
         assert found[0] < len(old) + len(new) - 1
 

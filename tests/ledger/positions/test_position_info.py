@@ -17,10 +17,10 @@ from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Unsupported
 from pyspark_ledger.ledger.metadata.pulsar_value import parse_cursor_info
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.bitset import flags
-from pyspark_ledger.ledger.positions.partial_entries import BatchRows
 from pyspark_ledger.ledger.positions.position_info import DecodedInfo, decode_cursor_info, decode_info, encode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import MessageRange, NestedPositionInfo, PositionInfo
+from tests.rigs.positions import contains_row, left_after
 
 ROOT = Path(__file__).resolve().parents[2] / "fixtures" / "pulsar"
 HOLES = ("cur-holes-none", "cur-holes-lz4", "cur-holes-messageranges")
@@ -99,7 +99,7 @@ def test_rows_of_batches_are_what_was_acknowledged(folder: str, subscription: st
             continue
         # The last batch is shorter than the others.
         size = 48 if entry == 468 else 64
-        found = {row for row in range(size) if said.acknowledged.contains_row(at, row)}
+        found = {row for row in range(size) if contains_row(said.acknowledged, at, row)}
         assert found == rows
 
 
@@ -119,7 +119,7 @@ def random_set(seed: int) -> PositionSet:
         sizes = dice.integers(1, 400, len(entries))
         owner = np.repeat(np.arange(len(entries)), 3)
         rows = dice.integers(0, sizes[owner])
-        made.add_rows(ledger_id, BatchRows.left_after(entries, sizes, owner, rows))
+        made.add_rows(ledger_id, left_after(entries, sizes, owner, rows))
     return made
 
 
@@ -217,7 +217,7 @@ def test_a_range_that_asks_for_all_memory_is_refused() -> None:
 def test_every_truncation_is_a_shorter_state_or_a_clear_error(as_words: bool) -> None:
     made = PositionSet()
     made.add_entries(7, np.array([1, 5, 70, 700]))
-    made.add_rows(7, BatchRows.left_after(np.array([9]), np.array([70]), np.array([0]), np.array([3])))
+    made.add_rows(7, left_after(np.array([9]), np.array([70]), np.array([0]), np.array([3])))
     data = encode_info(Position(7, 0), made, {"p": 1}, as_words=as_words)
     for end in range(len(data)):
         try:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.position import Position, PositionRange
+from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions import bitset
 from pyspark_ledger.ledger.positions.partial_entries import NO_ROWS, BatchRows
 from pyspark_ledger.ledger.positions.position_set import ENTRY_ID_MAX, PositionSet, split_range
+from tests.rigs.positions import check_positions, contains_row, left_after
 
 LEDGERS, ENTRIES, ROWS = 4, 150, 70
 
@@ -82,7 +83,7 @@ class Model:
         sizes = self.sizes(entries)
         pairs = [(at, row) for at, size in enumerate(sizes) for row in range(size) if dice.random() < 0.7]
         owner, rows = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        ours.add_rows(ledger_id, BatchRows.left_after(entries, sizes, owner, rows))
+        ours.add_rows(ledger_id, left_after(entries, sizes, owner, rows))
         self.rows |= {(ledger_id, int(entries[at]), row) for at, row in pairs}
 
 
@@ -91,7 +92,7 @@ def test_random_steps_beside_a_plain_set(seed: int) -> None:
     dice, model, ours = random.Random(seed), Model(), PositionSet()
     for _ in range(120):
         model.take_step(dice, ours)
-        ours.check()
+        check_positions(ours)
     for ledger_id in range(LEDGERS):
         whole = [model.whole(ledger_id, entry) for entry in range(ENTRIES)]
         found = ours.contains_entries(ledger_id, np.arange(-3, ENTRIES + 3))
@@ -99,7 +100,7 @@ def test_random_steps_beside_a_plain_set(seed: int) -> None:
         for entry in range(ENTRIES):
             assert ours.contains(Position(ledger_id, entry)) == whole[entry]
             for row in range(int(model.sizes(array(entry))[0])):
-                assert ours.contains_row(Position(ledger_id, entry), row) == ((ledger_id, entry, row) in model.rows)
+                assert contains_row(ours, Position(ledger_id, entry), row) == ((ledger_id, entry, row) in model.rows)
             wanted = next(e for e in range(entry, ENTRIES + 1) if e == ENTRIES or not whole[e])
             assert ours.next_missing(Position(ledger_id, entry)).entry_id == wanted
     assert ours.entry_count() == sum(model.whole(a, b) for a in range(LEDGERS) for b in range(ENTRIES))
@@ -122,14 +123,6 @@ def test_add_for_same_key() -> None:
 def test_add_for_different_key() -> None:
     made = of_ranges((0, 97, 98), (0, 99, 105), (1, 4, 5), (2, -1, 0))
     assert shown(made) == [(0, 97, 98), (0, 99, 105), (1, 4, 5), (2, -1, 0)]
-    assert made.first_range() == PositionRange(Position(0, 98), Position(0, 99))
-    assert made.last_range() == PositionRange(Position(2, 0), Position(2, 1))
-
-
-def test_first_and_last_range_of_nothing() -> None:
-    assert PositionSet().first_range() is None
-    assert PositionSet().last_range() is None
-    assert not PositionSet()
 
 
 def test_delete_with_at_most() -> None:
@@ -175,11 +168,11 @@ def test_an_id_that_is_none_is_refused_and_changes_nothing() -> None:
 
 def test_what_is_left_of_an_entry_meets() -> None:
     entries = array(4, 9)
-    first = BatchRows.left_after(entries, array(3, 130), array(0, 1, 1), array(1, 0, 129))
-    second = BatchRows.left_after(array(9), array(130), array(0), array(64))
+    first = left_after(entries, array(3, 130), array(0, 1, 1), array(1, 0, 129))
+    second = left_after(array(9), array(130), array(0), array(64))
     met = first.meet(second)
     assert met.left_counts().tolist() == [2, 127]
-    done, left = met.meet(BatchRows.left_after(array(4), array(3), array(0, 0), array(0, 2))).divided()
+    done, left = met.meet(left_after(array(4), array(3), array(0, 0), array(0, 2))).divided()
     assert done.tolist() == [4]
     assert left.entries.tolist() == [9]
     assert len(NO_ROWS.meet(first)) == len(first.meet(NO_ROWS)) == 2

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_ledger.ledger.errors import Corrupt, Refused, Unsupported
 from pyspark_ledger.ledger.segment.format import FRAME, BlockHeader, pack_header, padding
-from pyspark_ledger.ledger.segment.reader import blocks, frame_table, frame_table_of, iter_frames, walk_segment
+from pyspark_ledger.ledger.segment.reader import FRAME_BYTES, blocks, frame_table, iter_frames, walk_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,7 +119,8 @@ def test_blocks_are_runs_of_whole_frames(rig: SegmentRig, max_bytes: int) -> Non
             offsets, lengths = frame_table(buffer, 7, one.first_entry, one.entries)
             sliced = [buffer[at:][:size] for at, size in zip(offsets, lengths, strict=True)]
             assert sliced == [bytes(data) for _, data in entries]
-            indexed = frame_table_of(index, one)
+            part = slice(one.first_entry, one.first_entry + one.entries)
+            indexed = index.offsets[part] + (FRAME_BYTES - one.offset), index.lengths[part]
             assert [column.tolist() for column in indexed] == [offsets.tolist(), lengths.tolist()]
     if max_bytes == 10**9:
         assert len(found) == len({int(at) // 256 for at in index.offsets[1:19]})

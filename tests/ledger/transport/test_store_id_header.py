@@ -16,7 +16,7 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, AppendCommand, CreateLedger
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
-from pyspark_ledger.ledger.transport.entry_batches import entry_batch
+from pyspark_ledger.ledger.transport.shared_ring import entry_batch
 
 Rig = Any
 

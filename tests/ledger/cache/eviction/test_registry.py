@@ -10,15 +10,15 @@ import pytest
 
 from pyspark_ledger.ledger.cache.block import CachedBlock
 from pyspark_ledger.ledger.cache.eviction.cursor_distance import CursorDistancePolicy
-from pyspark_ledger.ledger.cache.eviction.lru import LruPolicy
 from pyspark_ledger.ledger.cache.eviction.policy import EvictionPolicy, WantedRead
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
-from pyspark_ledger.ledger.cache.eviction.segmented import SegmentedPolicy
 from pyspark_ledger.ledger.cache.eviction.slowest_reader import SlowestReaderPolicy
+from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy, SegmentedPolicy
 from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
-from tests.rigs.cache import CountedHome, HandClock, block, cache_limits, cache_of, put_one, removing
+from tests.rigs.cache import CountedHome, HandClock, block, cache_limits, cache_of, insert, put_one, removing
+from tests.rigs.cache_invariants import check_cache
 
 LATER = 10_000_000
 
@@ -114,7 +114,7 @@ def test_random_traffic_keeps_the_invariants(policy: EvictionPolicy) -> None:
                 clock.pass_ms(dice.randrange(60))
                 cache.expire()
         if step % 7 == 0:
-            cache.check()
+            check_cache(cache)
     assert sum(ledger.counts.evicted for ledger in cache.ledgers()) > 100
 
 
@@ -127,13 +127,13 @@ def test_one_kind_of_blocks_never_makes_room_for_the_other(policy: EvictionPolic
             readers.follow(name, EARLIEST, LATER)
     for entry in range(0, 600, 10):
         in_memory = held == (entry < 80)
-        cache.insert("orders", block(entry, entry + 10, home=CountedHome() if in_memory else None))
+        insert(cache, "orders", block(entry, entry + 10, home=CountedHome() if in_memory else None))
     kept = {span.first for span in cache.ledger("orders").cache}
     assert set(range(0, 80, 10)) <= kept
     stays, evicted = cache.pools if held else reversed(cache.pools)
     assert stays.held == 800
     assert 0 < evicted.held <= 2000
-    cache.check()
+    check_cache(cache)
 
 
 def test_lru_lets_the_longest_untouched_go() -> None:
@@ -180,7 +180,7 @@ def slowest(**limits: int | bool) -> SlowestReaderPolicy:
 
 def test_what_every_reader_is_past_is_discarded_at_once() -> None:
     cache = cache_of(SlowestReaderPolicy, cache_limits(1000), HandClock())
-    cache.insert("orders", block(0, 20))
+    insert(cache, "orders", block(0, 20))
     with cache.moving("orders") as readers:
         readers.follow("a", EARLIEST, LATER)
         readers.follow("b", EARLIEST, LATER)
@@ -189,12 +189,12 @@ def test_what_every_reader_is_past_is_discarded_at_once() -> None:
     with cache.moving("orders") as readers:
         readers.served("b", 1, 0, 5)
     assert [(span.first, span.end) for span in cache.ledger("orders").cache] == [(5, 20)]
-    cache.check()
+    check_cache(cache)
 
 
 def test_by_mark_delete_it_is_kept_until_it_is_acknowledged() -> None:
     cache = cache_of(SlowestReaderPolicy, cache_limits(1000, cacheEvictionByMarkDeletedPosition=True), HandClock())
-    cache.insert("orders", block(0, 20))
+    insert(cache, "orders", block(0, 20))
     with cache.moving("orders") as readers:
         readers.follow("a", Position(1, 0), LATER)
         readers.served("a", 1, 0, 10)
@@ -306,9 +306,9 @@ def test_ranges_from_object_storage_stay_since_read_and_are_evicted_first() -> N
     )
     cache = cache_of(CursorDistancePolicy, limits, clock)
     for entry in range(3):
-        cache.insert("orders", block(entry, entry + 1, size=300, home=CountedHome() if entry < 2 else None))
+        insert(cache, "orders", block(entry, entry + 1, size=300, home=CountedHome() if entry < 2 else None))
     clock.pass_ms(900)
-    cache.serve("orders", 1, 1, 2)
+    cache.fetch("orders", "a", 1, 1, 2, block)
     cache.expire()
     assert [span.first for span in cache.ledger("orders").cache] == [0, 1]  # the file's went after its 100 ms
     clock.pass_ms(200)
@@ -316,5 +316,5 @@ def test_ranges_from_object_storage_stay_since_read_and_are_evicted_first() -> N
     assert [span.first for span in cache.ledger("orders").cache] == [1]
     cache.ledger("orders").readers.follow("a", Position(1, 5), 10**9)
     for entry in range(5, 8):
-        cache.insert("orders", block(entry, entry + 1, size=300, home=CountedHome()))
+        insert(cache, "orders", block(entry, entry + 1, size=300, home=CountedHome()))
     assert [span.first for span in cache.ledger("orders").cache] == [5, 6, 7]

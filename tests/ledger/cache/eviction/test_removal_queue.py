@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from pyspark_ledger.ledger.cache.eviction.expected_reads import ExpectedReadsPolicy, StashPolicy
-from pyspark_ledger.ledger.cache.eviction.policy import ReadCount, RemovalQueue, Verdict
+from pyspark_ledger.ledger.cache.eviction.policy import RemovalQueue, Verdict
 from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache
 from pyspark_ledger.ledger.errors import Refused
-from tests.rigs.cache import block, cache_limits, put_one, removing
+from tests.rigs.cache import cache_limits, put_one, removing
 
 
 class Rig:
@@ -22,8 +22,8 @@ class Rig:
         self.removed: list[CachedSpan] = []
 
     def put(self, size: int, now_ms: int = 0, *, expected: int = 0, accessed: bool = False) -> CachedSpan:
-        reads = ReadCount(expected) if expected else None
-        span = put_one(self.cache, len(self.policy.queue) + 100 * len(self.removed), size, now_ms, reads)
+        entry = len(self.policy.queue) + 100 * len(self.removed)
+        span = put_one(self.cache, entry, size, now_ms, expected=expected)
         span.accessed = accessed
         self.policy.added(span)
         return span
@@ -185,8 +185,7 @@ def test_the_draft_stashes_what_is_expected_and_walks_the_stash_first() -> None:
     expected, plain = rig.put(50, expected=1), rig.put(30)
     assert rig.free(20) == [plain]
     younger = rig.put(10)
-    assert isinstance(expected.reads, ReadCount)
-    expected.reads.mark_read()
+    expected.readers.served("reader 0", 1, expected.first, expected.end)
     assert rig.free(60) == [expected, younger]
 
 
@@ -214,30 +213,6 @@ def test_the_draft_lets_nothing_go_by_size_that_is_expected_and_young() -> None:
     span = rig.put(10, 0, expected=1)
     assert rig.free(10, now_ms=500) == []
     assert rig.free(10, now_ms=501) == [span]
-
-
-def test_the_count_of_what_was_evicted_takes_no_more_reads() -> None:
-    rig = draft()
-    span = rig.put(10)
-    counted = rig.put(10, expected=3)
-    assert isinstance(counted.reads, ReadCount)
-    assert counted.reads.increment()
-    rig.policy.put_again(counted, ReadCount(2))
-    assert counted.expected_reads() == 6
-    rig.cache.remove(counted)
-    rig.policy.removed(counted)
-    counted.reads.mark_read()
-    assert not counted.reads.increment()
-    assert span.expected_reads() == 0
-    assert len(rig.cache.put(block(counted.first, counted.end), 0)) == 1  # so it is put anew
-
-
-def test_a_count_may_go_below_nothing() -> None:
-    count = ReadCount(0)
-    count.mark_read()
-    assert count.count == -1
-    assert count.increment(2)
-    assert count.count == 1
 
 
 def test_verdicts_are_what_they_say() -> None:

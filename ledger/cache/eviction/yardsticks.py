@@ -11,9 +11,14 @@ Two modes, by `managedLedgerCacheCopyEntries`: mapped, a segment holds reference
 the broker copies a block before it is put (`ledger.broker.reads.offloaded_reads`), so that nothing else is held by it.
 In BookKeeper a segment is one piece of memory that is overwritten, and each read copies out of it; here readers get the
 memory itself, so a block is let go of and never written again.
+
+`lru`: the least recently read goes first, whoever waits for it. Invariant: the order holds each cached span once, the
+one longest untouched first.
 """
 
 from __future__ import annotations
+
+from collections import OrderedDict
 
 from pyspark_ledger.ledger.cache.eviction.policy import (
     CacheLimits,
@@ -42,11 +47,9 @@ class SegmentedPolicy(EvictionPolicy):
 
     @property
     def segment_bytes(self) -> int:
-        """What one segment holds."""
         return self.limits.size // len(self._segments)
 
     def admits(self, _wanted: WantedRead) -> bool:
-        """Always."""
         return True
 
     def added(self, span: CachedSpan) -> None:
@@ -64,7 +67,6 @@ class SegmentedPolicy(EvictionPolicy):
         self._segments[self._current][span] = None
 
     def removed(self, span: CachedSpan) -> None:
-        """Its room comes back with its segment."""
         for segment in self._segments:
             segment.pop(span, None)
 
@@ -77,4 +79,32 @@ class SegmentedPolicy(EvictionPolicy):
                 break
             segment = self._segments[(self._current + turn) % len(self._segments)]
             freed += sum(remove(span) for span in list(segment))
+        return freed
+
+
+class LruPolicy(EvictionPolicy):
+    """Least recently used, without a time limit."""
+
+    def __init__(self, limits: CacheLimits) -> None:
+        super().__init__(limits)
+        self._order: OrderedDict[CachedSpan, None] = OrderedDict()
+
+    def admits(self, _wanted: WantedRead) -> bool:
+        return True
+
+    def added(self, span: CachedSpan) -> None:
+        self._order[span] = None
+
+    def read(self, span: CachedSpan) -> None:
+        self._order.move_to_end(span)
+
+    def removed(self, span: CachedSpan) -> None:
+        self._order.pop(span, None)
+
+    def free(self, size: int, _now_ms: int, remove: Remove) -> int:
+        """The longest untouched first."""
+        require_positive(size)
+        freed = 0
+        while freed < size and self._order:
+            freed += remove(self._order.popitem(last=False)[0])
         return freed
