@@ -164,7 +164,6 @@ _SUFFIX = "-partition-"
 
 
 def partition_name(name: str, partition: int) -> str:
-    """Return the name of the ledger of one partition."""
     return f"{name}{_SUFFIX}{partition}"
 
 

@@ -84,7 +84,7 @@ def upload_file(
         return
     upload, there = _begun(store, key, metadata)
     kept = {part.number: part for part in there}
-    put = {part.number: kept[part.number] for part in parts if _fits(kept.get(part.number), part)}
+    put = {part.number: one for part in parts if (one := kept.get(part.number)) and one.size == part.size}
     told.progress(sum(part.size for part in put.values()))
     with disk.opened(path) as fd, ThreadPoolExecutor(threads, thread_name_prefix="upload") as pool:
         left = [part for part in parts if part.number not in put]
@@ -140,7 +140,3 @@ def _begun(store: ObjectStore, key: str, metadata: Mapping[str, str]) -> tuple[U
         if upload.key == key:
             return upload, again(lambda upload=upload: store.parts(upload))  # type: ignore[misc]
     return again(lambda: store.begin_upload(key, metadata)), []
-
-
-def _fits(put: UploadedPart | None, part: FilePart) -> bool:
-    return put is not None and put.size == part.size

@@ -14,8 +14,7 @@ from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.location import store_location
-from pyspark_ledger.ledger.protocol.actions import Empty
-from pyspark_ledger.ledger.protocol.health import Health
+from pyspark_ledger.ledger.protocol.actions import Empty, Health
 
 _PREFIX = "LEDGER_"
 

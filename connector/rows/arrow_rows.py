@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from pyspark_ledger.connector.rows.message_values import column_texts, payload_text, place, rescue_column
@@ -84,17 +83,13 @@ class ArrowRows:
                 hint="Producers of messages and of columns need ledgers of their own",
             )
         row, found = 0, []
-        taken = None if self._selection is None else self._selection.rows_of(position, stated)
         for batch in decode_rows(entry.payload, where, self._is_wanted):
             if batch.num_rows:
-                fitted = self._batch(position, entry, batch, row, where)
-                if taken is not None:
-                    fitted = fitted.take(pa.array(np.flatnonzero(taken[row : row + batch.num_rows])))
-                found.append(fitted)
+                found.append(self._batch(position, entry, batch, row, where))
             row += batch.num_rows
         if row != stated:
             raise Corrupt(f"{where} holds {row} rows, its metadata states {stated}")
-        return found
+        return found if self._selection is None else list(self._selection.taken(position, found))
 
     def _is_wanted(self, column: str) -> bool:
         return column in self._wanted or (self._rescues_columns and column not in self._known)
@@ -165,13 +160,10 @@ def _one(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return pa.Table.from_batches(batches, schema).combine_chunks().to_batches()[0]
 
 
-def entry_rows(topic: Topic, shape: RowShape, selection: RowSelection | None = None) -> ArrowRows | PulsarRows:
-    """Return the reader of `(position, parsed entry)`; its batches have exactly the shape's schema, in order.
-
-    `ArrowRows` applies the selection. The caller applies it to messages, because it knows their positions.
-    """
+def entry_rows(topic: Topic, shape: RowShape) -> ArrowRows | PulsarRows:
+    """Return the reader of `(position, parsed entry)`; its batches have exactly the shape's schema, in order."""
     if shape.raw:
         from pyspark_ledger.connector.rows.message_rows import PulsarRows
 
         return PulsarRows(topic, shape)
-    return ArrowRows(topic, shape, selection)
+    return ArrowRows(topic, shape)

@@ -187,7 +187,6 @@ def buried_shape(columns: pa.Schema | None, ledger: str) -> RowShape:
 
 
 def buried_columns(shape: RowShape) -> pa.Schema:
-    """Return the columns of a `buried_shape` that are written."""
     return pa.schema([field for field in shape.schema if field.name not in _ORIGIN])
 
 

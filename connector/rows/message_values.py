@@ -94,7 +94,6 @@ def column_texts(topic: str, batch: pa.RecordBatch, place: Callable[[int], str])
 
 
 def rescue_column(count: int, texts: Mapping[int, str]) -> pa.Array:
-    """The column of `count` rows with these texts, null elsewhere."""
     if not texts:
         return pa.nulls(count, pa.string())
     places = np.full(count, -1, dtype=np.int64)

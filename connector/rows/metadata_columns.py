@@ -27,6 +27,7 @@ from pyspark_ledger.connector.schema import METADATA, SAID_BY_ROWS
 from pyspark_ledger.ledger.message.batch_columns import MessageColumns
 from pyspark_ledger.ledger.message.columns import cast_column
 from pyspark_ledger.ledger.message.entry import ARROW_PROPERTY, arrow_rows
+from pyspark_ledger.ledger.message.varints import varint
 from pyspark_ledger.ledger.names import partition_of
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.settings.setting import signed
@@ -180,17 +181,8 @@ def _varint_lengths(values: Integers) -> Integers:
 
 
 def _head(position: Position, partition: int) -> bytes:
-    head = b"\x08" + _varint(position.ledger_id) + b"\x10" + _varint(position.entry_id)
-    return head if partition < 0 else head + b"\x18" + _varint(partition)
-
-
-def _varint(value: int) -> bytes:
-    digits = bytearray()
-    while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)
+    head = b"\x08" + varint(position.ledger_id) + b"\x10" + varint(position.entry_id)
+    return head if partition < 0 else head + b"\x18" + varint(partition)
 
 
 def _times(milliseconds: Integers) -> pa.Array:

@@ -195,7 +195,10 @@ _OF_KINDS = {"tmpfs": "memory", "ramfs": "memory", "overlay": "the layer of a co
 
 
 def dies_with_its_machine(path: Path, mounts: str) -> str:
-    """What the directory is on, if that goes with the cluster, else empty. `mounts` is the text of /proc/mounts."""
+    """What the directory is on, if that goes with the cluster, else empty. `mounts` is the text of /proc/mounts.
+
+    A guess from the path and the file system: a warning may follow, never a refusal.
+    """
     for known, what in _OF_PLATFORMS.items():
         if path.is_relative_to(known):
             return what

@@ -44,5 +44,4 @@ def add_listener(
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether the session is a client of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")

@@ -138,60 +138,45 @@ class PrometheusGauges:
     """The same as gauges `ledger_stream_…`, labelled by query, ledger and subscription."""
 
     _LABELS = ("query", "ledger", "subscription")
-    _GAUGES: tuple[tuple[str, str, Callable[[LedgerProgress], float]], ...] = (
-        ("batch_rows", "Rows of the last batch", lambda seen: seen.rows),
-        ("lag_entries", "Entries that the last batch left behind", lambda seen: seen.lag_entries),
-        ("lag_rows", "Rows that the last batch left behind", lambda seen: seen.lag_rows),
-        ("lag_bytes", "Bytes that the last batch left behind", lambda seen: seen.lag_bytes),
-        ("lag_seconds", "How long the oldest entry left behind has waited", lambda seen: seen.waited_ms / 1000),
-        ("mapped_bytes", "Bytes that readers mapped since the trigger before", lambda seen: seen.mapped_bytes),
-        ("sent_bytes", "Bytes that the broker sent since the trigger before", lambda seen: seen.sent_bytes),
-        (
-            "memory_bytes",
-            "Bytes served from the cache's memory since the trigger before",
-            lambda seen: seen.memory_bytes,
-        ),
-        (
-            "page_cache_bytes",
-            "Bytes served by the page cache since the trigger before",
-            lambda seen: seen.page_cache_bytes,
-        ),
-        (
-            "local_file_bytes",
-            "Bytes read from local files since the trigger before",
-            lambda seen: seen.local_file_bytes,
-        ),
-        (
-            "object_storage_bytes",
-            "Bytes read from object storage since the trigger before",
-            lambda seen: seen.object_storage_bytes,
-        ),
-        (
-            "cache_hit_ratio",
-            "Entries not read from storage, of all handed out",
-            lambda seen: seen.cache_hit_rate or 0.0,
-        ),
-    )
+    _GAUGES: Mapping[str, str] = {
+        "batch_rows": "Rows of the last batch",
+        "lag_entries": "Entries that the last batch left behind",
+        "lag_rows": "Rows that the last batch left behind",
+        "lag_bytes": "Bytes that the last batch left behind",
+        "lag_seconds": "How long the oldest entry left behind has waited",
+        "mapped_bytes": "Bytes that readers mapped since the trigger before",
+        "sent_bytes": "Bytes that the broker sent since the trigger before",
+        "memory_bytes": "Bytes served from the cache's memory since the trigger before",
+        "page_cache_bytes": "Bytes served by the page cache since the trigger before",
+        "local_file_bytes": "Bytes read from local files since the trigger before",
+        "object_storage_bytes": "Bytes read from object storage since the trigger before",
+        "cache_hit_ratio": "Entries not read from storage, of all handed out",
+    }
 
     def __init__(self, registry: CollectorRegistry) -> None:
         from prometheus_client import Gauge
 
-        self._gauges = [
-            (Gauge(f"ledger_stream_{name}", text, self._LABELS, registry=registry), value)
-            for name, text, value in self._GAUGES
-        ]
+        self._gauges = {
+            name: Gauge(f"ledger_stream_{name}", text, self._LABELS, registry=registry)
+            for name, text in self._GAUGES.items()
+        }
         self._shown: set[tuple[str, str, str]] = set()
 
     def show(self, seen: LedgerProgress) -> None:
         labels = (seen.query, seen.ledger, seen.subscription)
         self._shown.add(labels)
-        for gauge, value in self._gauges:
-            gauge.labels(*labels).set(value(seen))
+        made = {
+            "batch_rows": seen.rows,
+            "lag_seconds": seen.waited_ms / 1000,
+            "cache_hit_ratio": seen.cache_hit_rate or 0.0,
+        }
+        for name, gauge in self._gauges.items():
+            gauge.labels(*labels).set(made[name] if name in made else getattr(seen, name))
 
     def forget(self, query: str) -> None:
         for labels in [labels for labels in self._shown if labels[0] == query]:
             self._shown.discard(labels)
-            for gauge, _ in self._gauges:
+            for gauge in self._gauges.values():
                 gauge.remove(*labels)
 
 

@@ -136,7 +136,6 @@ def stage_rows(
 
 
 def nothing_staged(target: SinkTarget, version: str, query: str, batch: int) -> PartMessage:
-    """Return the message of a task whose batch is a repetition."""
     return PartMessage(query, batch, target.store_id, version, (), repeated=True)
 
 

@@ -24,11 +24,13 @@ from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol import cursors, ledgers, reads
 from pyspark_ledger.ledger.protocol.actions import (
     AskEnd,
     CreateLedger,
     Empty,
     GetSchema,
+    Health,
     LedgerDescription,
     LedgerEnd,
     LedgerNames,
@@ -36,39 +38,6 @@ from pyspark_ledger.ledger.protocol.actions import (
 )
 from pyspark_ledger.ledger.protocol.cache import FollowLedger, FollowLedgers
 from pyspark_ledger.ledger.protocol.commits import OpenStaging, StagingPlace
-from pyspark_ledger.ledger.protocol.cursors import (
-    AcquireLease,
-    BuryDead,
-    CursorState,
-    DecidedDelivery,
-    LeaseReply,
-    MarkDelete,
-    NameCursor,
-    NextDelivery,
-    ReleaseLease,
-    ResetCursor,
-    SkipEntries,
-)
-from pyspark_ledger.ledger.protocol.health import Health
-from pyspark_ledger.ledger.protocol.ledgers import (
-    AskSequence,
-    ChangeProperties,
-    LastSequence,
-    PartitionCount,
-    Properties,
-    SealedLedger,
-)
-from pyspark_ledger.ledger.protocol.reads import (
-    BlockPlace,
-    OpenedRead,
-    OpenRead,
-    Places,
-    PositionReply,
-    ReadRequest,
-    SeekTime,
-    SplitParts,
-    SplitRequest,
-)
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.store.batch_status import Surveyor
 from pyspark_ledger.ledger.store.store import Store
@@ -131,17 +100,19 @@ class Actions:
 
     def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
         """Each action of the protocol but those of the connection, with its handler."""
-        store, cursors, survey = self._store, self._store.cursors, Surveyor(self._store, system_clock_ms)
+        store, durable, survey = self._store, self._store.cursors, Surveyor(self._store, system_clock_ms)
         return {
             "create": self._create,
             "describe": lambda request: store.describe(request.name),
             "delete": self._delete,
-            "producer.last": self._last_sequence,
-            "partitions": lambda request: PartitionCount(store.partitions.count(canonical_name(request.name))),
+            "producer.last": lambda one: ledgers.LastSequence(
+                store.ledger(one.ledger).last_sequence_id(one.producer, _SETTLE_MS)
+            ),
+            "partitions": lambda request: ledgers.PartitionCount(store.partitions.count(canonical_name(request.name))),
             "partitions.extend": store.extend_partitioned,
             "trim": lambda request: store.ledger(request.name).trim(),
-            "terminate": self._terminate,
-            "seal": lambda one: SealedLedger(one.name, store.ledger(one.name).roll_over(one.older_than_ms)),
+            "terminate": lambda request: reads.PositionReply(store.ledger(request.name).terminate()),
+            "seal": lambda one: ledgers.SealedLedger(one.name, store.ledger(one.name).roll_over(one.older_than_ms)),
             "properties": self._properties,
             "policy": store.policies.change,
             "offload": store.offloads.offload,
@@ -153,19 +124,19 @@ class Actions:
             "read.open": self._open_read,
             "locate": self._locate,
             "split": self._split,
-            "seek": self._seek,
+            "seek": lambda one: reads.PositionReply(store.ledger(one.name).seek_time(one.timestamp_ms)),
             "survey": survey.survey,
             "quotas": survey.quotas,
             "split.many": survey.split,
             "locate.many": lambda request: survey.locate(request, self._locate),
             "schema.many": survey.schemas,
-            "cursor.open": cursors.open,
-            "cursor.describe": cursors.describe,
+            "cursor.open": durable.open,
+            "cursor.describe": durable.describe,
             "cursor.mark_delete": self._mark_delete,
             "cursor.reset": self._reset,
             "cursor.skip": self._skip,
-            "cursor.properties": cursors.change_properties,
-            "cursor.holes": cursors.holes,
+            "cursor.properties": durable.change_properties,
+            "cursor.holes": durable.holes,
             "delivery.next": self._next_delivery,
             "delivery.due": store.deliveries.due,
             "delivery.get": store.deliveries.get,
@@ -192,7 +163,7 @@ class Actions:
         errors, count = self._errors.newest()
         return Health({name: str(error) for name, error in self._store.given_up().items()}, errors, count)
 
-    def located(self, request: ReadRequest) -> list[SegmentBlock]:
+    def located(self, request: reads.ReadRequest) -> list[SegmentBlock]:
         """The blocks of a range; raises DataLoss when the ledger was made again since it was asked for."""
         ledger = self._store.ledger(request.name)
         require_incarnation(ledger, request.incarnation)
@@ -219,31 +190,31 @@ class Actions:
             ledger.wait_past(request.since, min(request.wait_ms, self._settings.now.maxWaitMillis))
         return ledger.end(request.since)
 
-    def _locate(self, request: ReadRequest) -> Places:
+    def _locate(self, request: reads.ReadRequest) -> reads.Places:
         if not self._on_this_host(request.token):
-            return Places(mapped=False)
+            return reads.Places(mapped=False)
         blocks = self.located(request)
         local = list(takewhile(lambda block: self._source.copied(block) is None, blocks))
         if len(local) < len(blocks) and not request.partly:
-            return Places(mapped=False)
+            return reads.Places(mapped=False)
         if blocks and not local:
             places = self._source.share(blocks, reading_of(request))
-            return Places(mapped=bool(places), blocks=places, more=True)
+            return reads.Places(mapped=bool(places), blocks=places, more=True)
         if len(local) < len(blocks):
             self._source.hand_out(local, reading_of(request))
-            return Places(True, [_place(block) for block in local], more=True)
+            return reads.Places(True, [_place(block) for block in local], more=True)
         self._source.hand_out(blocks, reading_of(request))
-        return Places(True, [_place(block) for block in blocks])
+        return reads.Places(True, [_place(block) for block in blocks])
 
-    def _open_read(self, request: OpenRead) -> OpenedRead:
+    def _open_read(self, request: reads.OpenRead) -> reads.OpenedRead:
         ledger = self._store.ledger(request.name)
         range_, skip = self._store.cursors.left(ledger.snapshot, request)
         # After the end: a schema is registered before the first entry that states its version.
         schema = self._store.get_schema(GetSchema(ledger.name))
-        opened = OpenedRead(range_, ledger.incarnation, schema.version, schema.arrow_schema, skip)
+        opened = reads.OpenedRead(range_, ledger.incarnation, schema.version, schema.arrow_schema, skip)
         if not self._on_this_host(request.token):
             return msgspec.structs.replace(opened, same_host=False)
-        wanted = ReadRequest(
+        wanted = reads.ReadRequest(
             ledger.name,
             range_,
             ledger.incarnation,
@@ -253,30 +224,20 @@ class Actions:
         )
         return msgspec.structs.replace(opened, places=self._locate(wanted)) if range_ else opened
 
-    def _split(self, request: SplitRequest) -> SplitParts:
+    def _split(self, request: reads.SplitRequest) -> reads.SplitParts:
         ledger = self._store.ledger(request.name)
-        return SplitParts(ledger.split(request.range, request.target_bytes, request.max_parts))
+        return reads.SplitParts(ledger.split(request.range, request.target_bytes, request.max_parts))
 
-    def _terminate(self, request: NameLedger) -> PositionReply:
-        return PositionReply(self._store.ledger(request.name).terminate())
-
-    def _properties(self, request: ChangeProperties) -> Properties:
+    def _properties(self, request: ledgers.ChangeProperties) -> ledgers.Properties:
         ledger = self._store.ledger(request.name)
-        return Properties(ledger.name, ledger.change_properties(request.values, request.remove))
-
-    def _last_sequence(self, request: AskSequence) -> LastSequence:
-        ledger = self._store.ledger(request.ledger)
-        return LastSequence(ledger.last_sequence_id(request.producer, _SETTLE_MS))
-
-    def _seek(self, request: SeekTime) -> PositionReply:
-        return PositionReply(self._store.ledger(request.name).seek_time(request.timestamp_ms))
+        return ledgers.Properties(ledger.name, ledger.change_properties(request.values, request.remove))
 
     def _open_staging(self, request: OpenStaging) -> StagingPlace:
         if not self._on_this_host(request.token):
             raise Refused("a staging file was asked for from another host", hint="Stage by DoPut instead")
         return self._store.open_part(request.query, request.batch)
 
-    def _acquire_lease(self, request: AcquireLease) -> LeaseReply:
+    def _acquire_lease(self, request: cursors.AcquireLease) -> cursors.LeaseReply:
         reply = self._store.cursors.acquire_lease(request)
         if reply.granted:
             self._activity.hold(_lease_key(request), request.ttl_ms)
@@ -285,7 +246,7 @@ class Actions:
             self._source.follow(ledger, request.cursor, position, request.ttl_ms)
         return reply
 
-    def _release_lease(self, request: ReleaseLease) -> None:
+    def _release_lease(self, request: cursors.ReleaseLease) -> None:
         self._store.cursors.release_lease(request)
         self._activity.hold(_lease_key(request), 0)
         if not self._store.cursors.is_leased(canonical_name(request.ledger), request.cursor):
@@ -305,22 +266,22 @@ class Actions:
                 self._follow(one)
         return Empty()
 
-    def _mark_delete(self, request: MarkDelete) -> PositionReply:
+    def _mark_delete(self, request: cursors.MarkDelete) -> reads.PositionReply:
         position = self._store.cursors.mark_delete(request)
         self._source.commit(canonical_name(request.ledger), request.cursor, position)
-        return PositionReply(position)
+        return reads.PositionReply(position)
 
-    def _skip(self, request: SkipEntries) -> CursorState:
+    def _skip(self, request: cursors.SkipEntries) -> cursors.CursorState:
         state = self._store.cursors.skip(request)
         self._source.commit(state.ledger, state.cursor, state.next_position)
         return state
 
-    def _reset(self, request: ResetCursor) -> CursorState:
+    def _reset(self, request: cursors.ResetCursor) -> cursors.CursorState:
         state = self._store.cursors.reset(request)
         self._source.reset(state.ledger, state.cursor, state.next_position)
         return state
 
-    def _next_delivery(self, request: NextDelivery) -> DecidedDelivery:
+    def _next_delivery(self, request: cursors.NextDelivery) -> cursors.DecidedDelivery:
         """Decide on a batch. What was delivered before is read again: after a time-out, and to be buried."""
         decided = self._store.deliveries.next(request)
         if decided.back_rows or decided.dead:
@@ -328,17 +289,17 @@ class Actions:
             self._source.again(canonical_name(request.ledger), request.cursor, again)
         return decided
 
-    def _bury(self, request: BuryDead) -> None:
+    def _bury(self, request: cursors.BuryDead) -> None:
         self._store.deliveries.bury(request)
         ledger = canonical_name(request.ledger)
         self._source.commit(ledger, request.cursor, self._store.cursors.next_position(ledger, request.cursor))
 
-    def _delete_cursor(self, request: NameCursor) -> None:
+    def _delete_cursor(self, request: cursors.NameCursor) -> None:
         self._store.cursors.delete(request)
         self._source.leave(canonical_name(request.ledger), request.cursor)
 
 
-def reading_of(request: ReadRequest) -> ReaderId:
+def reading_of(request: reads.ReadRequest) -> ReaderId:
     return ReaderId(canonical_name(request.name), request.subscription)
 
 
@@ -361,9 +322,11 @@ def _acknowledging(method: Callable[[Any], None]) -> Callable[[Any], Empty]:
     return handle
 
 
-def _lease_key(request: AcquireLease | ReleaseLease) -> str:
+def _lease_key(request: cursors.AcquireLease | cursors.ReleaseLease) -> str:
     return f"{request.ledger}\0{request.cursor}\0{request.holder}"
 
 
-def _place(block: SegmentBlock) -> BlockPlace:
-    return BlockPlace(block.ledger_id, block.first_entry, block.entries, str(block.path), block.offset, block.length)
+def _place(block: SegmentBlock) -> reads.BlockPlace:
+    return reads.BlockPlace(
+        block.ledger_id, block.first_entry, block.entries, str(block.path), block.offset, block.length
+    )

@@ -127,7 +127,6 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        """An append stream, or a part to be staged."""
         with self._activity.call(), _errors_crossing():
             self._require_welcome(context)
             command = self._decoded(descriptor.command, PutCommand, "a write")

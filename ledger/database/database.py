@@ -252,6 +252,13 @@ class MetadataFile:
             raise Unavailable(f"{self.path} is closed", hint="Its broker is leaving; connect again")
 
 
+class Records:
+    """Records of one kind in the metadata of a store. Any thread may call any method."""
+
+    def __init__(self, file: MetadataFile) -> None:
+        self._file = file
+
+
 def _run(path: Path, connection: CheckedConnection, change: Change[Any], future: Future[Any]) -> Callable[[], None]:
     """Run one change of a group; what is returned tells its caller once the group is committed."""
     connection.execute("SAVEPOINT change")

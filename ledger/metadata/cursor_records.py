@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.database import Records
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.metadata.partition_records import require_ledger
@@ -179,11 +179,8 @@ class StoredCursor:
     version: int
 
 
-class CursorRecords:
+class CursorRecords(Records):
     """All durable cursors of a store. Any thread may call any method."""
-
-    def __init__(self, file: MetadataFile) -> None:
-        self._file = file
 
     def names(self, ledger: str) -> list[str]:
         """The durable cursors of a managed ledger, sorted."""

@@ -21,7 +21,7 @@ import struct
 
 import msgspec
 
-from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.database import Records
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.message.compression import ZSTD, compress, decompress
@@ -68,11 +68,8 @@ class DeliveryRecord(msgspec.Struct, frozen=True, array_like=True):
 _RECORD = msgspec.msgpack.Decoder(DeliveryRecord)
 
 
-class DeliveryRecords:
+class DeliveryRecords(Records):
     """The table of a store."""
-
-    def __init__(self, file: MetadataFile) -> None:
-        self._file = file
 
     def get(self, ledger: str, cursor: str, record: int) -> DeliveryRecord | None:
         return self._one("record = ?", ledger, cursor, record)

@@ -14,7 +14,7 @@ import sqlite3
 
 import msgspec
 
-from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.database import Records
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import Refused, Terminated
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -53,11 +53,8 @@ MANIFEST_TABLE = RecordTable(
 _MANIFEST = msgspec.json.Decoder(Manifest)
 
 
-class ManifestRecords:
+class ManifestRecords(Records):
     """All manifests of a store. Any thread may call any method."""
-
-    def __init__(self, file: MetadataFile) -> None:
-        self._file = file
 
     def newest(self, query: str) -> Manifest | None:
         """The manifest of a query's newest batch over several ledgers."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.database import Records
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import NotFound
 from pyspark_ledger.ledger.names import namespace_of, partition_of
@@ -21,11 +21,8 @@ from pyspark_ledger.ledger.names import namespace_of, partition_of
 POLICY_TABLE = RecordTable("policy", ("scope TEXT PRIMARY KEY", "body BLOB NOT NULL"))
 
 
-class PolicyRecords:
+class PolicyRecords(Records):
     """All stated policies of a store. Any thread may call any method."""
-
-    def __init__(self, file: MetadataFile) -> None:
-        self._file = file
 
     def stated(self, scope: str) -> dict[str, int]:
         return self._file.read(lambda c: _stated(c, scope))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection
 
-from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.database import Records
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.protocol.actions import LedgerSegment
@@ -38,11 +38,8 @@ def remember_trimmed(c: sqlite3.Connection, name: str, before: ManagedLedgerInfo
             c.execute("INSERT OR REPLACE INTO trimmed_row VALUES (?, ?, ?, ?, ?, ?)", values)
 
 
-class TrimmedRecords:
+class TrimmedRecords(Records):
     """The rows of one store."""
-
-    def __init__(self, file: MetadataFile) -> None:
-        self._file = file
 
     def of(self, name: str) -> list[LedgerSegment]:
         """What was trimmed off a managed ledger, oldest first."""

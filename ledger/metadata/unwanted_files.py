@@ -30,7 +30,7 @@ from typing import NamedTuple
 import msgspec
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.database import Records
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError
 from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
@@ -44,11 +44,8 @@ _SUFFIXES = (".ledger", ".index", ".torn")
 _log = logging.getLogger(__name__)
 
 
-class UnwantedFileRecords:
+class UnwantedFileRecords(Records):
     """All records of a store. Any thread may call any method."""
-
-    def __init__(self, file: MetadataFile) -> None:
-        self._file = file
 
     def all(self) -> dict[int, str]:
         return dict(self._file.read(lambda c: c.execute("SELECT ledger_id, what FROM unwanted_file").fetchall()))
@@ -167,7 +164,11 @@ def unknown_files(directory: Path, listed: Collection[int], unwanted: Mapping[in
         names.setdefault(name.partition(".")[0], []).append(name)
     numbers = {int(stem) for stem in names if stem.isascii() and stem.isdecimal() and str(int(stem)) == stem}
     found = numbers - set(listed)
-    unknown = [one for one in sorted(found) if one not in unwanted or _is_kept(directory, one, unwanted[one])]
+    unknown = [
+        one
+        for one in sorted(found)
+        if one not in unwanted or (unwanted[one] == _MADE and not holds_nothing(directory, one))
+    ]
     return {ledger_id: [directory / name for name in sorted(names[str(ledger_id)])] for ledger_id in unknown}
 
 
@@ -181,10 +182,6 @@ def require_given(unknown: Collection[int], directory: Path, next_ledger_id: int
             hint="The metadata are older than the ledgers. Restore both from the same copy, or look at ledger repair. "
             "Nothing was deleted",
         )
-
-
-def _is_kept(directory: Path, ledger_id: int, what: str) -> bool:
-    return what == _MADE and not holds_nothing(directory, ledger_id)
 
 
 def _is_remote(listed: ManagedLedgerInfo.LedgerInfo) -> bool:
@@ -207,11 +204,8 @@ class UnwantedObjects(NamedTuple):
     driver: Driver
 
 
-class UnwantedRecords:
+class UnwantedRecords(Records):
     """All of a store. Any thread may call any method."""
-
-    def __init__(self, file: MetadataFile) -> None:
-        self._file = file
 
     def all(self) -> list[UnwantedObjects]:
         rows = self._file.read(
@@ -248,6 +242,5 @@ def put_all_unwanted(c: sqlite3.Connection, names: Iterable[str]) -> None:
 
 
 def attempts_of(info: ManagedLedgerInfo) -> list[tuple[int, OffloadAttempt]]:
-    """The attempts that a record states, by ledger id."""
     found = ((listed.ledgerId, OffloadAttempt.of(listed)) for listed in info.ledgerInfo)
     return [(ledger_id, attempt) for ledger_id, attempt in found if attempt is not None]

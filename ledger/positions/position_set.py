@@ -167,7 +167,6 @@ class PositionSet:
         self._keep_rows(position.ledger_id, rows.selected(rows.entries >= position.entry_id))
 
     def within(self, range_: PositionRange) -> PositionSet:
-        """The part of the set that lies in a range."""
         part = PositionSet()
         start, end = range_.start, range_.end
         for ledger_id in self.ledgers():

@@ -37,18 +37,6 @@ class RowSelection:
         flagged = self._entries.get(position.ledger_id)
         return flagged is not None and position.entry_id < len(flagged) and bool(flagged[position.entry_id])
 
-    def rows_of(self, position: Position, rows: int) -> Flags | None:
-        """Which of an entry's rows are delivered; None: all of them."""
-        if not self.by_row:
-            return None
-        left = self._skipped.rows(position.ledger_id).of(position.entry_id)
-        if left is None:
-            return None
-        taken = np.zeros(rows, dtype=np.bool_)
-        flagged = bitset.flags(left)[:rows]
-        taken[: len(flagged)] = flagged
-        return taken
-
     def taken(self, position: Position, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that are delivered of an entry, all of whose rows these are."""
         left = self._skipped.rows(position.ledger_id).of(position.entry_id)

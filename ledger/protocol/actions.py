@@ -23,76 +23,8 @@ import msgspec
 import pyarrow as pa
 
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.cache import CacheMetrics, CacheReads, FollowLedger, FollowLedgers
-from pyspark_ledger.ledger.protocol.commits import (
-    AbortRun,
-    AskNewestBatch,
-    CommitRun,
-    CommitRuns,
-    CommittedRun,
-    CommittedRuns,
-    NewestBatch,
-    OpenStaging,
-    StagingPlace,
-)
-from pyspark_ledger.ledger.protocol.cursors import (
-    AcquireLease,
-    AskDelivery,
-    AskDue,
-    AskHoles,
-    BuryDead,
-    CursorProperties,
-    CursorState,
-    DecidedDelivery,
-    Delivery,
-    Due,
-    Holes,
-    LeaseReply,
-    MarkDelete,
-    NameCursor,
-    NextDelivery,
-    OpenCursor,
-    ReleaseLease,
-    ResetCursor,
-    SkipEntries,
-)
-from pyspark_ledger.ledger.protocol.health import Health
-from pyspark_ledger.ledger.protocol.ledgers import (
-    AskSequence,
-    ChangePartitions,
-    ChangePolicy,
-    ChangeProperties,
-    LastSequence,
-    OffloadPrefix,
-    OffloadStatus,
-    PartitionCount,
-    Policies,
-    Properties,
-    SealedLedger,
-    SealLedger,
-    TrimmedLedgers,
-)
+from pyspark_ledger.ledger.protocol import cache, commits, cursors, ledgers, reads
 from pyspark_ledger.ledger.protocol.names import Name
-from pyspark_ledger.ledger.protocol.reads import (
-    SURVEY_MAX,
-    AskQuotas,
-    AskSurvey,
-    HintReads,
-    HintReply,
-    LocateRanges,
-    OpenedRead,
-    OpenRead,
-    Places,
-    PositionReply,
-    RangeParts,
-    RangePlaces,
-    ReadRequest,
-    SeekTime,
-    SplitParts,
-    SplitRanges,
-    SplitRequest,
-    Survey,
-)
 from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
 
 PROTOCOL_VERSION = 2
@@ -275,7 +207,7 @@ class SchemaOfMany(msgspec.Struct, frozen=True):
 class AskSchemas(msgspec.Struct, frozen=True):
     """The newest schemas of many ledgers."""
 
-    names: Annotated[list[Name], msgspec.Meta(max_length=SURVEY_MAX)]
+    names: Annotated[list[Name], msgspec.Meta(max_length=reads.SURVEY_MAX)]
 
 
 class LedgerSchemas(msgspec.Struct, frozen=True):
@@ -321,58 +253,70 @@ class SettingStates(msgspec.Struct, frozen=True):
     settings: list[SettingState]
 
 
+class Health(msgspec.Struct, frozen=True):
+    """The errors of a broker since its start.
+
+    `given_up` has, for each managed ledger that takes nothing until the broker is started again, the reason. `errors`
+    are the newest errors of broker.log, oldest first, `error_count` is the number of all of them.
+    """
+
+    given_up: dict[str, str] = {}
+    errors: list[str] = []
+    error_count: Int64 = 0
+
+
 ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "hello": (Hello, Welcome),
     "create": (CreateLedger, LedgerDescription),
     "describe": (NameLedger, LedgerDescription),
     "delete": (NameLedger, Empty),
-    "producer.last": (AskSequence, LastSequence),
-    "partitions": (NameLedger, PartitionCount),
-    "partitions.extend": (ChangePartitions, LedgerDescription),
-    "trim": (NameLedger, TrimmedLedgers),
-    "terminate": (NameLedger, PositionReply),
-    "seal": (SealLedger, SealedLedger),
-    "properties": (ChangeProperties, Properties),
-    "policy": (ChangePolicy, Policies),
-    "offload": (OffloadPrefix, OffloadStatus),
-    "offload.status": (NameLedger, OffloadStatus),
+    "producer.last": (ledgers.AskSequence, ledgers.LastSequence),
+    "partitions": (NameLedger, ledgers.PartitionCount),
+    "partitions.extend": (ledgers.ChangePartitions, LedgerDescription),
+    "trim": (NameLedger, ledgers.TrimmedLedgers),
+    "terminate": (NameLedger, reads.PositionReply),
+    "seal": (ledgers.SealLedger, ledgers.SealedLedger),
+    "properties": (ledgers.ChangeProperties, ledgers.Properties),
+    "policy": (ledgers.ChangePolicy, ledgers.Policies),
+    "offload": (ledgers.OffloadPrefix, ledgers.OffloadStatus),
+    "offload.status": (NameLedger, ledgers.OffloadStatus),
     "list": (Empty, LedgerNames),
     "end": (AskEnd, LedgerEnd),
     "schema.get": (GetSchema, SchemaVersion),
     "schema.register": (RegisterSchema, SchemaVersion),
-    "read.open": (OpenRead, OpenedRead),
-    "locate": (ReadRequest, Places),
-    "split": (SplitRequest, SplitParts),
-    "seek": (SeekTime, PositionReply),
-    "survey": (AskSurvey, Survey),
-    "quotas": (AskQuotas, SplitParts),
-    "split.many": (SplitRanges, RangeParts),
-    "locate.many": (LocateRanges, RangePlaces),
+    "read.open": (reads.OpenRead, reads.OpenedRead),
+    "locate": (reads.ReadRequest, reads.Places),
+    "split": (reads.SplitRequest, reads.SplitParts),
+    "seek": (reads.SeekTime, reads.PositionReply),
+    "survey": (reads.AskSurvey, reads.Survey),
+    "quotas": (reads.AskQuotas, reads.SplitParts),
+    "split.many": (reads.SplitRanges, reads.RangeParts),
+    "locate.many": (reads.LocateRanges, reads.RangePlaces),
     "schema.many": (AskSchemas, LedgerSchemas),
-    "cursor.open": (OpenCursor, CursorState),
-    "cursor.describe": (NameCursor, CursorState),
-    "cursor.mark_delete": (MarkDelete, PositionReply),
-    "cursor.reset": (ResetCursor, CursorState),
-    "cursor.delete": (NameCursor, Empty),
-    "cursor.skip": (SkipEntries, CursorState),
-    "cursor.properties": (CursorProperties, CursorState),
-    "cursor.holes": (AskHoles, Holes),
-    "delivery.next": (NextDelivery, DecidedDelivery),
-    "delivery.due": (AskDue, Due),
-    "delivery.get": (AskDelivery, Delivery),
-    "delivery.bury": (BuryDead, Empty),
-    "lease.acquire": (AcquireLease, LeaseReply),
-    "lease.release": (ReleaseLease, Empty),
-    "stage.open": (OpenStaging, StagingPlace),
-    "run.commit": (CommitRun, CommittedRun),
-    "runs.commit": (CommitRuns, CommittedRuns),
-    "run.newest": (AskNewestBatch, NewestBatch),
-    "run.abort": (AbortRun, Empty),
-    "cache": (Empty, CacheMetrics),
-    "cache.reads": (Empty, CacheReads),
-    "cache.follow": (FollowLedger, Empty),
-    "cache.follow.many": (FollowLedgers, Empty),
-    "cache.hint": (HintReads, HintReply),
+    "cursor.open": (cursors.OpenCursor, cursors.CursorState),
+    "cursor.describe": (cursors.NameCursor, cursors.CursorState),
+    "cursor.mark_delete": (cursors.MarkDelete, reads.PositionReply),
+    "cursor.reset": (cursors.ResetCursor, cursors.CursorState),
+    "cursor.delete": (cursors.NameCursor, Empty),
+    "cursor.skip": (cursors.SkipEntries, cursors.CursorState),
+    "cursor.properties": (cursors.CursorProperties, cursors.CursorState),
+    "cursor.holes": (cursors.AskHoles, cursors.Holes),
+    "delivery.next": (cursors.NextDelivery, cursors.DecidedDelivery),
+    "delivery.due": (cursors.AskDue, cursors.Due),
+    "delivery.get": (cursors.AskDelivery, cursors.Delivery),
+    "delivery.bury": (cursors.BuryDead, Empty),
+    "lease.acquire": (cursors.AcquireLease, cursors.LeaseReply),
+    "lease.release": (cursors.ReleaseLease, Empty),
+    "stage.open": (commits.OpenStaging, commits.StagingPlace),
+    "run.commit": (commits.CommitRun, commits.CommittedRun),
+    "runs.commit": (commits.CommitRuns, commits.CommittedRuns),
+    "run.newest": (commits.AskNewestBatch, commits.NewestBatch),
+    "run.abort": (commits.AbortRun, Empty),
+    "cache": (Empty, cache.CacheMetrics),
+    "cache.reads": (Empty, cache.CacheReads),
+    "cache.follow": (cache.FollowLedger, Empty),
+    "cache.follow.many": (cache.FollowLedgers, Empty),
+    "cache.hint": (reads.HintReads, reads.HintReply),
     "health": (Empty, Health),
     "settings": (Empty, SettingStates),
     "settings.change": (ChangeSetting, SettingStates),
@@ -416,5 +360,5 @@ PutCommand = AppendCommand | StageCommand | AcknowledgeCommand
 # Made here, under the lock of the import: msgspec makes what it knows of a type when that is first decoded, and threads
 # that come first together crash the process.
 DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (*chain.from_iterable(ACTIONS.values()), ReadRequest, PutCommand)
+    kind: msgspec.json.Decoder(kind) for kind in (*chain.from_iterable(ACTIONS.values()), reads.ReadRequest, PutCommand)
 }

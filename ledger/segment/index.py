@@ -137,7 +137,7 @@ class EntryIndex:
         """Commit entries. One thread at a time."""
         count = self._count
         end = count + len(rows)
-        self._make_room(end)
+        self.reserve(end)
         for column, name in enumerate(("offset", "length", "timestamp", "row_end")):
             self._table[column, count:end] = rows[name]
         self._count = end
@@ -145,7 +145,7 @@ class EntryIndex:
     def append(self, places: Sequence[EntryPlace]) -> None:
         """Commit a few entries, as `extend` does, without the cost of an array."""
         end = self._count
-        self._make_room(end + len(places))
+        self.reserve(end + len(places))
         for place in places:
             self._offsets[end], self._lengths[end], self._timestamps[end], self._row_ends[end] = place
             end += 1
@@ -158,9 +158,6 @@ class EntryIndex:
 
     def reserve(self, entries: int) -> None:
         """Make room for so many entries in all, which many calls of `extend` would make bit by bit."""
-        self._make_room(entries)
-
-    def _make_room(self, entries: int) -> None:
         if entries > self._table.shape[1]:
             grown = np.empty((4, max(entries, 2 * self._table.shape[1])), dtype=np.int64)
             grown[:, : self._count] = self._table[:, : self._count]

@@ -129,9 +129,7 @@ def frame_table(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) 
     return np.cumsum(lengths + FRAME_BYTES) - lengths, lengths
 
 
-def walk_segment(
-    buffer: Buffer, ledger_id: int, *, where: str, entries: int | None = None, first_entry: int = 0
-) -> Iterator[WalkedFrame]:
+def walk_segment(buffer: Buffer, ledger_id: int, *, where: str, entries: int | None = None) -> Iterator[WalkedFrame]:
     """Every entry of a whole data object, ours or Pulsar's.
 
     `entries`, when given, is what the metadata says the object holds: a shorter or longer object is Corrupt
@@ -140,7 +138,7 @@ def walk_segment(
     tells, and that is its reader's to verify.
     """
     view = memoryview(buffer)
-    offset, number = 0, first_entry
+    offset = number = 0
     while offset < len(view):
         header = parse_header(view[offset : offset + HEADER_BYTES], f"{where} at {offset}")
         if header.first_entry != number:

@@ -16,22 +16,8 @@ from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.positions.position_set import PositionSet
+from pyspark_ledger.ledger.protocol import reads
 from pyspark_ledger.ledger.protocol.actions import AskSchemas, GetSchema, LedgerSchemas, SchemaOfMany
-from pyspark_ledger.ledger.protocol.reads import (
-    AskQuotas,
-    AskSurvey,
-    LocateRanges,
-    Places,
-    Quota,
-    RangeParts,
-    RangePlaces,
-    ReadRequest,
-    SplitPart,
-    SplitParts,
-    SplitRanges,
-    Survey,
-    SurveyedLog,
-)
 from pyspark_ledger.ledger.store.store import Store
 
 
@@ -42,24 +28,26 @@ class Surveyor:
         self._store = store
         self._clock = clock
 
-    def survey(self, request: AskSurvey) -> Survey:
-        """How ledgers stand, and what readings of them have left."""
-        logs: list[SurveyedLog] = []
+    def survey(self, request: reads.AskSurvey) -> reads.Survey:
+        logs: list[reads.SurveyedLog] = []
         missing: list[str] = []
         for name in request.names:
             found = list(self._surveyed(name, request))
             logs += found
             if not found:
                 missing.append(canonical_name(name))
-        return Survey(self._clock(), logs, missing)
+        return reads.Survey(self._clock(), logs, missing)
 
-    def quotas(self, request: AskQuotas) -> SplitParts:
-        return SplitParts([self._prefix(one) for one in request.quotas])
+    def quotas(self, request: reads.AskQuotas) -> reads.SplitParts:
+        return reads.SplitParts([self._prefix(one) for one in request.quotas])
 
-    def split(self, request: SplitRanges) -> RangeParts:
+    def split(self, request: reads.SplitRanges) -> reads.RangeParts:
         ledger = self._store.ledger
-        return RangeParts(
-            [SplitParts(ledger(one.name).split(one.range, one.target_bytes, one.max_parts)) for one in request.requests]
+        return reads.RangeParts(
+            [
+                reads.SplitParts(ledger(one.name).split(one.range, one.target_bytes, one.max_parts))
+                for one in request.requests
+            ]
         )
 
     def schemas(self, request: AskSchemas) -> LedgerSchemas:
@@ -73,12 +61,14 @@ class Surveyor:
             names.setdefault((found.version, found.arrow_schema), []).append(found.name)
         return LedgerSchemas([SchemaOfMany(version, body, those) for (version, body), those in names.items()])
 
-    def locate(self, request: LocateRanges, locate: Callable[[ReadRequest], Places]) -> RangePlaces:
+    def locate(
+        self, request: reads.LocateRanges, locate: Callable[[reads.ReadRequest], reads.Places]
+    ) -> reads.RangePlaces:
         wanted = (msgspec.structs.replace(one, token=request.token) for one in request.requests)
         found = [locate(one) for one in wanted]
-        return RangePlaces(found if all(places.mapped for places in found) else [])
+        return reads.RangePlaces(found if all(places.mapped for places in found) else [])
 
-    def _surveyed(self, name: str, request: AskSurvey) -> Iterator[SurveyedLog]:
+    def _surveyed(self, name: str, request: reads.AskSurvey) -> Iterator[reads.SurveyedLog]:
         readings = request.readings
         for log in self._store.logs(name):
             try:
@@ -90,7 +80,7 @@ class Surveyor:
             skipped = self._skipped(ledger, reading.cursor, reading.position) if reading.count else None
             yield ledger.survey(reading, skipped)
 
-    def _prefix(self, quota: Quota) -> SplitPart:
+    def _prefix(self, quota: reads.Quota) -> reads.SplitPart:
         ledger = self._store.ledger(quota.name)
         skipped = self._skipped(ledger, quota.cursor, quota.range.start)
         return ledger.prefix(quota.range, quota.rows, quota.size_bytes, skipped)

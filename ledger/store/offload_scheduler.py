@@ -157,7 +157,6 @@ class OffloadDesk:
         return self.status(name)
 
     def status(self, name: str) -> OffloadStatus:
-        """How far the offload of a managed ledger is."""
         ledger = self._ledger(name)
         found, run = self._candidates(ledger.name), self._runs.get(ledger.name)
         run = run or _Run(ledger.name, {}, "idle")

@@ -67,7 +67,6 @@ def whole_state(store: Store, command: AcknowledgeCommand, states: Sequence[Curs
 
 
 def _of_ledgers(batch: pa.RecordBatch, own: Integers) -> pa.RecordBatch:
-    """The lines of a batch that are of these ledgers."""
     return batch.filter(pa.array(np.isin(np.asarray(batch.column(0)), own)))
 
 

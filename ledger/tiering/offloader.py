@@ -89,7 +89,8 @@ class LedgerOffloader(Protocol):
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedLedger:
         """A handle; an object that is missing is found missing when it is read."""
 
-    def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None: ...
+    def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
+        """Delete whatever there is of an attempt; may be repeated."""
 
     def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
         """Delete the objects of a store whose attempts are none of these, where `driver` says; how many."""

@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
@@ -181,7 +182,7 @@ class BucketLog:
         """The entries `[first, end)` of each segment in a range."""
         stop = min(range_.end, self.end)
         segments = self.topic.segments
-        for at in range(bisect_left(segments, range_.start.ledger_id, key=_ledger_id), len(segments)):
+        for at in range(bisect_left(segments, range_.start.ledger_id, key=attrgetter("ledger_id")), len(segments)):
             segment, here = segments[at], segments[at].ledger_id
             if here > stop.ledger_id:
                 return
@@ -205,10 +206,6 @@ class BucketLog:
                 else:
                     yield from _cut(span, heads, begin, stop, target_bytes)
                 number += 1
-
-
-def _ledger_id(segment: Segment) -> int:
-    return segment.ledger_id
 
 
 def block_span(segment: Segment, number: int) -> ByteRange:

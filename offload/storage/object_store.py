@@ -128,7 +128,8 @@ class ObjectStore(Protocol):
     def uploads(self, prefix: str = "") -> Iterator[Upload]:
         """Uploads that are neither completed nor thrown away."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of connections."""
 
 
 def require_key(key: str) -> str:

@@ -85,7 +85,6 @@ class PrefetchPlanner:
             self.ahead.plan(reading, remote[1:])
 
     def forget(self, reading: ReaderId) -> None:
-        """A reader reads no more, or goes on somewhere else."""
         self.ahead.forget(reading)
         with self._lock:
             self._paces.pop(reading, None)

@@ -104,7 +104,6 @@ class BrokerPrefetcher:
             return list(self._plans)
 
     def forget(self, reading: ReaderId) -> None:
-        """A reader reads no more, or goes on somewhere else."""
         with self._lock:
             self._taken(reading)
 

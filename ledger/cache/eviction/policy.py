@@ -168,7 +168,6 @@ class EvictionPolicy(ABC):
 
     @property
     def requeues(self) -> int:
-        """The number of times that a span was requeued."""
         return 0
 
     def expire(self, now_ms: int, remove: Remove) -> int:  # noqa: ARG002 — nothing goes by time

@@ -92,7 +92,6 @@ def pruned(record: AvroType, columns: Sequence[str]) -> AvroType:
 
 
 def _gather(schema: Any, definitions: dict[str, Any]) -> None:
-    """The definitions of all named types inside a schema, by name."""
     if isinstance(schema, list):
         for branch in schema:
             _gather(branch, definitions)

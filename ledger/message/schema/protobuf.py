@@ -106,7 +106,6 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def map_sides(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:
-    """The fields of a map's key and of its value."""
     sides = cast("Descriptor", field.message_type).fields_by_name
     return sides["key"], sides["value"]
 
@@ -149,7 +148,6 @@ def field_type(field: FieldDescriptor, where: str, path: str, inside: tuple[str,
 
 
 def single_type(field: FieldDescriptor, where: str, path: str, inside: tuple[str, ...]) -> pa.DataType:
-    """The Arrow type of one value of a field."""
     if field.message_type is not None:
         return message_type(field.message_type, where, path, inside)
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
