@@ -1,0 +1,123 @@
+"""Where the settings of ledgers are seen: what is sealed, kept, known and waited for."""
+
+from __future__ import annotations
+
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.protocol.commits import CommitRun, CommitRuns, LedgerParts
+from pyspark_ledger.ledger.protocol.ledgers import PublishedNote
+from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, WaitRecorder
+from tests.rigs.entry import entry
+from tests.rigs.store import stage
+
+MINUTE = 60_000
+OFFLOADING = {"managedLedgerOffloadBucket": "{folder}", "managedLedgerOffloadThresholdInSeconds": 30}
+
+
+def segments(broker: DrivenBroker, log: ManagedLedger) -> list[int]:
+    """The ledgers of a log's record that are sealed."""
+    return [part.ledgerId for part in broker.store._metadata.ledger(log.name).info.ledgerInfo if part.timestamp]
+
+
+def block_bytes(broker: DrivenBroker) -> object:
+    info = broker.store._metadata.ledger(broker.log().name).info
+    return next(pair.value for pair in info.properties if pair.key == "ledger.blockBytes")
+
+
+def sealed_of_five(broker: DrivenBroker) -> object:
+    log = broker.log()
+    for _ in range(5):
+        log.append([entry(b"x")]).result(60)
+    return len(segments(broker, log))
+
+
+def sealed_of_large(broker: DrivenBroker) -> object:
+    log = broker.log()
+    for _ in range(5):
+        log.append([entry(b"x" * 600_000)]).result(60)
+    return len(segments(broker, log))
+
+
+def sealed_by_age(broker: DrivenBroker) -> object:
+    log = broker.log()
+    log.append([entry(b"x")]).result(60)
+    broker.pass_ms(3 * MINUTE)
+    broker.store.upkeep.round()
+    return len(segments(broker, log))
+
+
+def sealed_when_full(broker: DrivenBroker) -> object:
+    log = broker.log(1)
+    for _ in range(3):
+        log.append([entry(b"x")]).result(60)
+    return len(segments(broker, log)) > 0
+
+
+def kept(broker: DrivenBroker, *, size: int = 1, published: bool = False) -> int:
+    """How many of three sealed ledgers are left two minutes later."""
+    log = broker.filled(3, payload=b"x" * size)
+    if published:
+        log.change_properties(PublishedNote("a", segments(broker, log)[-1]).properties("/a"), [])
+    broker.pass_ms(2 * MINUTE)
+    broker.store.upkeep.round()
+    return len(segments(broker, log))
+
+
+def seconds_between_rounds(broker: DrivenBroker) -> object:
+    found = []
+    for worker, run in (
+        (broker.store.upkeep, broker.store.upkeep._run),
+        (broker.store.offloads, broker.store.offloads._work),
+    ):
+        wait = WaitRecorder(lambda worker=worker: setattr(worker, "_stopped", True))  # type: ignore[misc]
+        with broker.patch.context() as patch:
+            patch.setattr(worker, "_arrival", wait)
+            patch.setattr(worker, "_stopped", False)
+            run()
+        found.append(round(wait.seconds[0]))
+    return found
+
+
+def staged_after_two_minutes(broker: DrivenBroker) -> object:
+    """Parts, batches of writes that are made once, and manifests, when the store is opened again."""
+    log = broker.log()
+    stage(broker.store, "failed", 1, [b"x"], 1)
+    parts = [stage(broker.store, "once", 1, [b"x"], 2)]
+    broker.store.commit(CommitRun(log.name, "once", 1, 7, 2, parts, once=True))
+    several = [LedgerParts(log.name, [stage(broker.store, "several", 1, [b"x"], 3)])]
+    broker.store.commits.commit(CommitRuns("several", 1, 7, 3, several, once=True))
+    broker.pass_ms(2 * MINUTE)
+    log.roll_over()
+    log.append([entry(b"x")]).result(60)
+    log.roll_over()
+    known = log.committed_batch("once") is not None
+    broker = broker.again()
+    left = len(list((broker.store.path / "staging").rglob("*.part")))
+    manifest = broker.store._metadata.manifests.newest("several") is not None
+    broker.close()
+    return left, known, manifest
+
+
+def producers_known(broker: DrivenBroker) -> object:
+    log = broker.log(deduplication=True)
+    for name in ("a", "b"):
+        log.append([entry(b"x", producer_name=name, sequence_id=3)]).result(60)
+        broker.pass_ms(2 * MINUTE)
+    log.roll_over()
+    return [log.last_sequence_id(name, 0) for name in ("a", "b")]
+
+
+DRIVES: Drives = {
+    "ledgerBlockSizeBytes": [Drive(block_bytes, str(64 << 20), {6 << 20: str(6 << 20)})],
+    "managedLedgerMaxEntriesPerLedger": [Drive(sealed_of_five, 0, {2: 2})],
+    "managedLedgerMaxSizePerLedgerMbytes": [Drive(sealed_of_large, 0, {1: 2})],
+    "managedLedgerMaxLedgerRolloverTimeMinutes": [Drive(sealed_by_age, 0, {1: 1})],
+    "managedLedgerMinLedgerRolloverTimeMinutes": [Drive(sealed_when_full, True, {10: False})],
+    "defaultRetentionTimeInMinutes": [Drive(kept, 3, {1: 0})],
+    "defaultRetentionSizeInMB": [Drive(lambda broker: kept(broker, size=600_000), 3, {1: 2})],
+    "retentionCheckIntervalInSeconds": [Drive(seconds_between_rounds, [120, 120], {7: [7, 7]})],
+    "retentionWaitsForOffload": [Drive(kept, 0, {1: 3}, {"defaultRetentionTimeInMinutes": 1, **OFFLOADING})],
+    "deleteAfterPublish": [Drive(lambda broker: kept(broker, published=True), 3, {1: 0})],
+    "stagingRetentionSeconds": [Drive(staged_after_two_minutes, (1, True, True), {60: (0, False, False)})],
+    "brokerDeduplicationMaxNumberOfProducers": [Drive(producers_known, [3, 3], {1: [-1, 3]})],
+    "brokerDeduplicationProducerInactivityTimeoutMinutes": [Drive(producers_known, [3, 3], {3: [-1, 3]})],
+}

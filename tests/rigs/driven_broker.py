@@ -1,0 +1,167 @@
+"""A broker in this process, wired by the functions of `ledger.broker.main` from a file of settings, on a clock moved by
+hand; and rows of tables that say where the effect of a setting is seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pyspark_ledger.ledger.broker import main
+from pyspark_ledger.ledger.broker.limits import Activity
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
+from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
+from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger
+from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix
+from tests.rigs.entry import entry
+from tests.rigs.recording_s3 import RecordingS3
+
+Value = int | str
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Drive:
+    """Where a setting is seen: `observe` answers `default` without it, and each of `seen` with that value.
+
+    `also` are settings that the effect needs; In a text `{folder}` is a folder of the test's own, and
+    `{port}` the port of an S3 that notes what is asked.
+    """
+
+    observe: Callable[[DrivenBroker], object]
+    default: object
+    seen: Mapping[Value, object]
+    also: Mapping[str, Value] = field(default_factory=dict)
+
+
+Drives = dict[str, Sequence[Drive]]
+
+
+class DrivenBroker:
+    """As `python -m pyspark_ledger.ledger.broker.main --config FILE` makes it, without its signals and its wait."""
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Value], patch: pytest.MonkeyPatch, wall_ms: int | None = None
+    ) -> None:
+        self.folder, self.patch = folder, patch
+        self.s3: RecordingS3
+        self._given = settings
+        self.wall_ms, self.now_ms = wall_ms or system_clock_ms(), monotonic_ms()
+        patch.setattr(main, "system_clock_ms", lambda: self.wall_ms)
+        patch.setattr(main, "monotonic_ms", lambda: self.now_ms)
+        self._doors = list[Any]()
+        patch.setattr(main, "AppendDoor", lambda serve: self._doors.append(_APPEND_DOOR(serve)) or self._doors[-1])
+        self._clients, self._handlers = list[Client](), logging.getLogger().handlers.copy()
+        folder.mkdir(parents=True, exist_ok=True)
+        config = folder / "broker.toml"
+        config.write_text(
+            "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in settings.items())
+        )
+        self.arguments = ["--store", str(folder / "store"), "--create", "--config", str(config)]
+        self.store, self.live, self.listening = main._opened(main._parser().parse_args(self.arguments))
+        try:
+            self.activity = Activity(main.monotonic_ms)
+            self.servers, self.record = main._bound(self.store, self.live, self.listening, self.activity)
+        except BaseException:
+            self.store.close()
+            raise
+        self.source = self.servers[-1]._source
+        self.cache = self.source.cache
+
+    @property
+    def client(self) -> Client:
+        self._clients.append(Client(self.record.address, self.record.store_id, deadline_ms=0))
+        return self._clients[-1]
+
+    @property
+    def admission(self) -> Any:
+        return self.servers[-1]._admission
+
+    def set(self, name: str, value: Value | None) -> None:
+        self.client.call("settings.change", ChangeSetting(name, value))
+
+    def pass_ms(self, milliseconds: int) -> None:
+        self.wall_ms += milliseconds
+        self.now_ms += milliseconds
+
+    def again(self) -> DrivenBroker:
+        """Close, and serve the same store from the same file at the same time of day."""
+        self.close()
+        return DrivenBroker(self.folder, self._given, self.patch, self.wall_ms)
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        for door in self._doors:
+            door.close()
+        for server in self.servers:
+            server.shutdown()
+        self.servers[0].let_go()
+        with suppress(LedgerError):
+            self.store.close()
+        logging.getLogger().handlers[:] = self._handlers
+
+    # What several effects are seen on.
+
+    def log(self, entries: int = 0, **shape: Any) -> ManagedLedger:
+        """A new ledger, whose segments are full at so many entries; 0: as the settings say."""
+        name = f"log{next(_numbers)}"
+        return self.store.create_ledger(CreateLedger(name, max_entries_per_ledger=entries, **shape))
+
+    def filled(self, entries: int = 3, *, payload: bytes = b"x", **shape: Any) -> ManagedLedger:
+        """A new ledger of so many segments of one entry each, which are sealed."""
+        log = self.log(1, **shape)
+        for _ in range(entries):
+            log.append([entry(payload)]).result(60)
+        log.roll_over()
+        return log
+
+    def offloaded(self, entries: int = 1, *, gone: bool = False, payload: bytes = b"x") -> ManagedLedger:
+        """The same, copied to where the settings say; `gone`: deleted here."""
+        log = self.filled(entries, payload=payload)
+        self.store.offloads.offload(OffloadPrefix(log.name))
+        self.store.offloads.round()
+        assert self.store.offloads.status(log.name).state == "done"
+        if gone:
+            self.pass_ms(5 * 3_600_000)
+            log.trim()
+        return log
+
+
+_APPEND_DOOR = main.AppendDoor
+
+
+class WaitRecorder:
+    """Stands in for the event or condition that a thread of the broker waits on: notes for how long, and ends it."""
+
+    def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
+        self.seconds = list[float]()
+        self._stop = stop
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return True
+
+    def wait_for(self, _ready: object, seconds: float) -> bool:
+        self._stop()
+        return self.wait(seconds)
+
+    def set(self) -> None: ...
+
+    def notify(self) -> None: ...
+
+    notify_all = notify
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
