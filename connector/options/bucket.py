@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.decryption_keys import KeyReferences, key_references
-from pyspark_ledger.connector.options.option import LONG_CHARS_MAX, READS, Option, flag, one_of, text
+from pyspark_ledger.connector.options.option import LONG_CHARS_MAX, READS, flag, one_of, option, text
+from pyspark_ledger.connector.options.reads import EveryReadOptions
 from pyspark_ledger.ledger.errors import Refused
 
 if TYPE_CHECKING:
@@ -26,78 +27,6 @@ _ADVICE = (
     "every host, or name offloadProfile, offloadRole or credentialProvider"
 )
 
-BUCKET_OPTIONS: tuple[Option, ...] = (
-    Option(
-        "offload",
-        "",
-        READS,
-        "Read sealed ledgers straight from the objects that `ledger offload` or a Pulsar wrote, without a broker: "
-        "`s3://bucket[/prefix]`, `file:///path` or a directory. A batch read without a ledger lists what is there.",
-        text,
-    ),
-    Option(
-        "offloadMetadata",
-        "",
-        READS,
-        "With `offload`: what Pulsar says of the topic's ledgers, so that missing ones are known. Files on the driver, "
-        "with commas between them: internal statistics (JSON) or the raw metadata record.",
-        text,
-        chars_max=LONG_CHARS_MAX,
-    ),
-    Option("offloadCluster", "", READS, "With `offload`: the cluster, where several wrote a topic of that name.", text),
-    Option(
-        "offloadScan",
-        "auto",
-        READS,
-        "With `offload`, of topics of messages: `auto` looks through all entries first, for transactions, chunked "
-        "messages, times and rows. `none` promises that there are no transactions and no chunks: one fails the read.",
-        one_of("auto", "none"),
-    ),
-    Option(
-        "cryptoKeys",
-        "",
-        READS,
-        "With `offload`: where the private keys of messages are that Pulsar's clients encrypted: `file:/path` or "
-        '`env:NAME`, or by the names of the keys, as JSON: `{"orders": "file:/path"}`. Never a key itself: plans and '
-        "logs show options. Read by every task, on its own host.",
-        key_references,
-        shown=False,
-        chars_max=LONG_CHARS_MAX,
-    ),
-    Option(
-        "offloadEndpoint",
-        "AWS",
-        READS,
-        "With `offload` or `history`: the endpoint of another S3, `https://host:port`.",
-        text,
-    ),
-    Option("offloadRegion", "", READS, "With `offload` or `history`: the region of the bucket.", text),
-    Option(
-        "offloadPathStyle",
-        "true with an endpoint",
-        READS,
-        "With `offload` or `history`: whether the bucket stands in the path of requests, not in their host.",
-        flag,
-    ),
-    Option(
-        "offloadProfile",
-        "",
-        READS,
-        "With `offload` or `history`: a profile of the AWS files, instead of boto3's chain.",
-        text,
-    ),
-    Option("offloadRole", "", READS, "With `offload` or `history`: a role (ARN) to assume.", text),
-    Option("offloadRoleExternalId", "", READS, "With `offload` or `history`: the external id for that role.", text),
-    Option("offloadBucketOwner", "", READS, "With `offload` or `history`: the account that must own the bucket.", text),
-    Option(
-        "credentialProvider",
-        "",
-        READS,
-        "With `offload` or `history`: `module:function`, called with the address in each process that reads; it "
-        "answers a boto3 session, or a mapping with `access_key`, `secret_key` and perhaps `token` and `expiry_time`.",
-        text,
-    ),
-)
 # Of the options for every read, those that mean something without a broker.
 _SHARED = frozenset(
     {
@@ -106,29 +35,78 @@ _SHARED = frozenset(
         "min_partition_bytes", "target_partition_bytes",
     }
 )  # fmt: skip
-# And those that are told beside the bucket.
-_OF_EVERY_READ = frozenset({"fail_on_data_loss", "ending_timestamp"})
 
 
-@dataclass(frozen=True, slots=True)
-class BucketOptions:
-    """The options above, read. `offload` is the address."""
+@dataclass(frozen=True)
+class BucketOptions(EveryReadOptions):
+    """A read from a bucket, and how a bucket is reached."""
 
-    offload: str = ""
-    offload_metadata: str = ""
-    offload_cluster: str = ""
-    offload_scan: str = "auto"
-    crypto_keys: KeyReferences = ()
-    offload_endpoint: str = ""
-    offload_region: str = ""
-    offload_path_style: bool | None = None
-    offload_profile: str = ""
-    offload_role: str = ""
-    offload_role_external_id: str = ""
-    offload_bucket_owner: str = ""
-    credential_provider: str = ""
-    fail_on_data_loss: bool = True
-    ending_timestamp: int | None = None
+    offload: str = option(
+        text,
+        READS,
+        "Read sealed ledgers straight from the objects that `ledger offload` or a Pulsar wrote, without a broker: "
+        "`s3://bucket[/prefix]`, `file:///path` or a directory. A batch read without a ledger lists what is there.",
+        absent="",
+    )
+    offload_metadata: str = option(
+        text,
+        READS,
+        "With `offload`: what Pulsar says of the topic's ledgers, so that missing ones are known. Files on the driver, "
+        "with commas between them: internal statistics (JSON) or the raw metadata record.",
+        absent="",
+        chars_max=LONG_CHARS_MAX,
+    )
+    offload_cluster: str = option(
+        text, READS, "With `offload`: the cluster, where several wrote a topic of that name.", absent=""
+    )
+    offload_scan: str = option(
+        one_of("auto", "none"),
+        READS,
+        "With `offload`, of topics of messages: `auto` looks through all entries first, for transactions, chunked "
+        "messages, times and rows. `none` promises that there are no transactions and no chunks: one fails the read.",
+        default="auto",
+    )
+    crypto_keys: KeyReferences = option(
+        key_references,
+        READS,
+        "With `offload`: where the private keys of messages are that Pulsar's clients encrypted: `file:/path` or "
+        '`env:NAME`, or by the names of the keys, as JSON: `{"orders": "file:/path"}`. Never a key itself: plans and '
+        "logs show options. Read by every task, on its own host.",
+        absent=(),
+        shown=False,
+        chars_max=LONG_CHARS_MAX,
+    )
+    offload_endpoint: str = option(
+        text,
+        READS,
+        "With `offload` or `history`: the endpoint of another S3, `https://host:port`.",
+        absent="",
+        otherwise="AWS",
+    )
+    offload_region: str = option(text, READS, "With `offload` or `history`: the region of the bucket.", absent="")
+    offload_path_style: bool | None = option(
+        flag,
+        READS,
+        "With `offload` or `history`: whether the bucket stands in the path of requests, not in their host.",
+        otherwise="true with an endpoint",
+    )
+    offload_profile: str = option(
+        text, READS, "With `offload` or `history`: a profile of the AWS files, instead of boto3's chain.", absent=""
+    )
+    offload_role: str = option(text, READS, "With `offload` or `history`: a role (ARN) to assume.", absent="")
+    offload_role_external_id: str = option(
+        text, READS, "With `offload` or `history`: the external id for that role.", absent=""
+    )
+    offload_bucket_owner: str = option(
+        text, READS, "With `offload` or `history`: the account that must own the bucket.", absent=""
+    )
+    credential_provider: str = option(
+        text,
+        READS,
+        "With `offload` or `history`: `module:function`, called with the address in each process that reads; it "
+        "answers a boto3 session, or a mapping with `access_key`, `secret_key` and perhaps `token` and `expiry_time`.",
+        absent="",
+    )
 
     @property
     def address(self) -> str:
@@ -179,7 +157,7 @@ def take_bucket_options(values: dict[str, object], names: Mapping[str, str]) -> 
     """Take the options above out of `values`; None when no bucket is read. `names` spells fields for errors."""
     own = {field.name for field in fields(BucketOptions)}
     if "offload" not in values:
-        own -= _OF_EVERY_READ
+        own -= {field.name for field in fields(EveryReadOptions)}
     given = {name: values.pop(name) for name in list(values) if name in own}
     if "offload" not in given:
         if given:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyspark_ledger.connector.options.ledger_selection import Addressing
+from pyspark_ledger.connector.options.option import option_name
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import EARLIEST, LATEST
 
@@ -71,12 +72,6 @@ def require_sense(values: Values, use: str) -> None:
             "a stream that ends at 'latest' would be empty",
             hint="Read what is there now with Trigger.AvailableNow, or end at a position or a time",
         )
-
-
-def option_name(field: str) -> str:
-    """How an option is written that is read into a field."""
-    first, *rest = field.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def _require_one_of(values: Values, *fields: str) -> None:

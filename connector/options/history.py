@@ -11,23 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.options.bucket import BucketOptions
-from pyspark_ledger.connector.options.option import READS, Option, text
+from pyspark_ledger.connector.options.option import READS, option, text
 from pyspark_ledger.ledger.errors import Refused
 
 if TYPE_CHECKING:
     from pyspark_ledger.offload.table.table_address import TableAddress
 
-HISTORY_OPTIONS: tuple[Option, ...] = (
-    Option(
-        "history",
-        "",
-        READS,
-        "A Delta table to which the ledger is published, a path or `s3://` address: what is published is read from the "
-        "table, what came after it from the log, without gap or double; a batch with `offload` reads it from the "
-        "bucket. The options for how a bucket is reached count for it, too. Such a stream begins at `earliest`.",
-        text,
-    ),
-)
 _OF_A_BUCKET = frozenset(
     {
         "offload_endpoint", "offload_region", "offload_path_style", "offload_profile", "offload_role",
@@ -42,12 +31,20 @@ _STRANGE: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HistoryOptions:
-    """The table as it was given."""
+    """A table to which a ledger is published."""
 
-    table: str
     bucket: BucketOptions
+    table: str = option(
+        text,
+        READS,
+        "A Delta table to which the ledger is published, a path or `s3://` address: what is published is read from the "
+        "table, what came after it from the log, without gap or double; a batch with `offload` reads it from the "
+        "bucket. The options for how a bucket is reached count for it, too. Such a stream begins at `earliest`.",
+        absent="",
+        name="history",
+    )
 
     def address(self) -> TableAddress:
         """Where it is; Refused for what is no address."""
@@ -69,4 +66,4 @@ def take_history_options(values: dict[str, object], names: Mapping[str, str]) ->
         raise Refused("option 'history' has no meaning for what a bucket lists", hint="Name the ledger in load()")
     taken = values.get if "offload" in values else values.pop
     reached = {name: taken(name) for name in list(values) if name in _OF_A_BUCKET}
-    return HistoryOptions(str(values.pop("history")), BucketOptions(**reached))  # type: ignore[arg-type]  # see options
+    return HistoryOptions(BucketOptions(**reached), str(values.pop("history")))  # type: ignore[arg-type]  # see options

@@ -1,15 +1,20 @@
-"""What an option is, and how the text of each kind of option is read.
+"""Declarations of options, and parsers of their texts.
 
-Rules: a parser answers the value, or raises ValueError saying what it expects; whoever knows the option's name says
-what was found.
+    class ReadOptions:
+        wait_timeout_ms: int = option(number(1, DAY_MS), READS, "How long …", default="300000")
+
+Rules
+- An option is declared once, as a field of the class of its area. The table and the documentation are read from there.
+- A parser answers the value, or raises ValueError saying what it expects; whoever knows the option's name says what was
+  found.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar
 
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.names import canonical_name
@@ -24,6 +29,7 @@ MIB = 1024 * 1024
 DAY_MS = 24 * 3600 * 1000
 LONG_CHARS_MAX = 4 * MIB  # of a list, or of JSON
 _DIGITS_MAX = 32
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,46 @@ class Option:
     parse: Callable[[str], object]
     shown: bool = True
     chars_max: int = 4096
+
+    @property
+    def key(self) -> str:
+        """The name as that of a field."""
+        return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in self.name)
+
+
+def option(
+    parse: Callable[[str], T],
+    uses: tuple[Use, ...],
+    meaning: str,
+    *,
+    default: str = "",
+    otherwise: str = "",
+    absent: Any = None,
+    name: str = "",
+    shown: bool = True,
+    chars_max: int = 4096,
+) -> T:
+    """Declare an option as a field of a dataclass; its name is the field's, unless `name` says otherwise.
+
+    `default` is the text that counts if none is given. Without `default` the value is `absent`, and `otherwise` tells
+    readers of the documentation what that means.
+    """
+    said = {"": Option(name, default or otherwise, uses, meaning, parse, shown, chars_max)}
+    made: Any = {"default_factory": dict} if absent == {} else {"default": parse(default) if default else absent}
+    declared: T = field(**made, metadata=said)
+    return declared
+
+
+def options_of(area: type[Any]) -> list[Option]:
+    """The options that a class declares itself, in order."""
+    declared = [found for found in fields(area) if found.name in vars(area)["__annotations__"] and found.metadata]
+    return [replace(found.metadata[""], name=found.metadata[""].name or option_name(found.name)) for found in declared]
+
+
+def option_name(key: str) -> str:
+    """How an option is written that is read into a field."""
+    first, *rest = key.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
 
 def ledger(value: str) -> str:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from pyspark_ledger.connector.options.address import AddressOptions
 from pyspark_ledger.connector.options.bucket import BucketOptions, take_bucket_options
 from pyspark_ledger.connector.options.checks import require_addressed, require_consistent, require_sense
 from pyspark_ledger.connector.options.history import HistoryOptions, take_history_options
 from pyspark_ledger.connector.options.ledger_selection import Addressing
-from pyspark_ledger.connector.options.option import MIB, Option, Use
+from pyspark_ledger.connector.options.option import Option, Use
+from pyspark_ledger.connector.options.reads import ReadOptions
 from pyspark_ledger.connector.options.table import OPTIONS
+from pyspark_ledger.connector.options.writes import WriteOptions
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.hidden_characters import unencodable
-from pyspark_ledger.ledger.position import Position
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.credentials import Credentials
@@ -32,62 +34,16 @@ _REFUSED = {
 }
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 _OPTIONS_HINT = f"The options are {', '.join(sorted(option.name for option in OPTIONS))}"
-_PARTITION_BYTES_MIN = 8 * MIB
 _KEY_CHARS_MAX = 64
 _SHOWN = 300  # characters of a value in an error
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerOptions:
+@dataclass(frozen=True)
+class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
     """The options of one use, read. None: not given, and the default depends on something else."""
 
-    ledger: str = ""
     bucket: BucketOptions | None = None
     history: HistoryOptions | None = None
-    ledgers: tuple[str, ...] = ()
-    ledgers_pattern: str | None = None
-    store: str | None = None
-    tls_trust_certs_file_path: str = ""
-    tls_certificate_file_path: str = ""
-    tls_key_file_path: str = ""
-    auth_params: str = ""
-    subscription: str | None = None
-    starting_position: Position | None = None
-    starting_timestamp: int | None = None
-    table: str | None = None
-    starting_positions: Mapping[str, Position] = field(default_factory=dict)
-    starting_timestamps: Mapping[str, int] = field(default_factory=dict)
-    ending_position: Position | None = None
-    ending_timestamp: int | None = None
-    ending_positions: Mapping[str, Position] = field(default_factory=dict)
-    ending_timestamps: Mapping[str, int] = field(default_factory=dict)
-    fail_on_data_loss: bool = True
-    wait_for_ledger: bool = False
-    wait_timeout_ms: int = 300_000
-    include_metadata: bool = False
-    columns: tuple[str, ...] | None = None
-    payload_schema: str | None = None
-    rescued_data_column: str | None = None
-    dead_letter_ledger: str = ""
-    ack_mode: str = "checkpoint"
-    ack_timeout: int | None = None
-    max_redeliveries: int | None = None
-    max_bytes_per_trigger: int | None = None
-    max_rows_per_trigger: int | None = None
-    min_rows_per_trigger: int | None = None
-    max_trigger_delay: int = 15 * 60_000
-    min_partition_bytes: int = _PARTITION_BYTES_MIN
-    target_partition_bytes: int = 64 * MIB
-    mapping: str = "auto"
-    pacing: bool = True
-    merge_schema: bool = False
-    action: Literal["ack", "nack"] | None = None
-    entry_bytes: int = 4 * MIB
-    compression: Literal["lz4", "zstd"] | None = None
-    create_ledgers: bool = False
-    txn_app_id: str | None = None
-    txn_version: int | None = None
-    commit_timeout_ms: int = 60_000
 
     def require_acknowledger(self) -> None:
         """Refused where rows are to be acknowledged one by one, and nobody is named to do it; or the reverse."""
@@ -153,7 +109,7 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
             )
         _require_readable(option, text)
         try:
-            values[_field(option.name)] = option.parse(text)
+            values[option.key] = option.parse(text)
         except ValueError as expected:
             said = _shown(text) if option.shown else "something else (not shown: it may be a secret)"
             raise Refused(f"option {option.name!r} is {said}, expected {expected}") from None
@@ -209,10 +165,6 @@ def _require_endless(options: LedgerOptions) -> None:
             )
 
 
-def _field(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
-
-
 def _consistent(values: dict[str, object]) -> LedgerOptions:
     path = values.pop("path", None)
     if path is not None and values.get("ledger", path) != path:
@@ -220,16 +172,14 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
     if path is not None:
         values["ledger"] = path
     require_consistent(values)
-    names = {_field(option.name): option.name for option in OPTIONS}
+    names = {option.key: option.name for option in OPTIONS}
     history = take_history_options(values, names)
     bucket = take_bucket_options(values, names)
-    if values.get("compression") == "none":
-        del values["compression"]
     if values.get("ack_mode") == "explicit":
         values["include_metadata"] = True  # else nobody could say which rows are done with
     if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # nobody asked for more
         least = int(str(values["target_partition_bytes"]))
-        values["min_partition_bytes"] = min(least, _PARTITION_BYTES_MIN)
+        values["min_partition_bytes"] = min(least, LedgerOptions.min_partition_bytes)
     options = LedgerOptions(bucket=bucket, history=history, **values)  # type: ignore[arg-type]  # each parser answers its field's type
     if options.min_partition_bytes > options.target_partition_bytes:
         raise Refused(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ledger.connector.options.bucket import BUCKET_OPTIONS
-from pyspark_ledger.connector.options.option import Option
+from pyspark_ledger.connector.options.bucket import BucketOptions
+from pyspark_ledger.connector.options.option import Option, options_of
 from pyspark_ledger.connector.options.options import read_options
 from pyspark_ledger.connector.options.table import OPTIONS, options_reference
 from pyspark_ledger.ledger.errors import Refused
@@ -80,7 +80,7 @@ SAMPLES = {
 
 def needed(option: Option) -> dict[str, str]:
     """What an option makes no sense without."""
-    if option in BUCKET_OPTIONS and option.name != "offload":
+    if option in options_of(BucketOptions) and option.name != "offload":
         return {"offload": "s3://other"}
     return {"minRowsPerTrigger": "1"} if option.name == "maxTriggerDelay" else {}
 
@@ -178,7 +178,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 
 def test_options_of_a_bucket_belong_to_one_and_exclude_what_a_broker_does() -> None:
-    for option in BUCKET_OPTIONS[1:]:
+    for option in options_of(BucketOptions)[1:]:
         with pytest.raises(Refused, match=f"option '{option.name}' is given without 'offload'"):
             read_options({option.name: SAMPLES[option.name]})
     for name in ("store", "subscription", "mapping", "waitForLedger", "ledgersPattern", "startingPositions"):
