@@ -1,4 +1,4 @@
-"""Where the settings of cursors are seen: what is refused, in which file a state is, how large, and when it is flushed."""
+"""Where the settings of cursors are seen: what is refused, in which file a state is, how large, when it is flushed."""
 
 from __future__ import annotations
 
