@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 _CURVE = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
@@ -34,3 +38,30 @@ class Authority:
 def _openssl(*words: str | Path) -> None:
     done = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@functools.cache
+def certificates() -> dict[str, str]:
+    """An authority, certificates of two servers and a client, and a token: made once for a run of tests."""
+    folder = Path(tempfile.mkdtemp(prefix="ledger-tls-"))
+    atexit.register(shutil.rmtree, folder)
+    authority, found = Authority(folder, "authority"), dict[str, str]()
+    for name in ("one", "two", "client"):
+        certificate, key = authority.sign(name)
+        found |= {name: str(certificate), f"{name}_key": str(key)}
+    (folder / "token").write_text("a-token-of-sixteen-characters\n")
+    for path in folder.iterdir():
+        path.chmod(0o600)
+    return {**found, "ca": str(authority.ca), "token": f"file:{folder / 'token'}"}
+
+
+def tls(*names: str) -> dict[str, str | int]:
+    """Settings of a broker on loopback with TLS; `certificates` fill in the names."""
+    files = {
+        "bindAddress": "grpc+tls://localhost:0",
+        "tlsCertificateFilePath": "{one}",
+        "tlsKeyFilePath": "{one_key}",
+        "tlsTrustCertsFilePath": "{ca}",
+        "authenticationTokens": "{token}",
+    }
+    return {name: files[name] for name in ("bindAddress", *names)}

@@ -36,14 +36,16 @@ def held(broker: DrivenBroker, blocks: int = 20, *, local: bool = False) -> int:
     return broker.cache.ledger("a").cache.entries
 
 
-def old(broker: DrivenBroker, *, reads: int = 0, again: bool = False, offloaded: bool = False) -> bool:
-    """Whether a block stays over two seconds, expected so often, read meanwhile, or from object storage."""
+def old(
+    broker: DrivenBroker, *, reads: int = 0, again: bool = False, offloaded: bool = False, pass_ms: int = 2_000
+) -> bool:
+    """Whether a block stays for so long, expected so often, read meanwhile, or from object storage."""
     emptied(broker)
     cached = block(0, 1, home=CountedHome() if offloaded else None)
     broker.cache.insert("a", cached, ReadCount(reads) if reads else None)
     if again:
         broker.cache.serve("a", 1, 0, 1)
-    broker.pass_ms(2_000)
+    broker.pass_ms(pass_ms)
     broker.cache.expire()
     return bool(broker.cache.ledger("a").cache.entries)
 
@@ -198,6 +200,7 @@ DRIVES: Drives = {
     ],
     f"{PREFIX}TimeThresholdMillis": [
         Drive(AGE, [False] * 4, {5_000: [True] * 4}),
+        Drive(under("expected-reads-stash", pass_ms=500), [True], {200: [False]}),
     ],
     f"{PREFIX}TimeThresholdMillisMax": [
         Drive(under("expected-reads-stash", reads=1), [True], {1_500: [False]}),

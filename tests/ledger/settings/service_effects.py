@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
-import shutil
 import socket
 import ssl
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,8 +19,8 @@ from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import PROTOCOL_VERSION, AppendCommand, AskEnd, CreateLedger, Empty, Hello
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
-from tests.rigs.certificates import Authority
-from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, Value
+from tests.rigs.certificates import certificates, tls
+from tests.rigs.driven_broker import Drive, DrivenBroker, Drives
 from tests.rigs.entry import entry
 
 
@@ -137,21 +133,6 @@ def _run(broker: DrivenBroker, idle_ms: Callable[[object], int]) -> None:
         main.main(broker.arguments)
 
 
-@functools.cache
-def certificates() -> dict[str, str]:
-    """An authority, certificates of two servers and a client, and a token: made once for a run of tests."""
-    folder = Path(tempfile.mkdtemp(prefix="ledger-tls-"))
-    atexit.register(shutil.rmtree, folder)
-    authority, found = Authority(folder, "authority"), dict[str, str]()
-    for name in ("one", "two", "client"):
-        certificate, key = authority.sign(name)
-        found |= {name: str(certificate), f"{name}_key": str(key)}
-    (folder / "token").write_text("a-token-of-sixteen-characters\n")
-    for path in folder.iterdir():
-        path.chmod(0o600)
-    return {**found, "ca": str(authority.ca), "token": f"file:{folder / 'token'}"}
-
-
 def answer(broker: DrivenBroker, **shown: str) -> str:
     """What a caller hears who shows this: nothing, or the kind of error."""
     address = broker.record.remote or broker.record.address
@@ -167,17 +148,6 @@ def served_certificate(broker: DrivenBroker) -> object:
     address = urlsplit(broker.record.remote)
     shown = ssl.get_server_certificate((str(address.hostname), int(address.port or 0)))
     return next(name for name in ("one", "two") if shown.strip() in Path(certificates()[name]).read_text())
-
-
-def tls(*names: str) -> dict[str, Value]:
-    files = {
-        "bindAddress": "grpc+tls://localhost:0",
-        "tlsCertificateFilePath": "{one}",
-        "tlsKeyFilePath": "{one_key}",
-        "tlsTrustCertsFilePath": "{ca}",
-        "authenticationTokens": "{token}",
-    }
-    return {name: files[name] for name in ("bindAddress", *names)}
 
 
 DRIVES: Drives = {
@@ -202,7 +172,9 @@ DRIVES: Drives = {
             "",
             {"{ca}": "Unauthenticated"},
             tls("tlsCertificateFilePath", "tlsKeyFilePath"),
-        )
+        ),
+        # What is no authority is refused at the start, with the certificate it is to be used with.
+        Drive(served_certificate, "one", {"{one_key}": "refused"}, tls("tlsCertificateFilePath", "tlsKeyFilePath")),
     ],
     "authenticationTokens": [
         Drive(answer, "", {"{token}": "Unauthenticated"}, {"bindAddress": "grpc://127.0.0.1:0"}),

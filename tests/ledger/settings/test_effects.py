@@ -13,6 +13,7 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.settings.broker import SETTINGS
 from tests.ledger.settings import cache_effects, cursor_effects, log_effects, offload_effects, service_effects
 from tests.rigs.broker import run_directory, session_run_directory
+from tests.rigs.certificates import certificates
 from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, Value
 from tests.rigs.recording_s3 import RecordingS3
 
@@ -71,7 +72,7 @@ class Stage:
         folder = self._folder / f"objects{self._count}"
         if not isinstance(value, str) or "{" not in value:
             return value
-        return value.format(folder=folder, port=self._s3.port, **service_effects.certificates())
+        return value.format(folder=folder, port=self._s3.port, **certificates())
 
     def end(self) -> None:
         self.close()

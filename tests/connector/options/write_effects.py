@@ -1,0 +1,92 @@
+"""Where the options of writes are seen: columns, entries, ledgers, repeated writes, and what a write says of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark_ledger.connector.write import acknowledge, commit
+from pyspark_ledger.ledger.position import EARLIEST
+from pyspark_ledger.ledger.protocol.cursors import NameCursor, OpenCursor
+from tests.rigs.data_source import Given, OptionDrive, OptionDrives, World, said
+
+ROWS = [{"n": number, "s": f"r{number}"} for number in range(100)]
+
+
+def new_column(world: World, given: Given) -> object:
+    world.ledger(1)
+    return said(lambda: world.write([{"n": 1, "s": "x", "more": "y"}], given))
+
+
+def entries(world: World, given: Given) -> object:
+    """How many entries a hundred rows of 500 bytes are, and whether the entries are as long as the rows."""
+    world.ledger(1)
+    world.write([{**row, "s": "x" * 500} for row in ROWS], given)
+    found = world.entries(world.places["name"])[1:-1]
+    return len(found), sum(found) > 40_000
+
+
+def routed(world: World, given: Given) -> object:
+    world.ledger(0)
+    name = world.places["name"]
+    done = said(lambda: world.write([{"n": 1, "s": "x", "__ledger": name}], given, path=""))
+    return done, world.broker.store._metadata.exists(f"public/default/persistent/{name}")
+
+
+def repeated(world: World, given: Given) -> object:
+    """How many rows there are after the same write was made twice; another application writes the same version."""
+    world.ledger(0)
+    known: dict[str, Any] = {"txnVersion": "7", "txnAppId": "other"}
+    if said(lambda: world.write(ROWS[:1], given)) == "Refused":
+        return "Refused"
+    world.write(ROWS[:1], given)
+    world.write(ROWS[:1], known)
+    return len(world.rows({}))
+
+
+def said_of_rows(world: World, given: Given) -> object:
+    """Whether rows are appended, acknowledged, or given back by a write of their places."""
+    world.ledger(3)
+    log = world.broker.store.ledger(world.places["name"])
+    world.stream({"subscription": "billing", "ackMode": "explicit", "startingPosition": "earliest"})
+    places = world.places_of_rows()
+    result = said(lambda: world.write(places, given))
+    state = world.broker.store.cursors.describe(NameCursor(log.name, "billing"))
+    return result, state.next_position.entry_id
+
+
+def deadline(world: World, given: Given) -> object:
+    """How long a commit and an acknowledgement are tried."""
+    world.ledger(1)
+    world.broker.store.cursors.open(OpenCursor(world.places["name"], "billing", EARLIEST))
+    seen, connection, sent = list[int](), commit.DriverConnection, acknowledge.acknowledge
+
+    def connected(*args: Any, **named: Any) -> Any:
+        seen.append(named["deadline_ms"])
+        return connection(*args, **named)
+
+    def acknowledged(*args: Any, **named: Any) -> Any:
+        seen.append(named["deadline_ms"])
+        return sent(*args, **named)
+
+    places = world.places_of_rows()
+    with world.patch.context() as patch:
+        patch.setattr(commit, "DriverConnection", connected)
+        patch.setattr(acknowledge, "acknowledge", acknowledged)
+        world.write(ROWS[:1], given)
+        world.write(places, {**given, "action": "ack", "subscription": "billing"})
+    return seen
+
+
+DRIVES: OptionDrives = {
+    "action": [
+        OptionDrive(said_of_rows, ("Refused", 0), {"ack": (None, 3), "nack": (None, 0)}, {"subscription": "billing"})
+    ],
+    "subscription": [OptionDrive(said_of_rows, ("Refused", 0), {"billing": (None, 3)}, {"action": "ack"})],
+    "mergeSchema": [OptionDrive(new_column, "Refused", {"true": None})],
+    "entryBytes": [OptionDrive(entries, (1, True), {"1k": (50, True)})],
+    "compression": [OptionDrive(entries, (1, True), {"zstd": (1, False), "lz4": (1, False)})],
+    "createLedgers": [OptionDrive(routed, ("NotFound", False), {"true": (None, True)})],
+    "txnAppId": [OptionDrive(repeated, "Refused", {"nightly": 2, "other": 1}, {"txnVersion": "7"})],
+    "txnVersion": [OptionDrive(repeated, "Refused", {"7": 2}, {"txnAppId": "nightly"})],
+    "commitTimeoutMs": [OptionDrive(deadline, [60_000] * 2, {"7": [7] * 2})],
+}
