@@ -37,7 +37,8 @@ from pyspark_ledger.ledger.metadata.cursor_records import cursor_info
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.pulsar_value import parse_cursor_info, parse_ledger_info
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
-from pyspark_ledger.ledger.metadata.records import TABLES, Metadata, SegmentRecord
+from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
+from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
 from pyspark_ledger.ledger.metadata.unwanted_files import unknown_files
 from pyspark_ledger.ledger.names import canonical_name, nearest
 from pyspark_ledger.ledger.position import Position, PositionRange
@@ -122,6 +123,7 @@ def record(
     records, canonical = Metadata(MetadataView(path, TABLES), system_clock_ms), canonical_name(name)
     found = records.ledger(canonical)
     if cursor is None:
+        found.info.ledgerInfo.extend(row.listed() for row in records.segments.of(canonical))
         _show(output, MessageToDict(found.info))
         return
     kept = records.cursors.get(canonical, cursor)
@@ -205,9 +207,8 @@ def _verify(
 
 def _sealed_here(records: Metadata, name: str) -> dict[int, SegmentRecord | None]:
     """The ledgers that the metadata lists now; None for one that is open, or in object storage only."""
-    kept = {record.ledger_id: record for record in records.segments(name)}
-    listed = records.ledger(name).info.ledgerInfo
-    return {one.ledgerId: kept[one.ledgerId] if one.timestamp and not _is_remote(one) else None for one in listed}
+    rows = [(record, record.listed()) for record in records.segments.of(name)]
+    return {one.ledger_id: one if listed.timestamp and not _is_remote(listed) else None for one, listed in rows}
 
 
 def _is_remote(listed: ManagedLedgerInfo.LedgerInfo) -> bool:

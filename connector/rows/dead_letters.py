@@ -65,7 +65,7 @@ _RETRY_MS, _PAUSE_MS = 30_000, 100
 
 def prepare_dead_letters(client: Client, name: str) -> None:
     """Create the ledger of dead letters, or find it; Refused if it has no de-duplication, or has a schema."""
-    found: LedgerDescription = client.create(CreateLedger(name, exist_ok=True, deduplication=True))
+    found: LedgerDescription = client.create(CreateLedger(name, exist_ok=True, deduplication=True, lists=False))
     if found.properties.get(DEDUPLICATION_ENABLED) != "true":
         raise Refused(
             f"ledger {short_name(name)!r}, which option 'deadLetterLedger' names, was made without de-duplication",

@@ -164,7 +164,7 @@ def _described(ask: Ask, name: str, *, create: bool) -> LedgerDescription:
                 f"rows name ledger {short_name(name)!r} in {LEDGER!r}, and there is none",
                 hint=f"Create it, or write with option 'createLedgers'. {missing.hint}",
             ) from None
-        described = ask("create", CreateLedger(name, exist_ok=True))
+        described = ask("create", CreateLedger(name, exist_ok=True, lists=False))
     return described
 
 

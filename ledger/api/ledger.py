@@ -31,7 +31,7 @@ from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, GetSchema, NameLedger, RegisterSchema
+from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, DescribeLedger, GetSchema, RegisterSchema
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.reads import SPLIT_PARTS_MAX, SplitRequest
 
@@ -91,7 +91,7 @@ class Ledger(LedgerLife):
         from pyspark_ledger.ledger.client.message_producer import Batching, open_producer
 
         batching = Batching(batching_max_messages, batching_max_bytes, batching_max_publish_delay_ms)
-        self.client.call("create", CreateLedger(self.name, exist_ok=True))
+        self.client.call("create", CreateLedger(self.name, exist_ok=True, lists=False))
         return open_producer(
             self.client,
             self.name,
@@ -141,7 +141,7 @@ class Ledger(LedgerLife):
 
     def describe(self) -> LedgerDescription:
         """All there is to know about it."""
-        found: LedgerDescription = self.client.call("describe", NameLedger(self.name))
+        found: LedgerDescription = self.client.call("describe", DescribeLedger(self.name))
         return found
 
     def schema(self) -> pa.Schema | None:
@@ -153,7 +153,7 @@ class Ledger(LedgerLife):
 
         The ledger is created if need be. Messages state the version that they were encoded by.
         """
-        self.client.call("create", CreateLedger(self.name, exist_ok=True))
+        self.client.call("create", CreateLedger(self.name, exist_ok=True, lists=False))
         return register_payload_schemas(
             self.client, self.name, parse_schemas(schemas, f"what is given for {self.name}")
         )
@@ -170,7 +170,7 @@ class Ledger(LedgerLife):
             raise Refused(f"rows without columns cannot be appended to {self.name}", hint="Give at least one column")
         found = self.client.call("schema.get", GetSchema(self.name))
         if found.version < 0:
-            held = self.describe().entries
+            held = self.client.describe(self.name, lists=False).entries
             if held:
                 raise Refused(f"ledger {self.name} holds {held} messages, rows of {len(given)} columns were given")
             columns = pa.schema([field.with_nullable(True) for field in given])

@@ -32,10 +32,12 @@ from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.sync_pool import SyncCrew
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
+from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
 from pyspark_ledger.ledger.names import canonical_name, nearest, partition_count, short_name, without_partitions
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import (
     AskEnd,
+    DescribeLedger,
     Empty,
     GetSchema,
     LedgerDescription,
@@ -122,7 +124,7 @@ class ReadOnlyStore:
 
     def describe(self, name: str) -> LedgerDescription:
         """A ledger as it stands."""
-        described: LedgerDescription = self.call("describe", NameLedger(name))
+        described: LedgerDescription = self.call("describe", DescribeLedger(name))
         return described
 
     def open_read(self, request: OpenRead) -> OpenedRead:
@@ -142,16 +144,14 @@ class ReadOnlyStore:
             near = nearest(name, self._metadata.names())
             hint = f"Did you mean {short_name(near)!r}?" if near else ""
             raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.address}", hint=hint)
-        record = self._metadata.ledger(name)
-        listed = LedgerList(record, self._context)
+        listed = LedgerList(self._metadata.ledger(name), self._context)
         snapshot = listed.snapshot(None)
-        left_open = [info.ledgerId for info in record.info.ledgerInfo if not info.timestamp]
-        segments = (*snapshot.segments, *(self._acknowledged(name, ledger_id) for ledger_id in left_open))
+        segments = (*snapshot.segments, *map(self._acknowledged, listed.left_open))
         return listed, LogSnapshot(name, LogSegments.of(segments), snapshot.trimmed, snapshot.terminated)
 
-    def _acknowledged(self, name: str, ledger_id: int) -> LogSegment:
+    def _acknowledged(self, kept: SegmentRecord) -> LogSegment:
         """The open ledger up to its acknowledged end; without its sidecar, up to the last entry that holds."""
-        kept = next(segment for segment in self._metadata.segments(name) if segment.ledger_id == ledger_id)
+        ledger_id = kept.ledger_id
         path = data_path(self._directory, ledger_id)
         found = recover_segment(
             path,
@@ -178,7 +178,7 @@ class ReadOnlyStore:
         name = canonical_name(request.name)
         return PartitionCount(partition_count(self._list(name)[0].properties) if self._metadata.exists(name) else 0)
 
-    def _describe(self, request: NameLedger) -> LedgerDescription:
+    def _describe(self, request: DescribeLedger) -> LedgerDescription:
         listed, snapshot = self._list(request.name)
         return msgspec.structs.replace(
             log_description(snapshot, listed.incarnation, listed.properties, listed.terminated),

@@ -103,7 +103,7 @@ class Actions:
         store, durable, survey = self._store, self._store.cursors, Surveyor(self._store, system_clock_ms)
         return {
             "create": self._create,
-            "describe": lambda request: store.describe(request.name),
+            "describe": lambda request: store.describe(request.name, lists=request.lists),
             "delete": self._delete,
             "producer.last": lambda one: ledgers.LastSequence(
                 store.ledger(one.ledger).last_sequence_id(one.producer, _SETTLE_MS)
@@ -175,7 +175,7 @@ class Actions:
     def _create(self, request: CreateLedger) -> LedgerDescription:
         if request.partitions:
             return self._store.create_partitioned(request)
-        return self._store.describe(self._store.create_ledger(request).name)
+        return self._store.describe(self._store.create_ledger(request).name, lists=request.lists)
 
     def _delete(self, request: NameLedger) -> Empty:
         self._store.delete_ledger(request.name)

@@ -18,6 +18,7 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import (
     AskEnd,
     CreateLedger,
+    DescribeLedger,
     Empty,
     GetSchema,
     LedgerDescription,
@@ -56,9 +57,9 @@ class Client(BrokerConnection):
         done: LedgerDescription = self.call("create", request)
         return done
 
-    def describe(self, name: str) -> LedgerDescription:
+    def describe(self, name: str, *, lists: bool = True) -> LedgerDescription:
         """A managed ledger as it stands."""
-        done: LedgerDescription = self.call("describe", NameLedger(name))
+        done: LedgerDescription = self.call("describe", DescribeLedger(name, lists))
         return done
 
     def delete(self, name: str) -> None:

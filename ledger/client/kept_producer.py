@@ -136,7 +136,7 @@ class KeptProducer:
         return count
 
     def _made(self) -> LedgerDescription:
-        made: LedgerDescription = self._client.call("create", CreateLedger(self.ledger, exist_ok=True))
+        made: LedgerDescription = self._client.call("create", CreateLedger(self.ledger, exist_ok=True, lists=False))
         return made
 
     def _opened(self) -> Producer:

@@ -78,7 +78,7 @@ def open_producer(
 
     Where payload schemas are registered, messages state the newest of them as theirs.
     """
-    described = client.describe(ledger)
+    described = client.describe(ledger, lists=False)
     version = described.schema_version
     if version >= 0 and not is_payload_schema(client.call("schema.get", GetSchema(ledger, version)).arrow_schema):
         raise Refused(f"ledger {ledger} holds rows with columns", hint="Send messages to a ledger of their own")

@@ -113,7 +113,7 @@ class AcknowledgementTable:
 
     def trimmed_off(self, log: str) -> list[LedgerSegment]:
         """The ledgers that a log had and that were trimmed: all of them is acknowledged."""
-        return self._metadata.trimmed.of(log)
+        return self._metadata.segments.trimmed(log)
 
     def acknowledge_positions(self, cursor: CursorRecord, given: PositionSet, snapshot: LogSnapshot) -> CursorRecord:
         """The same of a set that is known to be in the log."""

@@ -14,8 +14,8 @@ Rules
   on threads that Python forgets after each call.)
 - A file that is refused (not ours, of another format, damaged, behind, busy) is as it was before. A file that exists is
   never replaced.
-- A file of the first format gets its checksums when its owner opens it, in one transaction. From then on an older
-  program refuses it.
+- A file of an earlier format is migrated when its owner opens it, in one transaction. From then on an older program
+  refuses it. Who only looks at such a file migrates a copy in memory.
 """
 
 from __future__ import annotations
@@ -26,14 +26,20 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.database.commit_number import CommitNumber, number_path
 from pyspark_ledger.ledger.database.epoch_file import EpochFile
-from pyspark_ledger.ledger.database.file_checks import APPLICATION_ID, FORMAT_VERSION, require_sound_file
+from pyspark_ledger.ledger.database.file_checks import (
+    APPLICATION_ID,
+    CHECKED_VERSION,
+    FORMAT_VERSION,
+    require_sound_file,
+    version_of,
+)
 from pyspark_ledger.ledger.database.record_tables import (
     SQLITE_ERRORS,
     CheckedConnection,
@@ -42,6 +48,7 @@ from pyspark_ledger.ledger.database.record_tables import (
     create_tables,
     create_views,
     failure,
+    without_checksums,
 )
 from pyspark_ledger.ledger.errors import AlreadyExists, Fenced, NotFound, Unavailable
 
@@ -108,7 +115,8 @@ class MetadataFile:
         """An existing file. Raises NotFound, Corrupt when it is none of ours, damaged or behind its commit number,
         Unsupported for another format.
 
-        `migrated` completes the records of a file of the first format. `behind`: one that lacks commits is accepted.
+        `migrated` completes the records of a file of an earlier format, within the transaction that migrates it.
+        `behind`: a file that lacks commits is accepted.
         """
         if not path.exists():
             raise NotFound(f"{path} is missing", hint="Restore it from a copy: without it the store cannot be read")
@@ -116,7 +124,7 @@ class MetadataFile:
         _scratch(path).unlink(missing_ok=True)  # of a broker that died between the link and the unlink of `create`
         try:
             if version < FORMAT_VERSION:
-                _migrate(path, tables, migrated)
+                _migrate(path, version, tables, migrated)
             return cls(path)
         except sqlite3.Error as error:
             raise failure(path, error) from error
@@ -287,34 +295,55 @@ def _connect(path: Path) -> CheckedConnection:
     return connection
 
 
-def _migrate(path: Path, tables: Sequence[RecordTable], migrated: Change[object] | None) -> None:
-    """Give the records of a file of the first format their checksums: all in one transaction, or nothing."""
+def _migrate(path: Path, version: int, tables: Sequence[RecordTable], migrated: Change[object] | None) -> None:
+    """Bring the records of a file of an earlier format into this one: all in one transaction, or nothing."""
     connection = connect(path, timeout=_BUSY_SECONDS)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        CommitNumber(number_path(path), 0).close()  # first: a file of this format is refused without a number
-        connection.execute("BEGIN IMMEDIATE")
-        create_tables(connection, tables)
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        known = [table for table in tables if table.name in there]
-        for table in known:
-            kept = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table.name})"))
-            connection.execute(f"INSERT INTO {table.row_name} ({kept}) SELECT {kept} FROM {table.name}")  # noqa: S608
-        for table in reversed(known):
-            connection.execute(f"DROP TABLE {table.name}")
-        create_views(connection, tables)
-        if migrated is not None:
-            migrated(connection)
-        connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
-        connection.execute("COMMIT")
+        if version < CHECKED_VERSION:
+            CommitNumber(number_path(path), 0).close()  # first: a file with checksums is refused without a number
+        _migrate_records(connection, tables, migrated)
         # An older program looks at the head of the file, not at its log. Who holds the file open puts this off.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        _log.info("%s has checksums from now on (format %d)", path, FORMAT_VERSION)
+        _log.info("%s has format %d from now on", path, FORMAT_VERSION)
     except sqlite3.Error as error:
         raise connection.failure(path, error) from error
     finally:
         connection.close()
+
+
+def _migrate_records(
+    connection: sqlite3.Connection, tables: Sequence[RecordTable], migrated: Change[object] | None
+) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    if version_of(connection) >= CHECKED_VERSION:
+        without_checksums(connection)
+    create_tables(connection, tables)
+    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    known = [table for table in tables if table.name in there]
+    for table in known:
+        kept = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table.name})"))
+        connection.execute(f"INSERT INTO {table.row_name} ({kept}) SELECT {kept} FROM {table.name}")  # noqa: S608
+    for table in reversed(known):
+        connection.execute(f"DROP TABLE {table.name}")
+    create_views(connection, tables)
+    if migrated is not None:
+        migrated(connection)
+    connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+    connection.execute("COMMIT")
+
+
+def in_this_format(
+    connection: CheckedConnection, tables: Sequence[RecordTable], migrated: Change[object], query: Change[T]
+) -> T:
+    """Run a query on the records of an open file, of a copy in memory if the file has an earlier format."""
+    if version_of(connection) == FORMAT_VERSION:
+        return query(connection)
+    with closing(connect(":memory:")) as copy:
+        connection.backup(copy)
+        _migrate_records(copy, tables, migrated)
+        return query(copy)
 
 
 def _scratch(path: Path) -> Path:

@@ -34,7 +34,8 @@ from pyspark_ledger.ledger.database.record_tables import (
 from pyspark_ledger.ledger.errors import Corrupt, Unavailable, Unsupported
 
 APPLICATION_ID = 0x4C444752  # "LDGR"
-FIRST_VERSION, FORMAT_VERSION = 1, 2  # records have checksums from version 2 on
+# Records have checksums from version 2 on; from version 3 on each segment has a record of its own in the list.
+FIRST_VERSION, CHECKED_VERSION, FORMAT_VERSION = 1, 2, 3
 # The head of an SQLite file: what it is, the user's version, the application's id.
 _MAGIC, _HEAD_BYTES, _VERSION_AT, _APPLICATION_AT = b"SQLite format 3\0", 100, 60, 68
 _U32 = struct.Struct(">I")
@@ -81,10 +82,10 @@ def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: boo
         connection.execute("BEGIN")
         version = version_of(connection)
         require_version(path, version)
-        if version < FORMAT_VERSION:
+        if version < CHECKED_VERSION:
             require_whole(connection, path)
             return version
-        require_sound(connection, path, tables)
+        require_sound(connection, path, [table.of_format(version) for table in tables])
         commits, epoch = connection.execute("SELECT commits, epoch FROM store").fetchone()
         if not behind:
             require_not_behind(path, commits, epoch, number)

@@ -26,6 +26,7 @@ from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unavaila
 
 RESTORE = "Restore it from a copy"
 _MASK = 2**62 - 1
+_FEWER_COLUMNS = 2  # the last format without what is `added` to a table
 _SQLITE_MIN = (3, 31)  # generated columns
 _RAISED = "user-defined function raised exception"
 # What SQLite says of the moment or of the disk, and not of what stands in the file.
@@ -46,9 +47,10 @@ SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
 class RecordTable(NamedTuple):
-    """One table: its columns as SQL declares them, its constraints, an index.
+    """One table: its columns as SQL declares them, its constraints, its indexes as lists of columns.
 
-    `counted` False: the table has exactly one record, and no account.
+    `counted` False: the table has exactly one record, and no account. The last `added` columns, which need a default,
+    and the indexes `added_indexes` are of format 3.
     """
 
     name: str
@@ -57,11 +59,19 @@ class RecordTable(NamedTuple):
     indexed: str = ""
     rowid: bool = False
     counted: bool = True
+    added: int = 0
+    added_indexes: tuple[str, ...] = ()
 
     @property
     def row_name(self) -> str:
         """The table behind the view: what statements change."""
         return f"{self.name}_row"
+
+    def of_format(self, version: int) -> RecordTable:
+        """The table as a file of this format has it."""
+        if version > _FEWER_COLUMNS or not self.added:
+            return self
+        return self._replace(columns=self.columns[: -self.added], added=0, added_indexes=())
 
     def names(self, prefix: str = "") -> str:
         """The columns' names, as a list in SQL."""
@@ -78,10 +88,9 @@ class RecordTable(NamedTuple):
         made = {
             self.row_name: f"CREATE TABLE {self.row_name} ({', '.join(body)})" + " WITHOUT ROWID" * (not self.rowid)
         }
-        if self.indexed:
-            made[f"{self.row_name}_{self.indexed}"] = (
-                f"CREATE INDEX {self.row_name}_{self.indexed} ON {self.row_name} ({self.indexed})"
-            )
+        for indexed in filter(None, (self.indexed, *self.added_indexes)):
+            name = f"{self.row_name}_{indexed.replace(', ', '_')}"
+            made[name] = f"CREATE INDEX {name} ON {self.row_name} ({indexed})"
         if not self.counted:
             made |= self._trigger("UPDATE", f"SELECT {checked}")
             return made
@@ -180,6 +189,22 @@ def create_views(connection: sqlite3.Connection, tables: Iterable[RecordTable]) 
     for table in tables:
         for statement in table.view().values():
             connection.execute(statement)
+
+
+def without_checksums(connection: sqlite3.Connection) -> None:
+    """Make plain tables of the records, under the names of the views, within the caller's transaction.
+
+    Each record's checksum is compared as it is copied. Triggers and indexes go with the tables.
+    """
+    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall()]
+    for name in names:
+        connection.execute(f"CREATE TABLE {name}_was AS SELECT * FROM {name}")  # noqa: S608 — names of ours
+    for name in names:
+        connection.execute(f"DROP VIEW {name}")
+        connection.execute(f"DROP TABLE {name}_row")
+    connection.execute("DROP TABLE account")
+    for name in names:
+        connection.execute(f"ALTER TABLE {name}_was RENAME TO {name}")
 
 
 def require_whole(connection: sqlite3.Connection, path: Path) -> None:

@@ -167,11 +167,13 @@ class ManagedLedger:
         with self._moved:
             self._moved.wait_for(lambda: self._snapshot.end > position or self._snapshot.terminated, timeout_ms / 1000)
 
-    def describe(self) -> LedgerDescription:
-        """The whole of it, segment by segment."""
+    def describe(self, *, lists: bool = True) -> LedgerDescription:
+        """The whole of it; with `lists` segment by segment."""
         listed = self._writer.list
         return self._asked(
-            lambda snapshot: log_description(snapshot, listed.incarnation, listed.properties, listed.terminated)
+            lambda snapshot: log_description(
+                snapshot, listed.incarnation, listed.properties, listed.terminated, lists=lists
+            )
         )
 
     def blocks(self, range_: PositionRange, max_block_bytes: int) -> list[SegmentBlock]:
@@ -302,7 +304,7 @@ class ManagedLedger:
         return done
 
     def _trimmed(self) -> list[LedgerSegment]:
-        return self._context.metadata.trimmed.of(self.name)
+        return self._context.metadata.segments.trimmed(self.name)
 
     def _publish(self, snapshot: LogSnapshot) -> None:
         with self._moved:

@@ -347,9 +347,14 @@ def log_end(snapshot: LogSnapshot, incarnation: str, since: Position | None) -> 
 
 
 def log_description(
-    snapshot: LogSnapshot, incarnation: str, properties: Mapping[str, str], terminated: Position | None
+    snapshot: LogSnapshot,
+    incarnation: str,
+    properties: Mapping[str, str],
+    terminated: Position | None,
+    *,
+    lists: bool = True,
 ) -> LedgerDescription:
-    """Return the description of the log, segment by segment; the store adds cursors and schema."""
+    """Return the description of the log, with `lists` segment by segment; the store adds cursors and schema."""
     return LedgerDescription(
         name=snapshot.name,
         incarnation=incarnation,
@@ -362,7 +367,7 @@ def log_description(
         schema_version=-1,
         segments=[
             LedgerSegment(part.ledger_id, part.entries, part.size_bytes, part.rows, part.close_ms)
-            for part in snapshot.segments
+            for part in (snapshot.segments if lists else ())
         ],
         segment_count=len(snapshot.segments),
         cursors=[],

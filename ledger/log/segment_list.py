@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,7 @@ from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.log.deduplication import Deduplication, highest_of, sequences_in
-from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments
+from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments, row_entries
 from pyspark_ledger.ledger.log.open_segment import OpenLedger
 from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy
 from pyspark_ledger.ledger.log.retention import TrimMark
@@ -36,7 +38,8 @@ from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch, closes_run, marker_summary
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
-from pyspark_ledger.ledger.metadata.records import KnownSequence, LedgerRecord, Metadata, SegmentRecord
+from pyspark_ledger.ledger.metadata.records import KnownSequence, LedgerRecord, Metadata
+from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo, SegmentRecord
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
@@ -91,20 +94,12 @@ class LedgerList:
         if deduplication is None and self.properties.get(DEDUPLICATION_ENABLED) == "true":
             self.deduplication = Deduplication(context.metadata.sequences(record.name), context.clock)
         self.committed = {batch.query: batch for batch in context.metadata.committed_batches(record.name)}
+        once = (batch for batch in self.committed.values() if batch.once)
+        self._once = deque(sorted(once, key=lambda batch: batch.committed_ms))
         self._unsaved: dict[str, CommittedBatch] = {}
-        rows = {segment.ledger_id: segment for segment in context.metadata.segments(record.name)}
-        self._sealed = LogSegments.of(
-            self._sealed_segment(
-                info.ledgerId,
-                info.entries,
-                info.size,
-                info.timestamp,
-                rows[info.ledgerId],
-                attempt=OffloadAttempt.of(info),
-            )
-            for info in record.info.ledgerInfo
-            if info.timestamp
-        )
+        rows = [(row, row.listed()) for row in context.metadata.segments.of(record.name)]
+        self.left_open = [row for row, listed in rows if not listed.timestamp]
+        self._sealed = LogSegments.of(self._sealed_segment(row, listed) for row, listed in rows if listed.timestamp)
         self._copied = {segment.ledger_id for segment in self._sealed if _is_copied(segment)}
 
     @property
@@ -154,12 +149,11 @@ class LedgerList:
             sync=self._is_synced,
             owner=self.incarnation,
         )
-        info = self._info()
-        info.ledgerInfo.add(ledgerId=ledger_id)
         now = context.clock()
         log = OpenLedger(writer, now)
+        listed = LedgerInfo(ledgerId=ledger_id).SerializeToString()
         try:
-            self._save(info, SegmentRecord(ledger_id, policy.block_bytes, first_row, 0, 0, now))
+            self._save(put=[SegmentRecord(ledger_id, policy.block_bytes, first_row, 0, 0, now, info=listed)])
         except BaseException:
             # Whether it is listed is not known: the file stays, small. The next start deletes what is not.
             with suppress(OSError):
@@ -177,6 +171,8 @@ class LedgerList:
         """Keep a batch that was just committed; its marker is in the open ledger, the seal will record it."""
         self.committed[batch.query] = batch
         self._unsaved[batch.query] = batch
+        if batch.once:
+            self._once.append(batch)
 
     def snapshot(self, log: OpenLedger | None) -> LogSnapshot:
         """What readers see."""
@@ -192,20 +188,17 @@ class LedgerList:
         """Take the first ledgers, all sealed, off the list: their files are nobody's from now on."""
         last = self._sealed[len(gone) - 1]
         info = self._info()
-        kept = [ledger for ledger in info.ledgerInfo if ledger.ledgerId not in gone]
-        del info.ledgerInfo[:]
-        info.ledgerInfo.extend(kept)
         mark = TrimMark(Position(last.ledger_id, last.entries), last.row_end)
         mark.put(info)
-        self._save(info, None, trimmed_to=mark.position)
+        self._save(info, gone=gone, trimmed_to=mark.position)
         self.trimmed = mark
         self._sealed = self._sealed.without_first(len(gone))
         self._copied.difference_update(gone)
 
     def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalLedger | None:
         """State a new attempt; what an earlier one may have left is unwanted from then on. None: it is complete."""
-        info = self._info()
-        listed = _listed(info, ledger_id, self.name)
+        kept = self._row(ledger_id)
+        listed = kept.listed()
         before = OffloadAttempt.of(listed)
         if before is not None and before.complete:
             return None
@@ -213,9 +206,7 @@ class LedgerList:
             raise Refused(f"ledger {ledger_id} of {self.name!r} is open", hint="It is offloaded once it is sealed")
         segment = self._sealed.find(ledger_id)
         assert segment is not None  # noqa: S101 — listed and closed
-        kept = next(one for one in self._context.metadata.segments(self.name) if one.ledger_id == ledger_id)
-        attempt.put(listed)
-        self._save(info, None)
+        self._save(put=[_with_attempt(kept, attempt)])
         return LocalLedger(
             self.name,
             ledger_id,
@@ -230,17 +221,15 @@ class LedgerList:
 
     def complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
         """The objects of an attempt are whole; refused when it is not the ledger's newest any more."""
-        info = self._info()
-        listed = _listed(info, ledger_id, self.name)
-        stated = OffloadAttempt.of(listed)
+        kept = self._row(ledger_id)
+        stated = OffloadAttempt.of(kept.listed())
         if stated is None or stated.attempt != attempt:
             found = "no attempt" if stated is None else f"attempt {stated.attempt}"
             raise Refused(f"ledger {ledger_id} of {self.name!r} states {found}, {attempt} was to be completed")
         if stated.complete:
             return
         done = stated.completed(max(self._context.clock(), 1))
-        done.put(listed)
-        self._save(info, None)
+        self._save(put=[_with_attempt(kept, done)])
         self._replace_attempt(ledger_id, done)
 
     def delete_local(self, ledger_ids: Collection[int]) -> None:
@@ -248,17 +237,17 @@ class LedgerList:
 
         Their sidecars stay: a log is opened, measured and cut into parts without asking object storage.
         """
-        info, done = self._info(), {}
+        put, done = [], {}
         for ledger_id in ledger_ids:
-            listed = _listed(info, ledger_id, self.name)
-            attempt = OffloadAttempt.of(listed)
+            kept = self._row(ledger_id)
+            attempt = OffloadAttempt.of(kept.listed())
             if attempt is None or not attempt.complete:
                 raise Refused(
                     f"ledger {ledger_id} of {self.name!r} is in no object storage: its local copy is the only"
                 )
             done[ledger_id] = attempt.without_local()
-            done[ledger_id].put(listed)
-        self._save(info, None)
+            put.append(_with_attempt(kept, done[ledger_id]))
+        self._save(put=put)
         for ledger_id, attempt in done.items():
             self._replace_attempt(ledger_id, attempt)
 
@@ -266,7 +255,7 @@ class LedgerList:
         """There is no entry after `last`, ever."""
         info = self._info()
         info.terminatedPosition.ledgerId, info.terminatedPosition.entryId = last.ledger_id, last.entry_id
-        self._save(info, None)
+        self._save(info)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace what the record says beside its ledgers."""
@@ -274,7 +263,7 @@ class LedgerList:
         del info.properties[:]
         for key, value in sorted(properties.items()):
             info.properties.add(key=key, value=value)
-        self._save(info, None)
+        self._save(info)
 
     def _replace_attempt(self, ledger_id: int, attempt: OffloadAttempt) -> None:
         """Go by a new state of an attempt; what readers have of the old one stays good."""
@@ -288,14 +277,13 @@ class LedgerList:
             self._copied = self._copied - {ledger_id} | ({ledger_id} if _is_copied(segment) else set())
 
     def _seal_left_open(self) -> None:
-        left = [info.ledgerId for info in self._record.info.ledgerInfo if not info.timestamp]
-        if not left:
+        if not self.left_open:
             return
-        (ledger_id,) = left
+        (kept,) = self.left_open
+        ledger_id = kept.ledger_id
         context = self._context
         # The list was read before: what it names is not the ledger that a taker of the store writes now.
         context.metadata.require_epoch(context.epoch)
-        kept = next(s for s in context.metadata.segments(self.name) if s.ledger_id == ledger_id)
         path = data_path(context.directory, ledger_id)
         if path.exists() and disk.take_from_writer(path, index_path(context.directory, ledger_id)):
             _log.warning("%s is still held by a broker that lost the store: a copy of it is recovered", path)
@@ -317,9 +305,12 @@ class LedgerList:
         self._close(ledger_id, sealed, index, kept.created_ms)
 
     def _close(self, ledger_id: int, sealed: SealedSegment, index: EntryIndex, created_ms: int) -> None:
-        info = self._info()
-        listed = info.ledgerInfo[-1]
+        if not sealed.entries:
+            self._save(gone=[ledger_id])
+            self._context.unlisted([ledger_id])
+            return
         now = max(self._context.clock(), 1)
+        listed = LedgerInfo(ledgerId=ledger_id, entries=sealed.entries, size=sealed.size_bytes, timestamp=now)
         record = SegmentRecord(
             ledger_id,
             self.policy.block_bytes,
@@ -327,17 +318,18 @@ class LedgerList:
             sealed.row_end - index.first_row,
             sealed.file_bytes,
             created_ms,
+            row_entries(index, 0, sealed.entries, index.first_row),
+            listed.SerializeToString(),
         )
-        if sealed.entries:
-            listed.entries, listed.size, listed.timestamp = sealed.entries, sealed.size_bytes, now
-            self._save(info, record, sequences=self._sequences())
-            segment = self._sealed_segment(ledger_id, sealed.entries, sealed.size_bytes, now, record, index)
-            self._sealed = self._sealed.sealed(segment)
-            self._context.sealed(self.name)
-            return
-        del info.ledgerInfo[-1]
-        self._save(info, None)
-        self._context.unlisted([ledger_id])
+        self._save(put=[record], sequences=self._sequences())
+        self._sealed = self._sealed.sealed(self._sealed_segment(record, listed, index))
+        self._context.sealed(self.name)
+
+    def _row(self, ledger_id: int) -> SegmentRecord:
+        found = self._context.metadata.segments.get(self.name, ledger_id)
+        if found is None:
+            raise NotFound(f"{self.name!r} has no ledger {ledger_id} any more")
+        return found
 
     def _info(self) -> ManagedLedgerInfo:
         info = ManagedLedgerInfo()
@@ -356,17 +348,20 @@ class LedgerList:
 
     def _save(
         self,
-        info: ManagedLedgerInfo,
-        segment: SegmentRecord | None,
+        info: ManagedLedgerInfo | None = None,
         *,
+        put: Collection[SegmentRecord] = (),
+        gone: Collection[int] = (),
         trimmed_to: Position | None = None,
         sequences: list[KnownSequence] | None = None,
     ) -> None:
-        forgotten = self._queries_over()
+        over = self._batches_over()
+        forgotten = [batch.query for batch in over if self.committed.get(batch.query) is batch]
         self._record = self._context.metadata.update_ledger(
             self._record,
-            info,
-            segment=segment,
+            self._record.info if info is None else info,
+            put=put,
+            gone=gone,
             committed=list(self._unsaved.values()),
             forgotten=forgotten,
             trimmed_to=trimmed_to,
@@ -375,42 +370,43 @@ class LedgerList:
         self._unsaved.clear()
         for query in forgotten:
             del self.committed[query]
+        for _ in over:
+            self._once.popleft()
 
-    def _queries_over(self) -> list[str]:
+    def _batches_over(self) -> list[CommittedBatch]:
         """Batch writes that nobody can commit again: what they staged is swept by now. Else they would pile up."""
         oldest = self._context.clock() - self._context.settings.stagingRetentionSeconds * 1000
-        return [batch.query for batch in self.committed.values() if batch.once and batch.committed_ms < oldest]
+        return list(takewhile(lambda batch: batch.committed_ms < oldest, self._once))
 
-    def _sealed_segment(
-        self,
-        ledger_id: int,
-        entries: int,
-        size: int,
-        close_ms: int,
-        record: SegmentRecord,
-        index: EntryIndex | None = None,
-        attempt: OffloadAttempt | None = None,
-    ) -> LogSegment:
-        path, context = data_path(self._context.directory, ledger_id), self._context
-        offloaded = None
+    def _sealed_segment(self, record: SegmentRecord, listed: LedgerInfo, index: EntryIndex | None = None) -> LogSegment:
+        ledger_id, context = record.ledger_id, self._context
+        path, attempt, offloaded = data_path(context.directory, ledger_id), OffloadAttempt.of(listed), None
         if attempt is not None and attempt.complete:
             offloaded = OffloadedSegment(ledger_id, attempt, context.offloader, context.prefer_remote)
-        source = SealedIndex(path, entries, record, context.store_id, index, offloaded)
-        stored = record.file_bytes - HEADER_BYTES
+        source = SealedIndex(path, listed.entries, record, context.store_id, index, offloaded)
         return LogSegment(
-            ledger_id, entries, record.first_row, record.rows, size, close_ms, path, source, offloaded, stored
+            ledger_id,
+            listed.entries,
+            record.first_row,
+            record.rows,
+            listed.size,
+            listed.timestamp,
+            path,
+            source,
+            offloaded,
+            record.file_bytes - HEADER_BYTES,
+            record.row_entries,
         )
+
+
+def _with_attempt(record: SegmentRecord, attempt: OffloadAttempt) -> SegmentRecord:
+    listed = record.listed()
+    attempt.put(listed)
+    return replace(record, info=listed.SerializeToString())
 
 
 def _is_copied(segment: LogSegment) -> bool:
     return segment.offloaded is not None and not segment.offloaded.attempt.local_deleted
-
-
-def _listed(info: ManagedLedgerInfo, ledger_id: int, name: str) -> ManagedLedgerInfo.LedgerInfo:
-    for listed in info.ledgerInfo:
-        if listed.ledgerId == ledger_id:
-            return listed
-    raise NotFound(f"{name!r} has no ledger {ledger_id} any more")
 
 
 def _batches_of(recovered: RecoveredSegment, now_ms: int) -> list[CommittedBatch]:

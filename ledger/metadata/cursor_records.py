@@ -1,6 +1,7 @@
 """Durable cursors: how far a named reader has acknowledged a managed ledger, its lease, and its row of the metadata.
 
-    cursor        ledger, name, version, ManagedCursorInfo, replay floor, lease
+    cursor        ledger, name, version, ManagedCursorInfo, replay floor, lease; the name without case and the first
+                  position that the cursor needs, by which it is found
 
 Invariants of a cursor
 - Acknowledgement is monotone: `advance` never moves back, only `reset` does.
@@ -78,6 +79,11 @@ class CursorRecord(msgspec.Struct, frozen=True):
         info.individualDeletedMessages.extend(said.individualDeletedMessages)
         info.batchedEntryDeletionIndexInfo.extend(said.batchedEntryDeletionIndexInfo)
         return self.keeping(info)
+
+    @property
+    def needed(self) -> Position:
+        """The first position that must stay readable."""
+        return self.next_position if self.replay_floor is None else min(self.next_position, self.replay_floor)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -166,8 +172,13 @@ CURSOR_TABLE = RecordTable(
         "floor_entry INTEGER",
         "holder TEXT NOT NULL",
         "lease_until_ms INTEGER NOT NULL",
+        "folded TEXT NOT NULL DEFAULT ''",
+        "needed_ledger INTEGER NOT NULL DEFAULT -1",
+        "needed_entry INTEGER NOT NULL DEFAULT 0",
     ),
     "PRIMARY KEY (ledger, name)",
+    added=3,
+    added_indexes=("ledger, folded", "ledger, needed_ledger, needed_entry"),
 )
 
 
@@ -210,6 +221,9 @@ class CursorRecords(Records):
             None if floor is None else floor.entry_id,
             cursor.lease.holder,
             cursor.lease.until_ms,
+            cursor.name.casefold(),
+            cursor.needed.ledger_id,
+            cursor.needed.entry_id,
             cursor.ledger,
             cursor.name,
         )
@@ -223,13 +237,15 @@ class CursorRecords(Records):
                 put_listed(c, own)
                 return c.execute(
                     "INSERT OR IGNORE INTO cursor_row (info, floor_ledger, floor_entry, holder, lease_until_ms, "
-                    "ledger, name, version) VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+                    "folded, needed_ledger, needed_entry, ledger, name, version) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
                     values,
                 ).rowcount
             before = _own_ledgers(c, "ledger = ? AND name = ?", (cursor.ledger, cursor.name))
             done = c.execute(
                 "UPDATE cursor_row SET info = ?, floor_ledger = ?, floor_entry = ?, holder = ?, lease_until_ms = ?, "
-                "version = version + 1 WHERE ledger = ? AND name = ? AND version = ?",
+                "folded = ?, needed_ledger = ?, needed_entry = ?, version = version + 1 "
+                "WHERE ledger = ? AND name = ? AND version = ?",
                 (*values, expected),
             ).rowcount
             if done == 1:
@@ -259,10 +275,21 @@ class CursorRecords(Records):
 
 def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
     """The same as `CursorRecords.slowest`, within a change."""
-    rows = c.execute("SELECT info, floor_ledger, floor_entry FROM cursor WHERE ledger = ?", (ledger,)).fetchall()
-    needed = [next_position_of(ManagedCursorInfo.FromString(row[0])) for row in rows]
-    needed += [Position(row[1], row[2]) for row in rows if row[1] is not None]
-    return min(needed, default=None)
+    row = c.execute(
+        "SELECT needed_ledger, needed_entry FROM cursor WHERE ledger = ? ORDER BY needed_ledger, needed_entry LIMIT 1",
+        (ledger,),
+    ).fetchone()
+    return None if row is None else Position(*row)
+
+
+def fill_needed(c: sqlite3.Connection) -> None:
+    """Fill the columns of format 3, which cursors are found by."""
+    rows = c.execute("SELECT ledger, name, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor")
+    for cursor in [_cursor(*row) for row in rows.fetchall()]:
+        c.execute(
+            "UPDATE cursor_row SET folded = ?, needed_ledger = ?, needed_entry = ? WHERE ledger = ? AND name = ?",
+            (cursor.name.casefold(), cursor.needed.ledger_id, cursor.needed.entry_id, cursor.ledger, cursor.name),
+        )
 
 
 def own_ledgers_of(c: sqlite3.Connection, ledger: str) -> set[int]:
@@ -284,8 +311,11 @@ def _cursor(
 
 
 def _require_own_case(c: sqlite3.Connection, cursor: CursorRecord) -> None:
-    for (name,) in c.execute("SELECT name FROM cursor WHERE ledger = ?", (cursor.ledger,)):
-        if name != cursor.name and name.casefold() == cursor.name.casefold():
+    found = c.execute(
+        "SELECT name FROM cursor WHERE ledger = ? AND folded = ?", (cursor.ledger, cursor.name.casefold())
+    )
+    for (name,) in found.fetchall():
+        if name != cursor.name:
             raise Refused(
                 f"cursor {cursor.name!r} of {cursor.ledger!r} differs from {name!r} only in case",
                 hint="Use that one or another name",

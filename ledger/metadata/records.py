@@ -1,8 +1,8 @@
 """The records of a store: which ledgers there are, what each consists of, who has read how far.
 
     store         id, host, epoch, next ledger id                            one row
-    ledger        name, folded name, incarnation, version, ManagedLedgerInfo
-    segment       what `LedgerInfo` has no field for: block size, rows, file size, by ledger id
+    ledger        name, folded name, incarnation, version, ManagedLedgerInfo without its list
+    segment       the list: a `LedgerInfo` and what it has no field for, by ledger id (ledger.metadata.segment_records)
     run           the newest committed batch of each query, as far as it is sealed
     manifest      batches over several ledgers, from their commit point until they are rolled forward
     sequence      the highest sequence id of each producer in sealed ledgers, where de-duplication is on
@@ -12,7 +12,7 @@
                   large ones are in chunks, rows of `delivery_chunk`
     policy        what a ledger or a namespace states, by its name (ledger.metadata.policy_records)
     unwanted      objects in object storage that no record refers to any more (ledger.metadata.unwanted_files)
-    trimmed       what retention took, ledger by ledger (`trimmed_records`)
+    trimmed       what retention took, ledger by ledger (ledger.metadata.segment_records)
     unwanted_file files of ledgers that are to be deleted (ledger.metadata.unwanted_files)
 
 Rules: every change compares the record's version (and the file the broker's epoch) and is durable when it returns.
@@ -31,10 +31,17 @@ import msgspec
 
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.database.database import MetadataFile
+from pyspark_ledger.ledger.database.file_checks import CHECKED_VERSION, version_of
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch
-from pyspark_ledger.ledger.metadata.cursor_records import CURSOR_TABLE, CursorRecords, own_ledgers_of, slowest_of
+from pyspark_ledger.ledger.metadata.cursor_records import (
+    CURSOR_TABLE,
+    CursorRecords,
+    fill_needed,
+    own_ledgers_of,
+    slowest_of,
+)
 from pyspark_ledger.ledger.metadata.delivery_records import DELIVERY_CHUNK_TABLE, DELIVERY_TABLE, DeliveryRecords
 from pyspark_ledger.ledger.metadata.manifest_records import MANIFEST_TABLE, ManifestRecords, require_none_pending
 from pyspark_ledger.ledger.metadata.partition_records import (
@@ -44,18 +51,23 @@ from pyspark_ledger.ledger.metadata.partition_records import (
     require_ledger,
 )
 from pyspark_ledger.ledger.metadata.policy_records import POLICY_TABLE, PolicyRecords
-from pyspark_ledger.ledger.metadata.trimmed_records import TRIMMED_TABLE, TrimmedRecords, remember_trimmed
+from pyspark_ledger.ledger.metadata.segment_records import (
+    SEGMENT_TABLE,
+    TRIMMED_TABLE,
+    SegmentRecord,
+    SegmentRecords,
+    put_segment,
+    split_lists,
+    take_all_segments,
+    take_segments,
+)
 from pyspark_ledger.ledger.metadata.unwanted_files import (
     UNWANTED_FILE_TABLE,
     UNWANTED_TABLE,
     UnwantedFileRecords,
     UnwantedRecords,
-    put_all_unwanted,
-    put_changed,
     put_made,
-    put_of_first_format,
     put_unlisted,
-    put_unwanted,
 )
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
@@ -85,20 +97,7 @@ TABLES = (
             "info BLOB NOT NULL",
         ),
     ),
-    RecordTable(
-        "segment",
-        (
-            "ledger_id INTEGER PRIMARY KEY",
-            _IN_LEDGER,
-            "block_bytes INTEGER NOT NULL",
-            "first_row INTEGER NOT NULL",
-            "rows INTEGER NOT NULL",
-            "file_bytes INTEGER NOT NULL",
-            "created_ms INTEGER NOT NULL",
-        ),
-        indexed="ledger",
-        rowid=True,
-    ),
+    SEGMENT_TABLE,
     RecordTable(
         "run",
         (_IN_LEDGER, "query TEXT NOT NULL", "batch INTEGER NOT NULL", "body BLOB NOT NULL"),
@@ -145,24 +144,12 @@ class StoreRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """The record of one managed ledger at one version."""
+    """The record of one managed ledger at one version; `info` has no list, which `SegmentRecords` have."""
 
     name: str
     incarnation: str
     version: int
     info: ManagedLedgerInfo
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRecord:
-    """What `LedgerInfo` has no field for. `rows` and `file_bytes` are 0 while the ledger is open."""
-
-    ledger_id: int
-    block_bytes: int
-    first_row: int
-    rows: int
-    file_bytes: int
-    created_ms: int
 
 
 class Metadata:
@@ -176,7 +163,7 @@ class Metadata:
         self.manifests = ManifestRecords(file)
         self.unwanted = UnwantedRecords(file)
         self.deliveries = DeliveryRecords(file)
-        self.trimmed = TrimmedRecords(file)
+        self.segments = SegmentRecords(file)
         self.unwanted_files = UnwantedFileRecords(file)
 
     @classmethod
@@ -191,7 +178,7 @@ class Metadata:
     @classmethod
     def open(cls, path: Path, clock: Clock, *, behind: bool = False) -> Self:
         """The metadata of an existing store; with `behind` also when they lack commits."""
-        return cls(MetadataFile.open(path, TABLES, put_of_first_format, behind=behind), clock)
+        return cls(MetadataFile.open(path, TABLES, complete_records, behind=behind), clock)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -233,8 +220,7 @@ class Metadata:
 
     def ledger_ids(self) -> set[int]:
         """The ids of all ledgers that any record lists, cursors' own among them."""
-        listed = {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
-        return listed | self.cursors.ledger_ids()
+        return self.segments.ledger_ids() | self.cursors.ledger_ids()
 
     def next_ledger_id(self) -> int:
         """The id that the next ledger gets: all that were ever given are below."""
@@ -290,19 +276,20 @@ class Metadata:
         record: LedgerRecord,
         info: ManagedLedgerInfo,
         *,
-        segment: SegmentRecord | None,
-        committed: list[CommittedBatch],
+        put: Collection[SegmentRecord] = (),
+        gone: Collection[int] = (),
+        committed: Collection[CommittedBatch] = (),
         forgotten: Collection[str] = (),
         trimmed_to: Position | None = None,
         sequences: list[KnownSequence] | None = None,
     ) -> LedgerRecord:
-        """Replace the list of ledgers, if the record is still at the version and incarnation that `record` has.
+        """Change a record and its list, if the record is still at the version and incarnation that `record` has.
 
-        `segment` is written beside it; side rows of ledgers that the new list does not have go. The newest committed
-        batches become as durable as the record, those of `forgotten` queries go; so do the producers' sequence ids,
-        which replace those before. With `trimmed_to`, no cursor may need anything before it.
+        The rows `put` are written to the list, those of the ids `gone` leave it. The newest committed batches become as
+        durable as the record, those of `forgotten` queries go; so do the producers' sequence ids, which replace those
+        before. With `trimmed_to`, no cursor may need anything before it.
         """
-        name, listed = record.name, {listed.ledgerId for listed in info.ledgerInfo}
+        name = record.name
 
         def update(c: sqlite3.Connection) -> LedgerRecord:
             done = c.execute(
@@ -312,22 +299,14 @@ class Metadata:
             )
             if done.rowcount != 1:
                 raise _lost(c, record)
-            put_unwanted(c, name, record.info, info)
-            put_changed(c, record.info, info)
             if info.HasField("terminatedPosition") and not record.info.HasField("terminatedPosition"):
                 require_none_pending(c, name)
             slowest = None if trimmed_to is None else slowest_of(c, name)
             if slowest is not None and trimmed_to is not None and slowest < trimmed_to:
                 raise Refused(f"{name!r} was to be trimmed to {trimmed_to}, a cursor was just put back to {slowest}")
-            if trimmed_to is not None:
-                remember_trimmed(c, name, record.info, listed)
-            if segment is not None:
-                c.execute(
-                    "INSERT OR REPLACE INTO segment_row VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (segment.ledger_id, name, *_columns(segment)),
-                )
-            gone = [(before.ledgerId,) for before in record.info.ledgerInfo if before.ledgerId not in listed]
-            c.executemany("DELETE FROM segment_row WHERE ledger_id = ?", gone)
+            take_segments(c, name, gone, trimmed=trimmed_to is not None)
+            for segment in put:
+                put_segment(c, name, segment)
             c.executemany(
                 "INSERT OR REPLACE INTO run_row VALUES (?, ?, ?, ?)",
                 [(name, batch.query, batch.batch, msgspec.json.encode(batch)) for batch in committed],
@@ -344,25 +323,14 @@ class Metadata:
         rows = [(name,) for name in names]
 
         def delete(c: sqlite3.Connection) -> set[int]:
-            put_all_unwanted(c, names)
-            gone = {ledger_id for name in names for ledger_id in _listed_of(c, name) | own_ledgers_of(c, name)}
+            gone = {ledger_id for name in names for ledger_id in own_ledgers_of(c, name)}
             put_unlisted(c, gone)
+            gone |= take_all_segments(c, names)
             c.executemany("DELETE FROM ledger_row WHERE name = ?", rows)
             c.executemany("DELETE FROM policy_row WHERE scope = ?", rows)
             return gone
 
         return self._file.change(delete)
-
-    def segments(self, name: str) -> list[SegmentRecord]:
-        """The side rows of a managed ledger's ledgers, in order."""
-        rows = self._file.read(
-            lambda c: c.execute(
-                "SELECT ledger_id, block_bytes, first_row, rows, file_bytes, created_ms FROM segment "
-                "WHERE ledger = ? ORDER BY ledger_id",
-                (name,),
-            ).fetchall()
-        )
-        return [SegmentRecord(*row) for row in rows]
 
     def committed_batches(self, name: str) -> list[CommittedBatch]:
         """The newest batch of each query that a sealed ledger holds."""
@@ -410,8 +378,10 @@ class Metadata:
         return self._file.change(register)
 
 
-def _columns(segment: SegmentRecord) -> tuple[int, int, int, int, int]:
-    return segment.block_bytes, segment.first_row, segment.rows, segment.file_bytes, segment.created_ms
+def complete_records(c: sqlite3.Connection) -> None:
+    """Fill what the records of a file of an earlier format have no values for, while it is migrated."""
+    split_lists(c, first_format=version_of(c) < CHECKED_VERSION)
+    fill_needed(c)
 
 
 def _put_sequences(c: sqlite3.Connection, name: str, sequences: list[KnownSequence]) -> None:
@@ -421,11 +391,6 @@ def _put_sequences(c: sqlite3.Connection, name: str, sequences: list[KnownSequen
     gone = {row[0] for row in before} - {row[0] for row in after}
     c.executemany("DELETE FROM sequence_row WHERE ledger = ? AND producer = ?", [(name, one) for one in gone])
     c.executemany("INSERT OR REPLACE INTO sequence_row VALUES (?, ?, ?, ?)", [(name, *row) for row in after - before])
-
-
-def _listed_of(c: sqlite3.Connection, name: str) -> set[int]:
-    row = c.execute("SELECT info FROM ledger WHERE name = ?", (name,)).fetchone()
-    return set() if row is None else {listed.ledgerId for listed in ManagedLedgerInfo.FromString(row[0]).ledgerInfo}
 
 
 def _lost(c: sqlite3.Connection, record: LedgerRecord) -> Refused:

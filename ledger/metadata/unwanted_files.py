@@ -34,7 +34,6 @@ from pyspark_ledger.ledger.database.database import Records
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError
 from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
-from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.segment.index import load_open
 from pyspark_ledger.ledger.segment.writer import data_path, index_path
 
@@ -74,22 +73,9 @@ def put_listed(c: sqlite3.Connection, ledger_ids: Iterable[int]) -> None:
     c.executemany("DELETE FROM unwanted_file_row WHERE ledger_id = ?", rows)
 
 
-def put_changed(c: sqlite3.Connection, before: ManagedLedgerInfo, after: ManagedLedgerInfo) -> None:
-    """Note what the next state of a record has and this one has not, and the reverse."""
-    had, has = ({listed.ledgerId: listed for listed in info.ledgerInfo} for info in (before, after))
-    put_unlisted(c, had.keys() - has.keys())
-    put_listed(c, has.keys() - had.keys())
-    offloaded = [one for one, listed in has.items() if listed.HasField("offloadContext") and _is_remote(listed)]
-    gone = [one for one in offloaded if one not in had or not _is_remote(had[one])]
-    c.executemany("INSERT OR REPLACE INTO unwanted_file_row VALUES (?, ?)", [(one, _DATA) for one in gone])
-
-
-def put_of_first_format(c: sqlite3.Connection) -> None:
-    """Note the local copies that a store of the first format had stated to be gone."""
-    for (info,) in c.execute("SELECT info FROM ledger").fetchall():
-        after, before = ManagedLedgerInfo.FromString(info), ManagedLedgerInfo()
-        before.ledgerInfo.extend(ManagedLedgerInfo.LedgerInfo(ledgerId=one.ledgerId) for one in after.ledgerInfo)
-        put_changed(c, before, after)
+def put_remote(c: sqlite3.Connection, ledger_id: int) -> None:
+    """Note a ledger of which the local copy goes, and the sidecar stays."""
+    c.execute("INSERT OR REPLACE INTO unwanted_file_row VALUES (?, ?)", (ledger_id, _DATA))
 
 
 class UnwantedFiles:
@@ -184,10 +170,6 @@ def require_given(unknown: Collection[int], directory: Path, next_ledger_id: int
         )
 
 
-def _is_remote(listed: ManagedLedgerInfo.LedgerInfo) -> bool:
-    return listed.offloadContext.complete and listed.offloadContext.bookkeeperDeleted
-
-
 UNWANTED_TABLE = RecordTable(
     "unwanted",
     ("attempt TEXT PRIMARY KEY", "ledger_id INTEGER NOT NULL", "ledger TEXT NOT NULL", "driver BLOB NOT NULL"),
@@ -220,27 +202,10 @@ class UnwantedRecords(Records):
         self._file.change(lambda c: c.execute("DELETE FROM unwanted_row WHERE attempt = ?", (str(attempt),)).rowcount)
 
 
-def put_unwanted(c: sqlite3.Connection, name: str, before: ManagedLedgerInfo, after: ManagedLedgerInfo) -> None:
-    """Note the attempts that one state of a record has and the next has not."""
-    left = {attempt.attempt for _, attempt in attempts_of(after)}
-    c.executemany(
-        "INSERT OR REPLACE INTO unwanted_row VALUES (?, ?, ?, ?)",
-        [
-            (str(attempt.attempt), ledger_id, name, msgspec.json.encode(attempt.driver))
-            for ledger_id, attempt in attempts_of(before)
-            if attempt.attempt not in left
-        ],
-    )
-
-
-def put_all_unwanted(c: sqlite3.Connection, names: Iterable[str]) -> None:
-    """Note all attempts of ledgers whose records are about to go."""
-    for name in names:
-        row = c.execute("SELECT info FROM ledger WHERE name = ?", (name,)).fetchone()
-        if row is not None:
-            put_unwanted(c, name, ManagedLedgerInfo.FromString(row[0]), ManagedLedgerInfo())
-
-
-def attempts_of(info: ManagedLedgerInfo) -> list[tuple[int, OffloadAttempt]]:
-    found = ((listed.ledgerId, OffloadAttempt.of(listed)) for listed in info.ledgerInfo)
-    return [(ledger_id, attempt) for ledger_id, attempt in found if attempt is not None]
+def put_unwanted(
+    c: sqlite3.Connection, name: str, ledger_id: int, before: OffloadAttempt | None, after: OffloadAttempt | None
+) -> None:
+    """Note the attempt that one state of a segment's record has and the next has not."""
+    if before is not None and (after is None or after.attempt != before.attempt):
+        values = (str(before.attempt), ledger_id, name, msgspec.json.encode(before.driver))
+        c.execute("INSERT OR REPLACE INTO unwanted_row VALUES (?, ?, ?, ?)", values)

@@ -77,7 +77,8 @@ class Welcome(msgspec.Struct, frozen=True):
 class CreateLedger(msgspec.Struct, frozen=True):
     """Create a managed ledger. With `exist_ok` an existing one is answered as it is. 0 `partitions`: it has none.
 
-    `durability` says when an entry is acknowledged: once the device has it, or the operating system.
+    `durability` says when an entry is acknowledged: once the device has it, or the operating system. Without `lists`
+    the answer has neither segments nor cursors.
     """
 
     name: Name
@@ -89,12 +90,20 @@ class CreateLedger(msgspec.Struct, frozen=True):
     partitions: NotNegative = 0
     deduplication: bool = False
     durability: Literal["fsync", "os"] = "fsync"
+    lists: bool = True
 
 
 class NameLedger(msgspec.Struct, frozen=True):
     """A request about one managed ledger."""
 
     name: Name
+
+
+class DescribeLedger(msgspec.Struct, frozen=True):
+    """How a managed ledger stands; without `lists` its segments and cursors are left out of the answer."""
+
+    name: Name
+    lists: bool = True
 
 
 class LedgerSegment(msgspec.Struct, frozen=True):
@@ -268,7 +277,7 @@ class Health(msgspec.Struct, frozen=True):
 ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "hello": (Hello, Welcome),
     "create": (CreateLedger, LedgerDescription),
-    "describe": (NameLedger, LedgerDescription),
+    "describe": (DescribeLedger, LedgerDescription),
     "delete": (NameLedger, Empty),
     "producer.last": (ledgers.AskSequence, ledgers.LastSequence),
     "partitions": (NameLedger, ledgers.PartitionCount),

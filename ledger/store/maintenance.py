@@ -109,7 +109,7 @@ class Upkeep:
         policy = LedgerPolicy.of(info, *self._metadata.policies.of_ledger(name), self._settings)
         held = [
             HeldLedger(part.ledgerId, part.entries, part.size, part.timestamp, OffloadAttempt.of(part))
-            for part in info.ledgerInfo
+            for part in (row.listed() for row in self._metadata.segments.of(name))
         ]
         now = self._clock()
         size, slowest = sum(ledger.size_bytes for ledger in held), self._metadata.cursors.slowest(name)

@@ -29,7 +29,7 @@ from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.policy import LedgerPolicy
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.records import Metadata
-from pyspark_ledger.ledger.metadata.unwanted_files import attempts_of
+from pyspark_ledger.ledger.metadata.segment_records import attempts_of
 from pyspark_ledger.ledger.names import pulsar_path
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
@@ -160,7 +160,7 @@ class OffloadDesk:
         ledger = self._ledger(name)
         found, run = self._candidates(ledger.name), self._runs.get(ledger.name)
         run = run or _Run(ledger.name, {}, "idle")
-        attempts = dict(attempts_of(self._metadata.ledger(ledger.name).info))
+        attempts = dict(attempts_of(self._metadata.segments.of(ledger.name)))
         complete = [attempt for attempt in attempts.values() if attempt.complete]
         return OffloadStatus(
             ledger.name,
@@ -198,19 +198,17 @@ class OffloadDesk:
 
     def sweep_left(self) -> None:
         """Delete what attempts left that a crash cut off: their records say so until another one replaces them."""
-        for name in self._metadata.names():
-            for ledger_id, attempt in attempts_of(self._metadata.ledger(name).info):
-                if attempt.complete or attempt.attempt in self._running:
-                    continue
-                try:
-                    self._offloader().delete_offloaded(ledger_id, attempt.attempt, attempt.driver)
-                except LedgerError as error:
-                    _log.warning("objects of an attempt at ledger %d of %s stay: %s", ledger_id, name, error)
+        for name, ledger_id, attempt in self._metadata.segments.attempts():
+            if attempt.complete or attempt.attempt in self._running:
+                continue
+            try:
+                self._offloader().delete_offloaded(ledger_id, attempt.attempt, attempt.driver)
+            except LedgerError as error:
+                _log.warning("objects of an attempt at ledger %d of %s stay: %s", ledger_id, name, error)
 
     def _stated(self) -> set[uuid.UUID]:
         """Every attempt that a record states, and those that are about to be."""
-        infos = [self._metadata.ledger(name).info for name in self._metadata.names()]
-        return {attempt.attempt for info in infos for _, attempt in attempts_of(info)} | self._running
+        return {attempt.attempt for *_, attempt in self._metadata.segments.attempts()} | self._running
 
     def _swept(self, name: str) -> OffloadStatus:
         run = _Run(name, {}, "done")
@@ -343,11 +341,12 @@ class OffloadDesk:
         return due(self._candidates(name), policy.offload_bytes, policy.offload_ms, self._clock())
 
     def _candidates(self, name: str) -> list[OffloadCandidate]:
-        info = self._metadata.ledger(name).info
-        complete = {ledger_id for ledger_id, attempt in attempts_of(info) if attempt.complete}
+        rows = self._metadata.segments.of(name)
+        complete = {ledger_id for ledger_id, attempt in attempts_of(rows) if attempt.complete}
+        listed = (row.listed() for row in rows)
         return [
             OffloadCandidate(one.ledgerId, one.entries, one.size, one.timestamp, one.ledgerId in complete)
-            for one in info.ledgerInfo
+            for one in listed
         ]
 
     def _sizes(self, name: str, ids: Sequence[int]) -> dict[int, int]:
@@ -355,9 +354,7 @@ class OffloadDesk:
         return {ledger_id: sizes.get(ledger_id, 0) for ledger_id in ids}
 
     def _still_there(self, name: str, ledger_id: int) -> bool:
-        return self._metadata.exists(name) and any(
-            one.ledgerId == ledger_id for one in self._metadata.ledger(name).info.ledgerInfo
-        )
+        return self._metadata.segments.get(name, ledger_id) is not None
 
 
 def _guarded(what: str, work: Callable[[], object]) -> None:

@@ -31,11 +31,11 @@ from pyspark_ledger.ledger.database.file_checks import require_sound_file
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.log.retention import TrimMark
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
-from pyspark_ledger.ledger.metadata.records import TABLES, LedgerRecord, Metadata, SegmentRecord
+from pyspark_ledger.ledger.metadata.records import TABLES, LedgerRecord, Metadata
+from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo, SegmentRecord
 from pyspark_ledger.ledger.metadata.unwanted_files import unknown_files
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.ownership import StoreLock
-from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.segment.index import OpenSidecar, load_open
 from pyspark_ledger.ledger.segment.recovery import RecoveredSegment, recover_segment
 from pyspark_ledger.ledger.segment.writer import data_path, index_path
@@ -154,12 +154,10 @@ def _list(store: Path, clock: Clock, found: UnknownLedger) -> None:
     metadata = Metadata.open(store / "metadata.sqlite", clock)
     try:
         record = metadata.ledger(found.ledger)
-        info = ManagedLedgerInfo()
-        info.CopyFrom(record.info)
-        info.ledgerInfo.add(ledgerId=found.ledger_id)
-        segment = SegmentRecord(found.ledger_id, sidecar.block_bytes, sidecar.first_row, 0, 0, max(clock(), 1))
+        listed = LedgerInfo(ledgerId=found.ledger_id).SerializeToString()
+        row = SegmentRecord(found.ledger_id, sidecar.block_bytes, sidecar.first_row, 0, 0, max(clock(), 1), info=listed)
         metadata.bump_epoch()
-        metadata.update_ledger(record, info, segment=segment, committed=[])
+        metadata.update_ledger(record, record.info, put=[row])
     finally:
         metadata.close()
 
@@ -226,12 +224,11 @@ def _owner(owner: str, records: list[LedgerRecord], named: LedgerRecord | None) 
 
 def _end_of(directory: Path, metadata: Metadata, record: LedgerRecord) -> int:
     """The row at which a log ends. A ledger that is listed as open is looked at, and not sealed."""
-    segments = metadata.segments(record.name)
-    left_open = {listed.ledgerId for listed in record.info.ledgerInfo if not listed.timestamp}
+    segments = metadata.segments.of(record.name)
     if not segments:
         return TrimMark.of(record.info, f"the record of {record.name!r}").rows
     last = segments[-1]
-    if last.ledger_id not in left_open:
+    if last.listed().timestamp:
         return last.first_row + last.rows
     return recover_segment(
         data_path(directory, last.ledger_id),
@@ -244,10 +241,10 @@ def _end_of(directory: Path, metadata: Metadata, record: LedgerRecord) -> int:
 
 
 def _require_place(ledger_id: int, first_row: int, end: int, metadata: Metadata, record: LedgerRecord) -> None:
-    last = max((listed.ledgerId for listed in record.info.ledgerInfo), default=-1)
+    last = max((row.ledger_id for row in metadata.segments.of(record.name)), default=-1)
     if record.info.HasField("terminatedPosition"):
         raise Refused(f"{record.name!r} is terminated")
-    if ledger_id in {trimmed.ledger_id for trimmed in metadata.trimmed.of(record.name)}:
+    if ledger_id in {trimmed.ledger_id for trimmed in metadata.segments.trimmed(record.name)}:
         raise Refused(f"retention took it from {record.name!r}")
     if ledger_id < last:
         raise Refused(f"{record.name!r} lists ledger {last}, which comes after it")

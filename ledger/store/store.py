@@ -306,16 +306,18 @@ class Store:
                 self.acknowledgements.forget(going)
             self._unlisted(self._metadata.delete_ledger(*names))
 
-    def describe(self, name: str) -> LedgerDescription:
-        """A managed ledger with its cursors and the version of its schema."""
+    def describe(self, name: str, *, lists: bool = True) -> LedgerDescription:
+        """A managed ledger with the version of its schema; with `lists` also its segments and cursors."""
         name = self._require_exists(canonical_name(name))
         count = self.partitions.count(name)
         if count:
-            return self.partitions.describe(name, [self.describe(part) for part in partition_names(name, count)])
+            return self.partitions.describe(
+                name, [self.describe(part, lists=lists) for part in partition_names(name, count)]
+            )
         ledger = self.ledger(name)
         return msgspec.structs.replace(
-            ledger.describe(),
-            cursors=self.cursors.names(ledger.name),
+            ledger.describe(lists=lists),
+            cursors=self.cursors.names(ledger.name) if lists else [],
             schema_version=self._metadata.schema(ledger.name, -1)[0],
         )
 

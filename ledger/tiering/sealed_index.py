@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark_ledger.ledger.errors import Corrupt, NotFound
 from pyspark_ledger.ledger.message.entry import entry_rows, parse_entry
 from pyspark_ledger.ledger.message.run_marker import closes_run, run_id
-from pyspark_ledger.ledger.metadata.records import SegmentRecord
+from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
 from pyspark_ledger.ledger.segment.index import EntryIndex, load_index, write_sealed
 from pyspark_ledger.ledger.segment.recovery import EntryTraits
 from pyspark_ledger.ledger.segment.verification import load_or_rebuild_index

@@ -269,7 +269,7 @@ def test_a_failed_metadata_write_never_completes_and_keeps_the_objects(
     real = rig.store._metadata.update_ledger
 
     def fail(record: object, info: object, **rest: object) -> object:
-        if any(one.offloadContext.complete for one in info.ledgerInfo):  # type: ignore[attr-defined]
+        if any(row.listed().offloadContext.complete for row in rest.get("put", ())):  # type: ignore[attr-defined]
             raise Unavailable("the metadata cannot be written now")
         return real(record, info, **rest)  # type: ignore[arg-type]
 

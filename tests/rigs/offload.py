@@ -10,7 +10,7 @@ from typing import Any
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.metadata.offload_records import Driver, OffloadAttempt
-from pyspark_ledger.ledger.metadata.unwanted_files import attempts_of
+from pyspark_ledger.ledger.metadata.segment_records import attempts_of
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
@@ -109,7 +109,7 @@ class OffloadRig:
     def attempts(self, name: str = "log") -> dict[int, OffloadAttempt]:
         """What the record says, by ledger id."""
         canonical = self.store.ledger(name).name
-        return dict(attempts_of(self.store._metadata.ledger(canonical).info))
+        return dict(attempts_of(self.store._metadata.segments.of(canonical)))
 
     def complete(self, name: str = "log") -> list[int]:
         return [ledger_id for ledger_id, attempt in self.attempts(name).items() if attempt.complete]

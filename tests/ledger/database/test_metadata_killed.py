@@ -20,7 +20,8 @@ NOW = 1_700_000_000_000
 CHANGE = """
 import os, signal, sys
 from pathlib import Path
-from pyspark_ledger.ledger.metadata.records import Metadata, SegmentRecord
+from pyspark_ledger.ledger.metadata.records import Metadata
+from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch
@@ -36,9 +37,8 @@ def before(statement):
 
 metadata._file._writer.set_trace_callback(before)
 info = ManagedLedgerInfo()
-info.ledgerInfo.add(ledgerId=5)
 batch = CommittedBatch("q", 1, Position(5, 0), Position(5, 2), 2, 10, 1)
-metadata.update_ledger(record, info, segment=SegmentRecord(5, 256, 0, 0, 0, 1), committed=[batch])
+metadata.update_ledger(record, info, put=[SegmentRecord(5, 256, 0, 0, 0, 1)], committed=[batch])
 print("reported", count, flush=True)
 os._exit(0)
 """
@@ -101,7 +101,7 @@ def test_a_change_is_whole_wherever_it_was_killed(tmp_path: Path) -> None:
         metadata.close()
         child = run(CHANGE, path, last)
         after = Metadata.open(path, lambda: NOW)
-        ids = {listed.ledgerId for listed in after.ledger("orders").info.ledgerInfo}
+        ids = {row.ledger_id for row in after.segments.of("orders")}
         batches = {found.query for found in after.committed_batches("orders")}
         seen = (after.ledger("orders").version, ids, after.ledger_ids(), batches)
         after.allocate_ledger_id()  # nothing is left locked

@@ -10,13 +10,15 @@ import pytest
 
 from pyspark_ledger.ledger.database.commit_number import CommitNumber, number_path, read_number
 from pyspark_ledger.ledger.database.database import MetadataFile
-from pyspark_ledger.ledger.database.file_checks import FORMAT_VERSION, require_sound_file
+from pyspark_ledger.ledger.database.file_checks import APPLICATION_ID, FORMAT_VERSION, require_sound_file
 from pyspark_ledger.ledger.database.record_tables import RecordTable, connect, create_tables, create_views
-from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Unsupported
+from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unsupported
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
+from pyspark_ledger.ledger.metadata.segment_records import LedgerInfo
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 
 NOW = 1_700_000_000_000
 # The file as format 1 had it, without what a ledger or two put into it.
@@ -34,7 +36,7 @@ CREATE TABLE cursor (ledger TEXT NOT NULL REFERENCES ledger ON DELETE CASCADE, n
   version INTEGER NOT NULL, info BLOB NOT NULL, floor_ledger INTEGER, floor_entry INTEGER,
   holder TEXT NOT NULL, lease_until_ms INTEGER NOT NULL, PRIMARY KEY (ledger, name)) WITHOUT ROWID;
 INSERT INTO store VALUES ('a-store', 'a-host', 1, 7, 12);
-INSERT INTO ledger VALUES ('log', 'log', 'i', 3, x'');
+INSERT INTO ledger VALUES ('log', 'log', 'i', 3, x'0a020804');
 INSERT INTO segment VALUES (4, 'log', 256, 0, 5, 300, 1);
 INSERT INTO cursor VALUES ('log', 'c', 2, x'08ffffffffffffffffff01100418ffffffffffffffffff01', NULL, NULL, '', 0);
 """
@@ -103,7 +105,7 @@ def test_accounts_follow_every_kind_of_change(path: Path, metadata: Metadata) ->
     [
         "UPDATE cursor_row SET info = x'00' WHERE name = 'a' AND ledger = 'log'",
         "DELETE FROM cursor_row WHERE name = 'a'",
-        "INSERT INTO cursor_row VALUES ('log', 'new', 0, x'', NULL, NULL, '', 0)",
+        "INSERT INTO cursor_row VALUES ('log', 'new', 0, x'', NULL, NULL, '', 0, '', -1, 0)",
         "UPDATE account SET digest = digest + 1 WHERE name = 'segment'",
         "DELETE FROM account WHERE name = 'segment'",
         "UPDATE store_row SET next_ledger_id = 0",
@@ -222,11 +224,74 @@ def test_a_file_of_the_first_format_gets_its_checksums(path: Path) -> None:
     for _ in range(2):
         opened = Metadata.open(path, lambda: NOW)
         assert (opened.names(), opened.next_ledger_id(), opened._file.epoch()) == (["log"], 12, 7)
-        assert (opened.ledger("log").version, [one.ledger_id for one in opened.segments("log")]) == (3, [4])
+        assert (opened.ledger("log").version, [one.ledger_id for one in opened.segments.of("log")]) == (3, [4])
         assert opened.cursors.get("log", "c") == cursor
         opened.close()
     assert require_sound_file(path, TABLES) == FORMAT_VERSION
     assert int.from_bytes(path.read_bytes()[60:64], "big") == FORMAT_VERSION, "an older program refuses it by this"
+
+
+def second_format(path: Path, *damage: str) -> None:
+    """The file as format 2 had it: with checksums, the list of a ledger in its record."""
+    listed = ManagedLedgerInfo(ledgerInfo=[LedgerInfo(ledgerId=4, entries=2, size=50, timestamp=9)])
+    rows = {
+        "store": ("a-store", "a-host", 1, 7, 12, 3),
+        "ledger": ("log", "log", "i", 3, listed.SerializeToString()),
+        "segment": (4, "log", 256, 0, 5, 300, 1),
+        "cursor": ("log", "C", 2, ManagedCursorInfo(
+            cursorsLedgerId=-1, markDeleteLedgerId=4, markDeleteEntryId=1).SerializeToString(), 4, 0, "", 0),
+    }  # fmt: skip
+    tables = [table.of_format(2) for table in TABLES]
+    connection = connect(path)
+    for pragma in (f"application_id={APPLICATION_ID}", "user_version=2", "journal_mode=WAL"):
+        connection.execute(f"PRAGMA {pragma}")
+    create_tables(connection, tables)
+    create_views(connection, tables)
+    for name, values in rows.items():
+        connection.execute(f"INSERT INTO {name}_row VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608
+    for statement in damage:
+        connection.execute(statement)
+    connection.close()
+    CommitNumber(number_path(path), 3).close()
+
+
+def test_a_file_of_the_second_format_is_read_and_migrated(path: Path) -> None:
+    second_format(path)
+    before = path.read_bytes()
+    for opened in (lambda: Metadata(MetadataView(path, TABLES), lambda: NOW), lambda: Metadata.open(path, lambda: NOW)):
+        metadata = opened()
+        (row,) = metadata.segments.of("log")
+        assert (row.rows, row.row_entries, row.listed().entries, row.listed().timestamp) == (5, -1, 2, 9)
+        assert not metadata.ledger("log").info.ledgerInfo
+        assert metadata.cursors.slowest("log") == Position(4, 0), "the replay floor"
+        if isinstance(metadata._file, MetadataView):
+            assert path.read_bytes() == before, "who only looks changes nothing"
+        else:
+            with pytest.raises(Refused, match="differs from 'C' only in case"):
+                metadata.cursors.put(CursorRecord("log", "c", Position(4, 0)), None)
+        metadata.close()
+    assert require_sound_file(path, TABLES) == FORMAT_VERSION
+    again = Metadata.open(path, lambda: NOW)
+    assert again.segments.of("log") == [row]
+    again.bump_epoch()
+    assert read_number(number_path(path)) == 4, "the commits are counted on"
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DROP INDEX segment_row_ledger", "'segment_row_ledger' was made by 'nothing'"),
+        ("DELETE FROM segment_row", "lists ledger 4, which has no row among the segments"),
+    ],
+)
+def test_a_file_of_the_second_format_is_not_migrated_if_damaged(path: Path, damage: str, said: str) -> None:
+    second_format(path, damage)
+    with pytest.raises(Corrupt, match=said):
+        Metadata.open(path, lambda: NOW)
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    connection.close()
 
 
 def test_a_migration_that_was_killed_is_done_again(path: Path) -> None:
@@ -250,9 +315,9 @@ def test_a_migration_that_was_killed_is_done_again(path: Path) -> None:
 def test_what_both_formats_lack_is_named(path: Path, metadata: Metadata) -> None:
     metadata.close()
     with sqlite3.connect(path, isolation_level=None) as connection:
-        connection.execute("PRAGMA user_version=3")
+        connection.execute("PRAGMA user_version=4")
     connection.close()
-    with pytest.raises(Unsupported, match=r"has format 3, this code reads 2\. Upgrade"):
+    with pytest.raises(Unsupported, match=r"has format 4, this code reads 3\. Upgrade"):
         Metadata.open(path, lambda: NOW)
 
 

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pyspark_ledger.ledger.errors import AlreadyExists, Fenced, NotFound, Refused
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch
 from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord
-from pyspark_ledger.ledger.metadata.records import LedgerRecord, Metadata, SegmentRecord
+from pyspark_ledger.ledger.metadata.records import LedgerRecord, Metadata
+from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
@@ -31,11 +32,7 @@ def segment(ledger_id: int) -> SegmentRecord:
     return SegmentRecord(ledger_id, 256, 0, 0, 0, NOW)
 
 
-def listing(*ledger_ids: int) -> ManagedLedgerInfo:
-    info = ManagedLedgerInfo()
-    for ledger_id in ledger_ids:
-        info.ledgerInfo.add(ledgerId=ledger_id)
-    return info
+HEAD = ManagedLedgerInfo()
 
 
 @pytest.fixture
@@ -74,12 +71,12 @@ def test_names_are_sorted_and_differ_in_more_than_case(metadata: Metadata) -> No
 
 def test_a_change_from_an_old_version_is_refused_with_both(metadata: Metadata) -> None:
     old = metadata.ledger("orders")
-    new = metadata.update_ledger(old, listing(1), segment=segment(1), committed=[])
+    new = metadata.update_ledger(old, HEAD, put=[segment(1)])
     assert new.version == old.version + 1
     with pytest.raises(Refused, match=r"at version 1 of incarnation i0, .*from version 0 of i0"):
-        metadata.update_ledger(old, listing(2), segment=segment(2), committed=[batch("q", 1)])
+        metadata.update_ledger(old, HEAD, put=[segment(2)], committed=[batch("q", 1)])
     assert metadata.ledger("orders") == new
-    assert [row.ledger_id for row in metadata.segments("orders")] == [1]
+    assert [row.ledger_id for row in metadata.segments.of("orders")] == [1]
     assert metadata.committed_batches("orders") == []
 
 
@@ -87,22 +84,22 @@ def test_a_change_of_a_deleted_ledger_never_reaches_its_successor(metadata: Meta
     old = metadata.ledger("orders")
     metadata.delete_ledger("orders")
     with pytest.raises(Refused, match="is gone"):
-        metadata.update_ledger(old, listing(1), segment=segment(1), committed=[])
+        metadata.update_ledger(old, HEAD, put=[segment(1)])
     metadata.create_ledger("orders", "i9", {}, exist_ok=False)
     with pytest.raises(Refused, match=r"of incarnation i9, .*from version 0 of i0"):
-        metadata.update_ledger(old, listing(1), segment=segment(1), committed=[])
-    assert metadata.segments("orders") == []
+        metadata.update_ledger(old, HEAD, put=[segment(1)])
+    assert metadata.segments.of("orders") == []
 
 
 def test_side_rows_go_with_the_list_and_batches_keep_the_newest(metadata: Metadata) -> None:
     record = metadata.ledger("orders")
-    record = metadata.update_ledger(record, listing(1), segment=segment(1), committed=[batch("q", 1), batch("p", 7)])
+    record = metadata.update_ledger(record, HEAD, put=[segment(1)], committed=[batch("q", 1), batch("p", 7)])
     sealed = SegmentRecord(1, 256, 0, 10, 300, NOW)
-    record = metadata.update_ledger(record, listing(1), segment=sealed, committed=[batch("q", 2)])
-    assert metadata.segments("orders") == [sealed]
-    record = metadata.update_ledger(record, listing(1, 2), segment=segment(2), committed=[])
+    record = metadata.update_ledger(record, HEAD, put=[sealed], committed=[batch("q", 2)])
+    assert metadata.segments.of("orders") == [sealed]
+    record = metadata.update_ledger(record, HEAD, put=[segment(2)])
     assert metadata.ledger_ids() == {1, 2}
-    metadata.update_ledger(record, listing(2), segment=None, committed=[])
+    metadata.update_ledger(record, HEAD, gone=[1])
     assert metadata.ledger_ids() == {2}
     kept = {b.query: b for b in metadata.committed_batches("orders")}
     assert kept == {"q": batch("q", 2), "p": batch("p", 7)}
@@ -112,7 +109,7 @@ def test_deleting_a_ledger_deletes_all_that_is_its_own_and_nothing_else(metadata
     metadata.create_ledger("bills", "i1", {}, exist_ok=False)
     for number, name in enumerate(("orders", "bills")):
         record = metadata.ledger(name)
-        metadata.update_ledger(record, listing(number), segment=segment(number), committed=[batch("q", 1)])
+        metadata.update_ledger(record, HEAD, put=[segment(number)], committed=[batch("q", 1)])
         metadata.register_schema(name, b"schema", -1)
         metadata.cursors.put(CursorRecord(name, "c", Position(0, 0)), None)
     metadata.delete_ledger("orders")
@@ -158,7 +155,7 @@ def test_a_store_that_was_taken_over_changes_nothing_any_more(metadata: Metadata
     record = metadata.ledger("orders")
     for change in (
         metadata.allocate_ledger_id,
-        lambda: metadata.update_ledger(record, listing(1), segment=segment(1), committed=[]),
+        lambda: metadata.update_ledger(record, HEAD, put=[segment(1)]),
         lambda: metadata.delete_ledger("orders"),
         lambda: metadata.cursors.put(CursorRecord("orders", "c", Position(0, 0)), None),
         lambda: metadata.register_schema("orders", b"a", -1),
@@ -212,7 +209,8 @@ class CompareAndSet(RuleBasedStateMachine):
         number = next(self.numbers)
         current = self.model.get(record.name)
         try:
-            changed = self.handles[handle].update_ledger(record, listing(number), segment=segment(number), committed=[])
+            gone = () if current is None else current[2]
+            changed = self.handles[handle].update_ledger(record, HEAD, put=[segment(number)], gone=gone)
         except Refused:
             assert current is None or current[:2] != (record.incarnation, record.version)
             return
@@ -228,8 +226,7 @@ class CompareAndSet(RuleBasedStateMachine):
             for name, (incarnation, version, ids) in self.model.items():
                 record = handle.ledger(name)
                 assert (record.incarnation, record.version) == (incarnation, version)
-                assert tuple(listed.ledgerId for listed in record.info.ledgerInfo) == ids
-                assert tuple(row.ledger_id for row in handle.segments(name)) == ids
+                assert tuple(row.ledger_id for row in handle.segments.of(name)) == ids
 
 
 TestCompareAndSet = CompareAndSet.TestCase

@@ -1,0 +1,183 @@
+"""The rows of segments: the list of a managed ledger, one row for each ledger in it, and what retention took off it.
+
+    segment       by ledger id: `LedgerInfo`, and what it has no field for: block size, rows, file size, entries that
+                  deliver rows
+    trimmed       by ledger id: entries, rows and bytes of each ledger that retention took; sixty bytes each, for as
+                  long as the log exists
+
+Rules
+- A change of the list costs as much as the rows that it changes, however long the list is.
+- What a change leaves behind is noted within it: attempts to offload, files that are not wanted any more.
+- A reader that comes back after a trim is told how much it has lost, though the ledgers are gone from the list.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pyspark_ledger.ledger.database.database import Records
+from pyspark_ledger.ledger.database.record_tables import RecordTable
+from pyspark_ledger.ledger.errors import Corrupt
+from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
+from pyspark_ledger.ledger.metadata.unwanted_files import put_listed, put_remote, put_unlisted, put_unwanted
+from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
+from pyspark_ledger.ledger.protocol.actions import LedgerSegment
+
+SEGMENT_TABLE = RecordTable(
+    "segment",
+    (
+        "ledger_id INTEGER PRIMARY KEY",
+        "ledger TEXT NOT NULL REFERENCES ledger_row ON DELETE CASCADE",
+        "block_bytes INTEGER NOT NULL",
+        "first_row INTEGER NOT NULL",
+        "rows INTEGER NOT NULL",
+        "file_bytes INTEGER NOT NULL",
+        "created_ms INTEGER NOT NULL",
+        "row_entries INTEGER NOT NULL DEFAULT -1",
+        "info BLOB NOT NULL DEFAULT x''",
+    ),
+    indexed="ledger",
+    rowid=True,
+    added=2,
+)
+TRIMMED_TABLE = RecordTable(
+    "trimmed",
+    (
+        "ledger_id INTEGER PRIMARY KEY",
+        "ledger TEXT NOT NULL REFERENCES ledger_row ON DELETE CASCADE",
+        "entries INTEGER NOT NULL",
+        "rows INTEGER NOT NULL",
+        "size_bytes INTEGER NOT NULL",
+        "close_ms INTEGER NOT NULL",
+    ),
+    rowid=True,
+)
+_COLUMNS = "ledger_id, block_bytes, first_row, rows, file_bytes, created_ms, row_entries, info"
+LedgerInfo = ManagedLedgerInfo.LedgerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """One ledger of a managed ledger. `rows` and `file_bytes` are 0 while the ledger is open.
+
+    `row_entries` are its entries that deliver rows, -1 where nobody has counted them. `info` is a `LedgerInfo`.
+    """
+
+    ledger_id: int
+    block_bytes: int
+    first_row: int
+    rows: int
+    file_bytes: int
+    created_ms: int
+    row_entries: int = -1
+    info: bytes = b""
+
+    def listed(self) -> LedgerInfo:
+        """Its line of the list, as Pulsar has it."""
+        return LedgerInfo.FromString(self.info) if self.info else LedgerInfo(ledgerId=self.ledger_id)
+
+
+class SegmentRecords(Records):
+    """The rows of one store. Any thread may call any method."""
+
+    def of(self, name: str) -> list[SegmentRecord]:
+        """The ledgers of a managed ledger, in order."""
+        query = f"SELECT {_COLUMNS} FROM segment WHERE ledger = ? ORDER BY ledger_id"  # noqa: S608 — names of ours
+        return [SegmentRecord(*row) for row in self._file.read(lambda c: c.execute(query, (name,)).fetchall())]
+
+    def get(self, name: str, ledger_id: int) -> SegmentRecord | None:
+        """One ledger of a managed ledger; None when the list has it not."""
+        query = f"SELECT {_COLUMNS} FROM segment WHERE ledger_id = ? AND ledger = ?"  # noqa: S608 — as above
+        row = self._file.read(lambda c: c.execute(query, (ledger_id, name)).fetchone())
+        return None if row is None else SegmentRecord(*row)
+
+    def ledger_ids(self) -> set[int]:
+        """The ids of all ledgers that any list has."""
+        return {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
+
+    def attempts(self) -> list[tuple[str, int, OffloadAttempt]]:
+        """Every attempt that a row states, with the names of the managed ledger and the ledger id."""
+        query = "SELECT ledger, ledger_id, info FROM segment ORDER BY ledger_id"
+        rows = self._file.read(lambda c: c.execute(query).fetchall())
+        found = (
+            (ledger, ledger_id, OffloadAttempt.of(LedgerInfo.FromString(info))) for ledger, ledger_id, info in rows
+        )
+        return [(ledger, ledger_id, attempt) for ledger, ledger_id, attempt in found if attempt is not None]
+
+    def trimmed(self, name: str) -> list[LedgerSegment]:
+        """What was trimmed off a managed ledger, oldest first."""
+        query = "SELECT ledger_id, entries, size_bytes, rows, close_ms FROM trimmed WHERE ledger = ? ORDER BY ledger_id"
+        return [LedgerSegment(*row) for row in self._file.read(lambda c: c.execute(query, (name,)).fetchall())]
+
+
+def attempts_of(segments: Iterable[SegmentRecord]) -> list[tuple[int, OffloadAttempt]]:
+    """The attempts that rows state, by ledger id."""
+    found = ((segment.ledger_id, OffloadAttempt.of(segment.listed())) for segment in segments)
+    return [(ledger_id, attempt) for ledger_id, attempt in found if attempt is not None]
+
+
+def put_segment(c: sqlite3.Connection, name: str, segment: SegmentRecord) -> None:
+    """Write a ledger into the list of a managed ledger, over an earlier state of its row."""
+    row = c.execute("SELECT info FROM segment WHERE ledger_id = ?", (segment.ledger_id,)).fetchone()
+    values = (
+        segment.ledger_id, name, segment.block_bytes, segment.first_row, segment.rows, segment.file_bytes,
+        segment.created_ms, segment.row_entries, segment.info,
+    )  # fmt: skip
+    c.execute("INSERT OR REPLACE INTO segment_row VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+    if row is None:
+        put_listed(c, [segment.ledger_id])
+    before = None if row is None else OffloadAttempt.of(LedgerInfo.FromString(row[0]))
+    after = OffloadAttempt.of(segment.listed())
+    put_unwanted(c, name, segment.ledger_id, before, after)
+    if _is_remote(after) and not _is_remote(before):
+        put_remote(c, segment.ledger_id)
+
+
+def take_segments(c: sqlite3.Connection, name: str, ledger_ids: Iterable[int], *, trimmed: bool = False) -> None:
+    """Take ledgers off the list of a managed ledger; `trimmed` says that readers have to be told what they held."""
+    for ledger_id in ledger_ids:
+        query = "SELECT info, rows FROM segment WHERE ledger_id = ? AND ledger = ?"
+        row = c.execute(query, (ledger_id, name)).fetchone()
+        if row is None:
+            continue
+        listed = LedgerInfo.FromString(row[0]) if row[0] else LedgerInfo(ledgerId=ledger_id)
+        if trimmed:
+            values = (ledger_id, name, listed.entries, row[1], listed.size, listed.timestamp)
+            c.execute("INSERT OR REPLACE INTO trimmed_row VALUES (?, ?, ?, ?, ?, ?)", values)
+        put_unwanted(c, name, ledger_id, OffloadAttempt.of(listed), None)
+        c.execute("DELETE FROM segment_row WHERE ledger_id = ?", (ledger_id,))
+        put_unlisted(c, [ledger_id])
+
+
+def take_all_segments(c: sqlite3.Connection, names: Sequence[str]) -> set[int]:
+    """Take all ledgers off the lists of managed ledgers; their ids."""
+    gone: set[int] = set()
+    for name in names:
+        ids = [row[0] for row in c.execute("SELECT ledger_id FROM segment WHERE ledger = ?", (name,)).fetchall()]
+        take_segments(c, name, ids)
+        gone.update(ids)
+    return gone
+
+
+def split_lists(c: sqlite3.Connection, *, first_format: bool) -> None:
+    """Give each ledger of a list its own row: before format 3 the record of the managed ledger had the whole list.
+
+    A store of the first format kept no note of local copies that are gone.
+    """
+    for name, body in c.execute("SELECT name, info FROM ledger").fetchall():
+        info = ManagedLedgerInfo.FromString(body)
+        for listed in info.ledgerInfo:
+            values = (listed.SerializeToString(), listed.ledgerId, name)
+            if c.execute("UPDATE segment_row SET info = ? WHERE ledger_id = ? AND ledger = ?", values).rowcount != 1:
+                raise Corrupt(f"{name!r} lists ledger {listed.ledgerId}, which has no row among the segments")
+            if first_format and _is_remote(OffloadAttempt.of(listed)):
+                put_remote(c, listed.ledgerId)
+        del info.ledgerInfo[:]
+        c.execute("UPDATE ledger_row SET info = ? WHERE name = ?", (info.SerializeToString(), name))
+    c.execute("DELETE FROM segment_row WHERE info = x''")  # in no list
+
+
+def _is_remote(attempt: OffloadAttempt | None) -> bool:
+    return attempt is not None and attempt.complete and attempt.local_deleted
