@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from pyspark_ledger.ledger.log.log_segments import LogSegment
 from pyspark_ledger.ledger.log.retention import HeldLedger, expendable, local_expendable
 from pyspark_ledger.ledger.log.segment_list import LogContext
+from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.writer import LogWriter
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.position import Position
@@ -47,6 +48,14 @@ def roll_over(writer: LogWriter, context: LogContext, older_than_ms: int) -> boo
     return True
 
 
+def may_trim(snapshot: LogSnapshot, writer: LogWriter, context: LogContext) -> bool:
+    """Whether retention lets anything go. May be asked by any thread."""
+    slowest = context.metadata.cursors.slowest(snapshot.name)
+    copies = map(_held, writer.list.local_copies())
+    policy, now = writer.list.policy, context.clock()
+    return bool(_expendable(snapshot, slowest, writer, context) or local_expendable(copies, policy, now))
+
+
 def trim(writer: LogWriter, context: LogContext) -> TrimmedLedgers:
     """Take what retention lets go off the list: its files are nobody's any more."""
     snapshot = writer.list.snapshot(writer.opened)
@@ -54,9 +63,7 @@ def trim(writer: LogWriter, context: LogContext) -> TrimmedLedgers:
     needed = context.metadata.cursors.slowest(snapshot.name)
     unread = context.chunks.floor(snapshot, snapshot.end if needed is None else needed, context.clock())
     slowest = unread if needed is not None or unread < snapshot.end else None
-    segments = snapshot.segments
-    size_bytes = segments.size_bytes(0, len(segments))
-    gone = expendable(map(_held, segments), size_bytes, slowest, writer.list.policy, context.clock())
+    gone = _expendable(snapshot, slowest, writer, context)
     ids = [ledger.ledger_id for ledger in gone]
     if ids:
         writer.list.trim(ids)
@@ -101,6 +108,14 @@ def change_properties(writer: LogWriter, values: Mapping[str, str], remove: Coll
     writer.list.set_properties({**kept, **values})
     writer.list.refresh_policy()
     return writer.list.properties
+
+
+def _expendable(
+    snapshot: LogSnapshot, slowest: Position | None, writer: LogWriter, context: LogContext
+) -> list[HeldLedger]:
+    segments = snapshot.segments
+    size_bytes = segments.size_bytes(0, len(segments))
+    return expendable(map(_held, segments), size_bytes, slowest, writer.list.policy, context.clock())
 
 
 def _held(part: LogSegment) -> HeldLedger:

@@ -209,6 +209,10 @@ class ManagedLedger:
         """Seal the open ledger, if it holds an entry and is at least so old."""
         return self._change(lambda: changes.roll_over(self._writer, self._context, older_than_ms))
 
+    def may_trim(self) -> bool:
+        """Whether `trim` would find anything, chunked messages aside."""
+        return changes.may_trim(self._snapshot, self._writer, self._context)
+
     def trim(self) -> TrimmedLedgers:
         """Delete what the policy lets go and no durable cursor needs: one change of the record, then the files."""
         trimmed = self._change(lambda: changes.trim(self._writer, self._context))

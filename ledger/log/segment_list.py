@@ -193,7 +193,7 @@ class LedgerList:
         self._save(info, gone=gone, trimmed_to=mark.position)
         self.trimmed = mark
         self._sealed = self._sealed.without_first(len(gone))
-        self._copied.difference_update(gone)
+        self._copied = self._copied.difference(gone)
 
     def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalLedger | None:
         """State a new attempt; what an earlier one may have left is unwanted from then on. None: it is complete."""

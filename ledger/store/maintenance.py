@@ -103,6 +103,13 @@ class Upkeep:
         self._trim(name)
         self._offload_due(name)
 
+    def _look_after_open(self, name: str) -> None:
+        """The same of a ledger that has just sealed one, and knows by its sums what may go."""
+        ledger = self._ledger(name)
+        if ledger.may_trim():
+            ledger.trim()
+        self._offload_due(name)
+
     def _trim(self, name: str) -> None:
         """Trim one ledger if its record says that there is something to trim: it need not be open to know."""
         info = self._metadata.ledger(name).info
@@ -131,7 +138,7 @@ class Upkeep:
                 _guarded("the store", self.round)
                 due_ms = monotonic_ms() + interval_ms
             for name in names:
-                _guarded(name, lambda name=name: self._look_after(name))  # type: ignore[misc]
+                _guarded(name, lambda name=name: self._look_after_open(name))  # type: ignore[misc]
 
 
 def _guarded(what: str, work: Callable[[], object]) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from pyspark_ledger.ledger.database.record_tables import record_sum
 from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments
-from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord, slowest_of
+from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord, CursorRecords, slowest_of
 from pyspark_ledger.ledger.metadata.records import Metadata
+from pyspark_ledger.ledger.metadata.segment_records import SegmentRecords
 from pyspark_ledger.ledger.position import LATEST, Position
 from tests.rigs.log import LogRig, rig
 
@@ -80,6 +82,32 @@ def test_a_trim_looks_at_what_goes_and_at_the_first_that_stays(rig: LogRig, monk
         assert rig.ids()[0] == positions[at].ledger_id
     assert found[0] == found[1]
     assert set(visits) == {0, 1}
+
+
+def test_a_seal_asks_only_for_what_may_go(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    positions = rig.append(*[b"one"] * 5, entries=1)
+    log = rig.store.ledger("log")
+    rig.cursor("slow", positions[1])
+    assert not log.may_trim(), "no policy is set"
+    rig.retain(0, 0)
+    assert log.may_trim()
+    assert log.trim().ledgers == [positions[0].ledger_id]
+    assert not log.may_trim()
+    monkeypatch.setattr(SegmentRecords, "of", None)  # nobody reads the whole list
+    rig.acknowledge("slow", positions[2])
+    rig.store.upkeep._look_after_open(log.name)
+    assert rig.ids()[0] == positions[2].ledger_id
+
+
+def test_a_writer_is_told_of_a_ledger_without_its_lists(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.append(*[b"one"] * 3, entries=1)
+    rig.cursor("slow")
+    whole = rig.store.describe("log")
+    assert (len(whole.segments), whole.cursors) == (3, ["slow"])
+    monkeypatch.setattr(CursorRecords, "names", None)
+    found = rig.store.describe("log", lists=False)
+    assert found == msgspec.structs.replace(whole, segments=[], cursors=[])
+    assert found.segment_count == 3
 
 
 def test_a_cursor_is_made_and_the_slowest_found_without_the_others(rig: LogRig) -> None:
