@@ -85,13 +85,7 @@ def _sums(cache: EntryCache, counted: CacheCounts, expected: tuple[int, int]) ->
 
 def _sources(counts: CacheCounts) -> dict[str, int]:
     """Hits and misses, and where each came from."""
-    return {
-        "hits": counts.hits,
-        "misses": counts.misses,
-        "hit_bytes": counts.hit_bytes,
-        "miss_bytes": counts.miss_bytes,
-        **{name: getattr(counts, name) for name in ReadSources.__struct_fields__},
-    }
+    return {name: getattr(counts, name) for name in ReadSources.__struct_fields__}
 
 
 def _added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:

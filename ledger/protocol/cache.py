@@ -46,6 +46,10 @@ class ReadSources(msgspec.Struct, frozen=True, kw_only=True):
     local files. Whether the disk is read for a local file, only the system knows.
     """
 
+    hits: int = 0
+    misses: int = 0
+    hit_bytes: int = 0
+    miss_bytes: int = 0
     memory_hits: int = 0
     memory_hit_bytes: int = 0
     page_cache_hits: int = 0
@@ -62,10 +66,6 @@ class CacheReads(ReadSources, frozen=True):
     The part of `CacheMetrics` that progress tells: sums, and two that take a look at every span, at most a second old.
     """
 
-    hits: int = 0
-    misses: int = 0
-    hit_bytes: int = 0
-    miss_bytes: int = 0
     mapped_entries: int = 0
     mapped_bytes: int = 0
     inserted: int = 0
@@ -87,10 +87,6 @@ class LedgerCacheMetrics(ReadSources, frozen=True):
     """The part of one ledger, with the meaning that `CacheMetrics` gives."""
 
     name: str
-    hits: int
-    misses: int
-    hit_bytes: int
-    miss_bytes: int
     inserted: int
     evicted: int
     entries: int
@@ -103,7 +99,7 @@ class LedgerCacheMetrics(ReadSources, frozen=True):
     local_file_bytes: int = 0
 
 
-class CacheMetrics(ReadSources, frozen=True):
+class CacheMetrics(CacheReads, frozen=True):
     """What the cache did since the broker started. Bytes and counts of entries, named as Pulsar's metrics are.
 
     A miss is an entry that was read from storage, a file or an object, and handed out, whether it was sent or mapped.
@@ -117,30 +113,11 @@ class CacheMetrics(ReadSources, frozen=True):
     behind them.
     """
 
-    hits: int
-    misses: int
-    hit_bytes: int
-    miss_bytes: int
-    size_bytes: int
-    mapped_entries: int
-    mapped_bytes: int
-    limit_bytes: int = 0
     policy: str = ""
     entries: int = 0
-    inserted: int = 0
-    evicted: int = 0
-    evictions: int = 0
-    eviction_nanos: int = 0
-    requeues: int = 0
     not_kept: int = 0
-    inflight_read_bytes: int = 0
     inflight_read_limit: int = 0
     reads_waiting: int = 0
-    expected_reads: int = 0
-    non_evictable_bytes: int = 0
     ledgers: list[LedgerCacheMetrics] = []
     ahead_bytes: int = 0
     waited_ms: int = 0
-    lingering_bytes: int = 0
-    local_file_bytes: int = 0
-    local_file_limit_bytes: int = 0

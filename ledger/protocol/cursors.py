@@ -16,11 +16,16 @@ from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
 LEASE_MS_MAX = 24 * 3600 * 1000
 
 
-class OpenCursor(msgspec.Struct, frozen=True):
-    """Open a durable cursor, creating it with `start` as its next position to read if it does not exist."""
+class CursorRequest(msgspec.Struct, frozen=True):
+    """A request about one cursor of a managed ledger."""
 
     ledger: Name
     cursor: Name
+
+
+class OpenCursor(CursorRequest, frozen=True):
+    """Open a durable cursor, creating it with `start` as its next position to read if it does not exist."""
+
     start: Position
     create: bool = True
 
@@ -50,62 +55,50 @@ class CursorState(msgspec.Struct, frozen=True):
     properties: dict[str, str] = {}
 
 
-class NameCursor(msgspec.Struct, frozen=True):
-    """A request about one cursor. Not `precise`: rows and bytes of its backlog are estimated, and no file is read."""
+class NameCursor(CursorRequest, frozen=True):
+    """Name a cursor. Not `precise`: rows and bytes of its backlog are estimated, and no file is read."""
 
-    ledger: Name
-    cursor: Name
     precise: bool = True
 
 
-class MarkDelete(msgspec.Struct, frozen=True):
+class MarkDelete(CursorRequest, frozen=True):
     """Acknowledge everything before `next_position`. Going back is ignored: acknowledgement is monotone.
 
     `replay_floor`: the end of the last batch known to be in the reader's commit log; never moves back either.
     """
 
-    ledger: Name
-    cursor: Name
     next_position: Position
     replay_floor: Position | None = None
 
 
-class ResetCursor(msgspec.Struct, frozen=True):
+class ResetCursor(CursorRequest, frozen=True):
     """Move a cursor to any position, backwards too."""
 
-    ledger: Name
-    cursor: Name
     next_position: Position
 
 
-class SkipEntries(msgspec.Struct, frozen=True):
+class SkipEntries(CursorRequest, frozen=True):
     """Acknowledge the next `entries` entries that deliver rows and are not acknowledged; all there are, for -1.
 
     They are counted from `start`, where the caller saw the cursor, and end at `end`, where it saw the log's: so that a
     call whose answer was lost may be repeated.
     """
 
-    ledger: Name
-    cursor: Name
     entries: Int64
     start: Position
     end: Position
 
 
-class CursorProperties(msgspec.Struct, frozen=True):
+class CursorProperties(CursorRequest, frozen=True):
     """Set and remove properties of a cursor; they are kept with it and mean nothing to the broker."""
 
-    ledger: Name
-    cursor: Name
     values: dict[Name, str] = {}
     remove: list[Name] = []
 
 
-class AskHoles(msgspec.Struct, frozen=True):
+class AskHoles(CursorRequest, frozen=True):
     """Ask for the positions of a range that a cursor acknowledged beyond its mark-delete. `whole`: mark-delete, too."""
 
-    ledger: Name
-    cursor: Name
     range: PositionRange
     whole: bool = False
 
@@ -119,15 +112,13 @@ class Holes(msgspec.Struct, frozen=True):
     info: bytes = b""
 
 
-class AcquireLease(msgspec.Struct, frozen=True):
+class AcquireLease(CursorRequest, frozen=True):
     """Take or renew the lease of a subscription. `holder` is `host/pid/start/id`; `ttl_ms` from now.
 
     A lease is granted when it is free, run out, the holder's own, or held by a process of the broker's host that is
     gone. Otherwise `LeaseReply.granted` is false and the reply names the holder and the end of its lease.
     """
 
-    ledger: Name
-    cursor: Name
     holder: Name
     ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 
@@ -140,11 +131,9 @@ class LeaseReply(msgspec.Struct, frozen=True):
     until_ms: int
 
 
-class ReleaseLease(msgspec.Struct, frozen=True):
+class ReleaseLease(CursorRequest, frozen=True):
     """Give a lease back; ignored unless `holder` holds it."""
 
-    ledger: Name
-    cursor: Name
     holder: Name
 
 
@@ -163,7 +152,7 @@ class Share(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int = 0
 
 
-class NextDelivery(msgspec.Struct, frozen=True):
+class NextDelivery(CursorRequest, frozen=True):
     """Decide on the batch after record `after` (0: there was none), which reads on at `start` and up to `end`.
 
     `explicit`: rows stay outstanding until they are acknowledged, and come back after `ack_timeout_ms`; those that
@@ -175,8 +164,6 @@ class NextDelivery(msgspec.Struct, frozen=True):
     clock, does not come back yet, nor what of it was given back.
     """
 
-    ledger: Name
-    cursor: Name
     after: NotNegative
     start: Position
     end: Position
@@ -189,11 +176,9 @@ class NextDelivery(msgspec.Struct, frozen=True):
     before_ms: NotNegative = UNLIMITED
 
 
-class AskDue(msgspec.Struct, frozen=True):
+class AskDue(CursorRequest, frozen=True):
     """Ask which rows would be redelivered with the batch after a record, if there were no limit."""
 
-    ledger: Name
-    cursor: Name
     after: NotNegative
     ack_timeout_ms: NotNegative = 0
     max_redeliveries: Int64 = -1
@@ -223,11 +208,9 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
     back_bytes: int = 0
 
 
-class AskDelivery(msgspec.Struct, frozen=True):
+class AskDelivery(CursorRequest, frozen=True):
     """The shares of a record; of the dead letters for -1, of the newest record for 0."""
 
-    ledger: Name
-    cursor: Name
     record: Int64
 
 
@@ -243,9 +226,7 @@ class Delivery(msgspec.Struct, frozen=True):
     now_ms: int = 0
 
 
-class BuryDead(msgspec.Struct, frozen=True):
+class BuryDead(CursorRequest, frozen=True):
     """Acknowledge the dead letters of this number: another ledger has them."""
 
-    ledger: Name
-    cursor: Name
     dead: NotNegative

@@ -129,10 +129,12 @@ def test_the_report_says_lag_reads_and_why(store: Path, orders: Ledger) -> None:
 
 
 def test_reads_are_counted_between_two_reports() -> None:
-    before = CacheReads(1, 1, 50, 20, 5, 50, memory_hit_bytes=50, file_miss_bytes=20)
+    names = ("hits", "misses", "hit_bytes", "miss_bytes", "mapped_entries", "mapped_bytes")
+    before = CacheReads(**dict(zip(names, (1, 1, 50, 20, 5, 50), strict=True)), memory_hit_bytes=50, file_miss_bytes=20)
     now = CacheReads(
-        4, 2, 120, 30, 9, 90, memory_hit_bytes=110, page_cache_hit_bytes=10, object_miss_bytes=4, file_miss_bytes=26
-    )
+        **dict(zip(names, (4, 2, 120, 30, 9, 90), strict=True)),
+        memory_hit_bytes=110, page_cache_hit_bytes=10, object_miss_bytes=4, file_miss_bytes=26,
+    )  # fmt: skip
     found = reads_between(before, now)
     assert {name: found.pop(name) for name in ("cacheHitRate", "mappedBytes", "sentBytes")} == {
         "cacheHitRate": 0.75, "mappedBytes": 40, "sentBytes": 40,
