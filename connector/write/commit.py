@@ -7,8 +7,8 @@ Invariants
 - The run's id is made of the query and the batch alone: a batch that is repeated, by any process, is the same run, and
   the broker appends it once.
 - A write that states `txnAppId` and `txnVersion` is batch `txnVersion` of a query that they name: one that is not above
-  the newest is a repetition. What was staged for a repetition is thrown away. A task that knows of it pulls no rows
-  (`connector.write.commit`); such a batch is never committed, its rows are in no part.
+  the newest is a repetition. What was staged for a repetition is thrown away. A task that knows of it pulls no rows;
+  such a batch is never committed, its rows are in no part.
 - Spark may repeat a commit after a failure, and so does this module while the broker is away; both are harmless.
 - The query travels in the messages, because the committer has none: messages that disagree are refused, naming both.
 - A task that fails leaves a part that nobody commits; the broker sweeps it.
