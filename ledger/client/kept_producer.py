@@ -15,14 +15,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from pyspark_ledger.ledger.checksum import Buffer
-from pyspark_ledger.ledger.client.block_reader import read_blocks
-from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
-from pyspark_ledger.ledger.client.producer import REFUSALS, Producer
 from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import DataLoss, LedgerError, Terminated
 from pyspark_ledger.ledger.message.entry import parse_entry
@@ -30,6 +27,10 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, LedgerDescription
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
+    from pyspark_ledger.ledger.client.producer import Producer
 
 _SILENCE_MS = 5_000
 _IDLE_MAX = 64
@@ -99,6 +100,8 @@ class KeptProducer:
 
     def _settled(self, sent: Sequence[Future[Position]], first_id: int) -> int:
         """Return how many entries, sent in this order, are in the log. Raises what failed if that is not known."""
+        from pyspark_ledger.ledger.client.producer import REFUSALS
+
         for count, future in enumerate(sent):
             error = future.exception()
             if isinstance(error, (*REFUSALS, Terminated)):
@@ -126,6 +129,8 @@ class KeptProducer:
             raise error from None
 
     def _count(self, request: ReadRequest, first_id: int) -> int:
+        from pyspark_ledger.ledger.client.block_reader import read_blocks
+
         count = 0
         for block in read_blocks(self._client, request):
             for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
@@ -140,6 +145,8 @@ class KeptProducer:
         return made
 
     def _opened(self) -> Producer:
+        from pyspark_ledger.ledger.client.producer import Producer  # which loads pyarrow.flight
+
         return Producer(self._client, self.ledger, self.name, silence_ms=_SILENCE_MS)
 
 
