@@ -68,10 +68,11 @@ class DrivenBroker:
             "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in settings.items())
         )
         self.arguments = ["--store", str(folder / "store"), "--create", "--config", str(config)]
-        self.store, self.live, self.listening = main._opened(main._parser().parse_args(self.arguments))
+        self.opened = main._opened(main._parser().parse_args(self.arguments))
+        self.store = self.opened[0]
         try:
             self.activity = Activity(main.monotonic_ms)
-            self.servers, self.record = main._bound(self.store, self.live, self.listening, self.activity)
+            self.servers, self.record = main._bound(*self.opened, self.activity)
         except BaseException:
             self.store.close()
             raise

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from pyspark_ledger.ledger.broker.reads import prefetch_planner
 from pyspark_ledger.ledger.broker.reads.offloaded_reads import UNIT_LEAST, ReaderId
-from pyspark_ledger.ledger.cache.eviction.policy import ReadCount, WantedRead
+from pyspark_ledger.ledger.cache.eviction.policy import WantedRead
 from pyspark_ledger.ledger.cache.range_cache import RangeCache
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import HintedRange, HintReads
-from tests.rigs.cache import CountedHome, block
+from tests.rigs.cache import CountedHome, block, insert
 from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, Value, WaitRecorder
 from tests.rigs.entry import entry
 
@@ -32,19 +32,27 @@ def held(broker: DrivenBroker, blocks: int = 20, *, local: bool = False) -> int:
     emptied(broker)
     for number in range(blocks):
         home = None if local else CountedHome()
-        broker.cache.insert("a", block(number, number + 1, size=100_000, home=home))
+        insert(broker.cache, "a", block(number, number + 1, size=100_000, home=home))
     return broker.cache.ledger("a").cache.entries
 
 
+def expected(broker: DrivenBroker) -> None:
+    """All of ledger `a` is going to be read."""
+    with broker.cache.moving("a") as readers:
+        readers.follow("x", Position(1, 0), LATER)
+
+
 def old(
-    broker: DrivenBroker, *, reads: int = 0, again: bool = False, offloaded: bool = False, pass_ms: int = 2_000
+    broker: DrivenBroker, *, wanted: bool = False, again: bool = False, offloaded: bool = False, pass_ms: int = 2_000
 ) -> bool:
-    """Whether a block stays for so long, expected so often, read meanwhile, or from object storage."""
+    """Whether a block stays for so long, wanted by a reader, read meanwhile, or from object storage."""
     emptied(broker)
+    if wanted:
+        expected(broker)
     cached = block(0, 1, home=CountedHome() if offloaded else None)
-    broker.cache.insert("a", cached, ReadCount(reads) if reads else None)
+    insert(broker.cache, "a", cached)
     if again:
-        broker.cache.serve("a", 1, 0, 1)
+        broker.cache.fetch("a", "x", 1, 0, 1, lambda *_: cached)
     broker.pass_ms(pass_ms)
     broker.cache.expire()
     return bool(broker.cache.ledger("a").cache.entries)
@@ -73,12 +81,11 @@ def under(*names: str, **how: bool | int) -> Callable[[DrivenBroker], object]:
 def freed_when_full(broker: DrivenBroker) -> object:
     """Which of two old blocks, of which the first is expected, stays when one has to go, under the stash."""
     emptied(broker)
-    for number in range(2):
-        reads = ReadCount(1) if number == 0 else None
-        broker.cache.insert("a", block(number, number + 1, size=400_000, home=CountedHome()), reads)
+    expected(broker)
+    for name in "abc":
+        insert(broker.cache, name, block(0, 1, size=400_000, home=CountedHome()))
         broker.pass_ms(500)
-    broker.cache.insert("a", block(2, 3, size=400_000, home=CountedHome()))
-    return [span.first for span in broker.cache.ledger("a").cache]
+    return [name for name in "abc" if broker.cache.ledger(name).cache.entries]
 
 
 def policies(broker: DrivenBroker) -> object:
@@ -203,12 +210,12 @@ DRIVES: Drives = {
         Drive(under("expected-reads-stash", pass_ms=500), [True], {200: [False]}),
     ],
     f"{PREFIX}TimeThresholdMillisMax": [
-        Drive(under("expected-reads-stash", reads=1), [True], {1_500: [False]}),
-        Drive(freed_when_full, [0, 2], {100: [1, 2]}, {**SMALL, "cacheEvictionPolicy": "expected-reads-stash"}),
+        Drive(under("expected-reads-stash", wanted=True), [True], {1_500: [False]}),
+        Drive(freed_when_full, ["a", "c"], {100: ["b", "c"]}, {**SMALL, "cacheEvictionPolicy": "expected-reads-stash"}),
     ],
     f"{PREFIX}TimeThresholdMillisOffloaded": [Drive(lambda b: old(b, offloaded=True), True, {1_500: False})],
     f"{PREFIX}ExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes": [
-        Drive(under("expected-reads", reads=1), [True], {0: [False]})
+        Drive(under("expected-reads", wanted=True), [True], {0: [False]})
     ],
     f"{PREFIX}ExtendTTLOfRecentlyAccessed": [
         Drive(under("expected-reads", "slowest-reader", again=True), [False, False], {1: [True, True]})

@@ -124,7 +124,7 @@ def _run(broker: DrivenBroker, idle_ms: Callable[[object], int]) -> None:
         patch.setattr(main.Activity, "idle_ms", idle_ms)
         patch.setattr(main, "_CHECK_SECONDS", 0.001)
         patch.setattr(main, "bound_log", lambda *_: None)
-        patch.setattr(main, "_opened", lambda _: (broker.store, broker.live, broker.listening))
+        patch.setattr(main, "_opened", lambda _: broker.opened)
         patch.setattr(main, "_bound", lambda *_: (broker.servers, broker.record))
         patch.setattr(main, "_raise_descriptors", lambda: None)
         patch.setattr(main.signal, "signal", lambda *_: None)
