@@ -14,8 +14,8 @@ OFFLOADING = {"managedLedgerOffloadBucket": "{folder}", "managedLedgerOffloadThr
 
 
 def segments(broker: DrivenBroker, log: ManagedLedger) -> list[int]:
-    """The ledgers of a log's record that are sealed."""
-    return [part.ledgerId for part in broker.store._metadata.ledger(log.name).info.ledgerInfo if part.timestamp]
+    """The ledgers of a log that are sealed and kept."""
+    return [part.ledger_id for part in broker.client.describe(log.name).segments if part.close_ms]
 
 
 def block_bytes(broker: DrivenBroker) -> object:
