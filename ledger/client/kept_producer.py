@@ -38,7 +38,7 @@ _IDLE_MAX = 64
 Entry = Sequence[Buffer]
 
 
-class NothingAppended(LedgerError):
+class NothingAppended(Exception):
     """Nothing of an append is in the ledger. Its rows are to be prepared anew, because the ledger may differ."""
 
 

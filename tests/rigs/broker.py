@@ -79,9 +79,17 @@ class BrokerRig:
 
     def supervised(self) -> tuple[int, int]:
         """The process ids of the supervisor and of its broker; waits for the one after a broker that was killed."""
-        self.wait_until(lambda: Path(f"/proc/{self.record().pid}/stat").exists(), "a broker is there")
-        broker = self.record().pid
-        supervisor = int(Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[1])
+        found: list[int] = []
+
+        def there() -> bool:
+            broker = self.record().pid
+            with suppress(FileNotFoundError, ProcessLookupError):  # reaped in this moment
+                state, parent = Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[:2]
+                found[:] = [int(parent), broker] if state != "Z" else []
+            return bool(found)
+
+        self.wait_until(there, "a broker is there")
+        supervisor, broker = found
         assert b"pyspark_ledger.ledger.broker.supervisor" in Path(f"/proc/{supervisor}/cmdline").read_bytes()
         self.pids |= {supervisor, broker}
         return supervisor, broker

@@ -33,8 +33,6 @@ from pyspark_ledger.ledger.positions.acknowledge_request import ACKNOWLEDGE_SCHE
 from pyspark_ledger.ledger.protocol.actions import (
     ACTIONS,
     AcknowledgeCommand,
-    ChangePolicy,
-    ChangeProperties,
     ChangeSetting,
     CreateLedger,
     NameLedger,
@@ -53,7 +51,14 @@ from pyspark_ledger.ledger.protocol.cursors import (
     ResetCursor,
     SkipEntries,
 )
-from pyspark_ledger.ledger.protocol.ledgers import AskSequence, ChangePartitions, OffloadPrefix, SealLedger
+from pyspark_ledger.ledger.protocol.ledgers import (
+    AskSequence,
+    ChangePartitions,
+    ChangePolicy,
+    ChangeProperties,
+    OffloadPrefix,
+    SealLedger,
+)
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 
