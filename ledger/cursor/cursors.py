@@ -70,6 +70,10 @@ class CursorTable:
         """The cursors of a managed ledger, sorted."""
         return self._metadata.cursors.names(ledger)
 
+    def exists(self, ledger: str, name: str) -> bool:
+        """Whether a managed ledger has a cursor of that name."""
+        return self._metadata.cursors.get(ledger, name) is not None
+
     def open(self, request: OpenCursor) -> CursorState:
         """The cursor as it stands; made at `start` when there is none and `create` says so."""
         snapshot = self._snapshot_of(request.ledger)

@@ -58,10 +58,9 @@ class LogSnapshot:
     @property
     def start(self) -> Position:
         """The first readable position."""
-        for segment in self.segments:
-            if segment.entries:
-                return Position(segment.ledger_id, 0)
-        return self.trimmed.position
+        numbers = range(len(self.segments))
+        held = next((segment for number in numbers if (segment := self.segments[number]).entries), None)
+        return self.trimmed.position if held is None else Position(held.ledger_id, 0)
 
     @property
     def end(self) -> Position:

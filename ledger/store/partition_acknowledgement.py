@@ -50,7 +50,7 @@ def whole_state(store: Store, command: AcknowledgeCommand, states: Sequence[Curs
     logs = store.logs(command.ledger)
     if logs == [canonical_name(command.ledger)]:
         return states[0]
-    held = [log for log in logs if command.cursor in store.cursors.names(log)]
+    held = [log for log in logs if store.cursors.exists(log, command.cursor)]
     known = [store.cursors.describe(NameCursor(log, command.cursor, precise=False)) for log in held]
     return CursorState(
         canonical_name(command.ledger),
@@ -73,7 +73,9 @@ def _of_ledgers(batch: pa.RecordBatch, own: Integers) -> pa.RecordBatch:
 def _owners(batches: Sequence[pa.RecordBatch], snapshots: Mapping[str, LogSnapshot], store: Store) -> dict[int, str]:
     """Which log each ledger of a call is of, or was before it was trimmed; of none: the first, which says so."""
     asked = {found for batch in batches for found in np.unique(np.asarray(batch.column(0))).tolist()}
-    known = {part.ledger_id: log for log, snapshot in snapshots.items() for part in snapshot.segments}
+    known = {
+        one: log for log, snapshot in snapshots.items() for one in asked if snapshot.segments.find(one) is not None
+    }
     if not asked <= known.keys():
         trimmed = store.acknowledgements.trimmed_off
         known = {gone.ledger_id: log for log in snapshots for gone in trimmed(log)} | known

@@ -3,7 +3,6 @@ with a list; splits, blocks, measures and times over random ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,14 +135,7 @@ def counted(segments: int, **known: int) -> tuple[LogSnapshot, list[int]]:
 @pytest.mark.parametrize("segments", [4, 400])
 def test_a_backlog_looks_into_the_segments_that_it_cuts(segments: int, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot, asked = counted(segments, stored_bytes=44, row_entries=2)
-    visits = list[int]()
-
-    def walk(segments: LogSegments) -> Iterator[LogSegment]:
-        for at in range(len(segments)):
-            visits.append(at)
-            yield segments[at]
-
-    monkeypatch.setattr(LogSegments, "__iter__", walk)
+    monkeypatch.setattr(LogSegments, "__iter__", None)  # whoever walks over the segments fails
     last = snapshot.end.ledger_id
     range_ = PositionRange(Position(3, 1), Position(last, 1))
     assert snapshot.measure(range_) == (2 * segments - 2, 2 * segments - 2, 44 * (segments - 2) + 2 * 22)
@@ -152,7 +144,6 @@ def test_a_backlog_looks_into_the_segments_that_it_cuts(segments: int, monkeypat
     assert log_end(snapshot, "i", Position(3, 1)).entries_since == 2 * segments - 1
     assert snapshot.entries_before(Position(last, 1)) == 2 * segments - 1
     assert set(asked) == {3, last}
-    assert set(visits) == {0}, "the first has entries: no other is looked at"
 
 
 def test_sums_that_nobody_kept_are_read_once_from_each_index() -> None:

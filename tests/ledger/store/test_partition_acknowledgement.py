@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.log.log_segments import LogSegments
+from pyspark_ledger.ledger.metadata.cursor_records import CursorRecords
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
 from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand, CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import NextDelivery
-from pyspark_ledger.ledger.store.partition_acknowledgement import parts_of
+from pyspark_ledger.ledger.store.partition_acknowledgement import parts_of, whole_state
 from tests.rigs.entry import entry
 from tests.rigs.log import BLOCK, LogRig
 
@@ -54,6 +56,15 @@ def split(rig: LogRig, *batches: pa.RecordBatch) -> dict[str, list[int]]:
     return {
         command.ledger: sorted(one for batch in mine for one in batch.column(0).to_pylist()) for command, mine in parts
     }
+
+
+def test_a_call_walks_over_neither_segments_nor_cursors(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = {log: rig.ids(log)[-1] for log in rig.store.logs("wide")}
+    monkeypatch.setattr(LogSegments, "__iter__", None)
+    monkeypatch.setattr(CursorRecords, "names", None)
+    found = parts_of(rig.store, COMMAND, [lines(*ids.values())])
+    assert [command.ledger for command, _ in found] == [*ids]
+    assert whole_state(rig.store, COMMAND, []).backlog_entries == 6
 
 
 def test_each_partition_gets_its_own_and_is_asked_for_them_once(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
