@@ -1,10 +1,11 @@
 """Times of one call at 10,000 over 10: segments of a ledger, ledgers of a store, cursors of a ledger, holes of a
 cursor, runs of a query.
 
-For each number there are two real stores that differ in that number alone, each served by a broker of its own. A call
-is made in both in turns, and the quotient of the times is the median of the rounds. Calls go through the API as a
-user's do; `latestOffset` is that of the stream reader, as Spark calls it. Stores are filled through the log's own
-classes in memory, where a sync costs nothing, and then copied to the disk.
+For each number there are two real stores that differ in that number alone: as many entries lie in 10 segments or runs
+as in 10,000. Each store is served by a broker of its own. A call is made in both in turns, and the quotient of the
+times is the median of the rounds. Calls go through the API as a user's do; `latestOffset` is that of the stream reader,
+as Spark calls it. Stores are filled through the log's own classes in memory, where a sync costs nothing, and then
+copied to the disk.
 
 What is timed
 - `append`: one row. `roll over`: one row that seals the segment before it and opens another.
@@ -79,12 +80,12 @@ class Filling:
         self.log: ManagedLedger = self.store.create_ledger(CreateLedger("log"))
         self.store.register_schema(RegisterSchema("log", schema_bytes(_COLUMNS), -1))
 
-    def segments(self, count: int) -> None:
-        """So many segments of one entry each."""
+    def segments(self, count: int, entries: int = MANY) -> None:
+        """So many segments, which share the entries."""
         self.store.policies.change(ChangePolicy("log", values={_ENTRIES_MAX: 1}))
         entry = entry_of(ROWS)
         for _ in range(count):
-            self.log.append([entry]).result()
+            self.log.append([entry] * (entries // count)).result()
         self.store.policies.change(ChangePolicy("log", forget=[_ENTRIES_MAX]))
 
     def ledgers(self, count: int) -> None:
@@ -107,11 +108,12 @@ class Filling:
         self.store.cursors.acknowledge("log", "billing", [lines])
 
     def runs(self, count: int) -> None:
-        """So many batches of one query, and as many of a query each."""
+        """So many batches of one query, and as many of a query each, which share the entries."""
         for number in range(count):
             for query, batch in (("query", number), (f"query-{number}", 0)):
                 with PartFile(self.store.open_part(query, batch)) as part:
-                    part.write([entry_of(1, run=number)], 1)
+                    for _ in range(MANY // count):
+                        part.write([entry_of(1, run=number)], 1)
                     parts = [part.close()]
                 self.store.commit(CommitRun("log", query, batch, 7, number, parts, once=query != "query"))
 
@@ -130,7 +132,7 @@ def made(folder: Path, number: str, count: int) -> Path:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         filling = Filling(Path(memory) / "store")
         if number != "segments":
-            filling.segments(SPARE)
+            filling.segments(SPARE, SPARE)
         getattr(filling, number)(count)
         filling.close()
         shutil.copytree(Path(memory) / "store", path, ignore=shutil.ignore_patterns("lock*"))
