@@ -112,15 +112,18 @@ class DirectoryStore:
 
     def objects(self, prefix: str = "", *, after: str = "") -> Iterator[ListedObject]:
         found: list[str] = []
-        for folder, folders, names in os.walk(self._directory):
+        for folder, folders, names in os.walk(self._directory, onerror=_require_gone):
             folders[:] = [name for name in folders if not name.startswith(".")]
             base = os.path.relpath(folder, self._directory)
             keys = [name if base == "." else f"{base}/{name}" for name in names if _is_object(name)]
             found += [key for key in keys if key.startswith(prefix) and key > after]
         for key in sorted(found):
-            with suppress(FileNotFoundError):
+            try:
                 status = (self._directory / key).stat()
-                yield ListedObject(key, status.st_size, status.st_mtime_ns // 1_000_000)
+            except OSError as error:
+                _require_gone(error)
+                continue
+            yield ListedObject(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; the metadata go last."""
@@ -303,6 +306,15 @@ class DirectoryStore:
 
 def _is_object(name: str) -> bool:
     return not name.startswith(".") and not name.endswith(_SIDECAR)
+
+
+def _require_gone(error: OSError) -> None:
+    """Raise Refused unless what could not be listed is gone: a listing never leaves out objects in silence."""
+    if not isinstance(error, FileNotFoundError):
+        raise Refused(
+            f"{error.filename} cannot be listed: {error.strerror}",
+            hint="Give a directory that holds objects only, and let this user read all of it",
+        ) from error
 
 
 def _sidecar_of(path: Path) -> Path:

@@ -1,14 +1,16 @@
-"""Goal: an object in a directory is there after a loss of power, whatever had to be made for it. Method: note which
-directories are synced.
+"""Goal: an object in a directory is there after a loss of power, whatever had to be made for it, and a listing leaves
+none out. Method: note which directories are synced; make what nobody can look at.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from pyspark_ledger.ledger import disk
+from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.offload.storage.factory import open_object_store
 
 
@@ -32,3 +34,24 @@ def test_the_way_to_the_first_object_of_new_folders_is_durable(
         store.close()
     way = [(root / key).parent, *(root / key).parent.parents]
     assert set(way[: way.index(tmp_path) + 1]) <= synced
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(20):  # a path longer than the system takes
+        os.mkdir("x" * 250, dir_fd=folder)
+        below = os.open("x" * 250, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+    with pytest.raises(Refused, match=f"{tmp_path}/xxx.* cannot be listed: File name too long"):
+        list(open_object_store(tmp_path).objects())
+
+
+def test_an_object_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(Refused, match=f"{tmp_path}/loop cannot be listed: Too many levels"):
+        list(open_object_store(tmp_path).objects())
+    (tmp_path / "loop").unlink()
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert list(open_object_store(tmp_path).objects()) == []
