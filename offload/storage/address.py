@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.location import require_path
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _S3 = ("s3", "s3a", "s3n")
@@ -33,9 +34,12 @@ class ObjectAddress:
         given = os.fspath(text)
         if not given.strip():
             raise Refused("the address of the object storage is empty", hint=_HINT)
-        parts = urlsplit(given) if "://" in given else None
-        if parts is None:
-            return cls(directory=Path(given).expanduser().absolute())
+        if "://" not in given:
+            return cls(directory=_directory(given))
+        try:
+            parts = urlsplit(given)
+        except ValueError:
+            raise Refused("the address of the object storage has a '[' or ']' that ends nowhere", hint=_HINT) from None
         if "@" in parts.netloc:
             raise Refused(
                 "an address of object storage holds a user or a password, which is not shown here",
@@ -47,7 +51,7 @@ class ObjectAddress:
         if parts.scheme == "file":
             if parts.netloc not in ("", "localhost"):
                 raise Refused(f"address {given!r} names the host {parts.netloc!r}", hint=_HINT)
-            return cls(directory=Path(unquote(parts.path)))
+            return cls(directory=_directory(unquote(parts.path)))
         if parts.scheme not in _S3:
             raise Refused(f"address {given!r} is neither of S3 nor a directory", hint=_HINT)
         return cls(_bucket(parts.netloc, given), _prefix(parts.path, given))
@@ -60,6 +64,16 @@ class ObjectAddress:
     def key(self, name: str) -> str:
         """The whole key of an object in the bucket."""
         return f"{self.prefix}/{name}" if self.prefix else name
+
+
+def _directory(text: str) -> Path:
+    require_path(text, "the address of the object storage")
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as wrong:
+        raise Refused(
+            f"directory {text!r} is in no home: there is no such user", hint="Write the whole path"
+        ) from wrong
 
 
 def _bucket(name: str, given: str) -> str:

@@ -46,6 +46,10 @@ def test_a_prefix_stands_before_every_key() -> None:
         ("s3://flights/../b", "in its prefix"),
         ("s3://flights?x=1", "query"),
         ("file://elsewhere/a", "names the host"),
+        ("s3://[flights", r"a '\[' or '\]' that ends nowhere"),
+        ("/data/\0", r"U\+0000"),
+        ("file:///data/%00", r"U\+0000"),
+        ("~nobody-of-this-name/objects", "is in no home"),
     ],
 )
 def test_a_wrong_address_is_refused_with_its_value(text: str, message: str) -> None:
