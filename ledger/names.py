@@ -128,6 +128,19 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     return by_folded[found[0]] if found else None
 
 
+def nearest_ledger(name: str, names: Iterable[str]) -> str | None:
+    """The short name of the ledger that somebody who typed `name` most likely meant, of the same namespace if possible.
+
+    Only the last parts are compared: names of one namespace have most of their characters in common.
+    """
+    namespace, _, topic = name.rpartition("/")
+    by_topic = {
+        full.rpartition("/")[2]: full for full in sorted(names, key=lambda full: full.startswith(f"{namespace}/"))
+    }
+    near = nearest(topic, by_topic)
+    return None if near is None else short_name(by_topic[near])
+
+
 def _require_measured(given: object, what: str) -> None:
     if not isinstance(given, str):
         raise Refused(f"{what} is {repr(given)[:_SHOWN]}, expected text", hint=_HINT)

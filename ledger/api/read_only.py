@@ -33,7 +33,7 @@ from pyspark_ledger.ledger.log.sync_pool import SyncCrew
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
-from pyspark_ledger.ledger.names import canonical_name, nearest, partition_count, short_name, without_partitions
+from pyspark_ledger.ledger.names import canonical_name, nearest_ledger, partition_count, short_name, without_partitions
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import (
     AskEnd,
@@ -141,8 +141,8 @@ class ReadOnlyStore:
     def _list(self, name: str) -> tuple[LedgerList, LogSnapshot]:
         name = canonical_name(name)
         if not self._metadata.exists(name):
-            near = nearest(name, self._metadata.names())
-            hint = f"Did you mean {short_name(near)!r}?" if near else ""
+            near = nearest_ledger(name, self._metadata.names())
+            hint = f"Did you mean {near!r}?" if near else ""
             raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.address}", hint=hint)
         listed = LedgerList(self._metadata.ledger(name), self._context)
         snapshot = listed.snapshot(None)

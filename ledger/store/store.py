@@ -40,7 +40,7 @@ from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles
 from pyspark_ledger.ledger.names import (
     canonical_name,
-    nearest,
+    nearest_ledger,
     partition_names,
     require_partitions,
     short_name,
@@ -406,8 +406,8 @@ class Store:
     def _require_exists(self, name: str) -> str:
         if self._metadata.exists(name):
             return name
-        near = nearest(name, self.names())
-        hint = f"Did you mean {short_name(near)!r}?" if near else "The store holds no ledger of a similar name"
+        near = nearest_ledger(name, self.names())
+        hint = f"Did you mean {near!r}?" if near else "The store holds no ledger of a similar name"
         raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.path}", hint=hint)
 
     def _sweep(self, *, staging: bool) -> None:

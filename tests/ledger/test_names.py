@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.names import canonical_name, nearest, pulsar_path, require_new_name, short_name
+from pyspark_ledger.ledger.names import (
+    canonical_name,
+    nearest,
+    nearest_ledger,
+    pulsar_path,
+    require_new_name,
+    short_name,
+)
 
 PARTS = st.one_of(
     st.sampled_from(["persistent", "public", "default", "orders", "a b", "é", "~", "…"]),
@@ -113,3 +120,19 @@ def test_the_nearest_name() -> None:
     assert nearest("ORDERS", ["Orders"]) == "Orders"
     assert nearest("orders", []) is None
     assert nearest("orders", ["zzz"]) is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("order", "orders"),
+        ("acme/shop/order", "acme/shop/orders"),
+        ("acme/shop/clicks", None),
+        ("acme/shp/payments", "acme/shop/payments"),
+        ("payment", "acme/shop/payments"),
+        ("nope", None),
+    ],
+)
+def test_the_nearest_ledger_is_not_one_of_the_same_namespace_alone(typed: str, meant: str | None) -> None:
+    names = [canonical_name(name) for name in ("a", "orders", "acme/shop/orders", "acme/shop/payments")]
+    assert nearest_ledger(canonical_name(typed), names) == meant
