@@ -157,6 +157,7 @@ def _answering(store: Path, deadline_ms: int) -> Client | None:
     if record is None:
         return None
     client = Client(record.address, record.store_id, deadline_ms=deadline_ms)
+    client.connection()  # a forked process is refused here, and would wait below for a broker that it cannot call
     try:
         client.hello(deadline_ms=_PROBE_MS if _alive(record.pid) else 0)
     except (Unavailable, Refused):

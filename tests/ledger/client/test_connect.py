@@ -32,6 +32,20 @@ welcome = connect_store(sys.argv[1], create=True).hello()
 print(welcome.pid, welcome.epoch)
 """
 
+FORKED = """
+import os, sys
+from pyspark_ledger.ledger.client.connect import connect_store
+from pyspark_ledger.ledger.errors import Refused
+connect_store(sys.argv[1], create=True).names()
+if os.fork() == 0:
+    try:
+        connect_store(sys.argv[1], deadline_ms=2000)
+    except Refused as refused:
+        print(refused.message, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
 
 def connecting(store: Path, **options: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", CONNECTING, str(store)]
@@ -54,6 +68,12 @@ def test_killed_broker_returns_at_its_address_without_a_client_start(rig: Rig) -
     assert (again.address, again.store_id) == (client.address, client.store_id)
     assert rig.supervised()[0] == supervisor
     assert again.hello().epoch == 2
+
+
+def test_a_forked_process_is_told_that_it_cannot_connect(rig: Rig) -> None:
+    command = [sys.executable, "-c", FORKED, str(rig.store)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "which was connected to a broker" in done.stdout, done
 
 
 def test_connect_after_supervisor_is_killed_needs_a_client_that_may_start(rig: Rig) -> None:
