@@ -44,6 +44,7 @@ def set_setting(
         wanted = value if declared(name).is_text else int(value)
     except ValueError:
         raise Refused(f"setting {name!r} is {value[:80]!r}, expected a whole number") from None
+    declared(name).require(wanted)
     _change(store, output, ChangeSetting(name, wanted))
 
 

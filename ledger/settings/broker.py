@@ -45,6 +45,8 @@ class Settings(LogSettings, CursorSettings, OffloadSettings, EvictionSettings, C
             raise NotFound(f"there is no settings file {path}", hint="Start without one for the defaults") from None
         except UnicodeDecodeError as wrong:
             raise Refused(f"{path} is not TOML: {wrong}", hint="Save it as UTF-8") from wrong
+        except OSError as wrong:
+            raise Refused(f"settings file {path} cannot be read: {wrong.strerror}", hint="Name a file") from wrong
         try:
             return cls.of(tomllib.loads(text))
         except JSON_FAULTS as wrong:

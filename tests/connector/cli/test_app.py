@@ -197,6 +197,7 @@ def test_settings_are_shown_changed_and_taken_back(store: Path) -> None:
     assert "Did you mean 'maxWaitMillis'?" in run("settings", "set", "maxWaitMilis", "5", status=1)
     assert "restart" in run("settings", "set", "ledgerBlockSizeBytes", "5242880", status=1)
     assert "expected a whole number" in run("settings", "set", "maxWaitMillis", "9" * 5000, status=1)
+    assert "0 to 100000 milliseconds" in run("settings", "set", "maxWaitMillis", "9" * 20, status=1)
 
 
 def test_errors_are_one_line_that_says_what_to_do(store: Path) -> None:

@@ -79,6 +79,8 @@ def test_what_is_not_toml_is_refused_with_its_path(tmp_path: Path, text: str | b
 def test_a_missing_file_is_not_silently_the_defaults(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no\.toml"):
         Settings.load(tmp_path / "no.toml")
+    with pytest.raises(Refused, match=f"{tmp_path} cannot be read: Is a directory"):
+        Settings.load(tmp_path)
 
 
 def test_the_printed_file_and_the_reference_are_the_table() -> None:
