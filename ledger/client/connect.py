@@ -31,7 +31,7 @@ from pyspark_ledger.ledger.client.broker_environment import broker_environment
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
-from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.ownership import is_gone, process_identity, require_open_to_us
 from pyspark_ledger.ledger.protocol.actions import Empty
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
@@ -104,7 +104,7 @@ def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 3
     """
     _require_directory(store)
     until, found = monotonic_ms() + deadline_ms, False
-    while (client := _answering(store, deadline_ms)) is not None:
+    while (client := _answering(store, deadline_ms, of_any_version=True)) is not None:
         record, found = BrokerRecord.read(store), True
         if private_only and record is not None and record.remote:
             raise Refused(
@@ -152,7 +152,7 @@ def _awaited(store: Path, deadline_ms: int) -> Client:
     return client
 
 
-def _answering(store: Path, deadline_ms: int) -> Client | None:
+def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -> Client | None:
     record = BrokerRecord.read(store)
     if record is None:
         return None
@@ -162,6 +162,11 @@ def _answering(store: Path, deadline_ms: int) -> Client | None:
         client.hello(deadline_ms=_PROBE_MS if _alive(record.pid) else 0)
     except (Unavailable, Refused):
         return None  # a broker that is gone, or the socket of another store's
+    except Unsupported as other:
+        if not of_any_version:
+            raise Unsupported(
+                f"the broker of {store} is of another version: {other.message}", hint=f"ledger stop --store {store}"
+            ) from None
     return client
 
 

@@ -18,10 +18,11 @@ import pytest
 from pyspark_ledger.ledger.api.store import open_read_only
 from pyspark_ledger.ledger.client import connect
 from pyspark_ledger.ledger.client.client import Client
-from pyspark_ledger.ledger.client.connect import connect_store
-from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.client.connect import connect_store, stop_broker
+from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from tests.rigs.deadline import wait_until
 
 Rig = Any
 
@@ -44,6 +45,14 @@ if os.fork() == 0:
         print(refused.message, flush=True)
     os._exit(0)
 os.wait()
+"""
+
+OF_ANOTHER_VERSION = """
+import sys
+from pyspark_ledger.ledger.broker import server
+server.PROTOCOL_VERSION += 1
+from pyspark_ledger.ledger.broker.main import main
+sys.exit(main())
 """
 
 
@@ -74,6 +83,20 @@ def test_a_forked_process_is_told_that_it_cannot_connect(rig: Rig) -> None:
     command = [sys.executable, "-c", FORKED, str(rig.store)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "which was connected to a broker" in done.stdout, done
+
+
+def test_a_broker_of_another_version_can_be_stopped(rig: Rig) -> None:
+    command = [sys.executable, "-c", OF_ANOTHER_VERSION, "--store", str(rig.store), "--create"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as broker:
+        try:
+            wait_until(lambda: BrokerRecord.read(rig.store) is not None, "the broker is there")
+            with pytest.raises(Unsupported, match=f"of another version.*ledger stop --store {rig.store}"):
+                connect_store(rig.store)
+            assert stop_broker(rig.store)
+            assert broker.wait(30) == 0
+        finally:
+            broker.kill()
+    assert connect_store(rig.store).names() == []
 
 
 def test_connect_after_supervisor_is_killed_needs_a_client_that_may_start(rig: Rig) -> None:
