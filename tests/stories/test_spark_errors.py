@@ -112,6 +112,7 @@ def test_the_source_itself_has_one_frame() -> None:
     assert raised.value.__cause__ is raised.value.__context__ is None
 
 
+@pytest.mark.fault
 def test_what_a_user_sees_of_an_error_inside_spark(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     api, root = connect(store), str(Path(pyspark_ledger.__file__).parent)
     for name in ("orders", "damaged"):

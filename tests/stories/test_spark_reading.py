@@ -77,6 +77,7 @@ def fill(api: LedgerStore, first: int, rows: int) -> None:
         api.ledger(f"in-{number % LEDGERS}").append(pa.table({"n": numbers}))
 
 
+@pytest.mark.fault
 def test_stopped_at_each_step_of_a_batch_every_row_is_read_once(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:

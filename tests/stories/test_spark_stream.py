@@ -43,6 +43,7 @@ class Copy:
         (self.checkpoint / "commits" / f".{commits[-1].name}.crc").unlink()
 
 
+@pytest.mark.fault
 def test_available_now_repeats_and_a_killed_broker(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     api = connect(store)
     source, sink = api.ledger("in"), api.ledger("out")
