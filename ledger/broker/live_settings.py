@@ -36,6 +36,7 @@ class LiveSettings:
         self._configured = configured
         self._changed = changed
         self._lock = threading.Lock()
+        self._checks: list[Callable[[Settings], object]] = []
         self._told: list[Callable[[Settings], None]] = []
         self.now = configured.changed(changed)
 
@@ -53,20 +54,25 @@ class LiveSettings:
         except (*JSON_FAULTS, Refused) as wrong:
             raise Refused(f"{path}: {json_fault(wrong)}", hint="Correct or delete the file") from wrong
 
+    def before_change(self, check: Callable[[Settings], object]) -> None:
+        """Call `check` with the settings that a change would make. The change is refused if `check` raises Refused."""
+        self._checks.append(check)
+
     def on_change(self, tell: Callable[[Settings], None]) -> None:
         """Call `tell` after each change, for what cannot look at each use."""
         self._told.append(tell)
 
     def change(self, request: ChangeSetting) -> SettingStates:
-        """Change one setting, or with no value go back to what is configured. Refused changes nothing."""
-        _require_live(request.name)
+        """Change settings in one step; one without a value goes back to what is configured. Refused changes none."""
+        wanted = {request.name: request.value, **request.others}
+        for name in wanted:
+            _require_live(name)
         with self._lock:
-            changed = {**self._changed}
-            if request.value is None:
-                changed.pop(request.name, None)
-            else:
-                changed[request.name] = request.value
+            given = {**self._changed, **wanted}
+            changed = {name: value for name, value in given.items() if value is not None}
             now = self._configured.changed(changed)
+            for check in self._checks:
+                check(now)
             if self._path is not None:
                 _replace(self._path, changed)
             self._changed, self.now = changed, now

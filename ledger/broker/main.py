@@ -39,12 +39,13 @@ from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, made_by
+from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checked_by, made_by
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, socket_path, sweep_run_directory
 
 _CANNOT_START = 2
 # By name: this package knows of object storage what `ledger.tiering.offloader` says and nothing else.
 _OFFLOADER = "pyspark_ledger.offload.offloader:offloader_of"
+_ADDRESS = "pyspark_ledger.offload.storage.address:require_address"
 _SWITCH_SECONDS = 0.0002  # a thread whose sync is over must not wait for one that checks sums
 _DESCRIPTORS_MAX = 2**20  # the kernel's own limit, unless it was changed
 _CHECK_SECONDS = 0.5
@@ -85,6 +86,7 @@ def _opened(options: argparse.Namespace) -> tuple[Store, CachedReads, LiveSettin
     address = options.address or settings.bindAddress
     listening = Listening.of(address, settings) if address else None
     offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)
+    live.before_change(address_checked_by(_ADDRESS))
     live.on_change(offloader.change)
     made: list[CachedReads] = []
 

@@ -238,10 +238,11 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class ChangeSetting(msgspec.Struct, frozen=True):
-    """Change a setting of the running broker; without a value, back to what it was configured with."""
+    """Change a setting of the running broker, and `others` in the same step. No value: back to what is configured."""
 
     name: Name
     value: Int64 | Name | None = None
+    others: dict[Name, Int64 | Name | None] = {}
 
 
 class SettingState(msgspec.Struct, frozen=True):

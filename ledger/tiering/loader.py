@@ -1,7 +1,9 @@
 """The offloader of a running store, as its settings say: loaded when it is first used, replaced when they change.
 
-Rules: this package does not import the one that implements it; the name is the broker's to give. What was made of old
-settings is closed once others hold, and whoever had it asks here again.
+Rules
+- This package does not import the one that implements the offloader. The broker gives the name.
+- What was made of old settings is closed once others hold, and whoever had it asks here again.
+- An address that no bucket can have is refused when it is set, before it is kept.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import importlib
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.settings.broker import Settings
@@ -64,14 +67,28 @@ def nothing_chosen() -> OffloaderChoice:
 
 
 def made_by(name: str) -> Make:
-    """What makes the offloader, from `module:function`."""
-    module, _, function = name.partition(":")
+    """Return a maker of the offloader that `module:function` makes of settings."""
 
     def make(settings: Settings) -> LedgerOffloader:
-        try:
-            made: LedgerOffloader = getattr(importlib.import_module(module), function)(settings)
-        except ImportError as missing:
-            raise Refused(f"offloader {name!r} cannot be loaded: {missing}", hint="Install the whole package") from None
+        made: LedgerOffloader = _called(name, settings)
         return made
 
     return make
+
+
+def address_checked_by(name: str) -> Callable[[Settings], None]:
+    """Return a check of the offloader's address by `module:function`, which raises Refused for a wrong address."""
+
+    def check(settings: Settings) -> None:
+        if settings.managedLedgerOffloadBucket:
+            _called(name, settings.managedLedgerOffloadBucket)
+
+    return check
+
+
+def _called(name: str, given: object) -> Any:
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)(given)
+    except ImportError as missing:
+        raise Refused(f"offloader {name!r} cannot be loaded: {missing}", hint="Install the whole package") from None

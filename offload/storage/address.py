@@ -66,6 +66,11 @@ class ObjectAddress:
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
+def require_address(text: str) -> None:
+    """Raise Refused unless `text` is an address of object storage."""
+    ObjectAddress.parse(text)
+
+
 def _directory(text: str) -> Path:
     require_path(text, "the address of the object storage")
     try:
