@@ -37,7 +37,7 @@ _LITTLE = 0.02  # reads per entry that make no difference
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RedeliveryDecision:
     """What a policy made of a trace. `reads`, `wanted` and `requests` are blocks."""
 
     name: str
@@ -57,7 +57,7 @@ class Outcome:
         """Requests that storage did not see."""
         return 1 - self.reads / self.requests
 
-    def over(self, best: Outcome) -> float:
+    def over(self, best: RedeliveryDecision) -> float:
         """Beside the optimum; a little is added to both, where hardly anything is read."""
         return (self.per_entry + _LITTLE) / (best.per_entry + _LITTLE)
 
@@ -73,7 +73,7 @@ class Simulation:
         self.cache = EntryCache(policy, limits, lambda: int(self._now), readers_of=self._readers_of)
         self._held = 0
 
-    def run(self, name: str) -> Outcome:
+    def run(self, name: str) -> RedeliveryDecision:
         """All of it."""
         began, expired = time.process_time(), 0.0
         for ms, kind, ledger, block, reader in self._trace.steps:
@@ -128,18 +128,18 @@ class Simulation:
         return LedgerReaders(end=lambda: Position(0, self._ends.get(log, 0)))
 
 
-def _outcome(name: str, trace: Trace, reads: int, held: int = 0, seconds: float = 0.0) -> Outcome:
+def _outcome(name: str, trace: Trace, reads: int, held: int = 0, seconds: float = 0.0) -> RedeliveryDecision:
     requests = [(step.ledger, step.block) for step in trace.steps if step.kind == "read"]
     operations = sum(step.kind in ("read", "append") for step in trace.steps)
-    return Outcome(name, reads, len(set(requests)), len(requests), held, seconds / operations * 1e6)
+    return RedeliveryDecision(name, reads, len(set(requests)), len(requests), held, seconds / operations * 1e6)
 
 
-def best_of(trace: Trace) -> Outcome:
+def best_of(trace: Trace) -> RedeliveryDecision:
     """The optimum."""
     return _outcome("optimum", trace, optimum(trace))
 
 
-def outcomes(trace: Trace) -> list[Outcome]:
+def outcomes(trace: Trace) -> list[RedeliveryDecision]:
     """Every policy of the broker, then the yardsticks, the optimum last."""
     ours = [Simulation(trace, policy).run(name) for name, policy in POLICIES.items()]
     others = [
@@ -149,7 +149,7 @@ def outcomes(trace: Trace) -> list[Outcome]:
     return [*ours, *others, best_of(trace)]
 
 
-def table(found: dict[str, list[Outcome]]) -> str:
+def table(found: dict[str, list[RedeliveryDecision]]) -> str:
     """One line a policy and trace."""
     lines = [
         f"{'trace':<20}{'policy':<22}{'reads/entry':>12}{'x optimum':>11}{'hit rate':>10}{'MiB held':>10}{'us/op':>8}"
@@ -164,7 +164,7 @@ def table(found: dict[str, list[Outcome]]) -> str:
     return "\n".join(lines)
 
 
-def draw(found: dict[str, list[Outcome]], path: Path) -> None:
+def draw(found: dict[str, list[RedeliveryDecision]], path: Path) -> None:
     """Reads per entry of every policy over the traces, as bars."""
     import matplotlib as mpl
 

@@ -20,7 +20,7 @@ from benchmarks.harness import compare
 from benchmarks.offload import BUCKET, EXTRA, bucket_and_ledger
 from pyspark_ledger.ledger.segment.reader import blocks, frame_table
 from pyspark_ledger.offload.format.object_names import ObjectKey
-from pyspark_ledger.offload.offloader import LedgerCopies
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 
 _WINDOW_BYTES = 16 * 1024 * 1024
 _BLOCK_BYTES = 4 * 1024 * 1024
@@ -48,7 +48,9 @@ def counted_requests() -> Iterator[Callable[[], int]]:
 def main() -> None:
     """Read in turns."""
     with bucket_and_ledger() as (server, local), counted_requests() as sent:
-        copies = LedgerCopies(f"s3://{BUCKET}", server.options, read_threads=_THREADS, window_bytes=_WINDOW_BYTES)
+        copies = ObjectStoreOffloader(
+            f"s3://{BUCKET}", server.options, read_threads=_THREADS, window_bytes=_WINDOW_BYTES
+        )
         attempt = uuid.uuid4()
         copies.offload(local, attempt, EXTRA)
         key, client = ObjectKey(attempt, local.ledger_id), server.client()

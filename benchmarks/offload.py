@@ -29,8 +29,8 @@ from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from pyspark_ledger.ledger.tiering.offloader import LocalLedger
-from pyspark_ledger.offload.offloader import LedgerCopies
+from pyspark_ledger.ledger.tiering.offloader import LocalSegment
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from streaming_examples.s3_server import S3Server
 
 TOTAL_BYTES = 1024 * 1024 * 1024
@@ -42,7 +42,7 @@ EXTRA = {"ManagedLedgerName": canonical_name("bench"), "pulsarClusterName": "ben
 _SETTINGS = Settings(managedLedgerMaxEntriesPerLedger=2**31 - 1, managedLedgerMaxSizePerLedgerMbytes=4096)
 
 
-def sealed_ledger(directory: Path) -> LocalLedger:
+def sealed_ledger(directory: Path) -> LocalSegment:
     """A sealed ledger of 1 GiB in a new store."""
     store = Store.open(directory, settings=_SETTINGS, clock=system_clock_ms, create=True)
     log = store.create_ledger(CreateLedger("bench", block_bytes=BLOCK_BYTES))
@@ -61,7 +61,7 @@ def sealed_ledger(directory: Path) -> LocalLedger:
 
 
 @contextmanager
-def bucket_and_ledger() -> Iterator[tuple[S3Server, LocalLedger]]:
+def bucket_and_ledger() -> Iterator[tuple[S3Server, LocalSegment]]:
     """A server with an empty bucket, and the ledger."""
     directory = Path(tempfile.mkdtemp(prefix="offload-", dir=bench_dir()))
     try:
@@ -91,7 +91,7 @@ def bare_upload(client: Any, path: Path, size: int, key: str) -> None:
 def main() -> None:
     """Upload in turns."""
     with bucket_and_ledger() as (server, local):
-        copies = LedgerCopies(f"s3://{BUCKET}", server.options, upload_threads=THREADS)
+        copies = ObjectStoreOffloader(f"s3://{BUCKET}", server.options, upload_threads=THREADS)
         client = server.client()
 
         def ours() -> float:

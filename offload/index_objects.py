@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.names import pulsar_path
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import LedgerMetadataFormat
 from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex
-from pyspark_ledger.ledger.tiering.offloader import LocalLedger
+from pyspark_ledger.ledger.tiering.offloader import LocalSegment
 from pyspark_ledger.offload.format.block_index import MANAGED_LEDGER, PAYLOAD_SCHEMAS, BlockIndex, IndexedBlock
 from pyspark_ledger.offload.reader import VERSION, VERSION_KEY
 from pyspark_ledger.offload.storage.object_store import PART_BYTES_MIN
@@ -32,7 +32,7 @@ _HERE = "127.0.0.1:3181"  # an ensemble must name a bookie; there is none
 _INCARNATION = "LedgerIncarnation"
 
 
-def index_of(ledger: LocalLedger, places: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:
+def index_of(ledger: LocalSegment, places: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:
     """The index object of a ledger; raises Corrupt where file, index and record disagree."""
     _require_whole(ledger, places)
     starts = np.arange(0, ledger.file_bytes, ledger.block_bytes, dtype=np.int64)
@@ -69,7 +69,7 @@ def user_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _metadata_of(ledger: LocalLedger, places: EntryIndex, extra: Mapping[str, str]) -> LedgerMetadataFormat:
+def _metadata_of(ledger: LocalSegment, places: EntryIndex, extra: Mapping[str, str]) -> LedgerMetadataFormat:
     found = LedgerMetadataFormat(
         quorumSize=1,
         ensembleSize=1,
@@ -91,7 +91,7 @@ def _metadata_of(ledger: LocalLedger, places: EntryIndex, extra: Mapping[str, st
     return found
 
 
-def _require_whole(ledger: LocalLedger, places: EntryIndex) -> None:
+def _require_whole(ledger: LocalSegment, places: EntryIndex) -> None:
     where, last = ledger.path, ledger.entries - 1
     if not ledger.entries:
         raise Corrupt(f"{where} holds no entry, and an empty ledger is never offloaded")

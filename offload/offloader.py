@@ -27,18 +27,18 @@ from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex, sealed_bytes
 from pyspark_ledger.ledger.segment.verification import verify_segment
 from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.ledger.tiering.offloader import UNTOLD, LocalLedger, Told
+from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, LocalSegment, OffloadCallbacks
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.offload.format.block_index import BlockIndex, parse_index
 from pyspark_ledger.offload.format.object_names import PLACES_SUFFIX, ObjectKey
 from pyspark_ledger.offload.index_objects import index_of, parts_of, user_metadata
-from pyspark_ledger.offload.reader import INDEX_BYTES_MAX, RangedLedger
+from pyspark_ledger.offload.reader import INDEX_BYTES_MAX, OffloadedSegmentReader
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.storage.s3_options import ROLE_SESSION, S3Options
 from pyspark_ledger.offload.transform import Transform, transformed
 from pyspark_ledger.offload.upload import again, upload_file
-from pyspark_ledger.offload.window_cache import RangeWindows
+from pyspark_ledger.offload.window_cache import WindowCache
 
 S3_DRIVER, DIRECTORY_DRIVER = "aws-s3", "filesystem"
 _MB = 1024 * 1024
@@ -48,7 +48,7 @@ _ADVICE = (
 )
 
 
-class LedgerCopies:
+class ObjectStoreOffloader:
     """Keeps ledgers at one address, and reads those of any. Any thread may call any method."""
 
     def __init__(
@@ -70,7 +70,7 @@ class LedgerCopies:
         self._transform = transform
         self._stores: dict[tuple[str, S3Options], ObjectStore] = {}
         self._lock = threading.Lock()
-        self.windows = RangeWindows(window_bytes, cache_bytes, read_threads)
+        self.windows = WindowCache(window_bytes, cache_bytes, read_threads)
 
     @property
     def store(self) -> ObjectStore:
@@ -97,7 +97,11 @@ class LedgerCopies:
         return Driver(S3_DRIVER, {**said, **({"prefix": prefix} if prefix else {})})
 
     def offload(
-        self, ledger: LocalLedger, attempt: uuid.UUID, extra_metadata: Mapping[str, str], told: Told = UNTOLD
+        self,
+        ledger: LocalSegment,
+        attempt: uuid.UUID,
+        extra_metadata: Mapping[str, str],
+        told: OffloadCallbacks = NO_CALLBACKS,
     ) -> None:
         store, key = self.store, ObjectKey(attempt, ledger.ledger_id)
         with self._as_it_leaves(ledger) as leaving:
@@ -127,8 +131,8 @@ class LedgerCopies:
             again(lambda: store.put(key.index_name, encoded, user_metadata("index", extra_metadata)))
             _require_same(store, key, index, places)
 
-    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> RangedLedger:
-        return RangedLedger(self._store_of(driver), ObjectKey(attempt, ledger_id), self.windows)
+    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedSegmentReader:
+        return OffloadedSegmentReader(self._store_of(driver), ObjectKey(attempt, ledger_id), self.windows)
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
         store, key = self._store_of(driver), ObjectKey(attempt, ledger_id)
@@ -185,7 +189,7 @@ class LedgerCopies:
             return self._stores[address, options]
 
     @contextmanager
-    def _as_it_leaves(self, ledger: LocalLedger) -> Iterator[LocalLedger]:
+    def _as_it_leaves(self, ledger: LocalSegment) -> Iterator[LocalSegment]:
         if self._transform is None:
             yield ledger
             return
@@ -194,7 +198,7 @@ class LedgerCopies:
             yield changed
 
 
-def offloader_of(settings: Settings) -> LedgerCopies:
+def offloader_of(settings: Settings) -> ObjectStoreOffloader:
     style = settings.managedLedgerOffloadPathStyle
     options = S3Options(
         endpoint=settings.managedLedgerOffloadServiceEndpoint,
@@ -210,7 +214,7 @@ def offloader_of(settings: Settings) -> LedgerCopies:
         connections=settings.managedLedgerOffloadMaxThreads + settings.managedLedgerOffloadReadThreads + 4,
         advice=_ADVICE,
     )
-    return LedgerCopies(
+    return ObjectStoreOffloader(
         settings.managedLedgerOffloadBucket,
         options,
         upload_threads=settings.managedLedgerOffloadMaxThreads,
@@ -233,7 +237,7 @@ def _named(name: str) -> Callable[..., Any] | None:
     return found
 
 
-def _require_sound(ledger: LocalLedger, places: EntryIndex, *, summed: bool) -> None:
+def _require_sound(ledger: LocalSegment, places: EntryIndex, *, summed: bool) -> None:
     """Every entry of the file has its checksum; those that a transformation made have what it gave them."""
     if summed:
         verify_segment(

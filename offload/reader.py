@@ -29,7 +29,7 @@ from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.offload.format.block_index import BlockIndex, IndexedBlock, parse_index
 from pyspark_ledger.offload.format.object_names import ObjectKey
 from pyspark_ledger.offload.storage.object_store import ObjectHead, ObjectStore
-from pyspark_ledger.offload.window_cache import RangeWindows, WindowedObject
+from pyspark_ledger.offload.window_cache import WindowCache, WindowedObject
 
 VERSION_KEY, VERSION = "s3managedledgeroffloaderformatversion", "1"
 INDEX_BYTES_MAX = 64 * 1024 * 1024
@@ -52,10 +52,10 @@ class LearnedBlock:
         self.whole = False
 
 
-class RangedLedger:
+class OffloadedSegmentReader:
     """One offloaded ledger. Any thread may call any method."""
 
-    def __init__(self, store: ObjectStore, key: ObjectKey, windows: RangeWindows) -> None:
+    def __init__(self, store: ObjectStore, key: ObjectKey, windows: WindowCache) -> None:
         self._store = store
         self._key = key
         self._windows = windows

@@ -21,13 +21,13 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.segment.format import FRAME, HEADER_BYTES, BlockHeader, entry_bytes_max, pack_header, padding
 from pyspark_ledger.ledger.segment.index import EntryIndex, make_rows
 from pyspark_ledger.ledger.segment.reader import walk_segment
-from pyspark_ledger.ledger.tiering.offloader import LocalLedger
+from pyspark_ledger.ledger.tiering.offloader import LocalSegment
 
 Transform = Callable[[memoryview], Buffer]
 
 
 @contextmanager
-def transformed(ledger: LocalLedger, transform: Transform) -> Iterator[LocalLedger]:
+def transformed(ledger: LocalSegment, transform: Transform) -> Iterator[LocalSegment]:
     """The ledger with every entry changed, for as long as the context lasts."""
     path = ledger.path.with_suffix(".transformed")
     path.unlink(missing_ok=True)
@@ -40,7 +40,7 @@ def transformed(ledger: LocalLedger, transform: Transform) -> Iterator[LocalLedg
         path.unlink(missing_ok=True)
 
 
-def _write(ledger: LocalLedger, transform: Transform, file: BinaryIO) -> tuple[EntryIndex, int]:
+def _write(ledger: LocalSegment, transform: Transform, file: BinaryIO) -> tuple[EntryIndex, int]:
     most, before = entry_bytes_max(ledger.block_bytes), ledger.index()
     offsets, lengths = [], []
     start, at = 0, HEADER_BYTES

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.clock import pause
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused, Unavailable
-from pyspark_ledger.ledger.tiering.offloader import Told
+from pyspark_ledger.ledger.tiering.offloader import OffloadCallbacks
 from pyspark_ledger.offload.storage.object_store import ObjectStore, Upload, UploadedPart
 
 _ATTEMPTS = 4
@@ -75,7 +75,7 @@ def upload_file(
     parts: Sequence[FilePart],
     *,
     threads: int,
-    told: Told,
+    told: OffloadCallbacks,
 ) -> None:
     """Put a whole file as one object; raises Unavailable when that fails for now."""
     size = sum(part.size for part in parts)

@@ -37,7 +37,7 @@ class WindowedObject:
     ends: deque[int] = field(default_factory=lambda: deque(maxlen=_ENDS_KEPT))
 
 
-class RangeWindows:
+class WindowCache:
     """Windows of all objects that a process reads. Any thread may call any method."""
 
     def __init__(self, window_bytes: int, bytes_max: int, threads: int) -> None:

@@ -16,7 +16,7 @@ from pyspark_ledger import connect, session
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty
-from pyspark_ledger.ledger.protocol.cache import CacheMetrics, FollowLedger
+from pyspark_ledger.ledger.protocol.cache import CacheMetrics, RegisterReader
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.settings.cache import CACHE_POLICIES
 from streaming_examples.flights import flights
@@ -97,7 +97,7 @@ def at(entry: int) -> Position:
 
 def follow(reader: str, entry: int, alive_ms: int = 60_000) -> None:
     """A reader says where it stands."""
-    store.client.call("cache.follow", FollowLedger(NAME, reader, at(entry), alive_ms))
+    store.client.call("cache.follow", RegisterReader(NAME, reader, at(entry), alive_ms))
 
 
 def read(reader: str, first: int, end: int, *, mapping: bool = False) -> None:

@@ -47,7 +47,14 @@ from pyspark_ledger.ledger.positions.position_chunks import (
 )
 from pyspark_ledger.ledger.positions.position_info import DecodedInfo, decode_cursor_info, decode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
-from pyspark_ledger.ledger.protocol.cursors import AskHoles, CursorState, Holes, NameCursor, OpenCursor, ResetCursor
+from pyspark_ledger.ledger.protocol.cursors import (
+    AckedRanges,
+    AskAckedRanges,
+    CursorState,
+    NameCursor,
+    OpenCursor,
+    ResetCursor,
+)
 from pyspark_ledger.ledger.protocol.reads import SeekTime
 
 cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
@@ -135,7 +142,9 @@ def describe_cursor(
     """A cursor: its mark-delete, what is acknowledged beyond it, what it has left, how large its state is."""
     client, ledger = opened(store).client, canonical_name(name)
     state: CursorState = client.call("cursor.describe", NameCursor(ledger, cursor))
-    found: Holes = client.call("cursor.holes", AskHoles(ledger, cursor, PositionRange(state.next_position, LATEST)))
+    found: AckedRanges = client.call(
+        "cursor.holes", AskAckedRanges(ledger, cursor, PositionRange(state.next_position, LATEST))
+    )
     said = decode_info(found.info, f"the holes of cursor {cursor!r}") if found.info else None
     shown = {
         "cursor": state.cursor,
@@ -171,7 +180,9 @@ def export_cursor(
         raise Refused(f"{directory} is there and is not an empty directory", hint="Name a new one")
     client, ledger = opened(store).client, canonical_name(name)
     # One question: between two the cursor may move, and the state of before and after would be in no log.
-    found: Holes = client.call("cursor.holes", AskHoles(ledger, cursor, PositionRange(EARLIEST, LATEST), whole=True))
+    found: AckedRanges = client.call(
+        "cursor.holes", AskAckedRanges(ledger, cursor, PositionRange(EARLIEST, LATEST), whole=True)
+    )
     entries = encode_state(found.info, compression=codec, entry_bytes=entry_bytes)
     directory.mkdir(parents=True, exist_ok=True)
     for number, entry in enumerate(entries):

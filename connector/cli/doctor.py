@@ -12,8 +12,8 @@ from rich.console import Console
 
 from pyspark_ledger.connector.cli.ledgers import Output, OutputOption, reporting, show
 from pyspark_ledger.connector.cli.wording import counted
-from pyspark_ledger.connector.doctor.checks import Surroundings, examine
-from pyspark_ledger.connector.doctor.finding import Finding
+from pyspark_ledger.connector.doctor.checks import SparkEnvironment, examine
+from pyspark_ledger.connector.doctor.diagnosis import Diagnosis
 from pyspark_ledger.ledger.version import __version__
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -34,9 +34,9 @@ def doctor(
         raise typer.Exit(1)
 
 
-def surroundings_here(conf: dict[str, str]) -> Surroundings:
+def surroundings_here(conf: dict[str, str]) -> SparkEnvironment:
     """This process's surroundings; `conf` goes before spark-defaults.conf."""
-    here = Surroundings(
+    here = SparkEnvironment(
         environ=dict(os.environ),
         directory=Path.cwd(),
         conf={},
@@ -52,7 +52,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _print(console: Console, findings: list[Finding]) -> None:
+def _print(console: Console, findings: list[Diagnosis]) -> None:
     for finding in findings:
         console.print(f"{finding.state:8}", style=_COLOURS[finding.state], end="")
         console.print(f"{finding.check}: {finding.found}")

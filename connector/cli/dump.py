@@ -43,7 +43,7 @@ from pyspark_ledger.ledger.metadata.unwanted_files import unknown_files
 from pyspark_ledger.ledger.names import canonical_name, nearest
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerSegment
+from pyspark_ledger.ledger.protocol.actions import LedgerDescription, SegmentDescription
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.index import EntryIndex, load_index
 from pyspark_ledger.ledger.segment.reader import iter_frames, walk_segment
@@ -220,7 +220,7 @@ def _verify_part(
     store: LedgerStore,
     directory: Path,
     described: LedgerDescription,
-    part: LedgerSegment,
+    part: SegmentDescription,
     record: SegmentRecord | None,
     advance: Callable[[int], object],
 ) -> None:

@@ -21,7 +21,7 @@ from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import store_location
 from pyspark_ledger.ledger.names import short_name
-from pyspark_ledger.ledger.store.repair import Findings, UnknownLedger, find
+from pyspark_ledger.ledger.store.repair import RepairReport, UnknownSegment, find
 from pyspark_ledger.ledger.store.repair import repair as repaired
 
 Directory = Annotated[str | None, typer.Option("--store", "-s", help="Directory of the store.")]
@@ -91,7 +91,7 @@ def repair(
     show(output, done, lambda console: _tell(console, done))
 
 
-def _say(console: Console, found: Findings) -> None:
+def _say(console: Console, found: RepairReport) -> None:
     if found.behind:
         console.print(f"{found.behind}. Accept it with --accept-metadata --yes")
     for one in found.unknown:
@@ -103,7 +103,7 @@ def _say(console: Console, found: Findings) -> None:
         console.print("the metadata know every file and lack no commit")
 
 
-def _tell(console: Console, done: list[UnknownLedger]) -> None:
+def _tell(console: Console, done: list[UnknownSegment]) -> None:
     for one in done:
         console.print(f"ledger {one.ledger_id}: {one.rows:,} rows are back in {short_name(one.ledger)}")
     if not done:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_ledger.connector.doctor import tested_versions, worker_probe
-from pyspark_ledger.connector.doctor.finding import Finding
+from pyspark_ledger.connector.doctor.diagnosis import Diagnosis
 from pyspark_ledger.connector.doctor.store import check_store
 from pyspark_ledger.connector.doctor.worker_start import MESSAGE, check_start, timed_start
 
@@ -35,7 +35,7 @@ _JAVA_LEAST = 17
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SparkEnvironment:
     """What Spark would start with. `conf` are settings of a session or of spark-defaults.conf."""
 
     environ: Mapping[str, str]
@@ -43,7 +43,7 @@ class Surroundings:
     conf: Mapping[str, str]
     version: str
 
-    def with_conf(self, conf: Mapping[str, str]) -> Surroundings:
+    def with_conf(self, conf: Mapping[str, str]) -> SparkEnvironment:
         return replace(self, conf=dict(conf))
 
     def defaults(self) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Surroundings:
         return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
-def examine(surroundings: Surroundings, store: str | None = None) -> Iterator[Finding]:
+def examine(surroundings: SparkEnvironment, store: str | None = None) -> Iterator[Diagnosis]:
     """All checks, in the order in which Spark would stumble; the store only if it is named."""
     yield check_java(surroundings)
     yield from check_spark(surroundings)
@@ -93,7 +93,7 @@ def examine(surroundings: Surroundings, store: str | None = None) -> Iterator[Fi
         yield from check_store(store, surroundings.environ)
 
 
-def probed(command: str, surroundings: Surroundings) -> dict[str, Any] | str:
+def probed(command: str, surroundings: SparkEnvironment) -> dict[str, Any] | str:
     """What an interpreter has; a text says why it does not run."""
     path = shutil.which(command, path=surroundings.environ.get("PATH"))
     if path is None:
@@ -119,11 +119,11 @@ def probed(command: str, surroundings: Surroundings) -> dict[str, Any] | str:
     return found
 
 
-def _workers_environ(surroundings: Surroundings) -> dict[str, str]:
+def _workers_environ(surroundings: SparkEnvironment) -> dict[str, str]:
     return {**surroundings.environ, "PYTHONPATH": os.pathsep.join(_python_path(surroundings))}
 
 
-def _python_path(surroundings: Surroundings) -> Iterator[str]:
+def _python_path(surroundings: SparkEnvironment) -> Iterator[str]:
     """What Spark puts on the path of the interpreters that it starts: its own archives, then what there was."""
     if surroundings.spark_home:
         yield from map(str, sorted((surroundings.spark_home / "python" / "lib").glob("*.zip")))
@@ -131,28 +131,28 @@ def _python_path(surroundings: Surroundings) -> Iterator[str]:
         yield surroundings.environ["PYTHONPATH"]
 
 
-def check_java(surroundings: Surroundings) -> Finding:
+def check_java(surroundings: SparkEnvironment) -> Diagnosis:
     """Spark needs Java 17 or newer."""
     home = surroundings.environ.get("JAVA_HOME")
     command = f"{home}/bin/java" if home else "java"
     path = shutil.which(command, path=surroundings.environ.get("PATH"))
     do = f"Install Java {_JAVA_LEAST} or newer, or set JAVA_HOME to one"
     if path is None:
-        return Finding("java", "problem", f"there is no {command}", do)
+        return Diagnosis("java", "problem", f"there is no {command}", do)
     done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)  # noqa: S603
     version = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr)
     major = int(version[2] if version[1] == "1" else version[1]) if version and (version[2] or version[1]) else 0
     if major < _JAVA_LEAST:
-        return Finding("java", "problem", f"{path} is Java {major or 'of no known version'}", do)
-    return Finding("java", "ok", f"{path} is Java {major}")
+        return Diagnosis("java", "problem", f"{path} is Java {major or 'of no known version'}", do)
+    return Diagnosis("java", "ok", f"{path} is Java {major}")
 
 
-def check_spark(surroundings: Surroundings) -> Iterator[Finding]:
+def check_spark(surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
     """Python package and jars of Spark: there, of one version, and one that this release is tested with."""
     import_spec = find_spec("pyspark")
     if import_spec is None:
         do = "pip install 'pyspark-ledger[spark]', or run where the platform provides it"
-        yield Finding("spark", "problem", f"{sys.executable} has no pyspark", do)
+        yield Diagnosis("spark", "problem", f"{sys.executable} has no pyspark", do)
         return
     from pyspark import __version__ as version
 
@@ -163,78 +163,86 @@ def check_spark(surroundings: Surroundings) -> Iterator[Finding]:
         yield _check_delta_jar(surroundings)
 
 
-def check_spark_version(version: str) -> Finding:
+def check_spark_version(version: str) -> Diagnosis:
     """Whether this release is tested with a version of Spark, and what that version lacks."""
     line, tested = tested_versions.numbers(version)[:2], tested_versions.spark_versions()
     if line < tested_versions.OLDEST:
-        return Finding("spark", "problem", f"pyspark is {version}", "Python data sources need Spark 4.0 or newer")
+        return Diagnosis("spark", "problem", f"pyspark is {version}", "Python data sources need Spark 4.0 or newer")
     found = f"pyspark is {version}; this release is tested with {', '.join(tested)}"
     if line < tested_versions.NEWEST:
         found += ". On it streams know no limits, no Trigger.AvailableNow and no progress of ledgers"
         found += ", and cannot be written to ledgers" if line < (4, 1) else ""
-        return Finding("spark", "warning", found, "Use Spark 4.2 for all of it")
+        return Diagnosis("spark", "warning", found, "Use Spark 4.2 for all of it")
     if version not in tested:
         do = f"pip install 'pyspark=={tested[-1]}', or try your queries on {version} before you rely on it"
-        return Finding("spark", "warning", found, do)
-    return Finding("spark", "ok", found)
+        return Diagnosis("spark", "warning", found, do)
+    return Diagnosis("spark", "ok", found)
 
 
-def _check_jars(surroundings: Surroundings, version: str) -> Finding:
+def _check_jars(surroundings: SparkEnvironment, version: str) -> Diagnosis:
     home = surroundings.spark_home
     jars = sorted((home / "jars").glob("spark-core_*.jar")) if home else []
     if not jars:
         do = "Unset SPARK_HOME to use pyspark's own, or reinstall pyspark"
-        return Finding("jars", "problem", f"{home}/jars has no spark-core: Spark cannot start", do)
+        return Diagnosis("jars", "problem", f"{home}/jars has no spark-core: Spark cannot start", do)
     found = jars[0].stem.rpartition("-")[2]
     if found != version:
         do = "Unset SPARK_HOME, or install the pyspark of that version: a mixture fails late and oddly"
-        return Finding("jars", "problem", f"the jars in {home}/jars are of Spark {found}, pyspark is {version}", do)
-    return Finding("jars", "ok", f"{home}/jars are of Spark {found}")
+        return Diagnosis("jars", "problem", f"the jars in {home}/jars are of Spark {found}, pyspark is {version}", do)
+    return Diagnosis("jars", "ok", f"{home}/jars are of Spark {found}")
 
 
-def check_delta_version(delta: str, spark: str) -> Finding:
+def check_delta_version(delta: str, spark: str) -> Diagnosis:
     """Whether this release is tested with a version of Delta, and whether that takes this Spark."""
     tested, newest = tested_versions.DELTA, tested_versions.SPARK_WITH_DELTA
     do = f"pip install 'pyspark=={newest}' 'delta-spark=={tested}'"
     if delta != tested:
-        return Finding("delta", "warning", f"delta-spark is {delta}; this release is tested with {tested}", do)
+        return Diagnosis("delta", "warning", f"delta-spark is {delta}; this release is tested with {tested}", do)
     if tested_versions.numbers(spark) > tested_versions.numbers(newest):
         found = f"delta-spark is {delta}, which takes pyspark up to {newest}; pyspark is {spark}"
-        return Finding("delta", "warning", found, do)
-    return Finding("delta", "ok", f"delta-spark is {delta}, with which this release is tested")
+        return Diagnosis("delta", "warning", found, do)
+    return Diagnosis("delta", "ok", f"delta-spark is {delta}, with which this release is tested")
 
 
-def _check_delta_jar(surroundings: Surroundings) -> Finding:
+def _check_delta_jar(surroundings: SparkEnvironment) -> Diagnosis:
     """Delta's Python package works only together with its jar."""
     home, conf = surroundings.spark_home, surroundings.conf
     named = " ".join(conf.get(name, "") for name in ("spark.jars", "spark.jars.packages"))
     named += surroundings.environ.get("PYSPARK_SUBMIT_ARGS", "")
     if "delta-spark" in named or (home and any((home / "jars").glob("delta-spark*.jar"))):
-        return Finding("delta jar", "ok", "delta-spark has its jar")
+        return Diagnosis("delta jar", "ok", "delta-spark has its jar")
     do = "Tables of Delta need it: session(delta=True) brings it, and so does spark.jars.packages"
-    return Finding("delta jar", "warning", "delta-spark is installed, its jar is neither in jars nor in spark.jars", do)
+    return Diagnosis(
+        "delta jar", "warning", "delta-spark is installed, its jar is neither in jars nor in spark.jars", do
+    )
 
 
-def check_python(what: str, command: str, found: dict[str, Any] | str, surroundings: Surroundings) -> Iterator[Finding]:
+def check_python(
+    what: str, command: str, found: dict[str, Any] | str, surroundings: SparkEnvironment
+) -> Iterator[Diagnosis]:
     """One interpreter of Spark's: it runs, is of the driver's version, and has what a task imports, from one place."""
     fix = f"Set PYSPARK_PYTHON={sys.executable} (or to the same environment on every host), then start a new session"
     if isinstance(found, str):
-        yield Finding(what, "problem", f"{command}: {found}{_SAYS}", fix)
+        yield Diagnosis(what, "problem", f"{command}: {found}{_SAYS}", fix)
         return
     version, ours = ".".join(map(str, found["python"])), ".".join(map(str, sys.version_info[:3]))
     if found["python"][:2] != list(sys.version_info[:2]):
-        yield Finding(what, "problem", f"{command} is {found['executable']}, Python {version}; this is {ours}", fix)
+        yield Diagnosis(what, "problem", f"{command} is {found['executable']}, Python {version}; this is {ours}", fix)
         return
     missing = {name: module["error"] for name, module in found["modules"].items() if "error" in module}
     if missing:
         said = "; ".join(f"{name}: {error}" for name, error in missing.items())
-        yield Finding(what, "problem", f"{command} is {found['executable']}, which does not import {said}{_SAYS}", fix)
+        yield Diagnosis(
+            what, "problem", f"{command} is {found['executable']}, which does not import {said}{_SAYS}", fix
+        )
     else:
-        yield Finding(what, "ok", f"{command} is {found['executable']}, Python {version}, with all that a task imports")
+        yield Diagnosis(
+            what, "ok", f"{command} is {found['executable']}, Python {version}, with all that a task imports"
+        )
     yield _check_origins(what, found, surroundings)
 
 
-def _check_start(found: dict[str, Any] | str, surroundings: Surroundings) -> Iterator[Finding]:
+def _check_start(found: dict[str, Any] | str, surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
     """The time until a worker connects, of an interpreter that has what it needs."""
     if isinstance(found, str) or any("error" in module for module in found["modules"].values()):
         return  # said already
@@ -242,52 +250,54 @@ def _check_start(found: dict[str, Any] | str, surroundings: Surroundings) -> Ite
     yield from check_start(start, surroundings.conf)
 
 
-def _check_origins(what: str, found: dict[str, Any], surroundings: Surroundings) -> Finding:
+def _check_origins(what: str, found: dict[str, Any], surroundings: SparkEnvironment) -> Diagnosis:
     """Our packages: there, ours, and of the driver's version."""
     check, face = f"modules of {what}", found["origins"]["pyspark_ledger"]
     if not face:
         do = "Install pyspark-ledger there, the same version on every host (or ship it: spark.submit.pyFiles)"
-        return Finding(check, "problem", f"{found['executable']} has no module 'pyspark_ledger'", do)
+        return Diagnosis(check, "problem", f"{found['executable']} has no module 'pyspark_ledger'", do)
     for name, origin in found["origins"].items():
         if Path(origin).name != "__init__.py":
             do = f"Rename {face}, or start in another directory: Python finds it before the package"
             what_is = f"'import pyspark_ledger' finds {face}, which is not pyspark-ledger: it has no {name}"
-            return Finding(check, "problem", what_is, do)
+            return Diagnosis(check, "problem", what_is, do)
     theirs = found["ours"].get("version", "")
     if "error" in found["ours"]:
-        return Finding(check, "problem", f"pyspark_ledger: {found['ours']['error']}", "Reinstall pyspark-ledger there")
+        return Diagnosis(
+            check, "problem", f"pyspark_ledger: {found['ours']['error']}", "Reinstall pyspark-ledger there"
+        )
     if theirs != surroundings.version:
         do = "Install one version for driver and workers: tasks and commits of different versions refuse each other"
-        return Finding(check, "problem", f"pyspark-ledger is {theirs} there, {surroundings.version} here", do)
-    return Finding(check, "ok", f"pyspark-ledger {theirs} from {found['ours'].get('origin')}")
+        return Diagnosis(check, "problem", f"pyspark-ledger is {theirs} there, {surroundings.version} here", do)
+    return Diagnosis(check, "ok", f"pyspark-ledger {theirs} from {found['ours'].get('origin')}")
 
 
-def check_discovery(found: dict[str, Any] | str, surroundings: Surroundings) -> Iterator[Finding]:
+def check_discovery(found: dict[str, Any] | str, surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
     """Whether Spark finds the source by itself. One package `pyspark_…` that fails hides them all, silently."""
     check, by_hand = "discovery", "Or call pyspark_ledger.register(spark)"
     if isinstance(found, str):
         do = f"Unset PYSPARK_DRIVER_PYTHON or set it to {sys.executable}. {by_hand}"
         what = f"Spark looks for sources with {surroundings.lookup_python}: {found}"
-        yield Finding(check, "problem", f"{what}; it finds none", do)
+        yield Diagnosis(check, "problem", f"{what}; it finds none", do)
         return
     broken = {name: error for name, error in found["discovery"].items() if error}
     for name, error in broken.items():
         do = f"Mend or uninstall {name}, then start a new session: a session does not look again. {by_hand}"
-        yield Finding(check, "problem", f"module {name} fails ({error}), so Spark finds no source at all", do)
+        yield Diagnosis(check, "problem", f"module {name} fails ({error}), so Spark finds no source at all", do)
     if not broken and "pyspark_ledger" not in found["discovery"]:
         do = f"Install pyspark-ledger for {found['executable']}. {by_hand}"
-        yield Finding(check, "problem", f"{found['executable']} has no module pyspark_ledger on its path", do)
+        yield Diagnosis(check, "problem", f"{found['executable']} has no module pyspark_ledger on its path", do)
     elif not broken:
-        yield Finding(check, "ok", f"Spark finds the source among {', '.join(sorted(found['discovery']))}")
+        yield Diagnosis(check, "ok", f"Spark finds the source among {', '.join(sorted(found['discovery']))}")
 
 
-def check_connect(surroundings: Surroundings) -> Finding:
+def check_connect(surroundings: SparkEnvironment) -> Diagnosis:
     """What the client of Spark Connect imports, if there is one."""
     remote = surroundings.environ.get("SPARK_REMOTE") or surroundings.conf.get("spark.remote", "")
     if not remote:
-        return Finding("connect", "ok", "not used")
+        return Diagnosis("connect", "ok", "not used")
     missing = [name for name in ("grpc", "grpc_status", "pandas") if find_spec(name) is None]
     if missing:
         do = "pip install 'pyspark[connect]'"
-        return Finding("connect", "problem", f"SPARK_REMOTE is set, and {', '.join(missing)} cannot be imported", do)
-    return Finding("connect", "ok", "the client's packages are there; the server's host needs the source as well")
+        return Diagnosis("connect", "problem", f"SPARK_REMOTE is set, and {', '.join(missing)} cannot be imported", do)
+    return Diagnosis("connect", "ok", "the client's packages are there; the server's host needs the source as well")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pyspark_ledger.connector.doctor.finding import Finding
+from pyspark_ledger.connector.doctor.diagnosis import Diagnosis
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store
 from pyspark_ledger.ledger.client.credentials import Credentials
@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.protocol.actions import Empty, Health
 _PREFIX = "LEDGER_"
 
 
-def check_store(store: str, environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_store(store: str, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
     """The store behind a path or an address; credentials are those of the command line's variables."""
     location = store_location(store)
     if "://" in location:
@@ -27,44 +27,44 @@ def check_store(store: str, environ: Mapping[str, str]) -> Iterator[Finding]:
         return
     path = Path(location)
     if not (path / "metadata.sqlite").exists():
-        yield Finding("store", "ok", f"{path} is no store yet: the first write makes it")
+        yield Diagnosis("store", "ok", f"{path} is no store yet: the first write makes it")
         return
     try:
         client = connect_store(path, start=False, deadline_ms=2_000)
     except LedgerError as error:
-        yield Finding("broker", "ok", f"none runs for {path}, a driver on this host starts one ({error.message})")
+        yield Diagnosis("broker", "ok", f"none runs for {path}, a driver on this host starts one ({error.message})")
         return
-    yield Finding("broker", "ok", f"store {client.store_id} is served at {client.address}")
+    yield Diagnosis("broker", "ok", f"store {client.store_id} is served at {client.address}")
     yield from _health(client)
     client.close()
 
 
-def _check_address(location: str, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _check_address(location: str, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
     parts = ("TLS_TRUST_CERTS_FILE_PATH", "TLS_CERTIFICATE_FILE_PATH", "TLS_KEY_FILE_PATH", "AUTH_PARAMS")
     try:
         given = Credentials(*(environ.get(_PREFIX + part, "") for part in parts))
         client = connect_store(location, deadline_ms=3_000, credentials=given)
     except LedgerError as error:
         do = error.hint or "See that `ledger serve` runs there, and that no firewall is in between"
-        yield Finding("broker", "problem", f"{location}: {error.message}", do)
+        yield Diagnosis("broker", "problem", f"{location}: {error.message}", do)
         return
     mapped = "on this host: readers map its files" if client.same_host_token() else "elsewhere: readers are sent blocks"
-    yield Finding("broker", "ok", f"store {client.store_id} answers at {location}, {mapped}")
+    yield Diagnosis("broker", "ok", f"store {client.store_id} answers at {location}, {mapped}")
     yield from _health(client)
     client.close()
 
 
-def _health(client: Client) -> Iterator[Finding]:
+def _health(client: Client) -> Iterator[Diagnosis]:
     """What a broker says of itself: ledgers that it gave up, and errors in its log."""
     try:
         health: Health = client.call("health", Empty())
     except LedgerError as error:
-        yield Finding("broker", "warning", f"it does not say how it is: {error.message}", error.hint)
+        yield Diagnosis("broker", "warning", f"it does not say how it is: {error.message}", error.hint)
         return
     for why in health.given_up.values():
-        yield Finding(
+        yield Diagnosis(
             "broker", "problem", why, "The appends that failed may be in the log: look before you repeat them"
         )
     if health.error_count:
         found = f"{health.error_count} errors since its start, the last: {health.errors[-1]}"
-        yield Finding("broker", "warning", found, "Read broker.log in the store, and report what it says")
+        yield Diagnosis("broker", "warning", found, "Read broker.log in the store, and report what it says")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_ledger.connector.doctor.finding import Finding
+from pyspark_ledger.connector.doctor.diagnosis import Diagnosis
 from pyspark_ledger.ledger.clock import monotonic_ms
 
 SPARK_WAITS_SECONDS = 10
@@ -59,22 +59,22 @@ def timed_start(python: str, directory: Path, environ: Mapping[str, str]) -> Wor
     return WorkerStart((monotonic_ms() - began) / 1000, _children_seconds() - before, error)
 
 
-def check_start(start: WorkerStart, conf: Mapping[str, str]) -> Iterator[Finding]:
+def check_start(start: WorkerStart, conf: Mapping[str, str]) -> Iterator[Diagnosis]:
     """Say whether Spark would wait long enough, and which setting makes the wait matter more."""
     check = "start of a worker"
     waits = f"Spark waits {SPARK_WAITS_SECONDS} s, then says '{MESSAGE}'"
     if start.error:
         do = "Install what is missing for that interpreter, or set PYSPARK_PYTHON to another"
-        yield Finding(check, "problem", f"it ends before it connects: {start.error}; {waits}", do)
+        yield Diagnosis(check, "problem", f"it ends before it connects: {start.error}; {waits}", do)
         return
     took = f"ready after {start.seconds:.1f} s, {start.processor_seconds:.1f} s of them processor time; {waits}"
     if start.seconds < _SLOW_SECONDS:
-        yield Finding(check, "ok", took)
+        yield Diagnosis(check, "ok", took)
     else:
-        yield Finding(check, "warning", took, _DO)
+        yield Diagnosis(check, "warning", took, _DO)
     if conf.get("spark.python.use.daemon", "true").lower() == "false":
         do = "Unset it: with the daemon only the process that drives a stream is under that limit"
-        yield Finding(check, "warning", f"spark.python.use.daemon is false, so every worker starts anew; {waits}", do)
+        yield Diagnosis(check, "warning", f"spark.python.use.daemon is false, so every worker starts anew; {waits}", do)
 
 
 def _children_seconds() -> float:

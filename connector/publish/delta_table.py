@@ -5,7 +5,7 @@ system that Spark reaches, any other is a name, `[catalog.][schema.]table`.
 
 Rules: an append is one commit, passed over by Delta when its version is not above the newest of its application. A
 commit to a table on this host's disk waits for that of another process. What lost a race against another commit is
-`Raced`: whoever asked looks again.
+`LostRace`: whoever asked looks again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ABSENT = re.compile(
 _RECENT = 50
 
 
-class Raced(Unavailable):
+class LostRace(Unavailable):
     """Another commit was faster; nothing of this one is in the table."""
 
 
@@ -105,11 +105,11 @@ class DeltaTable:
         write = _appending(rows, app, version, user_metadata).partitionBy(*partitions).options(**(properties or {}))
         try:
             self._save(write)
-        except Raced:
+        except LostRace:
             raise
         except Exception as error:
             if self.identity():  # of other columns: of somebody who was faster
-                raise Raced(f"another maker of {self} was faster: {error}") from error
+                raise LostRace(f"another maker of {self} was faster: {error}") from error
             raise
 
     def append(self, rows: DataFrame, app: str, version: int, user_metadata: str) -> None:
@@ -200,7 +200,7 @@ def raise_raced(error: Exception, table: DeltaTable) -> None:
     """Raise Raced if an error of Spark's says that another commit was faster."""
     found = _RACES.search(_said(error))
     if found is not None:
-        raise Raced(
+        raise LostRace(
             f"another commit to {table} was faster: {found[0]}",
             hint="Nothing of this one is there. Publish again when fewer others write to the table",
         ) from error

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
-from pyspark_ledger.connector.publish.delta_table import DeltaTable, Raced, tagged_session
+from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace, tagged_session
 from pyspark_ledger.connector.publish.latest_table import LatestRows
 from pyspark_ledger.connector.publish.request import Publishing
 from pyspark_ledger.connector.publish.segment_rows import BY_DATE, dead_letters, made_columns, table_rows
@@ -152,7 +152,7 @@ class Publisher:
             try:
                 self.source.require_whole(log, up_to)
                 self._publish_segment(log, segment)
-            except Raced as lost:
+            except LostRace as lost:
                 _log.info("%s", lost)
                 found = self._published(log)
                 # Who loses to another publisher gets on all the same; only races for nothing are counted.
@@ -306,7 +306,7 @@ def _until_it_wins(commit: Callable[[], object]) -> None:
     for left in reversed(range(_RACES_MAX)):
         try:
             commit()
-        except Raced as lost:
+        except LostRace as lost:
             if not left:
                 raise
             _log.info("%s", lost)

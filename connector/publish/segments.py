@@ -42,7 +42,7 @@ from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import LedgerDescription, NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import SealLedger
-from pyspark_ledger.ledger.protocol.reads import AskSurvey, ReadProgress
+from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress
 from pyspark_ledger.offload.table.commit_metadata import NOTHING
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class StoreSegments:
         if after == NOTHING:
             return
         rest = PositionRange(Position(after + 1, 0), LATEST)
-        request = AskSurvey([log.name], {log.name: ReadProgress(rest.start, log.incarnation, count=False)})
+        request = AskLogStatuses([log.name], {log.name: ReadProgress(rest.start, log.incarnation, count=False)})
         for found in self.connection.call(lambda client: client.call("survey", request)).logs:
             loss = loss_of(found, log.incarnation, rest)
             if loss is not None:

@@ -23,13 +23,13 @@ from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.ledger.errors import DataLoss, Refused
 from pyspark_ledger.ledger.names import partition_of
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
-from pyspark_ledger.ledger.protocol.reads import ReadProgress, SurveyedLog
+from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadProgress
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class Bound:
     """Bound of a read in one ledger: a position or a time. `option` is the option that set it; empty for a default."""
 
     position: Position | None = None
@@ -42,18 +42,18 @@ class Edge:
         return self.position not in (None, EARLIEST, LATEST)
 
 
-NOWHERE = Edge()
+UNBOUNDED = Bound()
 
 
-class ReadEdges:
+class ReadBounds:
     """Both bounds of a read. A stream begins at the latest position by default, and may end later."""
 
     def __init__(self, options: LedgerOptions, *, stream: bool) -> None:
         self._stream = stream
-        self._default = Edge(LATEST if stream else EARLIEST)
+        self._default = Bound(LATEST if stream else EARLIEST)
         self._options = options
 
-    def start(self, log: str) -> Edge:
+    def start(self, log: str) -> Bound:
         options = self._options
         return (
             _own(log, options.starting_positions, options.starting_timestamps, "starting")
@@ -61,13 +61,13 @@ class ReadEdges:
             or self._default
         )
 
-    def end(self, log: str) -> Edge:
-        """Return the end bound of a ledger; NOWHERE if no option sets one."""
+    def end(self, log: str) -> Bound:
+        """Return the end bound of a ledger; UNBOUNDED if no option sets one."""
         options = self._options
         return (
             _own(log, options.ending_positions, options.ending_timestamps, "ending")
             or _of_all(options.ending_position, options.ending_timestamp, "ending")
-            or NOWHERE
+            or UNBOUNDED
         )
 
     def first_readings(self, names: Iterable[str]) -> dict[str, ReadProgress]:
@@ -90,7 +90,7 @@ class ReadEdges:
             count=False,
         )
 
-    def begin(self, log: SurveyedLog, logs: int) -> Position:
+    def begin(self, log: LogStatus, logs: int) -> Position:
         """Return the start of a ledger, one of `logs`, by its first status; Refused or DataLoss for a wrong bound."""
         start, end = self.start(log.name), self.end(log.name)
         for edge in (start, end):
@@ -99,7 +99,7 @@ class ReadEdges:
                 if edge is start or not self._stream:
                     _require_within(edge, log)
         begin = start.position if start.is_entry and start.position is not None else log.begin
-        if begin > log.stop and end is not NOWHERE and end.position != LATEST:
+        if begin > log.stop and end is not UNBOUNDED and end.position != LATEST:
             raise Refused(
                 f"the read of {log.name} begins at {begin} and ends before it, at {log.stop}",
                 hint=f"By options {start.option or '(the default start)'!r} and {end.option!r}",
@@ -107,7 +107,7 @@ class ReadEdges:
         return begin
 
 
-def _own(log: str, positions: Mapping[str, Position], times: Mapping[str, int], edge: str) -> Edge | None:
+def _own(log: str, positions: Mapping[str, Position], times: Mapping[str, int], edge: str) -> Bound | None:
     part = partition_of(log)
     for name in (log,) if part is None else (log, part[0]):
         if name in positions:
@@ -116,19 +116,19 @@ def _own(log: str, positions: Mapping[str, Position], times: Mapping[str, int], 
                     f"option '{edge}Positions' is {positions[name]} for {name}, which is partitioned",
                     hint=f"Positions belong to partitions: name one, such as {log}",
                 )
-            return Edge(positions[name], None, f"{edge}Positions")
+            return Bound(positions[name], None, f"{edge}Positions")
         if name in times:
-            return Edge(None, times[name], f"{edge}Timestamps")
+            return Bound(None, times[name], f"{edge}Timestamps")
     return None
 
 
-def _of_all(position: Position | None, timestamp_ms: int | None, edge: str) -> Edge | None:
+def _of_all(position: Position | None, timestamp_ms: int | None, edge: str) -> Bound | None:
     if timestamp_ms is not None:
-        return Edge(None, timestamp_ms, f"{edge}Timestamp")
-    return None if position is None else Edge(position, None, f"{edge}Position")
+        return Bound(None, timestamp_ms, f"{edge}Timestamp")
+    return None if position is None else Bound(position, None, f"{edge}Position")
 
 
-def _require_one(edge: Edge, log: str, logs: int) -> None:
+def _require_one(edge: Bound, log: str, logs: int) -> None:
     if logs > 1 and not edge.option.endswith("s"):
         raise Refused(
             f"option {edge.option!r} is {edge.position}, a place in one ledger; {log} is one of {logs} that are read",
@@ -136,7 +136,7 @@ def _require_one(edge: Edge, log: str, logs: int) -> None:
         )
 
 
-def _require_within(edge: Edge, log: SurveyedLog) -> None:
+def _require_within(edge: Bound, log: LogStatus) -> None:
     if edge.position is not None and not log.start <= edge.position <= log.end:
         raise DataLoss(
             f"option {edge.option!r} is {edge.position}, ledger {log.name} begins at {log.start} and ends at {log.end}",
@@ -165,7 +165,7 @@ class IgnoredStart:
         self._settled = True
 
 
-def overruled_by_subscription(subscription: str, cursors: Mapping[str, Position], edges: ReadEdges) -> str:
+def overruled_by_subscription(subscription: str, cursors: Mapping[str, Position], edges: ReadBounds) -> str:
     """Return the warning for cursors, by ledger, that existed before the query; empty if no option differs."""
     options = {name: edges.start(name).option for name in cursors}
     ledgers = [name for name, option in options.items() if option]

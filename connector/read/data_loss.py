@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pyspark_ledger.ledger.errors import DataLoss, LedgerError
 from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.position import Position, PositionRange
-from pyspark_ledger.ledger.protocol.reads import Survey, SurveyedLog, TrimmedEntries
+from pyspark_ledger.ledger.protocol.reads import LogStatus, LogStatuses, TrimmedEntries
 
 Cause = Literal["trimmed", "deleted", "made again", "missing file"]
 _SAID: dict[Cause, str] = {
@@ -35,7 +35,7 @@ _GO_ON = (
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class DataLossRange:
     """Entries of one ledger that are gone. Counts are None where nobody knows."""
 
     ledger: str
@@ -68,35 +68,35 @@ class Loss:
         }
 
     @classmethod
-    def of_trimmed(cls, ledger: str, trimmed: TrimmedEntries) -> Loss:
+    def of_trimmed(cls, ledger: str, trimmed: TrimmedEntries) -> DataLossRange:
         """What retention took."""
         if not trimmed.known:
             return cls(ledger, "trimmed", trimmed.range)
         return cls(ledger, "trimmed", trimmed.range, trimmed.entries, trimmed.rows, trimmed.size_bytes)
 
     @classmethod
-    def of_missing_file(cls, ledger: str, left: PositionRange, error: LedgerError) -> Loss:
+    def of_missing_file(cls, ledger: str, left: PositionRange, error: LedgerError) -> DataLossRange:
         """What lies in a ledger's file that is not there: all of that ledger, from where the reader stood."""
         after = Position(left.start.ledger_id + 1, 0)
         return cls(ledger, "missing file", PositionRange(left.start, min(after, left.end)), detail=error.message)
 
 
-def loss_in(ledger: str, incarnation: str, left: PositionRange, survey: Survey) -> Loss | None:
+def loss_in(ledger: str, incarnation: str, left: PositionRange, survey: LogStatuses) -> DataLossRange | None:
     """What of `left` is gone, by a survey in which that was the ledger's reading; None when all is there."""
     found = next((log for log in survey.logs if log.name == ledger), None)
     if found is None:
-        return Loss(ledger, "deleted", left)
+        return DataLossRange(ledger, "deleted", left)
     return loss_of(found, incarnation, left)
 
 
-def loss_of(log: SurveyedLog, incarnation: str, left: PositionRange) -> Loss | None:
+def loss_of(log: LogStatus, incarnation: str, left: PositionRange) -> DataLossRange | None:
     """The same of one surveyed log."""
     if log.incarnation != incarnation:
         return made_again(log, incarnation, left)
-    return None if log.trimmed is None else Loss.of_trimmed(log.name, log.trimmed)
+    return None if log.trimmed is None else DataLossRange.of_trimmed(log.name, log.trimmed)
 
 
-def made_again(log: SurveyedLog, incarnation: str, left: PositionRange) -> Loss:
+def made_again(log: LogStatus, incarnation: str, left: PositionRange) -> DataLossRange:
     """The reader began with another incarnation of a log."""
     detail = f"its incarnation is now {log.incarnation}, the reader began with {incarnation}"
-    return Loss(log.name, "made again", left, detail=detail)
+    return DataLossRange(log.name, "made again", left, detail=detail)

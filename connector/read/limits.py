@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from pyspark_ledger.ledger.position import PositionRange
-from pyspark_ledger.ledger.protocol.reads import Quota, SplitPart, SurveyedLog
+from pyspark_ledger.ledger.protocol.reads import LimitedRange, LogStatus, SplitPart
 
 Reason = Literal["everything", "limits", "one entry", "waiting", "nothing"]
 """Why a batch has its size: all there was; what limits allow; one entry that exceeds them; waiting for more rows."""
-AskQuotas = Callable[[Sequence[Quota]], list[SplitPart]]
+AskLimitedRanges = Callable[[Sequence[LimitedRange]], list[SplitPart]]
 _UNLIMITED = 2**62
 _Wanted = TypeVar("_Wanted")
 _Reached = TypeVar("_Reached")
@@ -67,7 +67,7 @@ class LedgerBacklog:
     head_ms: int
 
     @classmethod
-    def of(cls, log: SurveyedLog) -> LedgerBacklog:
+    def of(cls, log: LogStatus) -> LedgerBacklog:
         left = PositionRange(log.begin, log.stop)
         return cls(log.name, left, log.entries, log.rows, log.size_bytes, log.head_rows, log.head_bytes, log.head_ms)
 
@@ -90,7 +90,9 @@ class Delay:
         return 0 <= now_ms - min(heads) < self.delay_ms
 
 
-def admitted(waiting: Sequence[LedgerBacklog], limits: Limits, ask: AskQuotas) -> tuple[dict[str, SplitPart], Reason]:
+def admitted(
+    waiting: Sequence[LedgerBacklog], limits: Limits, ask: AskLimitedRanges
+) -> tuple[dict[str, SplitPart], Reason]:
     """What a batch takes, by ledger, and why so much. At least the oldest entry, if there is any row."""
     queue = sorted((one for one in waiting if one.rows), key=lambda one: (one.head_ms, one.ledger))
     if not queue:
@@ -102,7 +104,7 @@ def admitted(waiting: Sequence[LedgerBacklog], limits: Limits, ask: AskQuotas) -
     if not limits.allow(rows, size):
         return taken, "one entry"
     fitting = _heads_that_fit([one for one in queue if one.ledger not in taken], limits, rows, size)
-    taken |= _taken(fitting, [Quota(o.ledger, o.range, o.head_rows, o.head_bytes) for o in fitting], ask)
+    taken |= _taken(fitting, [LimitedRange(o.ledger, o.range, o.head_rows, o.head_bytes) for o in fitting], ask)
     return taken, "limits"
 
 
@@ -131,7 +133,7 @@ def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
     return shares
 
 
-def _shared(queue: Sequence[LedgerBacklog], limits: Limits, ask: AskQuotas) -> dict[str, SplitPart]:
+def _shared(queue: Sequence[LedgerBacklog], limits: Limits, ask: AskLimitedRanges) -> dict[str, SplitPart]:
     """The head of the oldest, and a share of the rest for each."""
     oldest = queue[0]
     rows = fair_shares(
@@ -145,7 +147,7 @@ def _shared(queue: Sequence[LedgerBacklog], limits: Limits, ask: AskQuotas) -> d
     rows[0] += oldest.head_rows
     sizes[0] += oldest.head_bytes
     served = [
-        (one, Quota(one.ledger, one.range, most_rows, most_bytes))
+        (one, LimitedRange(one.ledger, one.range, most_rows, most_bytes))
         for one, most_rows, most_bytes in zip(queue, rows, sizes, strict=True)
         if one.head_rows <= most_rows and one.head_bytes <= most_bytes
     ]
@@ -162,7 +164,9 @@ def _heads_that_fit(queue: Sequence[LedgerBacklog], limits: Limits, rows: int, s
     return fitting
 
 
-def _taken(served: Sequence[LedgerBacklog], quotas: Sequence[Quota], ask: AskQuotas) -> dict[str, SplitPart]:
+def _taken(
+    served: Sequence[LedgerBacklog], quotas: Sequence[LimitedRange], ask: AskLimitedRanges
+) -> dict[str, SplitPart]:
     if not served:
         return {}
     return {one.ledger: part for one, part in zip(served, ask(quotas), strict=True) if part.entries}

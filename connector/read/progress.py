@@ -30,11 +30,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyspark_ledger.connector.read.data_loss import Loss
+from pyspark_ledger.connector.read.data_loss import DataLossRange
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 from pyspark_ledger.ledger.protocol.cache import CacheReads
-from pyspark_ledger.ledger.protocol.reads import SurveyedLog
+from pyspark_ledger.ledger.protocol.reads import LogStatus
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.credentials import Credentials
@@ -51,7 +51,7 @@ LEDGERS_MAX, LOSSES_MAX = 50, 20
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SourceIdentity:
     """What a query reads from, and in whose name."""
 
     store: str
@@ -60,7 +60,7 @@ class Origin:
     credentials: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, store: str, store_id: str, subscription: str | None, credentials: Credentials | None) -> Origin:
+    def of(cls, store: str, store_id: str, subscription: str | None, credentials: Credentials | None) -> SourceIdentity:
         """The origin; of credentials the references that were given."""
         parts = ("ca", "certificate", "key", "token")
         given = {} if credentials is None else {part: getattr(credentials, part) for part in parts}
@@ -77,8 +77,8 @@ class Origin:
 class LedgerLag:
     """How far one ledger is ahead of a batch. `left` is what a reading from the batch's end has left, if anything."""
 
-    log: SurveyedLog
-    left: SurveyedLog | None
+    log: LogStatus
+    left: LogStatus | None
     now_ms: int
 
     def to_json(self) -> dict[str, Any]:
@@ -144,12 +144,12 @@ def cache_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
 
 
 def stream_report(
-    origin: Origin,
+    origin: SourceIdentity,
     ledgers: Sequence[LedgerLag],
     ended_by: str,
     reads: Mapping[str, Any],
     cache: Mapping[str, Any],
-    losses: Sequence[Loss] = (),
+    losses: Sequence[DataLossRange] = (),
 ) -> dict[str, Any]:
     """The value that goes into the progress."""
     value: dict[str, Any] = {"batch": {"endedBy": ended_by}, "cache": dict(cache)}
@@ -190,13 +190,13 @@ def parsed_report(report: Any) -> Any:
         return None
 
 
-def read_origin(value: object) -> Origin | None:
+def read_origin(value: object) -> SourceIdentity | None:
     """The origin that a report states; None for anything that is no report of a ledger's stream."""
     if not isinstance(value, Mapping) or value.get("v") != REPORT_VERSION or "storeId" not in value:
         return None
     credentials = value.get("credentials", {})
     try:
-        origin = Origin(
+        origin = SourceIdentity(
             str(value["store"]),
             str(value["storeId"]),
             str(value.get("subscription", "")),

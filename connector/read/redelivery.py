@@ -16,7 +16,7 @@ from pyspark_ledger.connector.read.limits import LedgerBacklog, Limits, fair_sha
 from pyspark_ledger.ledger.protocol.cursors import Due
 
 
-class Shared(NamedTuple):
+class SplitLimits(NamedTuple):
     """What each side may take; None: nothing. `turns`: they did not fit beside each other."""
 
     new: Limits | None
@@ -26,12 +26,12 @@ class Shared(NamedTuple):
 
 def shared_limits(
     limits: Limits, waiting: Sequence[LedgerBacklog], due: Mapping[str, Due], *, new_first: bool
-) -> Shared:
+) -> SplitLimits:
     """The limits of both sides of one batch; `new_first`: whose turn it is, if they take turns."""
     heads = [one for one in waiting if one.rows]
     back = [one for one in due.values() if one.rows]
     if not limits or not heads or not back:
-        return Shared(limits, limits)
+        return SplitLimits(limits, limits)
     rows = fair_shares([sum(one.rows for one in heads), sum(one.rows for one in back)], limits.rows_most)
     sizes = fair_shares([sum(one.size_bytes for one in heads), sum(one.size_bytes for one in back)], limits.bytes_most)
     new_limits, back_limits = (Limits(*of_side) for of_side in zip(rows, sizes, strict=True))
@@ -39,5 +39,5 @@ def shared_limits(
     if new_limits.allow(oldest.head_rows, oldest.head_bytes) and back_limits.allow(
         back[0].head_rows, back[0].head_bytes
     ):
-        return Shared(new_limits, back_limits)
-    return Shared(limits, None, turns=True) if new_first else Shared(None, limits, turns=True)
+        return SplitLimits(new_limits, back_limits)
+    return SplitLimits(limits, None, turns=True) if new_first else SplitLimits(None, limits, turns=True)

@@ -31,7 +31,7 @@ from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.bitset import Integers
 from pyspark_ledger.ledger.positions.position_info import decode_info
 from pyspark_ledger.ledger.protocol.actions import Empty, LedgerDescription, NameLedger
-from pyspark_ledger.ledger.protocol.cursors import AskHoles, CursorState, Holes, NameCursor
+from pyspark_ledger.ledger.protocol.cursors import AckedRanges, AskAckedRanges, CursorState, NameCursor
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -59,7 +59,7 @@ class RowsTask:
 
 
 @dataclass(frozen=True, slots=True)
-class HolesTask:
+class AckedRangesTask:
     """The holes of one cursor, a PositionInfo."""
 
     ledger: str
@@ -94,7 +94,7 @@ class StoreTable(BatchPlanner):
     def schema(self) -> StructType:
         return spark_schema(self._table.schema, self._options.table or "")
 
-    def tasks(self) -> Sequence[RowsTask | HolesTask]:
+    def tasks(self) -> Sequence[RowsTask | AckedRangesTask]:
         options, table = self._options, self._table
         connection = DriverConnection(store_location(options.store), credentials=options.credentials())
 
@@ -170,12 +170,12 @@ def _cursors(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _holes(ask: Ask, options: LedgerOptions) -> Iterator[HolesTask]:
+def _holes(ask: Ask, options: LedgerOptions) -> Iterator[AckedRangesTask]:
     for one in _states(ask, options):
         everything = PositionRange(one.next_position, LATEST)
-        found: Holes = ask("cursor.holes", AskHoles(one.ledger, one.cursor, everything))
+        found: AckedRanges = ask("cursor.holes", AskAckedRanges(one.ledger, one.cursor, everything))
         if found.info:
-            yield HolesTask(one.ledger, one.cursor, found.info)
+            yield AckedRangesTask(one.ledger, one.cursor, found.info)
 
 
 def _cache(ask: Ask, _: LedgerOptions) -> Iterator[Row]:

@@ -37,11 +37,11 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ledger.connector.rows.message_values import RescuedPayload, parse_payload_text
-from pyspark_ledger.connector.rows.shape import RowShape, RowWishes, row_shape
+from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
 from pyspark_ledger.connector.schema import METADATA, RAW, SAID_BY_ROWS
 from pyspark_ledger.ledger.clock import monotonic_ms, pause, system_clock_ms
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unavailable
-from pyspark_ledger.ledger.message.batch_encoder import Envelope, OutgoingMessage, encode_messages
+from pyspark_ledger.ledger.message.batch_encoder import OutgoingMessage, ProducerMetadata, encode_messages
 from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, LedgerDescription
@@ -121,7 +121,7 @@ class DeadLetters:
         if size > _PAYLOAD_BYTES_MAX:
             value, properties = b"", {**properties, SIZE: str(size)}
         message = OutgoingMessage(value, number, properties=properties)
-        envelope = Envelope(self._name(lost.topic, position.ledger_id))
+        envelope = ProducerMetadata(self._name(lost.topic, position.ledger_id))
         self._send(encode_messages(envelope, [message], system_clock_ms()))
         self._count += 1
         self._unsettled += len(value)
@@ -183,7 +183,7 @@ _ORIGIN = ("__topic", "__position")
 def buried_shape(columns: pa.Schema | None, ledger: str) -> RowShape:
     """Return the shape by which rows are read to bury them; `columns` are their ledger's, None for messages."""
     rows = RAW if columns is None else columns
-    return row_shape(columns, None, RowWishes(columns=(*rows.names, *SAID_BY_ROWS, *_ORIGIN)), ledger)
+    return row_shape(columns, None, RowOptions(columns=(*rows.names, *SAID_BY_ROWS, *_ORIGIN)), ledger)
 
 
 def buried_columns(shape: RowShape) -> pa.Schema:

@@ -53,7 +53,7 @@ _FILE = "file:"
 
 
 @dataclass(frozen=True, slots=True)
-class RowWishes:
+class RowOptions:
     """Options of the rows. `columns` None: all; `rescue` empty: an undecodable value fails the read.
 
     `redelivery_count` adds a last column: how often each row was delivered before.
@@ -132,7 +132,7 @@ class RowShape:
 def row_shape(
     registered: pa.Schema | None,
     schemas: TopicSchemas | None,
-    wishes: RowWishes,
+    wishes: RowOptions,
     ledger: str,
     *,
     more: pa.Schema | None = None,

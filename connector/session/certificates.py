@@ -25,7 +25,7 @@ _DAYS = "365"
 
 
 @dataclass(frozen=True, slots=True)
-class ThrowawayTls:
+class EphemeralCertificates:
     """Where the files are."""
 
     directory: Path
@@ -35,7 +35,7 @@ class ThrowawayTls:
         return self.directory / f"ledger-{self.mark}-{name}"
 
     @classmethod
-    def make(cls, directory: Path, host: str) -> ThrowawayTls:
+    def make(cls, directory: Path, host: str) -> EphemeralCertificates:
         """Make all of them for a broker that is called `host`, and `localhost`; Refused where there is no openssl."""
         if shutil.which("openssl") is None:
             raise Refused(

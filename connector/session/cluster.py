@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.read.ledger.subscription import Heartbeat
-from pyspark_ledger.connector.session.certificates import ThrowawayTls
+from pyspark_ledger.connector.session.certificates import EphemeralCertificates
 from pyspark_ledger.connector.session.listeners import is_connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.location import store_location
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _BEAT_SECONDS = 30.0
 
 
-class Served:
+class ServedStore:
     """A broker that was started for a session. `options` are what Spark needs to use it from the driver."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Served:
         client: Client,
         address: str,
         directory: Path,
-        tls: ThrowawayTls,
+        tls: EphemeralCertificates,
         before_stop: Callable[[], object] = lambda: None,
     ) -> None:
         self.address = address
@@ -92,7 +92,7 @@ class Served:
 
 def serve_session(
     spark: SparkSession, store: str | None, host: str | None, port: int, leave: Callable[[], object]
-) -> Served:
+) -> ServedStore:
     """Start the broker and ship its certificates; the caller registers the source with `address` and `options`.
 
     `leave` gives the session the default store that it had, before the broker stops.
@@ -108,7 +108,7 @@ def serve_session(
     warn_of_short_life(Path(location))
     context: Any = spark.sparkContext
     called = host or context.getConf().get("spark.driver.host") or socket.getfqdn()
-    tls = ThrowawayTls.make(Path(tempfile.mkdtemp(prefix="tls-", dir=run_directory())), called)
+    tls = EphemeralCertificates.make(Path(tempfile.mkdtemp(prefix="tls-", dir=run_directory())), called)
     try:
         address = f"grpc+tls://{called}:{port or _free_port(called)}"
         client = _start(Path(location), address, tls)
@@ -117,7 +117,7 @@ def serve_session(
         raise
     for name in ("ca.pem", "client.pem", "client.key"):
         context.addFile(str(tls.file(name)))
-    return Served(client, address, Path(location), tls, lambda: _left(spark, leave))
+    return ServedStore(client, address, Path(location), tls, lambda: _left(spark, leave))
 
 
 def _left(spark: SparkSession, leave: Callable[[], object]) -> None:
@@ -149,7 +149,7 @@ def _say_once(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201  # a notebook shows it
 
 
-def _start(store: Path, address: str, tls: ThrowawayTls) -> Client:
+def _start(store: Path, address: str, tls: EphemeralCertificates) -> Client:
     from pyspark_ledger.ledger.client.connect import serve_store
 
     config = tls.directory / "broker.toml"

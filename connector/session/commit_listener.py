@@ -26,7 +26,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.read.offsets import StreamOffset
-from pyspark_ledger.connector.read.progress import Origin, parsed_report, read_origin
+from pyspark_ledger.connector.read.progress import SourceIdentity, parsed_report, read_origin
 from pyspark_ledger.connector.session.listeners import add_listener
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
@@ -45,18 +45,18 @@ SETTLE_SECONDS = 10.0
 CONF = "spark.ledger.acknowledgedBy"
 
 
-class Acknowledger:
+class CursorMover:
     """Moves cursors in a thread of its own; of each cursor only the newest position that is asked for."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         # By store, ledger and subscription.
-        self._wanted: dict[tuple[str, str, str], tuple[Origin, Position]] = {}
+        self._wanted: dict[tuple[str, str, str], tuple[SourceIdentity, Position]] = {}
         self._busy = False
         self._thread: threading.Thread | None = None
         self._connections: dict[str, DriverConnection] = {}
 
-    def put(self, origin: Origin, ledger: str, position: Position) -> None:
+    def put(self, origin: SourceIdentity, ledger: str, position: Position) -> None:
         """Everything before `position` is in Spark's commit log."""
         with self._changed:
             self._wanted[origin.store_id, ledger, origin.subscription] = (origin, position)
@@ -89,7 +89,7 @@ class Acknowledger:
                     self._busy = False
                     self._changed.notify_all()
 
-    def _acknowledge(self, origin: Origin, ledger: str, position: Position) -> None:
+    def _acknowledge(self, origin: SourceIdentity, ledger: str, position: Position) -> None:
         request = MarkDelete(ledger, origin.subscription, position, replay_floor=position)
 
         def ask(client: Client) -> None:
@@ -114,10 +114,10 @@ class Acknowledger:
             )  # fmt: skip
 
 
-class AcknowledgingListener(StreamingQueryListener):
+class CommitListener(StreamingQueryListener):
     """What a session's queries have committed, acknowledged."""
 
-    def __init__(self, put: Callable[[Origin, str, Position], None]) -> None:
+    def __init__(self, put: Callable[[SourceIdentity, str, Position], None]) -> None:
         self._put = put
         self._changed = threading.Condition()
         self._running: set[str] = set()
@@ -151,7 +151,7 @@ class AcknowledgingListener(StreamingQueryListener):
         return True
 
 
-def committed(source: Mapping[str, Any]) -> list[tuple[Origin, str, Position]]:
+def committed(source: Mapping[str, Any]) -> list[tuple[SourceIdentity, str, Position]]:
     """What one source of a progress says is committed: cursor by cursor, the first position that is not."""
     origin = read_origin(parsed_report(source.get("latestOffset")))
     if origin is None or not origin.subscription:
@@ -165,15 +165,15 @@ def committed(source: Mapping[str, Any]) -> list[tuple[Origin, str, Position]]:
     return [] if end.initial else [(origin, name, offset.position) for name, offset in end.ledgers.items()]
 
 
-_acknowledger = Acknowledger()
-_listeners: weakref.WeakValueDictionary[str, AcknowledgingListener] = weakref.WeakValueDictionary()
+_acknowledger = CursorMover()
+_listeners: weakref.WeakValueDictionary[str, CommitListener] = weakref.WeakValueDictionary()
 
 
 def install(spark: SparkSession) -> None:
     """Let a session acknowledge what its queries commit; once, however often it is called."""
     if is_installed(spark):
         return
-    listener, name = AcknowledgingListener(_acknowledger.put), str(uuid.uuid4())
+    listener, name = CommitListener(_acknowledger.put), str(uuid.uuid4())
     # The last acknowledgements go out before the process ends.
     add_listener(spark, listener, lambda: _settled(spark, listener, monotonic_ms() + int(SETTLE_SECONDS * 1000)))
     spark.conf.set(CONF, name)
@@ -197,7 +197,7 @@ def settle(spark: SparkSession, timeout_s: float = SETTLE_SECONDS) -> bool:
     return _settled(spark, listener, until_ms)
 
 
-def _settled(spark: SparkSession, listener: AcknowledgingListener, until_ms: int) -> bool:
+def _settled(spark: SparkSession, listener: CommitListener, until_ms: int) -> bool:
     def active() -> set[str]:
         return {str(query.runId) for query in spark.streams.active}
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ledger.ledger.api.ledger_admin import LedgerLife
+from pyspark_ledger.ledger.api.ledger_admin import LedgerAdmin
 from pyspark_ledger.ledger.api.rows import OpenedRows, require_positions, rows_as_table
 from pyspark_ledger.ledger.api.schemas import registered_columns
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
@@ -24,7 +24,7 @@ from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batc
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand, AskEnd
 from pyspark_ledger.ledger.protocol.cursors import (
-    AskHoles,
+    AskAckedRanges,
     CursorProperties,
     MarkDelete,
     NameCursor,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Cursor:
     """A durable place in a ledger. Acknowledging is monotone; what is not acknowledged is kept."""
 
-    def __init__(self, ledger: LedgerLife, name: str) -> None:
+    def __init__(self, ledger: LedgerAdmin, name: str) -> None:
         self.ledger = ledger
         self.name = name
 
@@ -72,7 +72,7 @@ class Cursor:
         require_positions(**{f"positions[{number}]": position for number, position in enumerate(wanted)})
         if not wanted:
             return self._table([]), set()
-        asked = AskHoles(self.ledger.name, self.name, PositionRange(wanted[0], wanted[-1].next()))
+        asked = AskAckedRanges(self.ledger.name, self.name, PositionRange(wanted[0], wanted[-1].next()))
         selection = RowSelection(self.ledger.client.call("cursor.holes", asked).info)
         first = self.state(precise=False).next_position
         done = {position for position in wanted if position < first or selection.passes_over(position)}

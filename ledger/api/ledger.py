@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from pyspark_ledger.ledger.api.cursor import Cursor
-from pyspark_ledger.ledger.api.ledger_admin import LedgerLife
+from pyspark_ledger.ledger.api.ledger_admin import LedgerAdmin
 from pyspark_ledger.ledger.api.rows import (
     entry_pieces,
     listed_rows,
@@ -47,7 +47,7 @@ _TAIL_MS = 10_000  # one question of a reader that waits
 _TABLE_BYTES = 32 * 1024 * 1024  # of a backlog, as they lie in segments
 
 
-class Ledger(LedgerLife):
+class Ledger(LedgerAdmin):
     """One managed ledger."""
 
     def __init__(self, client: Client, name: str) -> None:

@@ -23,20 +23,20 @@ from pyspark_ledger.ledger.protocol.ledgers import (
     ChangeProperties,
     OffloadPrefix,
     OffloadStatus,
-    SealedLedger,
     SealLedger,
+    SealReply,
 )
 from pyspark_ledger.ledger.protocol.reads import SeekTime
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
-    from pyspark_ledger.ledger.protocol.ledgers import Policies, TrimmedLedgers
+    from pyspark_ledger.ledger.protocol.ledgers import Policies, TrimReply
 
 
 _ASK_MS = 100
 
 
-class LedgerLife:
+class LedgerAdmin:
     """The calls about one managed ledger that neither append nor read."""
 
     client: Client
@@ -54,9 +54,9 @@ class LedgerLife:
         """Go by the namespace, or else the broker, again."""
         return change_policy(self.client, ChangePolicy(self.name, forget=list(names)))
 
-    def trim(self) -> TrimmedLedgers:
+    def trim(self) -> TrimReply:
         """Delete what the policy lets go and no cursor needs; without a policy that is nothing."""
-        done: TrimmedLedgers = self.client.call("trim", NameLedger(self.name))
+        done: TrimReply = self.client.call("trim", NameLedger(self.name))
         return done
 
     def offload(self, until: Position | None = None, *, seal: bool = False, wait: bool = True) -> OffloadStatus:
@@ -79,7 +79,7 @@ class LedgerLife:
 
     def seal(self, older_than_ms: int = 0) -> bool:
         """Seal what is being written, if it is at least so old; False where there is nothing. Appends go on."""
-        found: SealedLedger = self.client.call("seal", SealLedger(self.name, older_than_ms))
+        found: SealReply = self.client.call("seal", SealLedger(self.name, older_than_ms))
         return found.sealed
 
     def terminate(self) -> Position:

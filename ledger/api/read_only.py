@@ -27,9 +27,9 @@ from pyspark_ledger.ledger.cursor.cursors import CursorTable
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments
 from pyspark_ledger.ledger.log.queries import log_description, log_end
-from pyspark_ledger.ledger.log.segment_list import LedgerList, LogContext
+from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
-from pyspark_ledger.ledger.log.sync_pool import SyncCrew
+from pyspark_ledger.ledger.log.sync_pool import SyncPool
 from pyspark_ledger.ledger.metadata.read_only import MetadataView
 from pyspark_ledger.ledger.metadata.records import TABLES, Metadata
 from pyspark_ledger.ledger.metadata.segment_records import SegmentRecord
@@ -82,7 +82,7 @@ class ReadOnlyStore:
             Settings(),
             system_clock_ms,
             ThreadPoolExecutor(1, thread_name_prefix="none"),
-            SyncCrew(1, lambda: None),
+            SyncPool(1, lambda: None),
             lambda name: None,  # noqa: ARG005 — nothing is ever sealed here
             lambda ledger_ids: None,  # noqa: ARG005 — nor deleted
         )
@@ -138,13 +138,13 @@ class ReadOnlyStore:
         for block in _again(lambda: snapshot.blocks(request.range, request.max_block_bytes)):
             yield FrameBlock(block.ledger_id, block.first_entry, block.entries, read_block(block), True)
 
-    def _list(self, name: str) -> tuple[LedgerList, LogSnapshot]:
+    def _list(self, name: str) -> tuple[SegmentList, LogSnapshot]:
         name = canonical_name(name)
         if not self._metadata.exists(name):
             near = nearest_ledger(name, self._metadata.names())
             hint = f"Did you mean {near!r}?" if near else ""
             raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.address}", hint=hint)
-        listed = LedgerList(self._metadata.ledger(name), self._context)
+        listed = SegmentList(self._metadata.ledger(name), self._context)
         snapshot = listed.snapshot(None)
         segments = (*snapshot.segments, *map(self._acknowledged, listed.left_open))
         return listed, LogSnapshot(name, LogSegments.of(segments), snapshot.trimmed, snapshot.terminated)

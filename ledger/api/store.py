@@ -61,7 +61,7 @@ def offload_to(client: Client, address: str | os.PathLike[str], **options: str) 
     place = os.fspath(address)
     # A directory is the caller's: the broker has another one of its own.
     given = {**options, "address": place if "://" in place or not place else str(Path(place).absolute())}
-    settings = {setting: given.get(name) or None for name, setting in _SETTINGS.items()}
+    settings: dict[str, int | str | None] = {setting: given.get(name) or None for name, setting in _SETTINGS.items()}
     address_setting = _SETTINGS["address"]
     client.call("settings.change", ChangeSetting(address_setting, settings.pop(address_setting), settings))
 

@@ -36,10 +36,10 @@ from pyspark_ledger.ledger.protocol.actions import (
     LedgerNames,
     NameLedger,
 )
-from pyspark_ledger.ledger.protocol.cache import FollowLedger, FollowLedgers
+from pyspark_ledger.ledger.protocol.cache import RegisterReader, RegisterReaders
 from pyspark_ledger.ledger.protocol.commits import OpenStaging, StagingPlace
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
-from pyspark_ledger.ledger.store.batch_status import Surveyor
+from pyspark_ledger.ledger.store.batch_status import BatchStatus
 from pyspark_ledger.ledger.store.store import Store
 
 # What changes nothing. Everything else is refused by a broker whose store was taken over.
@@ -100,7 +100,7 @@ class Actions:
 
     def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
         """Each action of the protocol but those of the connection, with its handler."""
-        store, durable, survey = self._store, self._store.cursors, Surveyor(self._store, system_clock_ms)
+        store, durable, survey = self._store, self._store.cursors, BatchStatus(self._store, system_clock_ms)
         return {
             "create": self._create,
             "describe": lambda request: store.describe(request.name, lists=request.lists),
@@ -112,7 +112,7 @@ class Actions:
             "partitions.extend": store.extend_partitioned,
             "trim": lambda request: store.ledger(request.name).trim(),
             "terminate": lambda request: reads.PositionReply(store.ledger(request.name).terminate()),
-            "seal": lambda one: ledgers.SealedLedger(one.name, store.ledger(one.name).roll_over(one.older_than_ms)),
+            "seal": lambda one: ledgers.SealReply(one.name, store.ledger(one.name).roll_over(one.older_than_ms)),
             "properties": self._properties,
             "policy": store.policies.change,
             "offload": store.offloads.offload,
@@ -252,7 +252,7 @@ class Actions:
         if not self._store.cursors.is_leased(canonical_name(request.ledger), request.cursor):
             self._source.leave(canonical_name(request.ledger), request.cursor)
 
-    def _follow(self, request: FollowLedger) -> Empty:
+    def _follow(self, request: RegisterReader) -> Empty:
         name = self._store.ledger(request.name).name
         if request.ttl_ms:
             self._source.follow(name, request.reader, request.position, request.ttl_ms)
@@ -260,7 +260,7 @@ class Actions:
             self._source.leave(name, request.reader)
         return Empty()
 
-    def _follow_many(self, request: FollowLedgers) -> Empty:
+    def _follow_many(self, request: RegisterReaders) -> Empty:
         for one in request.ledgers:
             with suppress(NotFound):
                 self._follow(one)
@@ -289,7 +289,7 @@ class Actions:
             self._source.again(canonical_name(request.ledger), request.cursor, again)
         return decided
 
-    def _bury(self, request: cursors.BuryDead) -> None:
+    def _bury(self, request: cursors.AckDeadLetters) -> None:
         self._store.deliveries.bury(request)
         ledger = canonical_name(request.ledger)
         self._source.commit(ledger, request.cursor, self._store.cursors.next_position(ledger, request.cursor))

@@ -39,7 +39,7 @@ Serve = Callable[[AppendCommand, Replies, Iterator[list[memoryview]]], None]
 _COMMAND = msgspec.json.Decoder(AppendCommand)
 
 
-class AppendDoor:
+class AppendSocketListener:
     """Listens from the moment it is made. `serve` appends what a producer sends, and raises what the log says."""
 
     def __init__(self, serve: Serve) -> None:

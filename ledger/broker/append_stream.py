@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.broker.limits import InFlightBytes
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.log.deduplication import AppendSession
-from pyspark_ledger.ledger.log.managed_ledger import AppendedPart, ManagedLedger
+from pyspark_ledger.ledger.log.managed_ledger import AppendAck, ManagedLedger
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, Appended, WireError
 
@@ -44,20 +44,20 @@ class Replies(Protocol):
         """Send one answer if there is room for it now; return whether it was sent."""
 
 
-class AppendAnswers:
+class AppendResponses:
     """Answers of one append stream. `told` is called with the size of each part, after success and failure."""
 
     def __init__(self, replies: Replies, told: Callable[[int], None]) -> None:
         self._replies = replies
         self._told = told
-        self._parts: deque[AppendedPart] = deque()
+        self._parts: deque[AppendAck] = deque()
         self._turn = threading.Lock()
         self._changed = threading.Condition()
         self._behind = self._over = False
         self.error: BaseException | None = None
         threading.Thread(target=self._tell_behind, name="answer", daemon=True).start()
 
-    def put(self, part: AppendedPart) -> None:
+    def put(self, part: AppendAck) -> None:
         """Answer a part once it is durable or has failed. Called by one thread only."""
         self._parts.append(part)
         part.future.add_done_callback(self._completed)
@@ -97,7 +97,7 @@ class AppendAnswers:
             self._told(part.size)
         return True
 
-    def _tell(self, part: AppendedPart, write: Callable[[bytes], bool | None]) -> bool:
+    def _tell(self, part: AppendAck, write: Callable[[bytes], bool | None]) -> bool:
         failed = part.future.exception()
         try:
             answer = _answer(part, failed)
@@ -122,7 +122,7 @@ class AppendAnswers:
             self._completed()
 
 
-def _answer(part: AppendedPart, failed: BaseException | None) -> Appended | None:
+def _answer(part: AppendAck, failed: BaseException | None) -> Appended | None:
     """Return the answer to a producer; None for an error that ends the stream."""
     if failed is None:
         return Appended(part.future.result(), part.entries)
@@ -151,7 +151,7 @@ class AppendStream:
 
     def serve(self, sent: Iterator[list[memoryview]]) -> None:
         """Append everything that comes; returns when all of it is acknowledged, raises what failed first."""
-        answers = AppendAnswers(self._replies, self._told)
+        answers = AppendResponses(self._replies, self._told)
         refused: LedgerError | None = None
         try:
             for entries in sent:
@@ -171,7 +171,7 @@ class AppendStream:
         if first is not None:
             raise first
 
-    def _append(self, entries: list[memoryview], answers: AppendAnswers) -> None:
+    def _append(self, entries: list[memoryview], answers: AppendResponses) -> None:
         """Queue the entries of a batch; where one of them is refused, those before it, and raise.
 
         Entries of different callers travel in one batch: none may fail because of what stands behind it.
@@ -184,13 +184,13 @@ class AppendStream:
             for entry in entries:
                 self._queue([entry], answers)
 
-    def _queue(self, entries: list[memoryview], answers: AppendAnswers) -> None:
+    def _queue(self, entries: list[memoryview], answers: AppendResponses) -> None:
         for part in self._ledger.append_parts(entries, self._session):
             with self._room:
                 self._untold += 1
             answers.put(part)
 
-    def _wait_for_room(self, size: int, answers: AppendAnswers) -> None:
+    def _wait_for_room(self, size: int, answers: AppendResponses) -> None:
         with self._room:
             self._room.wait_for(lambda: self._in_flight == 0 or self._in_flight + size <= self._max or answers.error)
         self._of_all.take(size, lambda: self._in_flight == 0 or answers.error)

@@ -101,7 +101,7 @@ class InFlightBytes:
             self._changed.notify_all()
 
 
-class BrokerAdmission:
+class BrokerLimits:
     """Limits that all servers of one broker share."""
 
     def __init__(self, settings: LiveSettings, monotonic_ms: Clock) -> None:

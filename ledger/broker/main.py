@@ -26,9 +26,9 @@ from typing import NoReturn
 import pyarrow as pa
 
 from pyspark_ledger.ledger import disk
-from pyspark_ledger.ledger.broker.append_socket import AppendDoor
+from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
-from pyspark_ledger.ledger.broker.limits import Activity, BrokerAdmission
+from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
@@ -132,7 +132,7 @@ def _bound(
     token = _write_token(token_path)
     live.on_change(cache.change)
     cache.start()
-    admission = BrokerAdmission(live, monotonic_ms)
+    admission = BrokerLimits(live, monotonic_ms)
     stopping = threading.Event()
     errors = ErrorLog()
     logging.getLogger().addHandler(errors)
@@ -160,7 +160,7 @@ def _bound(
         socket.unlink(missing_ok=True)
         addresses.insert(0, f"grpc+unix://{socket}")
         servers.append(server_at(Listening(addresses[0])))
-    door = AppendDoor(servers[-1].append)
+    door = AppendSocketListener(servers[-1].append)
     for server in servers:
         server.append_socket = door.name
     admission.connections.begin()

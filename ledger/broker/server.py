@@ -25,7 +25,7 @@ from pyarrow import flight
 from pyspark_ledger.ledger.broker.actions import READING, Actions, reading_of, require_incarnation
 from pyspark_ledger.ledger.broker.append_stream import AppendStream, Replies, entries_of
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
-from pyspark_ledger.ledger.broker.limits import Activity, BrokerAdmission
+from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
@@ -58,7 +58,7 @@ from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.transport import tokens
 from pyspark_ledger.ledger.transport.errors import to_flight
 from pyspark_ledger.ledger.transport.part_file import PartFile
-from pyspark_ledger.ledger.transport.store_id_header import MIDDLEWARE, WantedStoreFactory, require_store
+from pyspark_ledger.ledger.transport.store_id_header import MIDDLEWARE, StoreIdHeaderFactory, require_store
 from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_allowed, require_token
 
 # What is answered however busy the broker is: else nobody could mend it.
@@ -82,12 +82,12 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         token: str,
         token_path: str,
         settings: LiveSettings,
-        admission: BrokerAdmission,
+        admission: BrokerLimits,
         activity: Activity,
         errors: ErrorLog,
         stopping: threading.Event,
     ) -> None:
-        middleware = {MIDDLEWARE: WantedStoreFactory()}
+        middleware = {MIDDLEWARE: StoreIdHeaderFactory()}
         if listening.tokens:
             middleware[tokens.MIDDLEWARE] = BearerTokenFactory(listening.tokens)
         self.stopping = stopping

@@ -18,14 +18,14 @@ Edges = Callable[[int, int], Integers]
 NOTHING_AHEAD = 2**63
 
 
-class Home(Protocol):
+class BlockStorage(Protocol):
     """Where the bytes of a block are, when that is not the file of its ledger."""
 
     @property
     def frames(self) -> pa.Buffer:
         """The bytes, for whoever has them already."""
 
-    def hold(self) -> Held:
+    def hold(self) -> BlockReference:
         """The bytes, for as long as the answer is referenced; not after `release`."""
 
     def release(self) -> None:
@@ -38,7 +38,7 @@ class Home(Protocol):
         """Whether a reader has it mapped, released or not."""
 
 
-class Held(Protocol):
+class BlockReference(Protocol):
     """Bytes of a whole block, held by whoever has this."""
 
     @property
@@ -62,7 +62,7 @@ class CachedBlock:
         end: int,
         size: int,
         edges: Edges,
-        home: Home | None = None,
+        home: BlockStorage | None = None,
         *,
         offloaded: bool = False,
     ) -> None:
@@ -77,7 +77,7 @@ class CachedBlock:
         self.edges = edges
         self._table: Integers | None = None
 
-    def hold(self) -> Held | None:
+    def hold(self) -> BlockReference | None:
         """Its bytes, held; None when they are in the file of the ledger."""
         return None if self.home is None else self.home.hold()
 

@@ -17,10 +17,10 @@ import time
 from collections.abc import Sequence
 
 from pyspark_ledger.ledger.cache.block import CachedBlock
-from pyspark_ledger.ledger.cache.block_storage import LingeringBlocks
+from pyspark_ledger.ledger.cache.block_storage import PinnedBlocks
 from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy, Remove
 from pyspark_ledger.ledger.cache.ledger_cache import EvictionCounts
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan
+from pyspark_ledger.ledger.cache.range_cache import CachedRange
 from pyspark_ledger.ledger.clock import Clock
 
 
@@ -30,7 +30,7 @@ class BlockPool:
     def __init__(self, policy: EvictionPolicy, clock: Clock, evictions: EvictionCounts, remove: Remove) -> None:
         self.policy = policy
         self.held = 0
-        self.lingering = LingeringBlocks()
+        self.lingering = PinnedBlocks()
         self._clock = clock
         self._evictions = evictions
         self._remove = remove
@@ -57,25 +57,25 @@ class BlockPool:
             self.policy.free_unneeded(int(self.size - room) + 1, self._remove)
         return self.size <= room
 
-    def added(self, block: CachedBlock, spans: Sequence[CachedSpan]) -> None:
+    def added(self, block: CachedBlock, spans: Sequence[CachedRange]) -> None:
         """A block was cached as these spans: make room for it, or evict it where there is none."""
         self.held += block.size
         for span in spans:
             self.policy.added(span)
         self.make_room(spans)
 
-    def grown(self, span: CachedSpan, size: int) -> None:
+    def grown(self, span: CachedRange, size: int) -> None:
         """A span and its block grew by so many bytes: make room for them."""
         self.held += size
         self.make_room([span])
 
-    def removed(self, span: CachedSpan, released: int) -> int:
+    def removed(self, span: CachedRange, released: int) -> int:
         """A span was removed, and with it `released` bytes of its block; the bytes that are free because of it."""
         self.held -= released
         self.policy.removed(span)
         return released - self.lingering.add(span.block) if released else 0
 
-    def make_room(self, newest: Sequence[CachedSpan]) -> None:
+    def make_room(self, newest: Sequence[CachedRange]) -> None:
         """Evict down to the limit; the newest themselves where the policy keeps everything else."""
         self.evict_when_needed()
         if self.size > self.limits.size:

@@ -1,8 +1,8 @@
 """Memory of cached blocks: bytes in the broker's own memory, and evicted blocks that a reader or broker still holds.
 
 Rules
-- A block in `MemoryHome` was read from object storage. Its bytes stay as long as anybody holds them, and the home knows
-  whether anybody does.
+- A block in `HeapStorage` was read from object storage. Its bytes stay in memory while a reference to them exists.
+  `HeapStorage` counts the references.
 - A block that came as a part of a larger buffer is copied. The accounted size is then the held size.
 - The memory of an evicted block counts until nobody holds the block. Holders are readers that have mapped the block,
   and the broker while it sends the block.
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.cache.block import CachedBlock
 
 
-class LingeringBlocks:
+class PinnedBlocks:
     """Evicted blocks of one cache that are still held, under its lock. `size` is their memory when last checked."""
 
     def __init__(self) -> None:
@@ -47,14 +47,14 @@ class LingeringBlocks:
             self.size -= block.size
 
 
-class HeldMemory:
+class HeapReference:
     """Reference to the bytes of a block in this process."""
 
     def __init__(self, frames: pa.Buffer) -> None:
         self.frames = frames
 
 
-class MemoryHome:
+class HeapStorage:
     """Storage of a block in the memory of this process."""
 
     def __init__(self, frames: pa.Buffer) -> None:
@@ -62,7 +62,9 @@ class MemoryHome:
         owner = _Owner(pa.py_buffer(frames.to_pybytes()) if larger else frames)
         self._owner = weakref.ref(owner)
         # Slices of this buffer keep its base, and nothing else keeps the owner.
-        self._held: HeldMemory | None = HeldMemory(pa.foreign_buffer(owner.frames.address, owner.frames.size, owner))
+        self._held: HeapReference | None = HeapReference(
+            pa.foreign_buffer(owner.frames.address, owner.frames.size, owner)
+        )
 
     @property
     def frames(self) -> pa.Buffer:
@@ -72,7 +74,7 @@ class MemoryHome:
             raise ValueError("the block was let go of")
         return owner.frames
 
-    def hold(self) -> HeldMemory:
+    def hold(self) -> HeapReference:
         """Return a reference to the bytes; raises ValueError after `release`."""
         if self._held is None:
             raise ValueError("the block was let go of")

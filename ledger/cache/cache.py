@@ -27,7 +27,7 @@ from pyspark_ledger.ledger.cache.block_pool import BlockPool
 from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy, WantedRead
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
 from pyspark_ledger.ledger.cache.ledger_cache import BlockPart, CacheCounts, EvictionCounts, LedgerCache, Load, Loaded
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache, RangeHit
+from pyspark_ledger.ledger.cache.range_cache import CachedRange, RangeCache, RangeHit
 from pyspark_ledger.ledger.cache.reads_in_flight import PendingRead, ReadPart, ReadPermits
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import LedgerError
@@ -117,7 +117,7 @@ class EntryCache:
                 own.popleft().future.set_result(loaded)
         return read_bytes
 
-    def append(self, name: str, block: CachedBlock) -> list[CachedSpan]:
+    def append(self, name: str, block: CachedBlock) -> list[CachedRange]:
         """Cache what was appended just now, as a part of the block before it where that is small; the new spans."""
         with self._lock:
             ledger = self.ledger(name)
@@ -275,7 +275,7 @@ class EntryCache:
             ledger.counts.read(end - first, block.size, offloaded=block.offloaded)
         return block
 
-    def _may_grow(self, cache: RangeCache, tail: CachedSpan, block: CachedBlock) -> bool:
+    def _may_grow(self, cache: RangeCache, tail: CachedRange, block: CachedBlock) -> bool:
         follows = tail.cache is not None and tail.ledger_id == block.ledger_id and tail.end == block.first
         most = min(GROWN_BYTES_MAX, self.files.limits.size // 16)
         fits = tail.block.size + block.size <= most and tail.block.end == tail.end
@@ -284,7 +284,7 @@ class EntryCache:
         # Somebody may have read it already, between its becoming readable and this.
         return not cache.overlapping(block.ledger_id, block.first, block.end)
 
-    def _put(self, ledger: LedgerCache, block: CachedBlock) -> list[CachedSpan]:
+    def _put(self, ledger: LedgerCache, block: CachedBlock) -> list[CachedRange]:
         pool = self._pool(block)
         if not pool.has_room_for(block):
             self.evictions.not_kept += 1
@@ -296,11 +296,11 @@ class EntryCache:
         pool.added(block, spans)
         return [span for span in spans if span.cache is not None]
 
-    def _remove(self, span: CachedSpan) -> int:
+    def _remove(self, span: CachedRange) -> int:
         cache = span.cache
         return 0 if cache is None else self._remove_from(self._ledgers[cache.name], span)
 
-    def _remove_from(self, ledger: LedgerCache, span: CachedSpan) -> int:
+    def _remove_from(self, ledger: LedgerCache, span: CachedRange) -> int:
         """Let a span go; the bytes that are free because of it."""
         released = ledger.cache.remove(span)
         ledger.counts.evicted += span.entries

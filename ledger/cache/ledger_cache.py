@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyspark_ledger.ledger.cache.block import CachedBlock, Held
+from pyspark_ledger.ledger.cache.block import BlockReference, CachedBlock
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache
+from pyspark_ledger.ledger.cache.range_cache import CachedRange, RangeCache
 from pyspark_ledger.ledger.cache.reads_in_flight import PendingReads
 
 
@@ -102,14 +102,14 @@ class BlockPart(NamedTuple):
     block: CachedBlock
     first: int
     end: int
-    held: Held | None
+    held: BlockReference | None
 
 
 class Loaded(NamedTuple):
     """A block that was read, referenced for its waiting readers: it may be evicted before they use it."""
 
     block: CachedBlock
-    held: Held | None
+    held: BlockReference | None
 
 
 class LedgerCache:
@@ -119,7 +119,7 @@ class LedgerCache:
         self.cache = cache
         self.counts = CacheCounts()
         self.pending: PendingReads[Loaded] = PendingReads()
-        self.tail: CachedSpan | None = None
+        self.tail: CachedRange | None = None
 
     @property
     def readers(self) -> LedgerReaders:

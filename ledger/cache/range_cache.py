@@ -28,7 +28,7 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 _FIRST_OF_ALL = (-(2**63), 0)
 
 
-class CachedSpan:
+class CachedRange:
     """Entries `[first, end)` of a block, cached at `timestamp_ms`, or given a longer life then."""
 
     __slots__ = (
@@ -56,13 +56,13 @@ class CachedSpan:
         return self.readers.expected(self.ledger_id, self.first, self.end)
 
     def __repr__(self) -> str:
-        return f"CachedSpan({self.ledger_id}:[{self.first}, {self.end}), {self.size} bytes)"
+        return f"CachedRange({self.ledger_id}:[{self.first}, {self.end}), {self.size} bytes)"
 
 
 class Piece(NamedTuple):
     """Entries `[first, end)` of a cached span."""
 
-    span: CachedSpan
+    span: CachedRange
     first: int
     end: int
 
@@ -77,8 +77,8 @@ class RangeHit(NamedTuple):
 class Invalidated(NamedTuple):
     """The removed spans, each with the bytes of its block that became free; and the parts left of cut spans."""
 
-    removed: list[tuple[CachedSpan, int]]
-    parts: list[CachedSpan]
+    removed: list[tuple[CachedRange, int]]
+    parts: list[CachedRange]
 
 
 class RangeCache:
@@ -89,19 +89,19 @@ class RangeCache:
         self.readers = LedgerReaders() if readers is None else readers
         self.size = 0
         self.entries = 0
-        self._spans: SortedDict[tuple[int, int], CachedSpan] = SortedDict()
+        self._spans: SortedDict[tuple[int, int], CachedRange] = SortedDict()
 
     def __len__(self) -> int:
         return len(self._spans)
 
-    def __iter__(self) -> Iterator[CachedSpan]:
+    def __iter__(self) -> Iterator[CachedRange]:
         return iter(list(self._spans.values()))
 
-    def put(self, block: CachedBlock, timestamp_ms: int) -> list[CachedSpan]:
+    def put(self, block: CachedBlock, timestamp_ms: int) -> list[CachedRange]:
         """Cache the entries of a block that are not cached yet; return the new spans."""
         added = []
         for first, end in self.missing(block.ledger_id, block.first, block.end):
-            span = CachedSpan(block, first, end, timestamp_ms, self.readers)
+            span = CachedRange(block, first, end, timestamp_ms, self.readers)
             self._insert(span)
             block.spans += 1
             added.append(span)
@@ -135,7 +135,7 @@ class RangeCache:
             missing.append((at, end))
         return missing
 
-    def grow(self, span: CachedSpan, end: int, size: int) -> None:
+    def grow(self, span: CachedRange, end: int, size: int) -> None:
         """Entries up to `end`, of `size` bytes, were appended right after a span and its block: they are part of it."""
         block = span.block
         self.entries += end - span.end
@@ -144,7 +144,7 @@ class RangeCache:
         span.size += size
         block.size += size
 
-    def remove(self, span: CachedSpan) -> int:
+    def remove(self, span: CachedRange) -> int:
         """Remove a span; the bytes of memory that nothing cached holds any more because of it."""
         if span.cache is not self:
             return 0
@@ -167,10 +167,10 @@ class RangeCache:
                 found.removed.append((span, released))
         return found
 
-    def first(self) -> CachedSpan | None:
+    def first(self) -> CachedRange | None:
         return self._spans.peekitem(0)[1] if self._spans else None
 
-    def until(self, position: Position | None) -> Iterator[CachedSpan]:
+    def until(self, position: Position | None) -> Iterator[CachedRange]:
         """Spans that end at or before a position, or all of them, in order. The cache may change meanwhile."""
         last = None if position is None else (position.ledger_id, position.entry_id)
         for key in list(self._spans.irange(None, last)):
@@ -178,18 +178,18 @@ class RangeCache:
             if span is not None and (last is None or (span.ledger_id, span.end) <= last):
                 yield span
 
-    def last_before(self, ledger_id: int, entry_id: int) -> CachedSpan | None:
+    def last_before(self, ledger_id: int, entry_id: int) -> CachedRange | None:
         """The span that begins last before a position."""
         at = self._spans.bisect_left((ledger_id, entry_id)) - 1
         return None if at < 0 else self._spans.peekitem(at)[1]
 
-    def _insert(self, span: CachedSpan) -> None:
+    def _insert(self, span: CachedRange) -> None:
         self._spans[span.ledger_id, span.first] = span
         span.cache = self
         self.size += span.size
         self.entries += span.entries
 
-    def overlapping(self, ledger_id: int, first: int, end: int) -> list[CachedSpan]:
+    def overlapping(self, ledger_id: int, first: int, end: int) -> list[CachedRange]:
         """The spans that hold any of `[first, end)`, in order; marks nothing."""
         low = self._at_or_before(ledger_id, first)
         keys = self._spans.irange(low, (ledger_id, end), inclusive=(True, False))
@@ -201,13 +201,13 @@ class RangeCache:
         at = self._spans.bisect_right((ledger_id, entry_id)) - 1
         return _FIRST_OF_ALL if at < 0 else self._spans.peekitem(at)[0]
 
-    def _cut_out(self, span: CachedSpan, first: int, end: int, parts: list[CachedSpan]) -> int:
+    def _cut_out(self, span: CachedRange, first: int, end: int, parts: list[CachedRange]) -> int:
         block = span.block
         kept = [(a, b) for a, b in ((span.first, first), (end, span.end)) if a < b]
         block.spans += len(kept)  # before the removal, so that the memory they share is not released in between
         freed = self.remove(span)
         for a, b in kept:
-            part = CachedSpan(block, a, b, span.timestamp_ms, span.readers)
+            part = CachedRange(block, a, b, span.timestamp_ms, span.readers)
             part.requeues, part.accessed, part.used_ms = span.requeues, span.accessed, span.used_ms
             self._insert(part)
             parts.append(part)

@@ -41,10 +41,10 @@ _ROOT = Path("/dev/shm")  # noqa: S108 — its own directory in it is this user'
 _log = logging.getLogger(__name__)
 
 
-class SharedHeld:
+class SharedMemoryReference:
     """A block of shared memory, held: it keeps its name for as long as this is referenced."""
 
-    def __init__(self, home: SharedHome) -> None:
+    def __init__(self, home: SharedMemoryStorage) -> None:
         self._home = home
         self._frames: pa.Buffer | None = None
 
@@ -60,14 +60,14 @@ class SharedHeld:
         return self._frames
 
 
-class SharedHome:
+class SharedMemoryStorage:
     """The home of one block. `release` lets go of it, `lingers` tells whether its memory is held all the same."""
 
     def __init__(self, fd: int, place: SharedPlace, size: int) -> None:
         self.place = place
         self.size = size
         self._fd = fd
-        self._helds = weakref.WeakSet[SharedHeld]()
+        self._helds = weakref.WeakSet[SharedMemoryReference]()
         self._released = False
         self._named = True
         self._lock = threading.Lock()
@@ -77,8 +77,8 @@ class SharedHome:
         """The bytes, mapped; NotFound when they are gone."""
         return map_shared(self.place, 0, self.size)
 
-    def hold(self) -> SharedHeld:
-        held = SharedHeld(self)
+    def hold(self) -> SharedMemoryReference:
+        held = SharedMemoryReference(self)
         with self._lock:
             self._helds.add(held)
         return held
@@ -120,7 +120,9 @@ class SharedHome:
 class SharedBlocks:
     """Makes blocks in the directory of one broker; none where there is no shared memory to speak of."""
 
-    def __init__(self, directory: Path | None, name: str, lock: int = -1, left: Sequence[SharedHome] = ()) -> None:
+    def __init__(
+        self, directory: Path | None, name: str, lock: int = -1, left: Sequence[SharedMemoryStorage] = ()
+    ) -> None:
         self._directory = directory
         self._name = name
         self._lock = lock
@@ -149,7 +151,7 @@ class SharedBlocks:
     def __bool__(self) -> bool:
         return self._directory is not None
 
-    def put(self, ledger_id: int, first_entry: int, frames: pa.Buffer) -> SharedHome | None:
+    def put(self, ledger_id: int, first_entry: int, frames: pa.Buffer) -> SharedMemoryStorage | None:
         """A block of these frames; None when there is no room for it, or no shared memory."""
         if self._directory is None:
             return None
@@ -161,7 +163,7 @@ class SharedBlocks:
         except OSError as error:
             _log.info("no block in shared memory: %s", error)
             return None
-        home = SharedHome(fd, SharedPlace(str(path), head), frames.size)
+        home = SharedMemoryStorage(fd, SharedPlace(str(path), head), frames.size)
         try:
             os.posix_fallocate(fd, 0, HEAD_BYTES + frames.size)
             disk.write_all(fd, [head.encode().ljust(HEAD_BYTES, b"\0"), memoryview(frames)], 0, path)
@@ -180,9 +182,9 @@ class SharedBlocks:
             self._directory = None
 
 
-def _sweep(root: Path, prefix: str, store_id: str) -> list[SharedHome]:
+def _sweep(root: Path, prefix: str, store_id: str) -> list[SharedMemoryStorage]:
     """Remove blocks of brokers that are dead. Return those of this store that readers still have."""
-    left = list[SharedHome]()
+    left = list[SharedMemoryStorage]()
     for directory in root.glob(f"{prefix}*"):
         # One that is alive, or that another broker removes now, is none of ours; an empty one is no memory.
         with suppress(OSError, LedgerError):
@@ -201,13 +203,13 @@ def _sweep(root: Path, prefix: str, store_id: str) -> list[SharedHome]:
     return left
 
 
-def _held_block(path: Path) -> SharedHome | None:
+def _held_block(path: Path) -> SharedMemoryStorage | None:
     """Return a dead broker's block that a reader still has; free the memory of any other."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
-    home = SharedHome(fd, SharedPlace(str(path), ""), max(os.fstat(fd).st_size - HEAD_BYTES, 0))
+    home = SharedMemoryStorage(fd, SharedPlace(str(path), ""), max(os.fstat(fd).st_size - HEAD_BYTES, 0))
     if home.in_hands():
         return home
     home.release()

@@ -28,7 +28,7 @@ _REPLY_BYTES_MAX = 64 * 1024
 _RING_BYTES_MAX = 32 * 1024 * 1024
 
 # Where an entry is until it is acknowledged: its bytes, or its offset in the ring.
-Held: TypeAlias = "Buffer | int"
+BlockReference: TypeAlias = "Buffer | int"
 
 
 class EntryStream(Protocol):
@@ -37,13 +37,13 @@ class EntryStream(Protocol):
     def has_room(self, size: int) -> bool:
         """Whether an entry can be kept now; when not, it can be after some have been released."""
 
-    def hold(self, buffers: Sequence[Buffer], size: int) -> Held:
+    def hold(self, buffers: Sequence[Buffer], size: int) -> BlockReference:
         """Keep an entry until it is acknowledged."""
 
-    def release(self, held: Held) -> None:
+    def release(self, held: BlockReference) -> None:
         """The oldest entry that was kept is settled."""
 
-    def send(self, entries: Sequence[tuple[Held, int]]) -> None:
+    def send(self, entries: Sequence[tuple[BlockReference, int]]) -> None:
         """Send entries, each with its size; blocks while the broker has no room."""
 
     def finish(self) -> None:
@@ -90,17 +90,17 @@ class RingStream:
         """In the ring; what is larger needs none of it."""
         return size > self._ring.size or self._ring.has_room(size)
 
-    def hold(self, buffers: Sequence[Buffer], size: int) -> Held:
+    def hold(self, buffers: Sequence[Buffer], size: int) -> BlockReference:
         """In the ring; an entry larger than the ring stays where it is."""
         offset = self._ring.write(buffers, size)
         return offset if offset >= 0 else _joined(buffers)
 
-    def release(self, held: Held) -> None:
+    def release(self, held: BlockReference) -> None:
         """Free its place."""
         if isinstance(held, int):
             self._ring.release()
 
-    def send(self, entries: Sequence[tuple[Held, int]]) -> None:
+    def send(self, entries: Sequence[tuple[BlockReference, int]]) -> None:
         """As places; an entry that is not in the ring goes as a file."""
         places: list[tuple[int, int]] = []
         for held, size in entries:
@@ -155,14 +155,14 @@ class FlightStream:
         """Nothing limits what is kept but the producer itself."""
         return True
 
-    def hold(self, buffers: Sequence[Buffer], size: int) -> Held:  # noqa: ARG002 — the ring needs it
+    def hold(self, buffers: Sequence[Buffer], size: int) -> BlockReference:  # noqa: ARG002 — the ring needs it
         """As it is, joined."""
         return _joined(buffers)
 
-    def release(self, held: Held) -> None:
+    def release(self, held: BlockReference) -> None:
         """Nothing is kept elsewhere."""
 
-    def send(self, entries: Sequence[tuple[Held, int]]) -> None:
+    def send(self, entries: Sequence[tuple[BlockReference, int]]) -> None:
         """As one batch."""
         self._writer.write_batch(entry_batch([held for held, _ in entries if not isinstance(held, int)]))
 

@@ -26,8 +26,8 @@ from pyspark_ledger.ledger.clock import Clock, monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unavailable
 from pyspark_ledger.ledger.message.arrow_payload import version_bytes
 from pyspark_ledger.ledger.message.batch_encoder import (
-    Envelope,
     OutgoingMessage,
+    ProducerMetadata,
     encode_columns,
     encode_messages,
     require_columns,
@@ -91,7 +91,7 @@ def open_producer(
     pipeline = client.producer(ledger, name, max_in_flight_bytes=max_pending_bytes)
     return MessageProducer(
         pipeline,
-        Envelope(name, NAMES.index(compression.upper()), version_bytes(version) if version >= 0 else None),
+        ProducerMetadata(name, NAMES.index(compression.upper()), version_bytes(version) if version >= 0 else None),
         batching,
         entry_bytes_max=entry_bytes_max(block_bytes) - STAMP_BYTES_MAX,
         known_sequence_id=-1 if known is None else known,
@@ -105,7 +105,7 @@ class MessageProducer:
     def __init__(
         self,
         pipeline: Producer,
-        envelope: Envelope,
+        envelope: ProducerMetadata,
         batching: Batching,
         *,
         entry_bytes_max: int,

@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from pyspark_ledger.ledger.checksum import Buffer
-from pyspark_ledger.ledger.client.append_transport import Held, open_stream
+from pyspark_ledger.ledger.client.append_transport import BlockReference, open_stream
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unavailable, Unsupported, error_for
@@ -46,7 +46,7 @@ _APPENDED = msgspec.msgpack.Decoder(Appended)
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    held: Held
+    held: BlockReference
     size: int
     future: Future[Position] = field(default_factory=Future)
 
@@ -203,7 +203,7 @@ class Producer:
         if batch := self._next_batch():
             self._write([(sent.held, sent.size) for sent in batch])
 
-    def _write(self, entries: list[tuple[Held, int]]) -> None:
+    def _write(self, entries: list[tuple[BlockReference, int]]) -> None:
         """Send entries; none is the end of the stream."""
         if self._over:
             return

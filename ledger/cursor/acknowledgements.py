@@ -37,13 +37,13 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_chunks import compression_number
 from pyspark_ledger.ledger.positions.position_info import encode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
-from pyspark_ledger.ledger.protocol.actions import LedgerSegment
+from pyspark_ledger.ledger.protocol.actions import SegmentDescription
 from pyspark_ledger.ledger.settings.broker import Settings
 
 _log = logging.getLogger(__name__)
 
 
-class StandingCursor(NamedTuple):
+class CurrentCursor(NamedTuple):
     """A cursor as it stands; `ledger_id` is its own ledger's, -1 without one."""
 
     cursor: CursorRecord
@@ -82,18 +82,18 @@ class AcknowledgementTable:
                 self._held[key] = held
             return held
 
-    def state(self, cursor: CursorRecord, snapshot: LogSnapshot, *, durable: bool = False) -> StandingCursor:
+    def state(self, cursor: CursorRecord, snapshot: LogSnapshot, *, durable: bool = False) -> CurrentCursor:
         """Return the cursor as it stands and a copy of what is acknowledged beyond its mark-delete.
 
         `durable`: none of which a crash takes back, for whoever writes down what follows from it.
         """
         if not self.holds(cursor):
-            return StandingCursor(cursor, PositionSet(), -1)
+            return CurrentCursor(cursor, PositionSet(), -1)
         with self._holding(cursor, snapshot) as held:
             found = self._found(cursor, held)
             if durable and held.is_dirty:
                 found = self._flush(found, held, found.next_position)
-            return StandingCursor(found, held.positions.copy(), held.ledger_id)
+            return CurrentCursor(found, held.positions.copy(), held.ledger_id)
 
     def holds(self, cursor: CursorRecord) -> bool:
         """Whether there is anything beyond mark-delete, as far as is known without reading it."""
@@ -111,7 +111,7 @@ class AcknowledgementTable:
         """The positions that somebody names, all of them the log's; Refused when any is not."""
         return positions_given(batches, snapshot, cache(lambda: self.trimmed_off(snapshot.name)))
 
-    def trimmed_off(self, log: str) -> list[LedgerSegment]:
+    def trimmed_off(self, log: str) -> list[SegmentDescription]:
         """The ledgers that a log had and that were trimmed: all of them is acknowledged."""
         return self._metadata.segments.trimmed(log)
 

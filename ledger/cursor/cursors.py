@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pyarrow as pa
 
 from pyspark_ledger.ledger.clock import Clock
-from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, StandingCursor
+from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable, CurrentCursor
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.log.policy import require_properties
 from pyspark_ledger.ledger.log.queries import backlog, estimated_backlog, unacknowledged
@@ -27,11 +27,11 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_info import encode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.cursors import (
+    AckedRanges,
     AcquireLease,
-    AskHoles,
+    AskAckedRanges,
     CursorProperties,
     CursorState,
-    Holes,
     LeaseReply,
     MarkDelete,
     NameCursor,
@@ -149,9 +149,9 @@ class CursorTable:
         )
         return self._state(changed, snapshot)
 
-    def holes(self, request: AskHoles) -> Holes:
+    def holes(self, request: AskAckedRanges) -> AckedRanges:
         cursor, info = self._holes(self._snapshot_of(request.ledger), request.cursor, request.range)
-        return Holes(info or (encode_info(_mark_delete(cursor), PositionSet()) if request.whole else b""))
+        return AckedRanges(info or (encode_info(_mark_delete(cursor), PositionSet()) if request.whole else b""))
 
     def left(self, snapshot: LogSnapshot, request: OpenRead) -> tuple[PositionRange, bytes]:
         """Return the range that a read of the log has left, and the PositionInfo of what it skips."""
@@ -235,10 +235,10 @@ class CursorTable:
             return nullcontext()
         return self.beyond.cleared(cursor, snapshot, deleted=deleted)
 
-    def _standing(self, cursor: CursorRecord, snapshot: LogSnapshot) -> StandingCursor:
+    def _standing(self, cursor: CursorRecord, snapshot: LogSnapshot) -> CurrentCursor:
         """The cursor as it stands, whatever of that the metadata know yet."""
         if self.beyond is None:
-            return StandingCursor(cursor, PositionSet(), -1)
+            return CurrentCursor(cursor, PositionSet(), -1)
         return self.beyond.state(cursor, snapshot)
 
     def _standing_if_sound(self, cursor: CursorRecord) -> CursorRecord:

@@ -24,9 +24,9 @@ import pyarrow as pa
 from pyspark_ledger.ledger.clock import Clock, ForwardClock
 from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable
 from pyspark_ledger.ledger.cursor.redelivery import (
-    Allowance,
-    Outcome,
-    Patience,
+    BatchBudget,
+    RedeliveryDecision,
+    RedeliveryPolicy,
     decide,
     delivers,
     outside,
@@ -42,14 +42,14 @@ from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.cursors import (
+    AckDeadLetters,
     AskDelivery,
     AskDue,
-    BuryDead,
     DecidedDelivery,
+    DeliveredRange,
     Delivery,
     Due,
     NextDelivery,
-    Share,
 )
 
 
@@ -104,7 +104,7 @@ class DeliveryTable:
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
             known = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
-            allowed = Allowance()
+            allowed = BatchBudget()
             cursor, acknowledged, _ = self._beyond.state(cursor, snapshot)
             due = self._outcome(request, cursor, known, acknowledged, snapshot, allowed).due
             head = head_left(snapshot, due[0].range, skipped_of(due[0])) if due else None
@@ -166,7 +166,7 @@ class DeliveryTable:
             self._came_back.pop((ledger, cursor), None)
             yield
 
-    def bury(self, request: BuryDead) -> None:
+    def bury(self, request: AckDeadLetters) -> None:
         """The dead letters stand elsewhere: acknowledge them. May be repeated."""
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
@@ -209,7 +209,7 @@ class DeliveryTable:
     ) -> DecidedDelivery:
         key = (cursor.ledger, cursor.name)
         now = self._now(known)
-        allowed = Allowance(request.back_rows, request.back_bytes, request.back_first)
+        allowed = BatchBudget(request.back_rows, request.back_bytes, request.back_first)
         outcome = self._outcome(request, cursor, known, acknowledged, snapshot, allowed)
         self._came_back[key] = request.after, self._back(key, request.after)
         self._given_back.pop(key, None)
@@ -242,13 +242,13 @@ class DeliveryTable:
         known: DeliveryRecord | None,
         acknowledged: PositionSet,
         snapshot: LogSnapshot,
-        allowed: Allowance,
-    ) -> Outcome:
+        allowed: BatchBudget,
+    ) -> RedeliveryDecision:
         outstanding = [] if known is None else [*known.waiting, *known.shares]
         back = self._back((cursor.ledger, cursor.name), request.after)
         return decide(
             outstanding, acknowledged, cursor.next_position, back, snapshot, self._now(known),
-            Patience(request.ack_timeout_ms, request.max_redeliveries, request.before_ms), allowed,
+            RedeliveryPolicy(request.ack_timeout_ms, request.max_redeliveries, request.before_ms), allowed,
         )  # fmt: skip
 
     def _back(self, key: tuple[str, str], after: int) -> PositionSet:
@@ -264,8 +264,8 @@ class DeliveryTable:
         request: NextDelivery,
         cursor: CursorRecord,
         position: Position,
-        shares: list[Share],
-        waiting: list[Share],
+        shares: list[DeliveredRange],
+        waiting: list[DeliveredRange],
         *,
         floor: Position,
         dead: int = 0,
@@ -277,7 +277,7 @@ class DeliveryTable:
         self._records.put(cursor.ledger, cursor.name, record, request.after)
         return DecidedDelivery(number, position, dead)
 
-    def _dead(self, cursor: CursorRecord, shares: list[Share]) -> int:
+    def _dead(self, cursor: CursorRecord, shares: list[DeliveredRange]) -> int:
         """The number of the dead letters that are to be buried: those that wait already go first."""
         kept = self._records.get(cursor.ledger, cursor.name, DEAD)
         if kept is not None:

@@ -26,23 +26,23 @@ from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info, encode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
-from pyspark_ledger.ledger.protocol.cursors import UNLIMITED, Share
+from pyspark_ledger.ledger.protocol.cursors import UNLIMITED, DeliveredRange
 
 _NOWHERE = Position(-1, -1)
 
 
-class Outcome(NamedTuple):
+class RedeliveryDecision(NamedTuple):
     """What is delivered now, what stays outstanding as it was, what was delivered too often; and of what was given back
     that for which there was no room.
     """
 
-    due: list[Share]
-    waiting: list[Share]
-    dead: list[Share]
+    due: list[DeliveredRange]
+    waiting: list[DeliveredRange]
+    dead: list[DeliveredRange]
     given_back: PositionSet
 
 
-class Patience(NamedTuple):
+class RedeliveryPolicy(NamedTuple):
     """When what is outstanding comes back, and how often (-1: for ever); not if delivered at `before_ms` or later."""
 
     timeout_ms: int
@@ -51,7 +51,7 @@ class Patience(NamedTuple):
 
 
 @dataclass(slots=True)
-class Allowance:
+class BatchBudget:
     """How much comes back with one batch. With `first` its first entry comes whatever it holds."""
 
     rows: int = UNLIMITED
@@ -76,16 +76,16 @@ class Allowance:
         return PositionRange(range_.start, range_.start)
 
 
-def share_of(range_: PositionRange, acknowledged: PositionSet, count: int = 0, at_ms: int = 0) -> Share:
+def share_of(range_: PositionRange, acknowledged: PositionSet, count: int = 0, at_ms: int = 0) -> DeliveredRange:
     """The rows of a range that are not acknowledged."""
-    return Share(count, range_, skip_bytes(acknowledged.within(range_)), at_ms)
+    return DeliveredRange(count, range_, skip_bytes(acknowledged.within(range_)), at_ms)
 
 
 def skip_bytes(skipped: PositionSet) -> bytes:
     return encode_info(_NOWHERE, skipped) if skipped else b""
 
 
-def skipped_of(share: Share) -> PositionSet:
+def skipped_of(share: DeliveredRange) -> PositionSet:
     return decode_info(share.skip, "a share of a batch").acknowledged if share.skip else PositionSet()
 
 
@@ -116,17 +116,17 @@ def outside(chosen: PositionSet, range_: PositionRange, snapshot: LogSnapshot) -
 
 
 def decide(
-    outstanding: Iterable[Share],
+    outstanding: Iterable[DeliveredRange],
     acknowledged: PositionSet,
     mark_delete: Position,
     given_back: PositionSet,
     snapshot: LogSnapshot,
     now_ms: int,
-    patience: Patience,
-    allowed: Allowance,
-) -> Outcome:
+    patience: RedeliveryPolicy,
+    allowed: BatchBudget,
+) -> RedeliveryDecision:
     """What becomes of each delivery that is outstanding; `mark_delete` is the first position not acknowledged."""
-    outcome = Outcome([], [], [], PositionSet())
+    outcome = RedeliveryDecision([], [], [], PositionSet())
     for share in sorted(outstanding, key=lambda share: (share.at_ms, share.range.start)):
         left = PositionRange(max(share.range.start, mark_delete), share.range.end)
         skipped = skipped_of(share)
@@ -151,13 +151,19 @@ def decide(
                 skipped.update(back.within(now))
                 outcome.given_back.update(back.within(PositionRange(now.end, left.end)))
         if left and delivers(left, skipped, snapshot):
-            outcome.waiting.append(Share(share.count, left, skip_bytes(skipped.within(left)), share.at_ms))
+            outcome.waiting.append(DeliveredRange(share.count, left, skip_bytes(skipped.within(left)), share.at_ms))
     return outcome
 
 
 def _again(
-    outcome: Outcome, share: Share, now: PositionRange, skipped: PositionSet, now_ms: int, *, given_up: bool
+    outcome: RedeliveryDecision,
+    share: DeliveredRange,
+    now: PositionRange,
+    skipped: PositionSet,
+    now_ms: int,
+    *,
+    given_up: bool,
 ) -> None:
     if now:
-        again = Share(share.count + 1, now, skip_bytes(skipped.within(now)), now_ms)
+        again = DeliveredRange(share.count + 1, now, skip_bytes(skipped.within(now)), now_ms)
         (outcome.dead if given_up else outcome.due).append(again)

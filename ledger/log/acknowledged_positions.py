@@ -26,9 +26,9 @@ from pyspark_ledger.ledger.positions.acknowledge_request import ACKNOWLEDGE_SCHE
 from pyspark_ledger.ledger.positions.bitset import Flags, Integers, Words
 from pyspark_ledger.ledger.positions.partial_entries import BatchRows
 from pyspark_ledger.ledger.positions.position_set import PositionSet
-from pyspark_ledger.ledger.protocol.actions import LedgerSegment
+from pyspark_ledger.ledger.protocol.actions import SegmentDescription
 
-Gone = Callable[[], Sequence[LedgerSegment]]
+Gone = Callable[[], Sequence[SegmentDescription]]
 """The ledgers that were trimmed off a log."""
 
 

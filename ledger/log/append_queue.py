@@ -31,7 +31,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.log.deduplication import SequenceClaim
-from pyspark_ledger.ledger.log.sync_pool import SyncCrew, SyncedFile
+from pyspark_ledger.ledger.log.sync_pool import SyncedFile, SyncPool
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 
@@ -156,7 +156,7 @@ class Log(Protocol[Written]):
 class AppendQueue(Generic[Written]):
     """The queue of one managed ledger."""
 
-    def __init__(self, executor: Executor, crew: SyncCrew, log: Log[Written]) -> None:
+    def __init__(self, executor: Executor, crew: SyncPool, log: Log[Written]) -> None:
         self._executor = executor
         self._crew = crew
         self._log = log

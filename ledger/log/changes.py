@@ -11,14 +11,14 @@ import uuid
 from collections.abc import Collection, Mapping
 
 from pyspark_ledger.ledger.log.log_segments import LogSegment
-from pyspark_ledger.ledger.log.retention import HeldLedger, expendable, local_expendable
+from pyspark_ledger.ledger.log.retention import RetainedSegment, expendable, local_expendable
 from pyspark_ledger.ledger.log.segment_list import LogContext
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.log.writer import LogWriter
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.protocol.ledgers import TrimmedLedgers
-from pyspark_ledger.ledger.tiering.offloader import LocalLedger
+from pyspark_ledger.ledger.protocol.ledgers import TrimReply
+from pyspark_ledger.ledger.tiering.offloader import LocalSegment
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def may_trim(snapshot: LogSnapshot, writer: LogWriter, context: LogContext) -> b
     return bool(_expendable(snapshot, slowest, writer, context) or local_expendable(copies, policy, now))
 
 
-def trim(writer: LogWriter, context: LogContext) -> TrimmedLedgers:
+def trim(writer: LogWriter, context: LogContext) -> TrimReply:
     """Take what retention lets go off the list: its files are nobody's any more."""
     snapshot = writer.list.snapshot(writer.opened)
     # No message is left without its first chunk: not one that a cursor stands in, nor one that is still to be finished.
@@ -76,10 +76,10 @@ def trim(writer: LogWriter, context: LogContext) -> TrimmedLedgers:
         _log.info("%s: the local copies of ledgers %s are deleted", snapshot.name, local)
     start = writer.list.snapshot(writer.opened).start
     entries, size = sum(ledger.entries for ledger in gone), sum(ledger.size_bytes for ledger in gone)
-    return TrimmedLedgers(snapshot.name, ids, entries, size, start, local)
+    return TrimReply(snapshot.name, ids, entries, size, start, local)
 
 
-def prepare_offload(writer: LogWriter, ledger_id: int, attempt: OffloadAttempt) -> LocalLedger | None:
+def prepare_offload(writer: LogWriter, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
     """State a new attempt to offload a sealed ledger; None when it is offloaded."""
     return writer.list.prepare_offload(ledger_id, attempt)
 
@@ -112,12 +112,12 @@ def change_properties(writer: LogWriter, values: Mapping[str, str], remove: Coll
 
 def _expendable(
     snapshot: LogSnapshot, slowest: Position | None, writer: LogWriter, context: LogContext
-) -> list[HeldLedger]:
+) -> list[RetainedSegment]:
     segments = snapshot.segments
     size_bytes = segments.size_bytes(0, len(segments))
     return expendable(map(_held, segments), size_bytes, slowest, writer.list.policy, context.clock())
 
 
-def _held(part: LogSegment) -> HeldLedger:
+def _held(part: LogSegment) -> RetainedSegment:
     attempt = None if part.offloaded is None else part.offloaded.attempt
-    return HeldLedger(part.ledger_id, part.entries, part.size_bytes, part.close_ms, attempt)
+    return RetainedSegment(part.ledger_id, part.entries, part.size_bytes, part.close_ms, attempt)

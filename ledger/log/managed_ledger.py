@@ -39,17 +39,17 @@ from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
-from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd, LedgerSegment
+from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd, SegmentDescription
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
-from pyspark_ledger.ledger.protocol.ledgers import TrimmedLedgers
-from pyspark_ledger.ledger.protocol.reads import ReadProgress, SplitPart, SurveyedLog
+from pyspark_ledger.ledger.protocol.ledgers import TrimReply
+from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadProgress, SplitPart
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
-from pyspark_ledger.ledger.tiering.offloader import LocalLedger
+from pyspark_ledger.ledger.tiering.offloader import LocalSegment
 
 T = TypeVar("T")
 
 
-class AppendedPart(NamedTuple):
+class AppendAck(NamedTuple):
     """Some entries of an append, and when they are durable."""
 
     future: Future[Position]
@@ -95,7 +95,7 @@ class ManagedLedger:
             raise Refused(f"an append to {self.name!r} is made of {len(parts)} parts: it holds duplicates")
         return parts[0].future
 
-    def append_parts(self, entries: Sequence[Buffer], session: AppendSession) -> list[AppendedPart]:
+    def append_parts(self, entries: Sequence[Buffer], session: AppendSession) -> list[AppendAck]:
         """Append entries, each part with consecutive ids. Where the log has de-duplication, a duplicate is a part of
         its own, is not written, and has the position `DUPLICATE`.
         """
@@ -107,7 +107,7 @@ class ManagedLedger:
         if deduplication is None:
             item = PendingAppend([entry for entry, _ in checked], sum(entry.size for entry, _ in checked))
             self._writer.put(item, here=True)
-            return [AppendedPart(item.future, len(checked), item.size)]
+            return [AppendAck(item.future, len(checked), item.size)]
         where = f"an append to {self.name!r}"
         sequences = [entry_sequence(metadata, f"entry {i} of {where}") for i, (_, metadata) in enumerate(checked)]
         with deduplication.turn:
@@ -123,16 +123,16 @@ class ManagedLedger:
         span: SequenceRange,
         checked: list[tuple[CheckedEntry, MessageMetadata]],
         sequences: list[EntrySequence | None],
-    ) -> AppendedPart:
+    ) -> AppendAck:
         entries = [entry for entry, _ in checked[span.start : span.end]]
         size = sum(entry.size for entry in entries)
         if span.duplicate:
-            return AppendedPart(duplicate_of(span.original), len(entries), size)
+            return AppendAck(duplicate_of(span.original), len(entries), size)
         admission = SequenceClaim(session)
         item = PendingAppend(entries, size, admission=admission)
         self._writer.put(item)
         deduplication.admit(sequences[span.start : span.end], admission, item.future)
-        return AppendedPart(item.future, len(entries), size)
+        return AppendAck(item.future, len(entries), size)
 
     def last_sequence_id(self, producer: str, timeout_ms: int) -> int | None:
         """The highest sequence id of a producer that is durable, once nothing of it is on its way; -1 for none.
@@ -184,7 +184,7 @@ class ManagedLedger:
         """Cut a range into parts of about `target_bytes`."""
         return self._asked(lambda snapshot: snapshot.split(range_, target_bytes, max_parts))
 
-    def survey(self, reading: ReadProgress, skipped: PositionSet | None = None) -> SurveyedLog:
+    def survey(self, reading: ReadProgress, skipped: PositionSet | None = None) -> LogStatus:
         """The log as it stands, and what a reading of it has left beside what is skipped."""
         return self._asked(lambda snapshot: reading_left(snapshot, self.incarnation, reading, self._trimmed, skipped))
 
@@ -213,13 +213,13 @@ class ManagedLedger:
         """Whether `trim` would find anything, chunked messages aside."""
         return changes.may_trim(self._snapshot, self._writer, self._context)
 
-    def trim(self) -> TrimmedLedgers:
+    def trim(self) -> TrimReply:
         """Delete what the policy lets go and no durable cursor needs: one change of the record, then the files."""
         trimmed = self._change(lambda: changes.trim(self._writer, self._context))
         self._context.unlisted([*trimmed.ledgers, *trimmed.local])
         return trimmed
 
-    def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalLedger | None:
+    def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
         """State a new attempt to offload a sealed ledger; None when it is offloaded. NotFound when it is gone."""
         return self._change(lambda: changes.prepare_offload(self._writer, ledger_id, attempt))
 
@@ -307,7 +307,7 @@ class ManagedLedger:
         done: T = item.future.result()
         return done
 
-    def _trimmed(self) -> list[LedgerSegment]:
+    def _trimmed(self) -> list[SegmentDescription]:
         return self._context.metadata.segments.trimmed(self.name)
 
     def _publish(self, snapshot: LogSnapshot) -> None:

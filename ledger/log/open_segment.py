@@ -16,7 +16,7 @@ from pyspark_ledger.ledger.segment.index import EntryIndex
 from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, StampedEntry
 
 
-class OpenLedger:
+class OpenSegment:
     """The ledger that is being written."""
 
     def __init__(self, writer: SegmentWriter, created_ms: int) -> None:

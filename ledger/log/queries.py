@@ -33,8 +33,8 @@ from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.bitset import Integers, members
 from pyspark_ledger.ledger.positions.position_set import PositionSet
-from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd, LedgerSegment
-from pyspark_ledger.ledger.protocol.reads import ReadProgress, SplitPart, SurveyedLog, TrimmedEntries
+from pyspark_ledger.ledger.protocol.actions import LedgerDescription, LedgerEnd, SegmentDescription
+from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadProgress, SplitPart, TrimmedEntries
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 
 
@@ -187,13 +187,13 @@ def _left(part: Slice, skipped: PositionSet) -> _Left:
     return _Left(rows, np.where(rows > 0, share, 0))
 
 
-Gone = Callable[[], Sequence[LedgerSegment]]
+Gone = Callable[[], Sequence[SegmentDescription]]
 """The ledgers that were trimmed off a log, oldest first."""
 
 
 def reading_left(
     snapshot: LogSnapshot, incarnation: str, reading: ReadProgress, gone: Gone, skipped: PositionSet | None = None
-) -> SurveyedLog:
+) -> LogStatus:
     """Return the state of the log, and what `reading` has left of it without `skipped`.
 
     Raises DataLoss if `reading` is at a position that the log never had.
@@ -209,7 +209,7 @@ def reading_left(
     left = PositionRange(begin, stop)
     entries, rows, size = _measured(snapshot, left, skipped) if left and reading.count else (0, 0, 0)
     head_rows, head_bytes, head_ms = _head(snapshot, left, skipped) if rows else (0, 0, 0)
-    return SurveyedLog(
+    return LogStatus(
         name=snapshot.name,
         incarnation=incarnation,
         start=snapshot.start,
@@ -265,7 +265,7 @@ def _begin(snapshot: LogSnapshot, reading: ReadProgress, gone: Gone) -> tuple[Po
     return reading.position, None
 
 
-def _trimmed(lost: PositionRange, gone: Sequence[LedgerSegment]) -> TrimmedEntries:
+def _trimmed(lost: PositionRange, gone: Sequence[SegmentDescription]) -> TrimmedEntries:
     entries = rows = size = 0
     for ledger in gone:
         if lost.start.ledger_id <= ledger.ledger_id <= lost.end.ledger_id:
@@ -366,7 +366,7 @@ def log_description(
         last_publish_ms=snapshot.last_timestamp_ms(),
         schema_version=-1,
         segments=[
-            LedgerSegment(part.ledger_id, part.entries, part.size_bytes, part.rows, part.close_ms)
+            SegmentDescription(part.ledger_id, part.entries, part.size_bytes, part.rows, part.close_ms)
             for part in (snapshot.segments if lists else ())
         ],
         segment_count=len(snapshot.segments),

@@ -30,7 +30,7 @@ from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 
-class HeldLedger(NamedTuple):
+class RetainedSegment(NamedTuple):
     """One ledger of the list. `close_ms` is 0 while it is open; `attempt` is the newest to offload it."""
 
     ledger_id: int
@@ -46,13 +46,13 @@ class HeldLedger(NamedTuple):
 
 
 def expendable(
-    ledgers: Iterable[HeldLedger], size_bytes: int, slowest: Position | None, policy: LedgerPolicy, now_ms: int
-) -> list[HeldLedger]:
+    ledgers: Iterable[RetainedSegment], size_bytes: int, slowest: Position | None, policy: LedgerPolicy, now_ms: int
+) -> list[RetainedSegment]:
     """The ledgers, oldest first, that may go; no ledger behind the first that stays is looked at.
 
     `size_bytes` are those of all ledgers. `slowest` is the first position that any durable cursor still needs.
     """
-    gone: list[HeldLedger] = []
+    gone: list[RetainedSegment] = []
     if policy.keeps_everything:
         return gone
     for ledger in ledgers:
@@ -67,7 +67,7 @@ def expendable(
     return gone
 
 
-def local_expendable(ledgers: Iterable[HeldLedger], policy: LedgerPolicy, now_ms: int) -> list[int]:
+def local_expendable(ledgers: Iterable[RetainedSegment], policy: LedgerPolicy, now_ms: int) -> list[int]:
     """The ids of ledgers that were offloaded longer ago than the lag and whose local copies are still there."""
     return [
         ledger.ledger_id
@@ -79,7 +79,7 @@ def local_expendable(ledgers: Iterable[HeldLedger], policy: LedgerPolicy, now_ms
     ]
 
 
-def _needed(ledger: HeldLedger, slowest: Position | None) -> bool:
+def _needed(ledger: RetainedSegment, slowest: Position | None) -> bool:
     return slowest is not None and slowest < Position(ledger.ledger_id, ledger.entries)
 
 

@@ -29,11 +29,11 @@ from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.log.deduplication import Deduplication, highest_of, sequences_in
 from pyspark_ledger.ledger.log.log_segments import LogSegment, LogSegments, row_entries
-from pyspark_ledger.ledger.log.open_segment import OpenLedger
+from pyspark_ledger.ledger.log.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy
 from pyspark_ledger.ledger.log.retention import TrimMark
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
-from pyspark_ledger.ledger.log.sync_pool import SyncCrew
+from pyspark_ledger.ledger.log.sync_pool import SyncPool
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch, closes_run, marker_summary
@@ -49,7 +49,7 @@ from pyspark_ledger.ledger.segment.recovery import RecoveredSegment, recover_seg
 from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, data_path, index_path
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.offloaded_segment import OffloadedSegment
-from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalLedger, NoOffloader
+from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalSegment, NoOffloader
 from pyspark_ledger.ledger.tiering.sealed_index import SealedIndex, entry_traits
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class LogContext:
     settings: Settings
     clock: Clock
     executor: Executor
-    crew: SyncCrew
+    crew: SyncPool
     sealed: Callable[[str], None]
     """Told the name of a managed ledger that has just sealed a ledger; must not wait for anything."""
     unlisted: Callable[[Collection[int]], None]
@@ -80,7 +80,7 @@ class LogContext:
     chunks: ChunkTable = field(default_factory=ChunkTable)
 
 
-class LedgerList:
+class SegmentList:
     """The ledgers of one managed ledger, sealed ones and the metadata record that lists them all."""
 
     def __init__(self, record: LedgerRecord, context: LogContext, deduplication: Deduplication | None = None) -> None:
@@ -127,7 +127,7 @@ class LedgerList:
         self.policy = LedgerPolicy.of(self._record.info, *stated, context.settings)
 
     @classmethod
-    def recover(cls, name: str, context: LogContext, deduplication: Deduplication | None = None) -> LedgerList:
+    def recover(cls, name: str, context: LogContext, deduplication: Deduplication | None = None) -> SegmentList:
         """The list as the metadata has it; a ledger that a dead broker left open is recovered and sealed.
 
         `deduplication` is what this broker knows already, if it opens the log again.
@@ -136,7 +136,7 @@ class LedgerList:
         ledgers._seal_left_open()
         return ledgers
 
-    def open_next(self, first_row: int) -> OpenLedger:
+    def open_next(self, first_row: int) -> OpenSegment:
         """A new ledger at the end of the list, durable and listed."""
         context, policy = self._context, self.policy
         ledger_id = context.metadata.allocate_ledger_id()
@@ -150,7 +150,7 @@ class LedgerList:
             owner=self.incarnation,
         )
         now = context.clock()
-        log = OpenLedger(writer, now)
+        log = OpenSegment(writer, now)
         listed = LedgerInfo(ledgerId=ledger_id).SerializeToString()
         try:
             self._save(put=[SegmentRecord(ledger_id, policy.block_bytes, first_row, 0, 0, now, info=listed)])
@@ -162,7 +162,7 @@ class LedgerList:
             raise
         return log
 
-    def seal(self, log: OpenLedger) -> None:
+    def seal(self, log: OpenSegment) -> None:
         """Close the open ledger for good: file first, then the record; the committed batches go with it."""
         sealed = log.seal()
         self._close(log.ledger_id, sealed, log.index, log.created_ms)
@@ -174,7 +174,7 @@ class LedgerList:
         if batch.once:
             self._once.append(batch)
 
-    def snapshot(self, log: OpenLedger | None) -> LogSnapshot:
+    def snapshot(self, log: OpenSegment | None) -> LogSnapshot:
         """What readers see."""
         segments = self._sealed if log is None else self._sealed.with_open(log.segment())
         return LogSnapshot(self.name, segments, self.trimmed, self.terminated is not None)
@@ -195,7 +195,7 @@ class LedgerList:
         self._sealed = self._sealed.without_first(len(gone))
         self._copied = self._copied.difference(gone)
 
-    def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalLedger | None:
+    def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
         """State a new attempt; what an earlier one may have left is unwanted from then on. None: it is complete."""
         kept = self._row(ledger_id)
         listed = kept.listed()
@@ -207,7 +207,7 @@ class LedgerList:
         segment = self._sealed.find(ledger_id)
         assert segment is not None  # noqa: S101 — listed and closed
         self._save(put=[_with_attempt(kept, attempt)])
-        return LocalLedger(
+        return LocalSegment(
             self.name,
             ledger_id,
             segment.entries,

@@ -12,7 +12,7 @@ Invariants
 - Each log is in one thread's hands at a time: the queue asks again only once its turn is over.
 - A turn says itself whether there is still something to do: whoever needs it sooner may have done it.
 - Who goes on with a log takes those that wait along: no log that never falls silent keeps another waiting for ever.
-- A turn that raises is told so (`SyncTurn.fail`), and takes neither a thread nor another log along.
+- A turn that raises is told so (`SyncJob.fail`), and takes neither a thread nor another log along.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pyspark_ledger.ledger.segment.file_syncs import FILES_MAX, FileSyncs
 _log = logging.getLogger(__name__)
 
 
-class SyncTurn(Protocol):
+class SyncJob(Protocol):
     """A log that waits for a sync."""
 
     def take(self) -> bool:
@@ -64,7 +64,7 @@ class SyncedFile(Protocol):
 class _Sync:
     """One sync of one log. `error` is what kept it from being made."""
 
-    def __init__(self, turn: SyncTurn) -> None:
+    def __init__(self, turn: SyncJob) -> None:
         self.turn = turn
         self.fd = -1
         self.error: Exception | None = None
@@ -88,18 +88,18 @@ class _Sync:
             self.error = raised
 
 
-class SyncCrew:
+class SyncPool:
     """At most so many threads, each made when none was free. `look` raises when the store is not ours any more."""
 
     def __init__(self, threads: int, look: Callable[[], None]) -> None:
-        self._asked: SimpleQueue[SyncTurn | None] = SimpleQueue()
+        self._asked: SimpleQueue[SyncJob | None] = SimpleQueue()
         self._size = threads
         self._look = look
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
         self._idle: list[None] = []  # one for each thread that waits for a turn; appending and popping are atomic
 
-    def ask(self, turn: SyncTurn) -> None:
+    def ask(self, turn: SyncJob) -> None:
         """Have a turn made by the next thread that is free."""
         self._asked.put(turn)
         if not self._idle and len(self._threads) < self._size:
@@ -151,18 +151,18 @@ class SyncCrew:
                     turn.fail(error)
         syncs.close()
 
-    def _next(self) -> SyncTurn | None:
+    def _next(self) -> SyncJob | None:
         self._idle.append(None)
         try:
             return self._asked.get()
         finally:
             self._idle.pop()
 
-    def make_here(self, turn: SyncTurn) -> bool:
+    def make_here(self, turn: SyncJob) -> bool:
         """Sync a log once on the caller's thread; whether it has more to sync."""
         return bool(self._round([turn], FileSyncs()))
 
-    def _round(self, turns: list[SyncTurn], syncs: FileSyncs) -> list[SyncTurn]:
+    def _round(self, turns: list[SyncJob], syncs: FileSyncs) -> list[SyncJob]:
         """One sync of each; those that have more to sync."""
         begun = [_Sync(turn) for turn in turns]
         # Whose log is acknowledged unsynced does not wait for the others.
@@ -172,14 +172,14 @@ class SyncCrew:
             one.end(error)
         return more + self._answered(due)
 
-    def _answered(self, syncs: list[_Sync]) -> list[SyncTurn]:
+    def _answered(self, syncs: list[_Sync]) -> list[SyncJob]:
         """Look once and answer all; those that have more to sync."""
         looked = self._looked() if syncs else None
         return [one.turn for one in syncs if _answered(one.turn, one.error or looked)]
 
-    def _share(self) -> list[SyncTurn]:
+    def _share(self) -> list[SyncJob]:
         """What a thread takes beside what it has, however much that is, of those that no thread is free for."""
-        taken: list[SyncTurn] = []
+        taken: list[SyncJob] = []
         for _ in range(min(self._asked.qsize() - len(self._idle), FILES_MAX)):
             try:
                 turn = self._asked.get_nowait()
@@ -193,7 +193,7 @@ class SyncCrew:
         return taken
 
 
-def _answered(turn: SyncTurn, error: Exception | None) -> bool:
+def _answered(turn: SyncJob, error: Exception | None) -> bool:
     """Answer, and return whether the turn goes on. A turn whose answer raises fails; those beside it do not."""
     try:
         return turn.answer(error)

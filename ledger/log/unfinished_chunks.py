@@ -43,7 +43,7 @@ class _Unfinished:
     seen_ms: int
 
 
-class ChunkSpans:
+class ChunkRanges:
     """What is known of one log; it is looked at from where it was left. May be asked by any thread."""
 
     def __init__(self) -> None:
@@ -161,10 +161,10 @@ class ChunkTable:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._logs: dict[str, ChunkSpans] = {}
+        self._logs: dict[str, ChunkRanges] = {}
 
     def floor(self, snapshot: LogSnapshot, position: Position, now_ms: int) -> Position:
         """How far a cursor or a trim of this log may come that is to come to `position`."""
         with self._lock:
-            spans = self._logs.setdefault(snapshot.name, ChunkSpans())
+            spans = self._logs.setdefault(snapshot.name, ChunkRanges())
         return spans.floor(snapshot, position, now_ms)

@@ -28,8 +28,8 @@ from pyspark_ledger.ledger.log.append_queue import (
     Room,
 )
 from pyspark_ledger.ledger.log.deduplication import fallen
-from pyspark_ledger.ledger.log.open_segment import OpenLedger
-from pyspark_ledger.ledger.log.segment_list import LedgerList, LogContext
+from pyspark_ledger.ledger.log.open_segment import OpenSegment
+from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.message.entry import BrokerStamp
 from pyspark_ledger.ledger.message.run_marker import CommittedBatch, RunId, RunSummary, encode_marker
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 class Written:
     """A group in the open ledger, up to entry `end`, that waits for its sync."""
 
-    ledger: OpenLedger
+    ledger: OpenSegment
     group: list[PendingAppend]
     firsts: list[Position]
     end: int
@@ -56,13 +56,13 @@ class LogWriter:
     """Writes one log. `publish` is told of every snapshot that readers may see."""
 
     def __init__(self, name: str, context: LogContext, publish: Callable[[LogSnapshot], None]) -> None:
-        self.list = LedgerList.recover(name, context)
+        self.list = SegmentList.recover(name, context)
         self.name = name
         self.given_up: LedgerError | None = None
         """Why the log takes nothing any more, if an error that nothing handled has ended it."""
         self._context = context
         self._publish = publish
-        self._open: OpenLedger | None = None
+        self._open: OpenSegment | None = None
         snapshot = self.list.snapshot(None)
         self._stamp = BrokerStamp(snapshot.last_timestamp_ms(), snapshot.rows)
         self._failure: LedgerError | None = None
@@ -71,7 +71,7 @@ class LogWriter:
         publish(snapshot)
 
     @property
-    def opened(self) -> OpenLedger | None:
+    def opened(self) -> OpenSegment | None:
         """The ledger that is being written."""
         return self._open
 
@@ -226,7 +226,7 @@ class LogWriter:
                     item.future.set_result(first)
         return []
 
-    def _show(self, log: OpenLedger, end: int, failed: Exception | None) -> None:
+    def _show(self, log: OpenSegment, end: int, failed: Exception | None) -> None:
         """Let readers see all up to entry `end`, which is synced and ours; else raise why it is not."""
         if failed is not None:
             raise failed
@@ -282,7 +282,7 @@ class LogWriter:
         self._write_stamped(log, [entry for item in group for entry in item.entries])
         return Written(log, group, firsts, at)
 
-    def _write_stamped(self, log: OpenLedger, entries: Sequence[CheckedEntry]) -> None:
+    def _write_stamped(self, log: OpenSegment, entries: Sequence[CheckedEntry]) -> None:
         timestamp, rows = max(self._stamp.timestamp_ms, self._context.clock()), self._stamp.row_end
         stamped = []
         for data, size, delivered in entries:
@@ -331,7 +331,7 @@ class LogWriter:
             raise
         return CommittedRun(False, first, end, entries, rows)
 
-    def _make_durable(self, log: OpenLedger, end: int, batch: CommittedBatch | None = None) -> None:
+    def _make_durable(self, log: OpenSegment, end: int, batch: CommittedBatch | None = None) -> None:
         log.file.sync()
         self._require_epoch()
         log.acknowledge(end)
@@ -375,7 +375,7 @@ class LogWriter:
         """What a new broker would do: the list as the metadata has it, the ledger that was left open recovered."""
         deduplication = self.list.deduplication
         try:
-            self.list = LedgerList.recover(self.name, self._context, deduplication)
+            self.list = SegmentList.recover(self.name, self._context, deduplication)
         except OSError as error:
             raise Unavailable(f"{self.name!r} cannot be recovered: {error}", hint="Mend the store's disk") from error
         self._unsealed = False

@@ -59,7 +59,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
         return len(self.value) if self.value is not None else 0
 
 
-class Envelope(msgspec.Struct, frozen=True):
+class ProducerMetadata(msgspec.Struct, frozen=True):
     """What all entries of a producer share. `compression` is one of Pulsar's numbers."""
 
     producer: str
@@ -67,7 +67,9 @@ class Envelope(msgspec.Struct, frozen=True):
     schema_version: bytes | None = None
 
 
-def encode_messages(envelope: Envelope, messages: Sequence[OutgoingMessage], publish_time_ms: int) -> list[Buffer]:
+def encode_messages(
+    envelope: ProducerMetadata, messages: Sequence[OutgoingMessage], publish_time_ms: int
+) -> list[Buffer]:
     """The entry of these messages, in its buffers: a batch, or of one message a single one."""
     if not messages:
         raise Refused("an entry of no message was asked for", hint="Give at least one message")
@@ -85,7 +87,7 @@ def encode_messages(envelope: Envelope, messages: Sequence[OutgoingMessage], pub
 
 
 def encode_columns(
-    envelope: Envelope,
+    envelope: ProducerMetadata,
     values: pa.Array,
     first_sequence_id: int,
     publish_time_ms: int,
@@ -203,7 +205,7 @@ def _require_size(size: int, entry_bytes_max: int) -> int:
 
 
 def _metadata(
-    envelope: Envelope,
+    envelope: ProducerMetadata,
     sequence_id: int,
     publish_time_ms: int,
     key: str | bytes | None,
@@ -224,7 +226,7 @@ def _key_text(key: str | bytes) -> tuple[str, bool]:
     return (key, False) if isinstance(key, str) else (base64.b64encode(key).decode("ascii"), True)
 
 
-def _single(envelope: Envelope, message: OutgoingMessage, publish_time_ms: int) -> list[Buffer]:
+def _single(envelope: ProducerMetadata, message: OutgoingMessage, publish_time_ms: int) -> list[Buffer]:
     metadata = _metadata(envelope, message.sequence_id, publish_time_ms, message.key)
     for name, value in message.properties.items():
         metadata.properties.add(key=name, value=value)
@@ -235,7 +237,7 @@ def _single(envelope: Envelope, message: OutgoingMessage, publish_time_ms: int) 
     return _finish_single(envelope, metadata, message.value)
 
 
-def _finish_single(envelope: Envelope, metadata: MessageMetadata, value: bytes | None) -> list[Buffer]:
+def _finish_single(envelope: ProducerMetadata, metadata: MessageMetadata, value: bytes | None) -> list[Buffer]:
     payload = b"" if value is None else value
     metadata.uncompressed_size = len(payload)
     if value is None:
@@ -247,7 +249,7 @@ def _finish_single(envelope: Envelope, metadata: MessageMetadata, value: bytes |
 
 
 def _batch(
-    envelope: Envelope, metadata: MessageMetadata, payload: Buffer, count: int, highest_sequence_id: int
+    envelope: ProducerMetadata, metadata: MessageMetadata, payload: Buffer, count: int, highest_sequence_id: int
 ) -> list[Buffer]:
     if envelope.compression != NONE:
         metadata.compression = envelope.compression

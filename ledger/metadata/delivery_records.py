@@ -27,7 +27,7 @@ from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.message.compression import ZSTD, compress, decompress
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.position_chunks import FOOTER_FIRST, in_chunks, parse_footer
-from pyspark_ledger.ledger.protocol.cursors import Share
+from pyspark_ledger.ledger.protocol.cursors import DeliveredRange
 
 _OF_CURSOR = ("ledger TEXT NOT NULL REFERENCES ledger_row ON DELETE CASCADE", "cursor TEXT NOT NULL")
 DELIVERY_TABLE = RecordTable(
@@ -61,8 +61,8 @@ class DeliveryRecord(msgspec.Struct, frozen=True, array_like=True):
 
     record: int
     position: Position
-    shares: list[Share]
-    waiting: list[Share] = []
+    shares: list[DeliveredRange]
+    waiting: list[DeliveredRange] = []
 
 
 _RECORD = msgspec.msgpack.Decoder(DeliveryRecord)

@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.unwanted_files import put_listed, put_remote, put_unlisted, put_unwanted
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from pyspark_ledger.ledger.protocol.actions import LedgerSegment
+from pyspark_ledger.ledger.protocol.actions import SegmentDescription
 
 SEGMENT_TABLE = RecordTable(
     "segment",
@@ -106,10 +106,10 @@ class SegmentRecords(Records):
         )
         return [(ledger, ledger_id, attempt) for ledger, ledger_id, attempt in found if attempt is not None]
 
-    def trimmed(self, name: str) -> list[LedgerSegment]:
+    def trimmed(self, name: str) -> list[SegmentDescription]:
         """What was trimmed off a managed ledger, oldest first."""
         query = "SELECT ledger_id, entries, size_bytes, rows, close_ms FROM trimmed WHERE ledger = ? ORDER BY ledger_id"
-        return [LedgerSegment(*row) for row in self._file.read(lambda c: c.execute(query, (name,)).fetchall())]
+        return [SegmentDescription(*row) for row in self._file.read(lambda c: c.execute(query, (name,)).fetchall())]
 
 
 def attempts_of(segments: Iterable[SegmentRecord]) -> list[tuple[int, OffloadAttempt]]:

@@ -106,7 +106,7 @@ class DescribeLedger(msgspec.Struct, frozen=True):
     lists: bool = True
 
 
-class LedgerSegment(msgspec.Struct, frozen=True):
+class SegmentDescription(msgspec.Struct, frozen=True):
     """One ledger (segment) of a managed ledger. `close_ms` is 0 while it is open."""
 
     ledger_id: int
@@ -133,7 +133,7 @@ class LedgerDescription(msgspec.Struct, frozen=True):
     rows: int
     last_publish_ms: int
     schema_version: int
-    segments: list[LedgerSegment]
+    segments: list[SegmentDescription]
     cursors: list[str]
     properties: dict[str, str] = {}
     partitions: list[LedgerDescription] = []
@@ -283,9 +283,9 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "producer.last": (ledgers.AskSequence, ledgers.LastSequence),
     "partitions": (NameLedger, ledgers.PartitionCount),
     "partitions.extend": (ledgers.ChangePartitions, LedgerDescription),
-    "trim": (NameLedger, ledgers.TrimmedLedgers),
+    "trim": (NameLedger, ledgers.TrimReply),
     "terminate": (NameLedger, reads.PositionReply),
-    "seal": (ledgers.SealLedger, ledgers.SealedLedger),
+    "seal": (ledgers.SealLedger, ledgers.SealReply),
     "properties": (ledgers.ChangeProperties, ledgers.Properties),
     "policy": (ledgers.ChangePolicy, ledgers.Policies),
     "offload": (ledgers.OffloadPrefix, ledgers.OffloadStatus),
@@ -298,8 +298,8 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "locate": (reads.ReadRequest, reads.Places),
     "split": (reads.SplitRequest, reads.SplitParts),
     "seek": (reads.SeekTime, reads.PositionReply),
-    "survey": (reads.AskSurvey, reads.Survey),
-    "quotas": (reads.AskQuotas, reads.SplitParts),
+    "survey": (reads.AskLogStatuses, reads.LogStatuses),
+    "quotas": (reads.AskLimitedRanges, reads.SplitParts),
     "split.many": (reads.SplitRanges, reads.RangeParts),
     "locate.many": (reads.LocateRanges, reads.RangePlaces),
     "schema.many": (AskSchemas, LedgerSchemas),
@@ -310,11 +310,11 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "cursor.delete": (cursors.NameCursor, Empty),
     "cursor.skip": (cursors.SkipEntries, cursors.CursorState),
     "cursor.properties": (cursors.CursorProperties, cursors.CursorState),
-    "cursor.holes": (cursors.AskHoles, cursors.Holes),
+    "cursor.holes": (cursors.AskAckedRanges, cursors.AckedRanges),
     "delivery.next": (cursors.NextDelivery, cursors.DecidedDelivery),
     "delivery.due": (cursors.AskDue, cursors.Due),
     "delivery.get": (cursors.AskDelivery, cursors.Delivery),
-    "delivery.bury": (cursors.BuryDead, Empty),
+    "delivery.bury": (cursors.AckDeadLetters, Empty),
     "lease.acquire": (cursors.AcquireLease, cursors.LeaseReply),
     "lease.release": (cursors.ReleaseLease, Empty),
     "stage.open": (commits.OpenStaging, commits.StagingPlace),
@@ -324,9 +324,9 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "run.abort": (commits.AbortRun, Empty),
     "cache": (Empty, cache.CacheMetrics),
     "cache.reads": (Empty, cache.CacheReads),
-    "cache.follow": (cache.FollowLedger, Empty),
-    "cache.follow.many": (cache.FollowLedgers, Empty),
-    "cache.hint": (reads.HintReads, reads.HintReply),
+    "cache.follow": (cache.RegisterReader, Empty),
+    "cache.follow.many": (cache.RegisterReaders, Empty),
+    "cache.hint": (reads.PrefetchRequest, reads.PrefetchReply),
     "health": (Empty, Health),
     "settings": (Empty, SettingStates),
     "settings.change": (ChangeSetting, SettingStates),

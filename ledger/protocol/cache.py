@@ -12,7 +12,7 @@ from pyspark_ledger.ledger.protocol.names import Name
 LEASE_MS_MAX = 24 * 3600 * 1000
 
 
-class FollowLedger(msgspec.Struct, frozen=True):
+class RegisterReader(msgspec.Struct, frozen=True):
     """A query without a subscription is alive, and needs nothing before `position` any more.
 
     `reader` is the name that it reads by. Not heard of for `ttl_ms` it is forgotten, or at once with 0.
@@ -24,10 +24,10 @@ class FollowLedger(msgspec.Struct, frozen=True):
     ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
 
 
-class FollowLedgers(msgspec.Struct, frozen=True):
+class RegisterReaders(msgspec.Struct, frozen=True):
     """The same of many ledgers. Those that are gone are passed over."""
 
-    ledgers: list[FollowLedger]
+    ledgers: list[RegisterReader]
 
 
 class ReaderPlace(msgspec.Struct, frozen=True):

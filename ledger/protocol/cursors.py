@@ -96,14 +96,14 @@ class CursorProperties(CursorRequest, frozen=True):
     remove: list[Name] = []
 
 
-class AskHoles(CursorRequest, frozen=True):
+class AskAckedRanges(CursorRequest, frozen=True):
     """Ask for the positions of a range that a cursor acknowledged beyond its mark-delete. `whole`: mark-delete, too."""
 
     range: PositionRange
     whole: bool = False
 
 
-class Holes(msgspec.Struct, frozen=True):
+class AckedRanges(msgspec.Struct, frozen=True):
     """A PositionInfo of one moment: mark-delete, and the acknowledged positions of the range beyond it.
 
     Empty if there are none, unless `whole` was set.
@@ -140,7 +140,7 @@ class ReleaseLease(CursorRequest, frozen=True):
 UNLIMITED = 2**62
 
 
-class Share(msgspec.Struct, frozen=True, array_like=True):
+class DeliveredRange(msgspec.Struct, frozen=True, array_like=True):
     """Rows that are delivered together: all of a range but what `skip` holds, a PositionInfo (empty: nothing).
 
     `count`: how often they were delivered before. `at_ms`: when, by the broker's clock.
@@ -222,11 +222,11 @@ class Delivery(msgspec.Struct, frozen=True):
 
     record: int
     position: Position
-    shares: list[Share] = []
+    shares: list[DeliveredRange] = []
     now_ms: int = 0
 
 
-class BuryDead(CursorRequest, frozen=True):
+class AckDeadLetters(CursorRequest, frozen=True):
     """Acknowledge the dead letters of this number: another ledger has them."""
 
     dead: NotNegative

@@ -27,7 +27,7 @@ DEDUPLICATION_ENABLED = "ledger.deduplicationEnabled"
 """The property of a ledger that has de-duplication."""
 
 
-class TrimmedLedgers(msgspec.Struct, frozen=True):
+class TrimReply(msgspec.Struct, frozen=True):
     """Ledgers that a trim took off a managed ledger, oldest first; the managed ledger now begins at `start`.
 
     For the ledgers in `local` only the local copies were deleted: they are in object storage.
@@ -177,7 +177,7 @@ class SealLedger(msgspec.Struct, frozen=True):
     older_than_ms: NotNegative = 0
 
 
-class SealedLedger(msgspec.Struct, frozen=True):
+class SealReply(msgspec.Struct, frozen=True):
     """Whether there was something to seal."""
 
     name: str

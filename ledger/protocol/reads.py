@@ -5,7 +5,7 @@ A part of `ledger.protocol.actions`, whose rules hold here too.
 Rules
 - A question about many logs is one call. A reader of a thousand ledgers asks as often as a reader of one.
 - The lists of a reply are in the order of the request's.
-- A driver announces which ranges its tasks read next (`HintReads`); the broker answers how long to wait.
+- A driver announces which ranges its tasks read next (`PrefetchRequest`); the broker answers how long to wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
 HINTS_MAX = 100_000
 
 
-class HintedRange(msgspec.Struct, frozen=True):
+class PrefetchRange(msgspec.Struct, frozen=True):
     """A range of a log that is read next, `left_bytes` of it and all that is known to come behind it."""
 
     name: Name
@@ -29,19 +29,19 @@ class HintedRange(msgspec.Struct, frozen=True):
     left_bytes: NotNegative = 0
 
 
-class HintReads(msgspec.Struct, frozen=True):
+class PrefetchRequest(msgspec.Struct, frozen=True):
     """`reader` reads these ranges next, in this order.
 
     `paced`: it may be asked to wait for those close behind it. `mapping`: its tasks map blocks on the broker's host.
     """
 
     reader: Name
-    ranges: Annotated[list[HintedRange], msgspec.Meta(max_length=HINTS_MAX)]
+    ranges: Annotated[list[PrefetchRange], msgspec.Meta(max_length=HINTS_MAX)]
     paced: bool = True
     mapping: bool = False
 
 
-class HintReply(msgspec.Struct, frozen=True):
+class PrefetchReply(msgspec.Struct, frozen=True):
     """Wait for so many milliseconds and ask again; at 0 go on."""
 
     wait_ms: int = 0
@@ -69,7 +69,7 @@ class ReadProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     cursor: Name = ""
 
 
-class AskSurvey(msgspec.Struct, frozen=True):
+class AskLogStatuses(msgspec.Struct, frozen=True):
     """Ask for the state of these ledgers. A partitioned ledger means its partitions.
 
     `readings` are by canonical name, of a log or of the partitioned ledger that it is part of; `otherwise` counts for
@@ -94,7 +94,7 @@ class TrimmedEntries(msgspec.Struct, frozen=True):
     known: bool = True
 
 
-class SurveyedLog(msgspec.Struct, frozen=True, omit_defaults=True):
+class LogStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """One log and what a reading of it has left: the committed entries of `[begin, stop)`.
 
     The head is what comes first: up to the first entry that has rows, with the time at which the broker stored that.
@@ -117,15 +117,15 @@ class SurveyedLog(msgspec.Struct, frozen=True, omit_defaults=True):
     trimmed: TrimmedEntries | None = None
 
 
-class Survey(msgspec.Struct, frozen=True):
+class LogStatuses(msgspec.Struct, frozen=True):
     """All logs that were asked for, those that are `missing`, and the time at the broker."""
 
     now_ms: int
-    logs: list[SurveyedLog]
+    logs: list[LogStatus]
     missing: list[str] = []
 
 
-class Quota(msgspec.Struct, frozen=True):
+class LimitedRange(msgspec.Struct, frozen=True):
     """A range of one log, and the most that may be read of it; what `cursor` has acknowledged counts nothing."""
 
     name: Name
@@ -135,10 +135,10 @@ class Quota(msgspec.Struct, frozen=True):
     cursor: Name = ""
 
 
-class AskQuotas(msgspec.Struct, frozen=True):
+class AskLimitedRanges(msgspec.Struct, frozen=True):
     """Ask how far each quota reaches."""
 
-    quotas: Annotated[list[Quota], msgspec.Meta(max_length=SURVEY_MAX)]
+    quotas: Annotated[list[LimitedRange], msgspec.Meta(max_length=SURVEY_MAX)]
 
 
 SPLIT_PARTS_MAX = 100_000

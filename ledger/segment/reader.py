@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.segment.index import EntryIndex, Integers
 _NEGATIVE = 0x80000000
 
 
-class BlockHome(Protocol):
+class FrameSource(Protocol):
     """Where else than in its file the frames of a block are."""
 
     @property
@@ -57,7 +57,7 @@ class SegmentBlock:
     path: Path
     offset: int
     length: int
-    home: BlockHome | None = None
+    home: FrameSource | None = None
     """Of a ledger in object storage. Its frames need not have the length that they have in the file."""
 
 

@@ -21,24 +21,24 @@ from pyspark_ledger.ledger.protocol.actions import AskSchemas, GetSchema, Ledger
 from pyspark_ledger.ledger.store.store import Store
 
 
-class Surveyor:
+class BatchStatus:
     """Answers for one store; keeps nothing."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
-    def survey(self, request: reads.AskSurvey) -> reads.Survey:
-        logs: list[reads.SurveyedLog] = []
+    def survey(self, request: reads.AskLogStatuses) -> reads.LogStatuses:
+        logs: list[reads.LogStatus] = []
         missing: list[str] = []
         for name in request.names:
             found = list(self._surveyed(name, request))
             logs += found
             if not found:
                 missing.append(canonical_name(name))
-        return reads.Survey(self._clock(), logs, missing)
+        return reads.LogStatuses(self._clock(), logs, missing)
 
-    def quotas(self, request: reads.AskQuotas) -> reads.SplitParts:
+    def quotas(self, request: reads.AskLimitedRanges) -> reads.SplitParts:
         return reads.SplitParts([self._prefix(one) for one in request.quotas])
 
     def split(self, request: reads.SplitRanges) -> reads.RangeParts:
@@ -68,7 +68,7 @@ class Surveyor:
         found = [locate(one) for one in wanted]
         return reads.RangePlaces(found if all(places.mapped for places in found) else [])
 
-    def _surveyed(self, name: str, request: reads.AskSurvey) -> Iterator[reads.SurveyedLog]:
+    def _surveyed(self, name: str, request: reads.AskLogStatuses) -> Iterator[reads.LogStatus]:
         readings = request.readings
         for log in self._store.logs(name):
             try:
@@ -80,7 +80,7 @@ class Surveyor:
             skipped = self._skipped(ledger, reading.cursor, reading.position) if reading.count else None
             yield ledger.survey(reading, skipped)
 
-    def _prefix(self, quota: reads.Quota) -> reads.SplitPart:
+    def _prefix(self, quota: reads.LimitedRange) -> reads.SplitPart:
         ledger = self._store.ledger(quota.name)
         skipped = self._skipped(ledger, quota.cursor, quota.range.start)
         return ledger.prefix(quota.range, quota.rows, quota.size_bytes, skipped)

@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.clock import Clock, monotonic_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.log.policy import LedgerPolicy
-from pyspark_ledger.ledger.log.retention import HeldLedger, expendable, local_expendable
+from pyspark_ledger.ledger.log.retention import RetainedSegment, expendable, local_expendable
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.metadata.policy_records import scopes_of
 from pyspark_ledger.ledger.metadata.records import Metadata
@@ -27,7 +27,7 @@ from pyspark_ledger.ledger.settings.broker import Settings
 _log = logging.getLogger(__name__)
 
 
-class Upkeep:
+class BackgroundTasks:
     """The rounds of one store; `start` gives them a thread."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Upkeep:
         info = self._metadata.ledger(name).info
         policy = LedgerPolicy.of(info, *self._metadata.policies.of_ledger(name), self._settings)
         held = [
-            HeldLedger(part.ledgerId, part.entries, part.size, part.timestamp, OffloadAttempt.of(part))
+            RetainedSegment(part.ledgerId, part.entries, part.size, part.timestamp, OffloadAttempt.of(part))
             for part in (row.listed() for row in self._metadata.segments.of(name))
         ]
         now = self._clock()

@@ -35,7 +35,7 @@ from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.ledgers import OffloadPrefix, OffloadStatus
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.offloaded_schemas import schemas_to_offload
-from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalLedger, Told
+from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, LocalSegment, OffloadCallbacks
 from pyspark_ledger.ledger.tiering.policy import OffloadCandidate, before, due, first_left
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class _Run:
         return self.state in ("waiting", "running")
 
 
-class OffloadDesk:
+class OffloadScheduler:
     """All offloading of a store. Any thread may call any method."""
 
     def __init__(
@@ -299,7 +299,7 @@ class OffloadDesk:
         return True
 
     def _copy(
-        self, run: _Run, log: ManagedLedger, offloader: LedgerOffloader, attempt: uuid.UUID, local: LocalLedger
+        self, run: _Run, log: ManagedLedger, offloader: LedgerOffloader, attempt: uuid.UUID, local: LocalSegment
     ) -> None:
         run.sizes[local.ledger_id], done_before = local.file_bytes, run.bytes_done
 
@@ -313,7 +313,7 @@ class OffloadDesk:
         }
         try:
             with_schemas = replace(local, schemas=schemas_to_offload(self._metadata, run.name))
-            offloader.offload(with_schemas, attempt, extra, Told(progress, lambda: run.cancelled))
+            offloader.offload(with_schemas, attempt, extra, OffloadCallbacks(progress, lambda: run.cancelled))
         except (LedgerError, OSError) as error:
             self._clean(offloader, local.ledger_id, attempt)
             if run.cancelled:

@@ -27,7 +27,7 @@ from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, Policies
 from pyspark_ledger.ledger.settings.broker import Settings
 
 
-class PolicyDesk:
+class PolicyService:
     """All policies of a store. `opened` are the ledgers that are open now."""
 
     def __init__(

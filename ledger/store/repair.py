@@ -44,7 +44,7 @@ from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 
 
-class UnknownLedger(msgspec.Struct, frozen=True):
+class UnknownSegment(msgspec.Struct, frozen=True):
     """A ledger that no record knows. `ledger` is where it is put back, empty where `refusal` says why it is not."""
 
     ledger_id: int
@@ -55,18 +55,18 @@ class UnknownLedger(msgspec.Struct, frozen=True):
     refusal: str = ""
 
 
-class Findings(msgspec.Struct, frozen=True):
+class RepairReport(msgspec.Struct, frozen=True):
     """What is wrong with a store. `behind` says which commits its metadata lack, empty when none."""
 
     behind: str
-    unknown: list[UnknownLedger]
+    unknown: list[UnknownSegment]
 
-    def places(self) -> list[UnknownLedger]:
+    def places(self) -> list[UnknownSegment]:
         """The ledgers that can be put back, in order."""
         return [found for found in self.unknown if not found.refusal]
 
 
-def find(store: Path, into: str = "") -> Findings:
+def find(store: Path, into: str = "") -> RepairReport:
     """Look at a store and change nothing. `into` names the managed ledger of ledgers whose files do not say it.
 
     Raises Corrupt when the metadata are damaged themselves: they are restored from a copy.
@@ -78,12 +78,12 @@ def find(store: Path, into: str = "") -> Findings:
     except Corrupt as error:
         behind = error.message
     unknown = unknown_files(store / "ledgers", metadata.ledger_ids(), metadata.unwanted_files.all())
-    return Findings(behind, list(_placed(store / "ledgers", metadata, unknown, into)))
+    return RepairReport(behind, list(_placed(store / "ledgers", metadata, unknown, into)))
 
 
 def repair(
     store: Path, clock: Clock, *, into: str = "", accept: bool = False, only: Collection[int] = ()
-) -> list[UnknownLedger]:
+) -> list[UnknownSegment]:
     """Put back what has a place, or `only` these ledgers of it; answers what was put back.
 
     `accept` goes on with metadata that lack commits; without it they are refused. Raises Refused while a broker runs.
@@ -91,7 +91,7 @@ def repair(
     with _alone(store):
         _accept(store, clock, accept=accept)
     _recover(store, clock, {found.ledger for found in find(store, into).places()})
-    done = list[UnknownLedger]()
+    done = list[UnknownSegment]()
     while True:
         known = {one.ledger_id for one in done}
         places = [found for found in find(store, into).places() if found.ledger_id not in known]
@@ -148,7 +148,7 @@ def _recover(store: Path, clock: Clock, names: Collection[str]) -> None:
         opened.close()
 
 
-def _list(store: Path, clock: Clock, found: UnknownLedger) -> None:
+def _list(store: Path, clock: Clock, found: UnknownSegment) -> None:
     """List a ledger as the open one at the end of its log."""
     sidecar = load_open(index_path(store / "ledgers", found.ledger_id), found.ledger_id)
     metadata = Metadata.open(store / "metadata.sqlite", clock)
@@ -162,7 +162,7 @@ def _list(store: Path, clock: Clock, found: UnknownLedger) -> None:
         metadata.close()
 
 
-def _placed(directory: Path, metadata: Metadata, unknown: dict[int, list[Path]], into: str) -> Iterator[UnknownLedger]:
+def _placed(directory: Path, metadata: Metadata, unknown: dict[int, list[Path]], into: str) -> Iterator[UnknownSegment]:
     records = [metadata.ledger(name) for name in metadata.names()]
     named = _named(records, into)
     ends: dict[str, int] = {}
@@ -176,10 +176,10 @@ def _placed(directory: Path, metadata: Metadata, unknown: dict[int, list[Path]],
                 ends[record.name] = _end_of(directory, metadata, record)
             _require_place(ledger_id, sidecar.first_row, ends[record.name], metadata, record)
         except LedgerError as error:
-            yield UnknownLedger(ledger_id, files, refusal=error.message)
+            yield UnknownSegment(ledger_id, files, refusal=error.message)
             continue
         ends[record.name] = whole.row_end
-        yield UnknownLedger(ledger_id, files, whole.entries, whole.row_end - sidecar.first_row, record.name)
+        yield UnknownSegment(ledger_id, files, whole.entries, whole.row_end - sidecar.first_row, record.name)
 
 
 def _named(records: list[LedgerRecord], into: str) -> LedgerRecord | None:

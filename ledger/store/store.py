@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.log.policy import DURABILITY, LedgerPolicy, require_p
 from pyspark_ledger.ledger.log.segment_list import LogContext
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot, LogWatch
 from pyspark_ledger.ledger.log.staging import StagingArea
-from pyspark_ledger.ledger.log.sync_pool import SyncCrew
+from pyspark_ledger.ledger.log.sync_pool import SyncPool
 from pyspark_ledger.ledger.log.unfinished_chunks import ChunkTable
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.metadata.unwanted_files import UnwantedFiles
@@ -65,11 +65,11 @@ from pyspark_ledger.ledger.protocol.commits import (
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED, ChangePartitions
 from pyspark_ledger.ledger.segment.format import require_block_bytes
 from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.ledger.store.maintenance import Upkeep
+from pyspark_ledger.ledger.store.maintenance import BackgroundTasks
 from pyspark_ledger.ledger.store.multi_ledger_commit import ManifestCommits
-from pyspark_ledger.ledger.store.offload_scheduler import OffloadDesk
+from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
 from pyspark_ledger.ledger.store.partitions import PartitionTable
-from pyspark_ledger.ledger.store.policies import PolicyDesk
+from pyspark_ledger.ledger.store.policies import PolicyService
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, nothing_chosen
 
 _DRAINING_THREADS = 16
@@ -111,14 +111,14 @@ class Store:
         self._settings = settings
         self._clock = clock
         self._executor = ThreadPoolExecutor(_DRAINING_THREADS, thread_name_prefix="drain")
-        self._crew = SyncCrew(_SYNCING_THREADS, self.require_ours)
+        self._crew = SyncPool(_SYNCING_THREADS, self.require_ours)
         self._staging = StagingArea(path / "staging", new_id)
         self._opened: dict[str, ManagedLedger] = {}
         self._watch = watch(self)
-        self.policies = PolicyDesk(
+        self.policies = PolicyService(
             metadata, settings, lambda name: self._require_exists(canonical_name(name)), self._open_now
         )
-        self.offloads = OffloadDesk(
+        self.offloads = OffloadScheduler(
             metadata,
             settings,
             clock,
@@ -127,7 +127,7 @@ class Store:
             ledger=self.ledger,
             new_id=new_id,
         )
-        self.upkeep = Upkeep(
+        self.upkeep = BackgroundTasks(
             metadata,
             settings,
             clock,

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Unavailable
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.segment.index import EntryIndex
-from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, OffloadedLedger
+from pyspark_ledger.ledger.tiering.offloader import LedgerOffloader, OffloadedReader
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class OffloadedSegment:
         self._offloader = offloader
         self._prefer_remote = prefer_remote
         self._lock = threading.Lock()
-        self._handle: OffloadedLedger | None = None
+        self._handle: OffloadedReader | None = None
         self._opened_by: LedgerOffloader | None = None
 
     @property
@@ -79,7 +79,7 @@ class OffloadedSegment:
         if handle is not None:
             handle.close()
 
-    def _opened(self) -> OffloadedLedger:
+    def _opened(self) -> OffloadedReader:
         offloader = self._offloader()
         with self._lock:
             if self._handle is None or self._opened_by is not offloader:

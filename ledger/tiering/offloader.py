@@ -27,7 +27,7 @@ _HINT = "Set managedLedgerOffloadBucket: in conf/broker.toml, or with `ledger se
 
 
 @dataclass(frozen=True, slots=True)
-class LocalLedger:
+class LocalSegment:
     """A sealed ledger as it lies here. `size_bytes` is the sum of its entries, `file_bytes` the length of its file.
 
     `schemas` are the payload schemas of its messages, as JSON with all versions; empty without any.
@@ -45,17 +45,17 @@ class LocalLedger:
     schemas: str = ""
 
 
-class Told(NamedTuple):
+class OffloadCallbacks(NamedTuple):
     """How an offload is told of while it runs: bytes that are there, and whether it is to stop."""
 
     progress: Callable[[int], None]
     cancelled: Callable[[], bool]
 
 
-UNTOLD = Told(lambda _: None, lambda: False)
+NO_CALLBACKS = OffloadCallbacks(lambda _: None, lambda: False)
 
 
-class OffloadedLedger(Protocol):
+class OffloadedReader(Protocol):
     """A ledger in object storage, as one reads it. Nothing is fetched before it is asked for."""
 
     @property
@@ -82,11 +82,15 @@ class LedgerOffloader(Protocol):
         """Where it puts what it is given from now on."""
 
     def offload(
-        self, ledger: LocalLedger, attempt: uuid.UUID, extra_metadata: Mapping[str, str], told: Told = UNTOLD
+        self,
+        ledger: LocalSegment,
+        attempt: uuid.UUID,
+        extra_metadata: Mapping[str, str],
+        told: OffloadCallbacks = NO_CALLBACKS,
     ) -> None:
         """Copy a ledger and check the copy. Raises what went wrong, Unavailable when it may be tried again."""
 
-    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedLedger:
+    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedReader:
         """A handle; an object that is missing is found missing when it is read."""
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
@@ -108,14 +112,14 @@ class NoOffloader:
 
     def offload(
         self,
-        ledger: LocalLedger,
+        ledger: LocalSegment,
         attempt: uuid.UUID,  # noqa: ARG002 — the names are those of the interface
         extra_metadata: Mapping[str, str],  # noqa: ARG002 — as above
-        told: Told = UNTOLD,  # noqa: ARG002 — as above
+        told: OffloadCallbacks = NO_CALLBACKS,  # noqa: ARG002 — as above
     ) -> None:
         raise _refused(f"ledger {ledger.ledger_id} cannot be offloaded")
 
-    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedLedger:
+    def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedReader:
         raise _refused(f"ledger {ledger_id} was offloaded to {driver.name} as {attempt} and cannot be read")
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:

@@ -17,20 +17,20 @@ HEADER = "ledger-store"
 MIDDLEWARE = "wanted-store"
 
 
-class WantedStore(flight.ServerMiddleware):  # type: ignore[misc]
+class StoreIdHeader(flight.ServerMiddleware):  # type: ignore[misc]
     """The store that one call is meant for; empty when the client did not say."""
 
     def __init__(self, store_id: str) -> None:
         self.store_id = store_id
 
 
-class WantedStoreFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+class StoreIdHeaderFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Reads the header of each call."""
 
-    def start_call(self, _info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> WantedStore:
+    def start_call(self, _info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> StoreIdHeader:
         """Only takes the header down: what refuses it must be able to answer an error of ours."""
         values = headers.get(HEADER) or [""]
-        return WantedStore(str(values[0]))
+        return StoreIdHeader(str(values[0]))
 
 
 def call_options(

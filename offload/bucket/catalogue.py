@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.names import nearest, partition_of, pulsar_path
-from pyspark_ledger.offload.bucket.topic_metadata import KnownLedger, PulsarRecord
+from pyspark_ledger.offload.bucket.topic_metadata import KnownSegment, PulsarRecord
 from pyspark_ledger.offload.bucket.topic_name import spelled, spellings
 from pyspark_ledger.offload.format.block_index import BlockIndex
 from pyspark_ledger.offload.format.object_names import ObjectKey
@@ -271,7 +271,7 @@ def _recorded(attempts: Sequence[Attempt], record: PulsarRecord) -> TopicLedgers
     return _resolved(attempts, found)
 
 
-def _known(known: KnownLedger, attempts: Sequence[Attempt]) -> Segment | Gap:
+def _known(known: KnownSegment, attempts: Sequence[Attempt]) -> Segment | Gap:
     meant = [one for one in attempts if known.attempt is None or one.key == known.attempt]
     if not meant:
         name = known.attempt.data_name if known.attempt else f"…-ledger-{known.ledger_id}"

@@ -24,7 +24,7 @@ from pyspark_ledger.offload.format.object_names import ObjectKey
 _JSON = b"{"
 
 
-class KnownLedger(NamedTuple):
+class KnownSegment(NamedTuple):
     """One ledger of a topic. `attempt` is the offload that counts, where the source says it."""
 
     ledger_id: int
@@ -37,7 +37,7 @@ class PulsarRecord(NamedTuple):
     """The ledgers of one topic, oldest first. `topic` is `persistent://…` where the file says it, else empty."""
 
     topic: str
-    ledgers: tuple[KnownLedger, ...]
+    ledgers: tuple[KnownSegment, ...]
 
 
 class _Ledger(msgspec.Struct):
@@ -77,7 +77,7 @@ def _parsed(data: bytes, where: str) -> list[PulsarRecord]:
 
 def _of_stats(topic: str, stats: _Stats) -> PulsarRecord:
     listed = stats.ledgers or []
-    ledgers = (KnownLedger(one.ledgerId, one.entries, one.offloaded, None) for one in listed)
+    ledgers = (KnownSegment(one.ledgerId, one.entries, one.offloaded, None) for one in listed)
     return PulsarRecord(topic, tuple(sorted(ledgers, key=lambda known: known.ledger_id)))
 
 
@@ -87,5 +87,5 @@ def _of_value(data: bytes, where: str) -> PulsarRecord:
         context = line.offloadContext
         done = line.HasField("offloadContext") and context.complete
         attempt = ObjectKey.of_halves(context.uidMsb, context.uidLsb, line.ledgerId) if done else None
-        ledgers.append(KnownLedger(line.ledgerId, line.entries, done, attempt))
+        ledgers.append(KnownSegment(line.ledgerId, line.entries, done, attempt))
     return PulsarRecord("", tuple(sorted(ledgers, key=lambda known: known.ledger_id)))

@@ -31,7 +31,7 @@ _HEADER = struct.Struct(">Iqqqq92s")
 _ZEROS = bytes(92)
 
 
-class StreamedLedger(NamedTuple):
+class StreamedSegment(NamedTuple):
     """One ledger of the data object; `info` is its line of the managed ledger's list, as it was when it was written."""
 
     ledger_id: int
@@ -43,7 +43,7 @@ class StreamingIndex(NamedTuple):
     """The ledgers of one data object, in order."""
 
     data_bytes: int
-    ledgers: tuple[StreamedLedger, ...]
+    ledgers: tuple[StreamedSegment, ...]
 
     def encode(self) -> bytes:
         groups = b"".join(_encoded(ledger) for ledger in self.ledgers)
@@ -100,7 +100,7 @@ def parse_streaming_header(data: bytes | memoryview, where: str) -> StreamingBlo
     return StreamingBlock(block_bytes, first_entry, ledger_id)
 
 
-def _ledger(data: bytes, at: int, where: str) -> tuple[StreamedLedger, int]:
+def _ledger(data: bytes, at: int, where: str) -> tuple[StreamedSegment, int]:
     if at + _GROUP.size > len(data):
         raise Corrupt(f"{where}: a ledger at byte {at} needs {_GROUP.size} bytes, {len(data) - at} are left")
     ledger_id, count, metadata_bytes = _GROUP.unpack_from(data, at)
@@ -122,10 +122,10 @@ def _ledger(data: bytes, at: int, where: str) -> tuple[StreamedLedger, int]:
     for before, after in pairwise(blocks):
         if after.first_entry <= before.first_entry:
             raise Corrupt(f"{where}: block {after} of ledger {ledger_id} follows {before}: entries must rise")
-    return StreamedLedger(ledger_id, info, blocks), end
+    return StreamedSegment(ledger_id, info, blocks), end
 
 
-def _encoded(ledger: StreamedLedger) -> bytes:
+def _encoded(ledger: StreamedSegment) -> bytes:
     metadata = ledger.info.SerializeToString()
     rows = [_BLOCK.pack(block.first_entry, block.part_id, block.offset) for block in ledger.blocks]
     return b"".join([_GROUP.pack(ledger.ledger_id, len(ledger.blocks), len(metadata)), metadata, *rows])

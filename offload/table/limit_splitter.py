@@ -48,7 +48,7 @@ class _Entries:
         return _Entries(self.ledgers[kept], self.entries[kept], self.rows[kept], self.sizes[kept])
 
 
-class TableCut:
+class LimitSplitter:
     """Quotas of one version of a table. Remembers the entries of files that it had to open."""
 
     def __init__(self, snapshot: TableSnapshot) -> None:

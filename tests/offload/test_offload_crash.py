@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.errors import Fenced
 from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix
-from pyspark_ledger.offload.offloader import LedgerCopies
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from tests.rigs.offload import HOUR, OffloadRig
 
 STORE_CALLS = ("put", "begin_upload", "put_part", "complete", "delete", "abort", "get", "get_range", "head")
@@ -60,7 +60,7 @@ def wound(rig: OffloadRig, at: int, *, after: bool) -> DyingStore:
 
 def heal(rig: OffloadRig) -> None:
     rig.copies.windows.close()
-    rig.copies = rig.offloader = LedgerCopies(rig.address, rig.options, window_bytes=1024, cache_bytes=8192)
+    rig.copies = rig.offloader = ObjectStoreOffloader(rig.address, rig.options, window_bytes=1024, cache_bytes=8192)
     rig.crash()
 
 

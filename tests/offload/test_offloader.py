@@ -21,11 +21,11 @@ from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFoun
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.metadata.offload_records import OffloadAttempt
 from pyspark_ledger.ledger.segment.reader import iter_frames, walk_segment
-from pyspark_ledger.ledger.tiering.offloader import LocalLedger, Told
+from pyspark_ledger.ledger.tiering.offloader import LocalSegment, OffloadCallbacks
 from pyspark_ledger.offload.format.block_index import parse_index
 from pyspark_ledger.offload.format.object_names import ObjectKey
-from pyspark_ledger.offload.offloader import LedgerCopies
-from pyspark_ledger.offload.reader import RangedLedger
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader
+from pyspark_ledger.offload.reader import OffloadedSegmentReader
 from streaming_examples.s3_server import S3Server
 from tests.rigs.entry import entry
 from tests.rigs.offload import BLOCK, HOUR, OffloadRig
@@ -33,7 +33,7 @@ from tests.rigs.offload import BLOCK, HOUR, OffloadRig
 EXTRA = {"ManagedLedgerName": "public/default/persistent/log", "pulsarClusterName": "store-1"}
 
 
-def sealed(rig: OffloadRig, entries: int = 20, size: int = 60) -> tuple[LocalLedger, list[bytes]]:
+def sealed(rig: OffloadRig, entries: int = 20, size: int = 60) -> tuple[LocalSegment, list[bytes]]:
     """A sealed ledger of several blocks, and its payloads."""
     payloads = [bytes([number % 251]) * (size + number % 7) for number in range(entries)]
     rig.log(entries=entries).append([entry(payload) for payload in payloads]).result()
@@ -50,11 +50,11 @@ def offloaded(rig: OffloadRig, **rest: int) -> tuple[ObjectKey, list[bytes]]:
     return key, payloads
 
 
-def handle(rig: OffloadRig, key: ObjectKey) -> RangedLedger:
+def handle(rig: OffloadRig, key: ObjectKey) -> OffloadedSegmentReader:
     return rig.copies.read_offloaded(key.ledger_id, key.attempt, rig.copies.driver)
 
 
-def payloads_of(ledger: RangedLedger, first: int, entries: int) -> list[bytes]:
+def payloads_of(ledger: OffloadedSegmentReader, first: int, entries: int) -> list[bytes]:
     frames = iter_frames(ledger.read(first, entries), ledger.ledger_id, first, entries)
     return [bytes(parse_entry(frame, f"entry {number}").payload) for number, frame in frames]
 
@@ -75,7 +75,7 @@ def test_what_was_offloaded_is_the_file_and_comes_back(
     rig = make_rig(request.getfixturevalue("bucket"), server.options) if server else make_rig()
     local, payloads = sealed(rig)
     attempt, told = uuid.uuid4(), list[int]()
-    rig.copies.offload(local, attempt, EXTRA, Told(told.append, lambda: False))
+    rig.copies.offload(local, attempt, EXTRA, OffloadCallbacks(told.append, lambda: False))
     key = ObjectKey(attempt, local.ledger_id)
     assert rig.stored() == [key.data_name, key.entries_name, key.index_name]
     data = rig.objects.get(key.data_name, 1 << 20).data
@@ -418,7 +418,7 @@ def test_offloaded_ledger_is_read_where_its_record_says(rig: OffloadRig, tmp_pat
     rig.offload()
     rig.now += 5 * HOUR
     rig.store.ledger("log").trim()
-    rig.offloader = LedgerCopies(str(tmp_path / "elsewhere"), rig.options)
+    rig.offloader = ObjectStoreOffloader(str(tmp_path / "elsewhere"), rig.options)
     rig.store.close()
     rig.store = rig._open()
     assert rig.contents() == payloads

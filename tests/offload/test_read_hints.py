@@ -15,7 +15,7 @@ from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.position import Position, PositionRange
-from pyspark_ledger.ledger.protocol.reads import HintedRange, HintReads
+from pyspark_ledger.ledger.protocol.reads import PrefetchRange, PrefetchRequest
 from pyspark_ledger.ledger.segment.reader import SegmentBlock, iter_frames
 from pyspark_ledger.ledger.settings.broker import Settings
 from tests.rigs.cache_invariants import check_cache
@@ -66,8 +66,8 @@ class HintedLog:
         self.reads.follow(NAME, reader, self.position(number), ALIVE_MS)
 
     def hint(self, reader: str, first: int, end: int, *, paced: bool = True, left: int = 0) -> int:
-        wanted = HintedRange(NAME, self.range(first, end), left)
-        return self.reads.hint(HintReads(reader, [wanted], paced)).wait_ms
+        wanted = PrefetchRange(NAME, self.range(first, end), left)
+        return self.reads.hint(PrefetchRequest(reader, [wanted], paced)).wait_ms
 
     def blocks(self, first: int, end: int) -> list[SegmentBlock]:
         return self.rig.store.ledger("log").blocks(self.range(first, end), 10_000)
@@ -211,8 +211,8 @@ def test_what_is_here_is_not_fetched(make: Callable[..., HintedLog]) -> None:
     log.follow("a", 32)
     assert log.hint("a", 32, 32) == 0
     end = Position(log.ids[-1], 1)
-    wanted = HintedRange(NAME, PositionRange(log.position(32), end))
-    assert log.reads.hint(HintReads("a", [wanted])).wait_ms == 0
+    wanted = PrefetchRange(NAME, PositionRange(log.position(32), end))
+    assert log.reads.hint(PrefetchRequest("a", [wanted])).wait_ms == 0
     log.settled()
     assert (log.entries(), log.fetched) == (0, [])
 
@@ -220,8 +220,8 @@ def test_what_is_here_is_not_fetched(make: Callable[..., HintedLog]) -> None:
 def test_a_ledger_that_is_gone_is_passed_over(make: Callable[..., HintedLog]) -> None:
     log = make()
     log.follow("a")
-    gone = HintedRange("public/default/persistent/gone", log.range(0, 8))
-    assert log.reads.hint(HintReads("a", [gone, HintedRange(NAME, log.range(0, 8))])).wait_ms == 0
+    gone = PrefetchRange("public/default/persistent/gone", log.range(0, 8))
+    assert log.reads.hint(PrefetchRequest("a", [gone, PrefetchRange(NAME, log.range(0, 8))])).wait_ms == 0
     wait_until(lambda: log.entries() == 8)
 
 

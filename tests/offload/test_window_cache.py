@@ -14,7 +14,7 @@ import pytest
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.offload.storage.directory import DirectoryStore
-from pyspark_ledger.offload.window_cache import RangeWindows, WindowedObject
+from pyspark_ledger.offload.window_cache import WindowCache, WindowedObject
 
 DATA = bytes(range(250))
 
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Iterator[GatedStore]:
 
 
 def test_window_with_a_waiter_is_not_cancelled_for_another_reader(store: GatedStore) -> None:
-    windows = RangeWindows(10, 20, threads=1)
+    windows = WindowCache(10, 20, threads=1)
     with ThreadPoolExecutor(2) as readers:
         first = readers.submit(windows.read, WindowedObject(store, "one", len(DATA), 0), 0, 30)
         assert store.asked.wait(60)
@@ -62,7 +62,7 @@ def test_window_with_a_waiter_is_not_cancelled_for_another_reader(store: GatedSt
 
 
 def test_who_waits_when_it_is_closed_is_told_to_read_again(store: GatedStore) -> None:
-    windows = RangeWindows(10, 100, threads=1)
+    windows = WindowCache(10, 100, threads=1)
     with ThreadPoolExecutor(1) as readers:
         waiting = readers.submit(windows.read, WindowedObject(store, "one", len(DATA), 0), 0, 50)
         assert store.asked.wait(60)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ledger.ledger.cache.block import CachedBlock, Held
+from pyspark_ledger.ledger.cache.block import BlockReference, CachedBlock
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.policy import CacheLimits, EvictionPolicy, Remove
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache
+from pyspark_ledger.ledger.cache.range_cache import CachedRange, RangeCache
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.position import EARLIEST
 from pyspark_ledger.ledger.settings.cache import EvictionSettings
@@ -52,7 +52,7 @@ class CountedHome:
     def frames(self) -> pa.Buffer:
         raise AssertionError("nobody asks for bytes here")
 
-    def hold(self) -> Held:
+    def hold(self) -> BlockReference:
         return self
 
     def lingers(self) -> bool:
@@ -77,7 +77,7 @@ def block(first: int, end: int, *, size: int = 10, ledger_id: int = 1, home: Cou
     )
 
 
-def insert(cache: EntryCache, name: str, cached: CachedBlock) -> list[CachedSpan]:
+def insert(cache: EntryCache, name: str, cached: CachedBlock) -> list[CachedRange]:
     """Cache a block as a read of storage does; the spans that are there still."""
     with cache.still():
         return cache._put(cache.ledger(name), cached)
@@ -91,7 +91,7 @@ def put_one(
     *,
     expected: int = 0,
     accessed: bool = False,
-) -> CachedSpan:
+) -> CachedRange:
     """Cache one entry of `size` bytes, which `expected` readers of its own wait for, and answer its span."""
     (span,) = cache.put(block(entry, entry + 1, size=size), now_ms)
     if expected:
@@ -102,10 +102,10 @@ def put_one(
     return span
 
 
-def removing(spans: list[CachedSpan], policy: EvictionPolicy | None = None) -> Remove:
+def removing(spans: list[CachedRange], policy: EvictionPolicy | None = None) -> Remove:
     """A `remove` that notes what it removed, and tells the policy as the cache does."""
 
-    def remove(span: CachedSpan) -> int:
+    def remove(span: CachedRange) -> int:
         spans.append(span)
         freed = 0 if span.cache is None else span.cache.remove(span)
         if policy is not None:

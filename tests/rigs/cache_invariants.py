@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from pyspark_ledger.ledger.cache.block_storage import LingeringBlocks
+from pyspark_ledger.ledger.cache.block_storage import PinnedBlocks
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
 from pyspark_ledger.ledger.cache.range_cache import RangeCache
@@ -38,7 +38,7 @@ def check_range_cache(cache: RangeCache) -> None:
         assert (left.ledger_id, left.end) <= (right.ledger_id, right.first), (left, right)
 
 
-def check_lingering(lingering: LingeringBlocks) -> None:
+def check_lingering(lingering: PinnedBlocks) -> None:
     assert lingering.size == sum(block.size for block in lingering._blocks)
     assert not any(block.spans for block in lingering._blocks)
 

@@ -59,8 +59,10 @@ class DrivenBroker:
         self.wall_ms, self.now_ms = wall_ms or system_clock_ms(), monotonic_ms()
         patch.setattr(main, "system_clock_ms", lambda: self.wall_ms)
         patch.setattr(main, "monotonic_ms", lambda: self.now_ms)
-        self._doors = list[Any]()
-        patch.setattr(main, "AppendDoor", lambda serve: self._doors.append(_APPEND_DOOR(serve)) or self._doors[-1])
+        self._listeners = list[Any]()
+        patch.setattr(
+            main, "AppendSocketListener", lambda serve: self._listeners.append(_LISTENER(serve)) or self._listeners[-1]
+        )
         self._clients, self._handlers = list[Client](), logging.getLogger().handlers.copy()
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "broker.toml"
@@ -103,7 +105,7 @@ class DrivenBroker:
     def close(self) -> None:
         for client in self._clients:
             client.close()
-        for door in self._doors:
+        for door in self._listeners:
             door.close()
         for server in self.servers:
             server.shutdown()
@@ -139,7 +141,7 @@ class DrivenBroker:
         return log
 
 
-_APPEND_DOOR = main.AppendDoor
+_LISTENER = main.AppendSocketListener
 
 
 class WaitRecorder:

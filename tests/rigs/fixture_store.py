@@ -30,7 +30,7 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.actions import Empty, GetSchema
-from pyspark_ledger.ledger.protocol.cursors import AskDelivery, AskHoles
+from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, AskDelivery
 from pyspark_ledger.ledger.protocol.ledgers import AskSequence
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
@@ -166,7 +166,7 @@ def _told_cursor(ledger: Ledger, name: str) -> dict[str, Any]:
     cursor = Cursor(ledger, name)
     state = cursor.state()
     holes = ledger.client.call(
-        "cursor.holes", AskHoles(ledger.name, name, PositionRange(EARLIEST, LATEST), whole=True)
+        "cursor.holes", AskAckedRanges(ledger.name, name, PositionRange(EARLIEST, LATEST), whole=True)
     ).info
     info = decode_info(holes, f"cursor {name}")
     return {

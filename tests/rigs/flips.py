@@ -19,14 +19,14 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionR
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, GetSchema, RegisterSchema
 from pyspark_ledger.ledger.protocol.commits import CommitRun, StagedPart
-from pyspark_ledger.ledger.protocol.cursors import AskHoles, NameCursor, NextDelivery, OpenCursor
+from pyspark_ledger.ledger.protocol.cursors import AskAckedRanges, NameCursor, NextDelivery, OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from pyspark_ledger.ledger.transport.part_file import PartFile
-from pyspark_ledger.offload.offloader import LedgerCopies
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.entry import entry, parsed
 
@@ -36,7 +36,7 @@ SETTINGS = Settings.of({"managedLedgerOffloadDeletionLagMs": 3_600_000})
 
 
 class _Choice(OffloaderChoice):
-    def __init__(self, copies: LedgerCopies) -> None:
+    def __init__(self, copies: ObjectStoreOffloader) -> None:
         super().__init__(lambda _: copies, SETTINGS)
 
     def has_target(self) -> bool:
@@ -46,7 +46,7 @@ class _Choice(OffloaderChoice):
 @contextmanager
 def opened(home: Path, now: int = NOW, *, create: bool = False) -> Iterator[Store]:
     """The store of a home as a broker opens it; `home` holds `store` and `bucket`."""
-    copies = LedgerCopies(str(home / "bucket"), S3Options(), window_bytes=1024, cache_bytes=8192)
+    copies = ObjectStoreOffloader(str(home / "bucket"), S3Options(), window_bytes=1024, cache_bytes=8192)
     try:
         store = Store.open(
             home / "store",
@@ -137,7 +137,7 @@ def answers(home: Path, staged: StagedPart) -> dict[str, object]:
             for cursor in described.cursors:
                 state = store.cursors.describe(NameCursor(name, cursor))
                 everything = PositionRange(described.start, described.end)
-                holes = store.cursors.holes(AskHoles(name, cursor, everything, whole=True)).info
+                holes = store.cursors.holes(AskAckedRanges(name, cursor, everything, whole=True)).info
                 found[f"{name} {cursor}"] = (msgspec.structs.replace(state, cursor_ledger=0), holes)
                 found[f"{name} {cursor} delivered"] = store.deliveries._records.newest(log.name, cursor)
     return found

@@ -16,11 +16,11 @@ from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy, OffloadPrefix, OffloadStatus
 from pyspark_ledger.ledger.settings.broker import Settings
-from pyspark_ledger.ledger.store.offload_scheduler import OffloadDesk
+from pyspark_ledger.ledger.store.offload_scheduler import OffloadScheduler
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice
-from pyspark_ledger.ledger.tiering.offloader import UNTOLD, LocalLedger, Told
-from pyspark_ledger.offload.offloader import LedgerCopies
+from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, LocalSegment, OffloadCallbacks
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.storage.s3_options import S3Options
 from tests.rigs.entry import entry
@@ -55,7 +55,7 @@ class OffloadRig:
         self.options = options or S3Options()
         self.settings = Settings.of({name: value for name, value in rest.items() if name[:1] in "mdr"})
         made = {name: value for name, value in rest.items() if name[:1] not in "mdr"}
-        self.copies = LedgerCopies(address, self.options, **{"window_bytes": 1024, "cache_bytes": 8192, **made})
+        self.copies = ObjectStoreOffloader(address, self.options, **{"window_bytes": 1024, "cache_bytes": 8192, **made})
         self.offloader: Any = self.copies
         self.store = self._open()
 
@@ -149,13 +149,17 @@ class Failing:
         rig.offloader = self
 
     def offload(
-        self, ledger: LocalLedger, attempt: uuid.UUID, extra_metadata: Mapping[str, str], told: Told = UNTOLD
+        self,
+        ledger: LocalSegment,
+        attempt: uuid.UUID,
+        extra_metadata: Mapping[str, str],
+        callbacks: OffloadCallbacks = NO_CALLBACKS,
     ) -> None:
         self.attempts.append(attempt)
         self.before(ledger.ledger_id)
         if ledger.ledger_id in self.ledgers:
             raise self.error(f"ledger {ledger.ledger_id} cannot be copied today")
-        self.real.offload(ledger, attempt, extra_metadata, told)
+        self.real.offload(ledger, attempt, extra_metadata, callbacks)
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> object:
         return self.real.read_offloaded(ledger_id, attempt, driver)
@@ -171,7 +175,7 @@ class Failing:
         pass
 
 
-def offload_prefix(desk: OffloadDesk, name: str, until: Position) -> Position:
+def offload_prefix(desk: OffloadScheduler, name: str, until: Position) -> Position:
     """Offload all sealed ledgers before a position, now; the beginning of the first that is not offloaded.
 
     Raises the first failure after all were tried.

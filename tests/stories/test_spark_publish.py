@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_ledger import publish
-from pyspark_ledger.connector.publish.delta_table import DeltaTable, Raced
+from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace
 from pyspark_ledger.connector.publish.publisher import PublishedSegment, Publisher
 from pyspark_ledger.connector.publish.request import Publishing
 from pyspark_ledger.ledger.api.ledger import Ledger
@@ -203,7 +203,7 @@ def test_who_loses_every_race_gets_on_with_the_winner(orders: Published, monkeyp
     def append(*_given: Any) -> None:
         lost.append(True)
         winner._publish_segment(log, log.segments[len(lost) - 1])
-        raise Raced("the other one")
+        raise LostRace("the other one")
 
     monkeypatch.setattr(loser.table, "create", append)
     monkeypatch.setattr(loser.table, "append", append)
@@ -211,8 +211,10 @@ def test_who_loses_every_race_gets_on_with_the_winner(orders: Published, monkeyp
     assert len(lost) == len(log.segments)
     assert orders.ids() == list(range(len(log.segments)))
     orders.append(3, 4)
-    monkeypatch.setattr(loser.table, "append", lambda *_given: raise_it(Raced("a third one, that publishes nothing")))
-    with pytest.raises(Raced):
+    monkeypatch.setattr(
+        loser.table, "append", lambda *_given: raise_it(LostRace("a third one, that publishes nothing"))
+    )
+    with pytest.raises(LostRace):
         loser.publish()
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_ledger import publish
-from pyspark_ledger.connector.publish.delta_table import DeltaTable, Raced
+from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace
 from pyspark_ledger.connector.publish.latest_table import LatestRows
 from pyspark_ledger.connector.publish.publisher import Publisher
 from pyspark_ledger.connector.publish.request import Publishing
@@ -216,7 +216,7 @@ def test_view_keeps_its_partition_column_and_survives_a_lost_race(
 ) -> None:
     orders, save, odd = connect(store).ledger("orders"), DeltaTable._save, "price`s.net"
     assert isinstance(orders, Ledger)
-    failures: list[Exception] = [Raced("another commit was faster"), RuntimeError("the session is gone")]
+    failures: list[Exception] = [LostRace("another commit was faster"), RuntimeError("the session is gone")]
 
     def failing(self: DeltaTable, write: Any) -> None:
         if failures and self.target.endswith("view"):

@@ -3,7 +3,7 @@
 Rules
 - The catalogue and the heads of entries are read once and kept, because objects do not change. A stream looks for new
   objects when it has reached the end of the known ones.
-- The findings of `load()` travel with the source (`BucketSeen`). The process that plans the read does not ask the
+- The findings of `load()` travel with the source (`BucketTopic`). The process that plans the read does not ask the
   bucket for them again.
 - A topic has columns if its entries have columns. They are those of the entries at the beginning and at the end of its
   segments. Otherwise its entries are messages, and their heads are read before anything is planned.
@@ -29,7 +29,7 @@ from pyspark_ledger.connector.read.bucket.task import BucketObjects, BucketTask
 from pyspark_ledger.connector.read.planner import BatchPlanner, Task
 from pyspark_ledger.connector.read.task_split import part_bytes
 from pyspark_ledger.connector.rows.metadata_columns import PROVENANCE
-from pyspark_ledger.connector.rows.shape import RowShape, RowWishes, row_shape
+from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
 from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.message.arrow_payload import decode_rows, leading_schema
@@ -89,7 +89,7 @@ _PEEKS_AT_ONCE = 2
 
 
 @dataclass(frozen=True)
-class BucketSeen:
+class BucketTopic:
     """Findings on a topic when its columns were asked for: its ledgers, and its columns (None for messages)."""
 
     topics: list[TopicLedgers]
@@ -99,7 +99,9 @@ class BucketSeen:
 class BucketRead:
     """One read of a topic, or of its partitions, on the driver. `seen` has the findings of an earlier read."""
 
-    def __init__(self, options: LedgerOptions, given: StructType | None = None, seen: BucketSeen | None = None) -> None:
+    def __init__(
+        self, options: LedgerOptions, given: StructType | None = None, seen: BucketTopic | None = None
+    ) -> None:
         self.options = options
         self.bucket: BucketOptions = require_bucket(options)
         self.name = require_ledger(options)
@@ -180,13 +182,13 @@ class BucketRead:
                         _join(found, columns, topic.name)
         return pa.schema(list(found.values())) if found else None
 
-    def seen(self) -> BucketSeen:
+    def seen(self) -> BucketTopic:
         """Return the findings for the process that plans the read."""
-        return BucketSeen(self.topics, self.columns)
+        return BucketTopic(self.topics, self.columns)
 
     def shape(self) -> RowShape:
         options = self.options
-        wishes = RowWishes(
+        wishes = RowOptions(
             options.include_metadata, options.columns, options.rescued_data_column or "", options.payload_schema or ""
         )
         schemas = None if self.columns is not None or wishes.payload_schema else self._schemas()
@@ -262,13 +264,15 @@ class BucketRead:
 class BucketScan(BatchPlanner):
     """Plan of a bounded read of a topic. `seen` has the findings of the process that asked for the columns."""
 
-    def __init__(self, options: LedgerOptions, given: StructType | None = None, seen: BucketSeen | None = None) -> None:
+    def __init__(
+        self, options: LedgerOptions, given: StructType | None = None, seen: BucketTopic | None = None
+    ) -> None:
         self._read = BucketRead(options, given, seen)
 
     def schema(self) -> StructType:
         return self._read.schema()
 
-    def seen(self) -> BucketSeen:
+    def seen(self) -> BucketTopic:
         return self._read.seen()
 
     def tasks(self) -> list[Task]:

@@ -22,14 +22,14 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info
 from pyspark_ledger.ledger.protocol.cursors import (
     UNLIMITED,
+    AckDeadLetters,
     AskDelivery,
     AskDue,
-    BuryDead,
     DecidedDelivery,
+    DeliveredRange,
     Delivery,
     Due,
     NextDelivery,
-    Share,
 )
 
 if TYPE_CHECKING:
@@ -39,20 +39,20 @@ ACK_TIMEOUT_MS = 300_000
 _DEAD = -1
 
 
-class Back(NamedTuple):
+class RedeliveryLimits(NamedTuple):
     """How much may come back with a batch of one ledger; with `first` at least one entry."""
 
     rows: int = UNLIMITED
     size_bytes: int = UNLIMITED
     first: bool = True
 
-    def after(self, decided: DecidedDelivery) -> Back:
+    def after(self, decided: DecidedDelivery) -> RedeliveryLimits:
         """What is left of it for the next ledger."""
         rows, size = max(self.rows - decided.back_rows, 0), max(self.size_bytes - decided.back_bytes, 0)
-        return Back(rows, size, self.first and not decided.back_rows)
+        return RedeliveryLimits(rows, size, self.first and not decided.back_rows)
 
 
-NO_LIMIT = Back()
+NO_LIMIT = RedeliveryLimits()
 
 
 class Deliveries:
@@ -80,7 +80,7 @@ class Deliveries:
         found: Due = self._ask("delivery.due", AskDue(self._ledger, self._subscription, delivery, *self._patience()))
         return found
 
-    def next(self, offset: LedgerOffset, end: Position, back: Back = NO_LIMIT) -> DecidedDelivery:
+    def next(self, offset: LedgerOffset, end: Position, back: RedeliveryLimits = NO_LIMIT) -> DecidedDelivery:
         """Decide on the batch after an offset, which reads on up to `end`; of what comes back it takes so much."""
         timeout_ms, redeliveries, before_ms = self._patience()
         request = NextDelivery(
@@ -114,7 +114,7 @@ class Deliveries:
         """The partitions of a batch: the same for the same record."""
         return [part for share in self._get(record).shares for part in self._of_share(share)]
 
-    def _of_share(self, share: Share) -> list[LedgerTask]:
+    def _of_share(self, share: DeliveredRange) -> list[LedgerTask]:
         count = share.count if self.explicit else -1
         source, parts = self._read.source(ledgers=[self._ledger]), self._read.planned(self._of(share.range))
         if not share.skip:
@@ -154,9 +154,9 @@ class Deliveries:
         query, version = f"dead-letters of {self._ledger} {self._subscription}", ""
         staged = stage_rows(target, version, query, dead, buried(self._rows(found.shares, source), columns))
         commit_parts(target, version, [staged], dead)
-        self._ask("delivery.bury", BuryDead(self._ledger, self._subscription, dead))
+        self._ask("delivery.bury", AckDeadLetters(self._ledger, self._subscription, dead))
 
-    def _rows(self, shares: list[Share], source: ReadSource) -> Iterator[pa.RecordBatch]:
+    def _rows(self, shares: list[DeliveredRange], source: ReadSource) -> Iterator[pa.RecordBatch]:
         for share in shares:
             yield from rows_of(self._read.connection.client, LedgerTask(source, (self._of(share.range),), share.skip))
 

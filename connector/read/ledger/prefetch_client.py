@@ -17,7 +17,7 @@ from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.ledger.clock import pause
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.position import PositionRange
-from pyspark_ledger.ledger.protocol.reads import HintedRange, HintReads, HintReply
+from pyspark_ledger.ledger.protocol.reads import PrefetchRange, PrefetchReply, PrefetchRequest
 
 WORTH_BYTES = 1024 * 1024
 _log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class PrefetchClient:
     def say(self, ranges: Mapping[str, tuple[PositionRange, int]]) -> None:
         """The ranges of the next batch, by ledger, each with the bytes that are left of it and behind it; waits."""
         hinted = [
-            HintedRange(name, range_, left)
+            PrefetchRange(name, range_, left)
             for name, (range_, left) in ranges.items()
             if range_ and left >= WORTH_BYTES // 16
         ]
@@ -43,12 +43,12 @@ class PrefetchClient:
             return
         try:
             mapping = self._mapping and bool(self._connection.client.same_host_token())
-            request = HintReads(self._reader, hinted, self._paced, mapping)
+            request = PrefetchRequest(self._reader, hinted, self._paced, mapping)
             while wait_ms := self._said(request).wait_ms:
                 pause(wait_ms)
         except LedgerError as error:
             _log.info("the broker was not told what is read next: %s", error)
 
-    def _said(self, request: HintReads) -> HintReply:
-        reply: HintReply = self._connection.call(lambda client: client.call("cache.hint", request))
+    def _said(self, request: PrefetchRequest) -> PrefetchReply:
+        reply: PrefetchReply = self._connection.call(lambda client: client.call("cache.hint", request))
         return reply

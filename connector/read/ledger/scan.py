@@ -26,13 +26,13 @@ from pyspark_ledger.connector.options.ledger_selection import (
     require_dead_letter_ledgers,
 )
 from pyspark_ledger.connector.options.options import LedgerOptions
-from pyspark_ledger.connector.read.bounds import ReadEdges
+from pyspark_ledger.connector.read.bounds import ReadBounds
 from pyspark_ledger.connector.read.data_loss import loss_in
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.read.planner import BatchPlanner
 from pyspark_ledger.connector.read.task_split import SizedRange, plan_tasks
-from pyspark_ledger.connector.rows.shape import RowShape, RowWishes, row_shape, shared_columns
+from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape, shared_columns
 from pyspark_ledger.ledger.api.schemas import registered_rows
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import NotFound
@@ -43,14 +43,14 @@ from pyspark_ledger.ledger.names import partition_of
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import AskSchemas, Empty, GetSchema, LedgerSchemas, SchemaOfMany
 from pyspark_ledger.ledger.protocol.reads import (
-    AskQuotas,
-    AskSurvey,
-    Quota,
+    AskLimitedRanges,
+    AskLogStatuses,
+    LimitedRange,
+    LogStatuses,
     ReadProgress,
     SplitPart,
     SplitRanges,
     SplitRequest,
-    Survey,
 )
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class LedgerRead:
 
     def _shaped(self) -> RowShape:
         options = self.options
-        wishes = RowWishes(
+        wishes = RowOptions(
             options.include_metadata,
             options.columns,
             options.rescued_data_column or "",
@@ -144,13 +144,13 @@ class LedgerRead:
         otherwise: ReadProgress = _PLACES,
         *,
         of: Sequence[str] | None = None,
-    ) -> Survey:
+    ) -> LogStatuses:
         """How the ledgers stand, and what `readings` of them have left. `otherwise` is for those that have none."""
-        request = AskSurvey(self.names() if of is None else list(of), dict(readings), otherwise)
-        found: Survey = self.connection.call(lambda client: client.call("survey", request))
+        request = AskLogStatuses(self.names() if of is None else list(of), dict(readings), otherwise)
+        found: LogStatuses = self.connection.call(lambda client: client.call("survey", request))
         return found
 
-    def require_all(self, survey: Survey) -> None:
+    def require_all(self, survey: LogStatuses) -> None:
         """NotFound, naming the nearest, when a ledger is not there, or when nothing matches."""
         if survey.missing:
             name = survey.missing[0]
@@ -162,11 +162,11 @@ class LedgerRead:
                 hint="The whole name is compared, such as 'orders-.*'. Option 'waitForLedger' waits for the first",
             )
 
-    def quotas(self, quotas: Sequence[Quota]) -> list[SplitPart]:
+    def quotas(self, quotas: Sequence[LimitedRange]) -> list[SplitPart]:
         cursor = self.options.subscription
         if cursor:
             quotas = [msgspec.structs.replace(quota, cursor=cursor) for quota in quotas]
-        parts: list[SplitPart] = self.connection.call(lambda c: c.call("quotas", AskQuotas(list(quotas)))).parts
+        parts: list[SplitPart] = self.connection.call(lambda c: c.call("quotas", AskLimitedRanges(list(quotas)))).parts
         return parts
 
     def split(self, requests: Sequence[SplitRequest]) -> list[list[SplitPart]]:
@@ -248,7 +248,7 @@ class LedgerScan(BatchPlanner):
 
     def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
         self._read = LedgerRead(options, given)
-        self._edges = ReadEdges(options, stream=False)
+        self._edges = ReadBounds(options, stream=False)
 
     def schema(self) -> StructType:
         return self._read.schema()

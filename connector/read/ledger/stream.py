@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.options.options import LedgerOptions
-from pyspark_ledger.connector.read.bounds import ReadEdges, overruled_by_subscription
-from pyspark_ledger.connector.read.data_loss import Loss, loss_in, loss_of
-from pyspark_ledger.connector.read.ledger.deliveries import NO_LIMIT, Back, Deliveries
+from pyspark_ledger.connector.read.bounds import ReadBounds, overruled_by_subscription
+from pyspark_ledger.connector.read.data_loss import DataLossRange, loss_in, loss_of
+from pyspark_ledger.connector.read.ledger.deliveries import NO_LIMIT, Deliveries, RedeliveryLimits
 from pyspark_ledger.connector.read.ledger.prefetch_client import PrefetchClient
 from pyspark_ledger.connector.read.ledger.scan import LedgerRead, sized, with_added_columns
 from pyspark_ledger.connector.read.ledger.subscription import SubscribedLedgers
@@ -44,7 +44,7 @@ from pyspark_ledger.connector.read.progress import (
     ENDING,
     WAITING,
     LedgerLag,
-    Origin,
+    SourceIdentity,
     cache_between,
     reads_between,
     stream_report,
@@ -57,7 +57,7 @@ from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import Empty
 from pyspark_ledger.ledger.protocol.cache import CacheReads
 from pyspark_ledger.ledger.protocol.cursors import UNLIMITED, Due
-from pyspark_ledger.ledger.protocol.reads import ReadProgress, SplitPart, Survey, SurveyedLog
+from pyspark_ledger.ledger.protocol.reads import LogStatus, LogStatuses, ReadProgress, SplitPart
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -66,12 +66,12 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LogStates:
     """How the ledgers of a query stood when it asked: what each has left, where it goes on, which are gone."""
 
-    survey: Survey
+    survey: LogStatuses
     backlogs: list[LedgerBacklog]
-    logs: dict[str, SurveyedLog]
+    logs: dict[str, LogStatus]
     began: dict[str, Position] = field(default_factory=dict)
     gone: Collection[str] = ()
 
@@ -90,11 +90,11 @@ class LedgerStream(StreamPlanner):
         self.delay = Delay(options.min_rows_per_trigger or 0, options.max_trigger_delay)
         self.pinned: dict[str, Position] | None = None
         self._pinned_ms: dict[str, int] = {}
-        self.losses: dict[Loss, None] = {}
-        self._edges = ReadEdges(options, stream=True)
+        self.losses: dict[DataLossRange, None] = {}
+        self._edges = ReadBounds(options, stream=True)
         self._initial: StreamOffset | None = None
         self._last: StreamOffset | None = None
-        self._looked: Look | None = None
+        self._looked: LogStates | None = None
         self._taken: dict[str, SplitPart] = {}
         self._reached: dict[str, Position] = {}
         self._reason: Reason = "nothing"
@@ -210,7 +210,7 @@ class LedgerStream(StreamPlanner):
         # Who listens to progress acknowledges what a subscription has committed. Here only rows may be acknowledged, by
         # name, and whoever moved the cursor to the end of a batch would lose all of its rows that are not.
         subscription = None if self._explicit else options.subscription
-        origin = Origin.of(connection.location, connection.client.store_id, subscription, options.credentials())
+        origin = SourceIdentity.of(connection.location, connection.client.store_id, subscription, options.credentials())
         report = stream_report(origin, lags, self._ended_by(), reads, cache, list(self.losses))
         return with_added_columns(report, self.read)
 
@@ -226,7 +226,7 @@ class LedgerStream(StreamPlanner):
     def stop(self) -> None:
         self.held.stop()
 
-    def _begins(self, survey: Survey) -> dict[str, Position]:
+    def _begins(self, survey: LogStatuses) -> dict[str, Position]:
         """Where each ledger begins: at its cursor, if the subscription has one there, else as the options say."""
         known = {log.name: state for log in survey.logs if (state := self.held.known(log.name)) is not None}
         begins = {name: state.next_position for name, state in known.items()}
@@ -238,7 +238,7 @@ class LedgerStream(StreamPlanner):
         self.overruled = overruled_by_subscription(self.held.name or "", cursors, self._edges)
         return begins
 
-    def _look(self, start: StreamOffset) -> Look:
+    def _look(self, start: StreamOffset) -> LogStates:
         """How the ledgers stand for a batch from `start`; raises DataLoss, or notes what is lost."""
         self._require_addressed(start)
         names = self.read.names()
@@ -256,8 +256,8 @@ class LedgerStream(StreamPlanner):
                 began[name] = log.begin
         gone = set(start.ledgers) - {log.name for log in survey.logs}
         for name in sorted(gone):
-            self._note(Loss(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
-        return Look(survey, [LedgerBacklog.of(log) for log in logs.values()], logs, began, gone)
+            self._note(DataLossRange(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
+        return LogStates(survey, [LedgerBacklog.of(log) for log in logs.values()], logs, began, gone)
 
     def _reading(self, name: str, at: LedgerOffset | None) -> ReadProgress:
         end = self._edges.end(name)
@@ -267,26 +267,28 @@ class LedgerStream(StreamPlanner):
         position, incarnation = (None, "") if at is None else (at.position, at.incarnation)
         return ReadProgress(position, incarnation, until=until, until_ms=end.timestamp_ms, cursor=self.held.name or "")
 
-    def _plain(self, look: Look) -> dict[str, LedgerOffset]:
+    def _plain(self, look: LogStates) -> dict[str, LedgerOffset]:
         return {name: LedgerOffset(part.range.end, look.logs[name].incarnation) for name, part in self._taken.items()}
 
-    def _shared(self, start: StreamOffset, look: Look, limits: Limits) -> tuple[Limits | None, Back]:
+    def _shared(self, start: StreamOffset, look: LogStates, limits: Limits) -> tuple[Limits | None, RedeliveryLimits]:
         """What of the limits is for new rows (None: nothing this time), and what for rows that come back."""
         shared = shared_limits(limits, look.backlogs, self._due(start, look), new_first=self._new_first)
         if shared.turns:
             self._new_first = not self._new_first
             self._reason = "limits"
         back = shared.back
-        return shared.new, Back(0, 0, first=False) if back is None else Back(back.rows_most, back.bytes_most)
+        return shared.new, RedeliveryLimits(0, 0, first=False) if back is None else RedeliveryLimits(
+            back.rows_most, back.bytes_most
+        )
 
-    def _due(self, start: StreamOffset, look: Look) -> dict[str, Due]:
+    def _due(self, start: StreamOffset, look: LogStates) -> dict[str, Due]:
         """What would come back of each ledger with the next batch."""
         return {
             name: self._deliveries(name, log.incarnation).due(_delivered(start, look, name))
             for name, log in look.logs.items()
         }
 
-    def _decided(self, start: StreamOffset, look: Look, back: Back) -> dict[str, LedgerOffset]:
+    def _decided(self, start: StreamOffset, look: LogStates, back: RedeliveryLimits) -> dict[str, LedgerOffset]:
         """The same with a subscription: the broker knows what else is in the batch, or is not any more."""
         moved = {}
         for name, log in look.logs.items():
@@ -307,7 +309,7 @@ class LedgerStream(StreamPlanner):
         known = self._deliveries(name, at.incarnation).newest()
         return LedgerOffset(known.position, at.incarnation, known.record)
 
-    def _end(self, start: StreamOffset, look: Look, moved: dict[str, LedgerOffset]) -> StreamOffset:
+    def _end(self, start: StreamOffset, look: LogStates, moved: dict[str, LedgerOffset]) -> StreamOffset:
         began = {name: at for name, at in look.began.items() if name in moved}
         parts = [
             sized(name, look.logs[name].incarnation, part)
@@ -340,7 +342,11 @@ class LedgerStream(StreamPlanner):
         found = []
         for one in ranges:
             log = logs.get(one.ledger)
-            loss = Loss(one.ledger, "deleted", one.range) if log is None else loss_of(log, one.incarnation, one.range)
+            loss = (
+                DataLossRange(one.ledger, "deleted", one.range)
+                if log is None
+                else loss_of(log, one.incarnation, one.range)
+            )
             if loss is not None:
                 self._note(loss)
             if log is None or log.incarnation != one.incarnation:
@@ -351,7 +357,7 @@ class LedgerStream(StreamPlanner):
             found.append(SizedRange(LedgerRange(one.ledger, one.incarnation, left), log.entries, log.size_bytes))
         return found
 
-    def _note(self, loss: Loss) -> None:
+    def _note(self, loss: DataLossRange) -> None:
         """Raise, or remember: a loss is met at every trigger until a batch has gone past it."""
         if self.read.options.fail_on_data_loss:
             raise loss.error()
@@ -377,13 +383,13 @@ class LedgerStream(StreamPlanner):
         require_addressed(offset, addressed, self.read.name)
 
 
-def _delivered(start: StreamOffset, look: Look, name: str) -> int:
+def _delivered(start: StreamOffset, look: LogStates, name: str) -> int:
     """The record that a ledger's reading stands at; 0: none, also of a ledger that was made again."""
     at = start.ledgers.get(name)
     return at.delivery if at is not None and at.incarnation == look.logs[name].incarnation else 0
 
 
-def _require_reached(log: SurveyedLog, planned: LedgerRange) -> None:
+def _require_reached(log: LogStatus, planned: LedgerRange) -> None:
     if planned.range.end > log.end:
         raise DataLoss(
             f"ledger {log.name} ends at {log.end}, the checkpoint is at {planned.range.end}",

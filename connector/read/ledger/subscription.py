@@ -14,7 +14,7 @@ Rules of acknowledgements
 - The replay floor is set before the first batch. Any batch can therefore be repeated, whatever it acknowledged itself.
 - A query acknowledges in each ledger by itself. A ledger that is gone has nothing to acknowledge.
 
-Rules of a query without a subscription (`Following`)
+Rules of a query without a subscription (`AnonymousReader`)
 - The broker's cache knows the name that its tasks read by, and its position in each ledger. The query holds nothing
   back, and nothing of it is durable.
 - The cache forgets the query 90 seconds after its last message. It sends one every 30 seconds, and at every trigger
@@ -36,7 +36,7 @@ from pyspark_ledger.ledger.clock import monotonic_ms, new_id, pause
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.ownership import process_identity
 from pyspark_ledger.ledger.position import EARLIEST, Position
-from pyspark_ledger.ledger.protocol.cache import FollowLedger, FollowLedgers
+from pyspark_ledger.ledger.protocol.cache import RegisterReader, RegisterReaders
 from pyspark_ledger.ledger.protocol.cursors import (
     AcquireLease,
     CursorState,
@@ -177,7 +177,7 @@ BEAT_SECONDS = 30.0
 _ALIVE_MS = 90_000
 
 
-class Following:
+class AnonymousReader:
     """A query without a subscription: reports its position in every ledger by one call."""
 
     def __init__(self, connection: DriverConnection) -> None:
@@ -202,8 +202,8 @@ class Following:
         if self._positions:
             self._connection.client.call("cache.follow.many", self._said(self._positions, 0))
 
-    def _said(self, positions: Mapping[str, Position], ttl_ms: int) -> FollowLedgers:
-        return FollowLedgers([FollowLedger(ledger, self.reader, at, ttl_ms) for ledger, at in positions.items()])
+    def _said(self, positions: Mapping[str, Position], ttl_ms: int) -> RegisterReaders:
+        return RegisterReaders([RegisterReader(ledger, self.reader, at, ttl_ms) for ledger, at in positions.items()])
 
 
 class SubscribedLedgers:
@@ -213,7 +213,7 @@ class SubscribedLedgers:
         self.name = name
         self._connection = connection
         self._held: dict[str, tuple[str, Subscription]] = {}
-        self.following = Following(connection) if name is None else None
+        self.following = AnonymousReader(connection) if name is None else None
         self._heartbeat: Heartbeat | None = None
 
     def known(self, log: str) -> CursorState | None:

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from pyspark_ledger.connector.connection import on_this_host
-from pyspark_ledger.connector.read.data_loss import Loss, loss_in
+from pyspark_ledger.connector.read.data_loss import DataLossRange, loss_in
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, entry_rows, joined
 from pyspark_ledger.connector.rows.chunked_messages import WholeMessages
@@ -34,7 +34,7 @@ from pyspark_ledger.ledger.errors import DataLoss, NotFound
 from pyspark_ledger.ledger.message.entry import ParsedEntry, parse_entry
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
-from pyspark_ledger.ledger.protocol.reads import AskSurvey, ReadProgress, ReadRequest
+from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress, ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
 
 if TYPE_CHECKING:
@@ -187,11 +187,13 @@ def _entries(
             return
 
 
-def _lost(client: Client, request: ReadRequest, left: PositionRange, error: DataLoss | NotFound) -> Loss:
+def _lost(client: Client, request: ReadRequest, left: PositionRange, error: DataLoss | NotFound) -> DataLossRange:
     """What of `left` is gone, as the broker tells it now."""
     reading = ReadProgress(left.start, request.incarnation, until=left.end)
-    survey = client.call("survey", AskSurvey([request.name], {request.name: reading}))
-    return loss_in(request.name, request.incarnation, left, survey) or Loss.of_missing_file(request.name, left, error)
+    survey = client.call("survey", AskLogStatuses([request.name], {request.name: reading}))
+    return loss_in(request.name, request.incarnation, left, survey) or DataLossRange.of_missing_file(
+        request.name, left, error
+    )
 
 
 def _earlier(client: Client, source: ReadSource, request: ReadRequest, position: Position) -> Iterator[Entry]:

@@ -11,22 +11,22 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from pyspark_ledger.connector.options.options import LedgerOptions
-from pyspark_ledger.connector.read.bounds import Edge, ReadEdges
+from pyspark_ledger.connector.read.bounds import Bound, ReadBounds
 from pyspark_ledger.connector.read.table.published_table import BEGINNING, HistoryTable
 from pyspark_ledger.ledger.errors import DataLoss
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.reads import SurveyedLog
+from pyspark_ledger.ledger.protocol.reads import LogStatus
 from pyspark_ledger.offload.table.rows import LogRows
 
 
-class HistoryEdges(ReadEdges):
+class TableBounds(ReadBounds):
     """Both ends of such a read. A stream, too, begins with the first row unless something else is said."""
 
     def __init__(self, options: LedgerOptions, *, stream: bool) -> None:
         super().__init__(options, stream=stream)
-        self._default = Edge(EARLIEST)
+        self._default = Bound(EARLIEST)
 
-    def range_of(self, log: SurveyedLog, logs: int, table: HistoryTable) -> PositionRange:
+    def range_of(self, log: LogStatus, logs: int, table: HistoryTable) -> PositionRange:
         """What is read of a log, by its first reading of `logs` at once and by the table. Not empty backwards."""
         if log.name not in table.up_to:
             return PositionRange(self.begin(log, logs), log.stop)
@@ -43,13 +43,13 @@ class HistoryEdges(ReadEdges):
             )
         return PositionRange(begin, max(begin, stop))
 
-    def stop_of(self, log: SurveyedLog, table: HistoryTable) -> Position:
+    def stop_of(self, log: LogStatus, table: HistoryTable) -> Position:
         """Where a log ends for this read; LATEST is never an answer."""
         end = self.end(log.name).timestamp_ms
         return log.stop if end is None else _timed(log, end, log.stop, table)
 
 
-def _timed(log: SurveyedLog, timestamp_ms: int, found: Position, table: HistoryTable) -> Position:
+def _timed(log: LogStatus, timestamp_ms: int, found: Position, table: HistoryTable) -> Position:
     """The position of a time, where the log says `found`: the table's, if it lies before all that the log holds."""
     if found > log.start:
         return found

@@ -26,10 +26,10 @@ from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.connector.schema import nullable_type
 from pyspark_ledger.ledger.errors import DataLoss, Refused
 from pyspark_ledger.ledger.position import Position, PositionRange
-from pyspark_ledger.ledger.protocol.reads import ReadProgress, SurveyedLog
+from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadProgress
 from pyspark_ledger.offload.table.commit_metadata import app_id
 from pyspark_ledger.offload.table.data_file import TableFile
-from pyspark_ledger.offload.table.limit_splitter import TableCut
+from pyspark_ledger.offload.table.limit_splitter import LimitSplitter
 from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart
 from pyspark_ledger.offload.table.snapshot import TableSnapshot, open_table, require_same_table
 
@@ -38,7 +38,7 @@ BEGINNING = Position(-1, 0)
 WHOLE = ReadProgress(position=BEGINNING, count=False)
 
 
-class LogLife(Protocol):
+class LogIncarnation(Protocol):
     """One life of one log."""
 
     @property
@@ -76,20 +76,20 @@ class HistoryTable:
     incarnations: Mapping[str, str]
 
     @cached_property
-    def cut(self) -> TableCut:
-        return TableCut(self.snapshot)
+    def cut(self) -> LimitSplitter:
+        return LimitSplitter(self.snapshot)
 
     @property
     def pin(self) -> HistoryPin:
         return HistoryPin(self.snapshot.table_id, self.snapshot.version, self.up_to)
 
-    def after(self, log: SurveyedLog) -> Position:
+    def after(self, log: LogStatus) -> Position:
         """Where a log goes on behind what is in the table; BEGINNING for one of which nothing is."""
         if log.name not in self.up_to:
             return BEGINNING
         return min(Position(self.up_to[log.name] + 1, 0), log.end)
 
-    def require_reached(self, logs: Iterable[SurveyedLog]) -> None:
+    def require_reached(self, logs: Iterable[LogStatus]) -> None:
         """DataLoss when a log, looked at after the table was opened, ends before what was published of it."""
         for log in logs:
             newest = self.up_to.get(log.name, -1)
@@ -133,7 +133,7 @@ class HistoryRead:
         self.table_id = ""
         """The table of this read, once it is known: what the checkpoint names, else the first that was opened."""
 
-    def newest(self, logs: Sequence[LogLife]) -> HistoryTable:
+    def newest(self, logs: Sequence[LogIncarnation]) -> HistoryTable:
         """The newest version, and how far these logs are in it."""
         snapshot = self._opened(None)
         newest = {
@@ -142,7 +142,7 @@ class HistoryRead:
         incarnations = {log.name: log.incarnation for log in logs}
         return HistoryTable(snapshot, {name: ledger for name, ledger in newest.items() if ledger >= 0}, incarnations)
 
-    def newest_of_its_own(self, logs: Sequence[SurveyedLog]) -> HistoryTable:
+    def newest_of_its_own(self, logs: Sequence[LogStatus]) -> HistoryTable:
         """The same for a reader that begins, of logs that were surveyed from their BEGINNING.
 
         Refused when the table has rows and nothing of any of them, though something of them is gone from the log: that

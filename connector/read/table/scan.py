@@ -25,12 +25,12 @@ from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bucket.scan import BucketRead, BucketScan
 from pyspark_ledger.connector.read.ledger.scan import LedgerRead, pinned
 from pyspark_ledger.connector.read.planner import BatchPlanner, Task
-from pyspark_ledger.connector.read.table.bounds import HistoryEdges
+from pyspark_ledger.connector.read.table.bounds import TableBounds
 from pyspark_ledger.connector.read.table.published_table import BEGINNING, WHOLE, HistoryRead, HistoryTable
 from pyspark_ledger.ledger.errors import DataLoss, Refused
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.reads import ReadProgress, Survey
+from pyspark_ledger.ledger.protocol.reads import LogStatuses, ReadProgress
 from pyspark_ledger.offload.bucket.topic_log import BucketLog
 from pyspark_ledger.offload.table.rows import LogRows
 
@@ -45,7 +45,7 @@ class TableScan(BatchPlanner):
 
     def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
         self._read = LedgerRead(options, given)
-        self._edges = HistoryEdges(options, stream=False)
+        self._edges = TableBounds(options, stream=False)
 
     def schema(self) -> StructType:
         return self._read.schema()
@@ -69,7 +69,7 @@ class TableScan(BatchPlanner):
                 else:
                     strict = False
 
-    def _both(self, survey: Survey, history: HistoryRead, table: HistoryTable, *, strict: bool) -> list[Task]:
+    def _both(self, survey: LogStatuses, history: HistoryRead, table: HistoryTable, *, strict: bool) -> list[Task]:
         published, left = {}, {}
         for log in survey.logs:
             whole = self._edges.range_of(log, len(survey.logs), table)

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace as replaced
 
 from pyspark_ledger.connector.options.options import LedgerOptions
-from pyspark_ledger.connector.read.data_loss import Loss, made_again
-from pyspark_ledger.connector.read.ledger.stream import LedgerStream, Look
+from pyspark_ledger.connector.read.data_loss import DataLossRange, made_again
+from pyspark_ledger.connector.read.ledger.stream import LedgerStream, LogStates
 from pyspark_ledger.connector.read.limits import Limits, shared_in_turn
 from pyspark_ledger.connector.read.offsets import HistoryPin, LedgerOffset, LedgerRange, StreamOffset, batch_ranges
 from pyspark_ledger.connector.read.planner import Task
-from pyspark_ledger.connector.read.table.bounds import HistoryEdges
+from pyspark_ledger.connector.read.table.bounds import TableBounds
 from pyspark_ledger.connector.read.table.published_table import BEGINNING, WHOLE, HistoryRead, HistoryTable
 from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.reads import ReadProgress, Survey, SurveyedLog
+from pyspark_ledger.ledger.protocol.reads import LogStatus, LogStatuses, ReadProgress
 from pyspark_ledger.offload.table.limit_splitter import Reached
 from pyspark_ledger.offload.table.rows import LogRows
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class _Trimmed(Exception):
     """The log lacks what was to be read, and a table may have it."""
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: DataLossRange) -> None:
         super().__init__(str(loss))
         self.loss = loss
 
@@ -49,7 +49,7 @@ class _Trimmed(Exception):
 class _Place:
     """One log in a batch: where the batch begins, where the table's part of it ends, where the log's begins."""
 
-    log: SurveyedLog
+    log: LogStatus
     begin: Position
     border: Position
     stop: Position
@@ -69,7 +69,7 @@ class TableStream(LedgerStream):
 
     def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
         super().__init__(options, schema)
-        self._edges = self._places = HistoryEdges(options, stream=True)
+        self._edges = self._places = TableBounds(options, stream=True)
         self._history = HistoryRead(self.read)
         self._table: HistoryTable | None = None
         self._begun = False
@@ -113,7 +113,7 @@ class TableStream(LedgerStream):
         """Refused: such a Spark does not say where a batch begins."""
         raise Unsupported("option 'history' of a stream needs Spark 4.2", hint="Read the table and the log in a batch")
 
-    def _begins(self, survey: Survey) -> dict[str, Position]:
+    def _begins(self, survey: LogStatuses) -> dict[str, Position]:
         """Where each log begins, in the table or in the log."""
         names = [log.name for log in survey.logs]
         table = self._history.newest_of_its_own(self.read.survey({}, WHOLE, of=names).logs)
@@ -185,20 +185,20 @@ class TableStream(LedgerStream):
                 self._note(made_again(log, at.incarnation, PositionRange(begin, LATEST)))
                 begin = border = BEGINNING
             elif begin < min(border, log.start) and not table.holds_from(log.name, begin):
-                self._note(Loss(log.name, "trimmed", PositionRange(begin, min(border, log.start))))
+                self._note(DataLossRange(log.name, "trimmed", PositionRange(begin, min(border, log.start))))
             stop = self._places.stop_of(log, table)
             stop = stop if self.pinned is None else min(stop, self.pinned[log.name])
             places[log.name] = _Place(log, begin, border, max(stop, begin))
         gone = set(start.ledgers) - {log.name for log in survey.logs}
         for name in sorted(gone):
-            self._note(Loss(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
+            self._note(DataLossRange(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
         return places, gone
 
     def _say(self, places: Mapping[str, _Place]) -> None:
         """What progress says of a batch that is of the table alone; that the query is alive."""
         logs = {name: replaced(one.log, begin=one.behind.position) for name, one in places.items()}
         self.held.hold({name: (log.incarnation, log.begin) for name, log in logs.items()})
-        self._looked = Look(self.read.survey({}, of=list(logs)), [], logs)
+        self._looked = LogStates(self.read.survey({}, of=list(logs)), [], logs)
         self._taken, self._reached, self._reason = {}, {}, "limits" if self.limits else "everything"
 
     def _planned_tasks(self, ranges: Sequence[LedgerRange], table: HistoryTable | None) -> list[Task]:
@@ -219,14 +219,14 @@ class TableStream(LedgerStream):
         reading = super()._reading(name, at)
         return replaced(reading, position=BEGINNING) if at is None else reading
 
-    def _look(self, start: StreamOffset) -> Look:
+    def _look(self, start: StreamOffset) -> LogStates:
         look = super()._look(start)
         for name, log in look.logs.items():
             if name not in start.ledgers and log.trimmed is not None:
-                self._note(Loss.of_trimmed(name, log.trimmed))
+                self._note(DataLossRange.of_trimmed(name, log.trimmed))
         return look
 
-    def _note(self, loss: Loss) -> None:
+    def _note(self, loss: DataLossRange) -> None:
         """Before anything is called lost the newest version of the table is asked."""
         if self._asks_table and loss.cause == "trimmed":
             raise _Trimmed(loss)
@@ -260,7 +260,7 @@ def _incarnations(offset: StreamOffset) -> dict[str, str]:
     return {name: at.incarnation for name, at in offset.ledgers.items()}
 
 
-def _reaches_further(newest: HistoryTable, known: HistoryTable | None, loss: Loss) -> bool:
+def _reaches_further(newest: HistoryTable, known: HistoryTable | None, loss: DataLossRange) -> bool:
     """Whether a version of the table has what the log lacks, and the one that was asked did not say so."""
     name, start = loss.ledger, loss.range.start
     if known is not None and newest.up_to.get(name, -1) <= known.up_to.get(name, -1):

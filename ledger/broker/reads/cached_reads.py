@@ -37,10 +37,10 @@ from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.cache import CacheMetrics
-from pyspark_ledger.ledger.protocol.reads import BlockPlace, HintReads, HintReply
+from pyspark_ledger.ledger.protocol.reads import BlockPlace, PrefetchReply, PrefetchRequest
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import EntryIndex, Integers
-from pyspark_ledger.ledger.segment.reader import BlockHome, SegmentBlock
+from pyspark_ledger.ledger.segment.reader import FrameSource, SegmentBlock
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.settings.setting import MIB
 from pyspark_ledger.ledger.transport.mapped_block import read_block
@@ -136,7 +136,7 @@ class CachedReads:
         """How much one who is sent blocks may have of them at a time, beside what is cached."""
         return self.cache.limits.size // 16
 
-    def copied(self, block: SegmentBlock) -> BlockHome | None:
+    def copied(self, block: SegmentBlock) -> FrameSource | None:
         """Where a block is read that is cached as bytes; None for one that is mapped from its file."""
         if block.home is not None and not block.home.mappable:
             return block.home
@@ -160,7 +160,7 @@ class CachedReads:
         self._meet(reading.ledger)
         self.hints.begins(reading, blocks)
 
-    def hint(self, request: HintReads) -> HintReply:
+    def hint(self, request: PrefetchRequest) -> PrefetchReply:
         for wanted in request.ranges:
             if self._shared is not None:
                 self._shared.finished(ReaderId(canonical_name(wanted.name), request.reader))

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ledger.ledger.cache.block import CachedBlock, Home
-from pyspark_ledger.ledger.cache.block_storage import MemoryHome
+from pyspark_ledger.ledger.cache.block import BlockStorage, CachedBlock
+from pyspark_ledger.ledger.cache.block_storage import HeapStorage
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.ledger_cache import BlockPart
-from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks, SharedHeld
+from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks, SharedMemoryReference
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 from pyspark_ledger.ledger.segment.index import Integers
-from pyspark_ledger.ledger.segment.reader import BlockHome, SegmentBlock, frame_table
+from pyspark_ledger.ledger.segment.reader import FrameSource, SegmentBlock, frame_table
 from pyspark_ledger.ledger.transport.mapped_block import map_block
 
 UNIT_LEAST, UNIT_MOST = 1024 * 1024, 16 * 1024 * 1024
@@ -82,16 +82,16 @@ class OffloadedReads:
         """Whether it is read ahead for by what it says."""
         return bool(self.unit_bytes) and reading.reader in self._cache.ledger(reading.ledger).readers
 
-    def read(self, block: SegmentBlock, home: BlockHome, reading: ReaderId) -> pa.Buffer:
+    def read(self, block: SegmentBlock, home: FrameSource, reading: ReaderId) -> pa.Buffer:
         fetched = self._fetched(block, home, alone=self.is_known(reading))
         parts = self._parts(fetched, block, reading)
         return _joined([fetched.frames(p.first, p.end) if p.held is None else _cut(p) for p in parts])
 
-    def parts(self, block: SegmentBlock, home: BlockHome, reading: ReaderId) -> list[BlockPart]:
+    def parts(self, block: SegmentBlock, home: FrameSource, reading: ReaderId) -> list[BlockPart]:
         """A block as the pieces in which it is cached, held."""
         return self._parts(self._fetched(block, home, alone=self.is_known(reading)), block, reading)
 
-    def copied(self, part: BlockPart) -> SharedHeld | None:
+    def copied(self, part: BlockPart) -> SharedMemoryReference | None:
         """A piece that is in the broker's own memory, in shared memory for as long as the answer is held."""
         frames = _cut(part)
         home = None if self._shared is None else self._shared.put(part.block.ledger_id, part.first, frames)
@@ -106,7 +106,7 @@ class OffloadedReads:
         first, end = block.first_entry, block.first_entry + block.entries
         return self._cache.fetch(reading.ledger, reading.reader, block.ledger_id, first, end, fetched.load)
 
-    def _fetched(self, block: SegmentBlock, home: BlockHome, *, alone: bool) -> _Fetched:
+    def _fetched(self, block: SegmentBlock, home: FrameSource, *, alone: bool) -> _Fetched:
         return _Fetched(self._cache, block, home, self._shared if self.mapped else None, alone=alone)
 
     def append(self, block: SegmentBlock, ledger: str) -> None:
@@ -114,7 +114,7 @@ class OffloadedReads:
         fetched = _Fetched(self._cache, block, LOCAL_FILE, None, alone=True)
         self._cache.append(ledger, fetched.load(block.first_entry, block.first_entry + block.entries))
 
-    def ahead(self, block: SegmentBlock, home: BlockHome, ledger: str) -> int:
+    def ahead(self, block: SegmentBlock, home: FrameSource, ledger: str) -> int:
         """Have the frames of a block in the cache; the bytes that were read for that."""
         fetched = self._fetched(block, home, alone=True)
         first, end = block.first_entry, block.first_entry + block.entries
@@ -131,7 +131,7 @@ class _Fetched:
     """Some entries of one block, from object storage or, where the local file is there after all, from that."""
 
     def __init__(
-        self, cache: EntryCache, block: SegmentBlock, home: BlockHome, shared: SharedBlocks | None, *, alone: bool
+        self, cache: EntryCache, block: SegmentBlock, home: FrameSource, shared: SharedBlocks | None, *, alone: bool
     ) -> None:
         self._cache = cache
         self._block = block
@@ -148,7 +148,7 @@ class _Fetched:
     def load(self, first: int, end: int) -> CachedBlock:
         frames, ledger_id = self.frames(first, end), self._block.ledger_id
         shared = self._shared.put(ledger_id, first, frames) if self._shared is not None else None
-        home: Home = MemoryHome(frames) if shared is None else shared
+        home: BlockStorage = HeapStorage(frames) if shared is None else shared
 
         def edges(first: int, end: int) -> Integers:
             starts, lengths = frame_table(home.frames, ledger_id, first, end - first)

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from pyspark_ledger.ledger.broker.reads.offloaded_reads import OffloadedReads, ReaderId
 from pyspark_ledger.ledger.broker.reads.prefetcher import BrokerPrefetcher
 from pyspark_ledger.ledger.cache.cache import EntryCache
-from pyspark_ledger.ledger.cache.pacing import Follower, Pace, wait_ms
+from pyspark_ledger.ledger.cache.reader_throttle import LaggingReader, ReaderThrottle, wait_ms
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import DataLoss, NotFound
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.names import canonical_name
-from pyspark_ledger.ledger.protocol.reads import HintedRange, HintReads, HintReply
+from pyspark_ledger.ledger.protocol.reads import PrefetchRange, PrefetchReply, PrefetchRequest
 from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.settings.broker import Settings
 
@@ -44,7 +44,7 @@ class PrefetchPlanner:
         self._settings = settings
         self._clock = clock
         self._snapshot_of = snapshot_of
-        self._paces: dict[ReaderId, Pace] = {}
+        self._paces: dict[ReaderId, ReaderThrottle] = {}
         self._lock = threading.Lock()
         self.ahead = BrokerPrefetcher(
             reads,
@@ -52,7 +52,7 @@ class PrefetchPlanner:
             lambda: settings().managedLedgerOffloadReadThreads,
         )
 
-    def hint(self, request: HintReads) -> HintReply:
+    def hint(self, request: PrefetchRequest) -> PrefetchReply:
         """Read ahead, or say how long to wait before."""
         self._reads.mapped = self._reads.mapped or request.mapping
         planned = list[tuple[ReaderId, list[SegmentBlock]]]()
@@ -76,7 +76,7 @@ class PrefetchPlanner:
         if wait:
             with self._cache.still():
                 self._cache.ledger(planned[0][0].ledger).counts.waited_ms += wait
-        return HintReply(wait)
+        return PrefetchReply(wait)
 
     def begins(self, reading: ReaderId, blocks: list[SegmentBlock]) -> None:
         """A reader asked for these blocks and is sent them one after another."""
@@ -96,7 +96,7 @@ class PrefetchPlanner:
             if reading.ledger not in known or reading.reader not in known[reading.ledger]:
                 self.forget(reading)
 
-    def _wait(self, reading: ReaderId, wanted: HintedRange, blocks: list[SegmentBlock], snapshot: LogSnapshot) -> int:
+    def _wait(self, reading: ReaderId, wanted: PrefetchRange, blocks: list[SegmentBlock], snapshot: LogSnapshot) -> int:
         remote = [block for block in blocks if block.home is not None and not block.home.mappable]
         readers = self._cache.ledger(reading.ledger).readers
         if not remote or reading.reader not in readers or not self._reads.unit_bytes:
@@ -107,7 +107,7 @@ class PrefetchPlanner:
         with self._cache.still(), self._lock:
             places = {name: int(readers.number(readers.place(name)) * mean) for name in readers.names()}
             here, end = places.pop(reading.reader), int(readers.number(wanted.range.end) * mean)
-            mine = self._paces.setdefault(reading, Pace(now))
+            mine = self._paces.setdefault(reading, ReaderThrottle(now))
             self._see(reading.ledger, now, {**places, reading.reader: here})
             if mine.asked_ms is None:
                 mine.begins_batch(now, here)
@@ -127,14 +127,14 @@ class PrefetchPlanner:
             if pace is not None:
                 pace.at(now, place)
 
-    def _follower(self, reading: ReaderId, place: int, leader: Pace, now: int) -> Follower:
+    def _follower(self, reading: ReaderId, place: int, leader: ReaderThrottle, now: int) -> LaggingReader:
         pace = self._paces.get(reading)
         if pace is None:
-            return Follower(place, 0.0)
+            return LaggingReader(place, 0.0)
         speed, own = pace.speed(now), pace.own_speed()
         if not own and now - pace.began_ms < _NEW_MS:  # it has only just begun, and may go as fast
             speed, own = max(speed, leader.own_speed() / 2), leader.own_speed()
-        return Follower(place, speed, own)
+        return LaggingReader(place, speed, own)
 
     def _span(self) -> int:
         """How far behind others may be in one ledger and be served from the cache."""

@@ -16,11 +16,11 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pyspark_ledger.ledger.broker.reads.offloaded_reads import OffloadedReads, ReaderId
-from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks, SharedHeld
+from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks, SharedMemoryReference
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.reads import BlockPlace
-from pyspark_ledger.ledger.segment.reader import BlockHome, SegmentBlock
+from pyspark_ledger.ledger.segment.reader import FrameSource, SegmentBlock
 
 _WINDOW_BYTES = 8 * 1024 * 1024
 _KEPT_MS = 2_000
@@ -34,14 +34,14 @@ class SharedReads:
         self,
         reads: OffloadedReads,
         shared: SharedBlocks,
-        home_of: Callable[[SegmentBlock], BlockHome | None],
+        home_of: Callable[[SegmentBlock], FrameSource | None],
         clock: Clock,
     ) -> None:
         self._reads = reads
         self._home_of = home_of
         self._shared = shared
         self._clock = clock
-        self._kept: dict[tuple[ReaderId, Position], tuple[int, list[SharedHeld]]] = {}
+        self._kept: dict[tuple[ReaderId, Position], tuple[int, list[SharedMemoryReference]]] = {}
         self._none_until: int | None = None
         self._in_hands = self._told = 0
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class SharedReads:
         if self._is_crowded():
             return [], 0
         self._reads.mapped = True
-        places, helds, size = list[BlockPlace](), list[SharedHeld](), 0
+        places, helds, size = list[BlockPlace](), list[SharedMemoryReference](), 0
         for number, block in enumerate(blocks):
             found = [] if number and size >= self._window() else self._in_memory(block, reading, helds)
             if not found:
@@ -95,14 +95,16 @@ class SharedReads:
     def _window(self) -> int:
         return min(_WINDOW_BYTES, self._reads.unit_bytes)
 
-    def _in_memory(self, block: SegmentBlock, reading: ReaderId, helds: list[SharedHeld]) -> list[BlockPlace]:
+    def _in_memory(
+        self, block: SegmentBlock, reading: ReaderId, helds: list[SharedMemoryReference]
+    ) -> list[BlockPlace]:
         home = self._home_of(block)
         if home is None:
             return []
         places = list[BlockPlace]()
         for part in self._reads.parts(block, home, reading):
             held, (offset, length) = part.held, part.block.cut(part.first, part.end)
-            if not isinstance(held, SharedHeld):
+            if not isinstance(held, SharedMemoryReference):
                 # It was read before anybody was known to map blocks: a copy, for this reader.
                 held, offset = self._reads.copied(part), 0
             if held is None:

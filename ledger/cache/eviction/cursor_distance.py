@@ -29,10 +29,10 @@ from pyspark_ledger.ledger.cache.eviction.policy import (
     expects_others,
     require_positive,
 )
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache
+from pyspark_ledger.ledger.cache.range_cache import CachedRange, RangeCache
 from pyspark_ledger.ledger.position import Position
 
-_Candidate = tuple[float, int, int, CachedSpan, RangeCache, Position]
+_Candidate = tuple[float, int, int, CachedRange, RangeCache, Position]
 
 
 class CursorDistancePolicy(EvictionPolicy):
@@ -41,18 +41,18 @@ class CursorDistancePolicy(EvictionPolicy):
     def __init__(self, limits: CacheLimits) -> None:
         super().__init__(limits)
         self._caches: dict[RangeCache, int] = {}
-        self._order: OrderedDict[CachedSpan, RangeCache] = OrderedDict()
+        self._order: OrderedDict[CachedRange, RangeCache] = OrderedDict()
 
     def admits(self, wanted: WantedRead) -> bool:
         return expects_others(wanted)
 
-    def added(self, span: CachedSpan) -> None:
+    def added(self, span: CachedRange) -> None:
         cache = span.cache
         if cache is not None:
             self._order[span] = cache
             self._caches[cache] = self._caches.get(cache, 0) + 1
 
-    def removed(self, span: CachedSpan) -> None:
+    def removed(self, span: CachedRange) -> None:
         cache = self._order.pop(span, None)
         if cache is not None:
             self._caches[cache] -= 1
@@ -99,7 +99,7 @@ class CursorDistancePolicy(EvictionPolicy):
             freed += remove(span)
         return freed
 
-    def _kept_for_others(self, span: CachedSpan, now_ms: int) -> bool:
+    def _kept_for_others(self, span: CachedRange, now_ms: int) -> bool:
         """What came from object storage is kept a while since it was last read: queries come in crowds."""
         if span.block.home is None:
             return False
@@ -107,7 +107,7 @@ class CursorDistancePolicy(EvictionPolicy):
             span.accessed, span.used_ms = False, now_ms
         return now_ms - span.used_ms < self.settings.managedLedgerCacheEvictionTimeThresholdMillisOffloaded
 
-    def _older_than(self, cutoff_ms: int) -> list[CachedSpan]:
+    def _older_than(self, cutoff_ms: int) -> list[CachedRange]:
         old = []
         for span in self._order:
             if span.timestamp_ms >= cutoff_ms:
@@ -115,7 +115,7 @@ class CursorDistancePolicy(EvictionPolicy):
             old.append(span)
         return old
 
-    def _done(self) -> Iterator[CachedSpan]:
+    def _done(self) -> Iterator[CachedRange]:
         """Spans at the beginning of each ledger that all its readers are past."""
         for cache in self._caches:
             slowest = cache.readers.next_places.slowest()

@@ -23,24 +23,26 @@ Rules
 
 from __future__ import annotations
 
-from pyspark_ledger.ledger.cache.eviction.policy import QueuePolicy, Verdict
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan
+from pyspark_ledger.ledger.cache.eviction.policy import EvictionDecision, QueuePolicy
+from pyspark_ledger.ledger.cache.range_cache import CachedRange
 
 
 class ExpectedReadsPolicy(QueuePolicy):
     """PIP-430 as Pulsar has it: a span with expected reads is requeued."""
 
-    def verdict(self, span: CachedSpan, _now_ms: int) -> Verdict:
+    def verdict(self, span: CachedRange, _now_ms: int) -> EvictionDecision:
         settings = self.settings
         if settings.managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed and span.accessed:
-            return Verdict.REQUEUE
+            return EvictionDecision.REQUEUE
         most = settings.managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes
-        return Verdict.REQUEUE if span.requeues < most and span.expected_reads() > 0 else Verdict.REMOVE
+        return (
+            EvictionDecision.REQUEUE if span.requeues < most and span.expected_reads() > 0 else EvictionDecision.REMOVE
+        )
 
 
 class StashPolicy(QueuePolicy):
     """PIP-430 as first drafted: a span with expected reads is stashed, up to a longer threshold."""
 
-    def verdict(self, span: CachedSpan, now_ms: int) -> Verdict:
+    def verdict(self, span: CachedRange, now_ms: int) -> EvictionDecision:
         old = span.timestamp_ms < now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillisMax
-        return Verdict.REMOVE if old or span.expected_reads() <= 0 else Verdict.STASH
+        return EvictionDecision.REMOVE if old or span.expected_reads() <= 0 else EvictionDecision.STASH

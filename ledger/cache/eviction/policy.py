@@ -29,13 +29,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan
+from pyspark_ledger.ledger.cache.range_cache import CachedRange
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.settings.cache import EvictionSettings
 
 
-class Verdict(Enum):
+class EvictionDecision(Enum):
     """Decision about a span."""
 
     REMOVE = auto()
@@ -45,9 +45,9 @@ class Verdict(Enum):
     MISSING = auto()
 
 
-Predicate = Callable[[CachedSpan, int], Verdict]
+Predicate = Callable[[CachedRange, int], EvictionDecision]
 """Decides about a span, given the bytes that the pass has freed so far."""
-Remove = Callable[[CachedSpan], int]
+Remove = Callable[[CachedRange], int]
 """Removes a span from its cache; the bytes of memory that became free."""
 
 
@@ -55,18 +55,18 @@ class RemovalQueue:
     """Queue of spans: first in, first looked at."""
 
     def __init__(self) -> None:
-        self._queue: deque[CachedSpan] = deque()
-        self._stash: list[CachedSpan] = []
+        self._queue: deque[CachedRange] = deque()
+        self._stash: list[CachedRange] = []
         self.requeues = 0
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._stash)
 
-    def __iter__(self) -> Iterator[CachedSpan]:
+    def __iter__(self) -> Iterator[CachedRange]:
         yield from self._stash
         yield from self._queue
 
-    def add(self, span: CachedSpan) -> None:
+    def add(self, span: CachedRange) -> None:
         self._queue.append(span)
 
     def evict(self, decide: Predicate, now_ms: int, remove: Remove) -> int:
@@ -75,31 +75,31 @@ class RemovalQueue:
         queue = self._queue
         while queue:
             span = queue[0]
-            verdict = Verdict.MISSING if span.cache is None else decide(span, freed)
-            if verdict is Verdict.STOP:
+            verdict = EvictionDecision.MISSING if span.cache is None else decide(span, freed)
+            if verdict is EvictionDecision.STOP:
                 break
             queue.popleft()
-            if verdict is Verdict.REMOVE:
+            if verdict is EvictionDecision.REMOVE:
                 freed += remove(span)
-            elif verdict is Verdict.REQUEUE:
+            elif verdict is EvictionDecision.REQUEUE:
                 span.timestamp_ms, span.accessed = now_ms, False
                 span.requeues += 1
                 self.requeues += 1
                 queue.append(span)
-            elif verdict is Verdict.STASH:
+            elif verdict is EvictionDecision.STASH:
                 self._stash.append(span)
         return freed
 
     def _walk_stash(self, decide: Predicate, remove: Remove) -> int:
-        freed, kept = 0, list[CachedSpan]()
+        freed, kept = 0, list[CachedRange]()
         for number, span in enumerate(self._stash):
-            verdict = Verdict.MISSING if span.cache is None else decide(span, freed)
-            if verdict is Verdict.STOP:
+            verdict = EvictionDecision.MISSING if span.cache is None else decide(span, freed)
+            if verdict is EvictionDecision.STOP:
                 kept += self._stash[number:]
                 break
-            if verdict is Verdict.REMOVE:
+            if verdict is EvictionDecision.REMOVE:
                 freed += remove(span)
-            elif verdict is not Verdict.MISSING:
+            elif verdict is not EvictionDecision.MISSING:
                 kept.append(span)
         self._stash = kept
         return freed
@@ -147,7 +147,7 @@ class EvictionPolicy(ABC):
     def __init__(self, limits: CacheLimits) -> None:
         self.limits = limits
         self.settings = limits.settings
-        self.due: list[CachedSpan] = []
+        self.due: list[CachedRange] = []
         """Spans that have to go now, because another came."""
 
     @abstractmethod
@@ -155,7 +155,7 @@ class EvictionPolicy(ABC):
         """Whether what is read from storage is cached."""
 
     @abstractmethod
-    def added(self, span: CachedSpan) -> None:
+    def added(self, span: CachedRange) -> None:
         """A span was cached."""
 
     @abstractmethod
@@ -174,10 +174,10 @@ class EvictionPolicy(ABC):
         """The time pass; the bytes that became free."""
         return 0
 
-    def read(self, span: CachedSpan) -> None:  # noqa: B027 — see the class
+    def read(self, span: CachedRange) -> None:  # noqa: B027 — see the class
         """Some of a span was served from the cache."""
 
-    def removed(self, span: CachedSpan) -> None:  # noqa: B027 — see the class
+    def removed(self, span: CachedRange) -> None:  # noqa: B027 — see the class
         """A span was removed, by the policy itself or by somebody else; `span.cache` is None already."""
 
     def keeps_from(self, readers: LedgerReaders) -> Position | None:  # noqa: ARG002 — nothing goes by that
@@ -193,21 +193,21 @@ class QueuePolicy(EvictionPolicy):
         self.queue = RemovalQueue()
 
     @abstractmethod
-    def verdict(self, span: CachedSpan, now_ms: int) -> Verdict:
+    def verdict(self, span: CachedRange, now_ms: int) -> EvictionDecision:
         """Decide about a span that is older than the threshold, or whose room is needed."""
 
     def admits(self, wanted: WantedRead) -> bool:
         return expects_others(wanted)
 
-    def added(self, span: CachedSpan) -> None:
+    def added(self, span: CachedRange) -> None:
         self.queue.add(span)
 
     def expire(self, now_ms: int, remove: Remove) -> int:
         """Oldest first, up to the first span that is young enough."""
         cutoff = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis
 
-        def decide(span: CachedSpan, _freed: int) -> Verdict:
-            return Verdict.STOP if span.timestamp_ms >= cutoff else self.verdict(span, now_ms)
+        def decide(span: CachedRange, _freed: int) -> EvictionDecision:
+            return EvictionDecision.STOP if span.timestamp_ms >= cutoff else self.verdict(span, now_ms)
 
         return self.queue.evict(decide, now_ms, remove)
 
@@ -215,8 +215,8 @@ class QueuePolicy(EvictionPolicy):
         """Oldest first, until enough is free."""
         require_positive(size)
 
-        def decide(span: CachedSpan, freed: int) -> Verdict:
-            return Verdict.STOP if freed >= size else self.verdict(span, now_ms)
+        def decide(span: CachedRange, freed: int) -> EvictionDecision:
+            return EvictionDecision.STOP if freed >= size else self.verdict(span, now_ms)
 
         return self.queue.evict(decide, now_ms, remove)
 

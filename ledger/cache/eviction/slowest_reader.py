@@ -11,9 +11,9 @@ within `managedLedgerMaxBacklogBetweenCursorsForCaching` entries of it.
 
 from __future__ import annotations
 
-from pyspark_ledger.ledger.cache.eviction.policy import QueuePolicy, Verdict, WantedRead
+from pyspark_ledger.ledger.cache.eviction.policy import EvictionDecision, QueuePolicy, WantedRead
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan
+from pyspark_ledger.ledger.cache.range_cache import CachedRange
 from pyspark_ledger.ledger.position import Position
 
 
@@ -44,6 +44,6 @@ class SlowestReaderPolicy(QueuePolicy):
         ]
         return min(places, default=None)
 
-    def verdict(self, span: CachedSpan, _now_ms: int) -> Verdict:
+    def verdict(self, span: CachedRange, _now_ms: int) -> EvictionDecision:
         extends = self.settings.managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed
-        return Verdict.REQUEUE if extends and span.accessed else Verdict.REMOVE
+        return EvictionDecision.REQUEUE if extends and span.accessed else EvictionDecision.REMOVE

@@ -27,7 +27,7 @@ from pyspark_ledger.ledger.cache.eviction.policy import (
     WantedRead,
     require_positive,
 )
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan
+from pyspark_ledger.ledger.cache.range_cache import CachedRange
 
 _SEGMENT_BYTES_MAX = 2**30
 _ALIGNMENT = 64
@@ -41,7 +41,7 @@ class SegmentedPolicy(EvictionPolicy):
     def __init__(self, limits: CacheLimits, segments: int = 0) -> None:
         super().__init__(limits)
         count = segments or max(2, limits.size // _SEGMENT_BYTES_MAX)
-        self._segments: list[dict[CachedSpan, None]] = [{} for _ in range(count)]
+        self._segments: list[dict[CachedRange, None]] = [{} for _ in range(count)]
         self._offset = 0
         self._current = 0
 
@@ -52,7 +52,7 @@ class SegmentedPolicy(EvictionPolicy):
     def admits(self, _wanted: WantedRead) -> bool:
         return True
 
-    def added(self, span: CachedSpan) -> None:
+    def added(self, span: CachedRange) -> None:
         """Into the current segment, or, when it has no room, into the next, whose spans are then due to go."""
         aligned = -(-span.size // _ALIGNMENT) * _ALIGNMENT
         if span.size > self.segment_bytes:
@@ -66,7 +66,7 @@ class SegmentedPolicy(EvictionPolicy):
         self._offset += aligned
         self._segments[self._current][span] = None
 
-    def removed(self, span: CachedSpan) -> None:
+    def removed(self, span: CachedRange) -> None:
         for segment in self._segments:
             segment.pop(span, None)
 
@@ -87,18 +87,18 @@ class LruPolicy(EvictionPolicy):
 
     def __init__(self, limits: CacheLimits) -> None:
         super().__init__(limits)
-        self._order: OrderedDict[CachedSpan, None] = OrderedDict()
+        self._order: OrderedDict[CachedRange, None] = OrderedDict()
 
     def admits(self, _wanted: WantedRead) -> bool:
         return True
 
-    def added(self, span: CachedSpan) -> None:
+    def added(self, span: CachedRange) -> None:
         self._order[span] = None
 
-    def read(self, span: CachedSpan) -> None:
+    def read(self, span: CachedRange) -> None:
         self._order.move_to_end(span)
 
-    def removed(self, span: CachedSpan) -> None:
+    def removed(self, span: CachedRange) -> None:
         self._order.pop(span, None)
 
     def free(self, size: int, _now_ms: int, remove: Remove) -> int:

@@ -17,21 +17,21 @@ from typer.testing import CliRunner
 
 from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.connector.doctor import tested_versions
-from pyspark_ledger.connector.doctor.checks import Surroundings, check_delta_version, check_spark_version, examine
-from pyspark_ledger.connector.doctor.finding import Finding
+from pyspark_ledger.connector.doctor.checks import SparkEnvironment, check_delta_version, check_spark_version, examine
+from pyspark_ledger.connector.doctor.diagnosis import Diagnosis
 from pyspark_ledger.connector.doctor.worker_start import WorkerStart, check_start, timed_start
 from pyspark_ledger.ledger.api.store import connect
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def examined(directory: Path, store: str | None = None, conf: dict | None = None, **environ: str) -> list[Finding]:
+def examined(directory: Path, store: str | None = None, conf: dict | None = None, **environ: str) -> list[Diagnosis]:
     given = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **environ}
     kept = {name: value for name, value in given.items() if value}
-    return list(examine(Surroundings(kept, directory, conf or {}, "0.1.0"), store))
+    return list(examine(SparkEnvironment(kept, directory, conf or {}, "0.1.0"), store))
 
 
-def only_problem(found: list[Finding], check: str | None = None) -> Finding:
+def only_problem(found: list[Diagnosis], check: str | None = None) -> Diagnosis:
     (problem,) = [f for f in found if f.state == "problem" and check in (None, f.check)]
     assert problem.do
     return problem
@@ -239,5 +239,5 @@ def test_the_command_prints_and_fails_when_something_is_wrong(tmp_path: Path, mo
 
 def test_settings_of_spark_defaults_count(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("# a comment\nspark.pyspark.python  /no/python\n\n", encoding="utf-8")
-    here = Surroundings({"SPARK_CONF_DIR": str(tmp_path)}, tmp_path, {}, "0.1.0")
+    here = SparkEnvironment({"SPARK_CONF_DIR": str(tmp_path)}, tmp_path, {}, "0.1.0")
     assert here.with_conf(here.defaults()).workers_python == "/no/python"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyspark_ledger.connector.read.limits import Delay, LedgerBacklog, Limits, admitted, fair_shares
 from pyspark_ledger.ledger.position import Position, PositionRange
-from pyspark_ledger.ledger.protocol.reads import Quota, SplitPart
+from pyspark_ledger.ledger.protocol.reads import LimitedRange, SplitPart
 
 Entry = tuple[int, int, int]  # rows, bytes, ms
 
@@ -51,7 +51,7 @@ class Logs:
             entries[head][2],
         )
 
-    def ask(self, quotas: Sequence[Quota]) -> list[SplitPart]:
+    def ask(self, quotas: Sequence[LimitedRange]) -> list[SplitPart]:
         self.calls += 1
         found = []
         for quota in quotas:

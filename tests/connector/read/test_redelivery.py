@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ledger.connector.read.limits import LedgerBacklog, Limits
-from pyspark_ledger.connector.read.redelivery import Shared, shared_limits
+from pyspark_ledger.connector.read.redelivery import SplitLimits, shared_limits
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.cursors import Due
 
@@ -29,7 +29,7 @@ def test_a_batch_keeps_its_limit_and_both_sides_come(
     limits = Limits(most, 10 * most)
     found = shared_limits(limits, [new(*fresh)], {"log": back(*due)}, new_first=new_first)
     if not fresh[0] or not due[0]:
-        assert found == Shared(limits, limits)
+        assert found == SplitLimits(limits, limits)
     elif found.turns:
         assert (found.new, found.back) == ((limits, None) if new_first else (None, limits))
     else:
@@ -48,4 +48,4 @@ def test_what_one_side_leaves_the_other_takes() -> None:
 
 
 def test_without_a_limit_there_is_none() -> None:
-    assert shared_limits(Limits(), [new(9, 9)], {"log": back(9, 9)}, new_first=True) == Shared(Limits(), Limits())
+    assert shared_limits(Limits(), [new(9, 9)], {"log": back(9, 9)}, new_first=True) == SplitLimits(Limits(), Limits())

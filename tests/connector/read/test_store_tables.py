@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.connector.read.store_tables import TABLES, HolesTask
+from pyspark_ledger.connector.read.store_tables import TABLES, AckedRangesTask
 from pyspark_ledger.connector.schema import arrow_schema
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import Refused
@@ -80,7 +80,7 @@ def test_millions_of_holes_are_rows_by_columns(store: Path) -> None:
     """What crosses to the task is no larger than the cursor's state."""
     held, count = PositionSet(), 2_000_000
     held.add_entries(7, np.arange(0, 2 * count, 2))
-    task = HolesTask("orders", "billing", encode_info(Position(7, -1), held))
+    task = AckedRangesTask("orders", "billing", encode_info(Position(7, -1), held))
     assert len(pickle.dumps(task)) < 1_000_000
     source = LedgerSource({"store": str(store), "table": "holes"}, "0")
     found = 0

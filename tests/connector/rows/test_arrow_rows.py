@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, joined
 from pyspark_ledger.connector.rows.metadata_columns import Topic
-from pyspark_ledger.connector.rows.shape import RowShape, RowWishes, row_shape
+from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
 from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
@@ -111,7 +111,7 @@ def test_a_row_count_that_disagrees_is_corruption() -> None:
 
 
 def test_columns_that_nobody_asked_for_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = row_shape(COLUMNS, None, RowWishes(columns=("__position", "name")), "orders")
+    shape = row_shape(COLUMNS, None, RowOptions(columns=("__position", "name")), "orders")
     assert shape.schema.names == ["name", "__position"]
     batch = pa.record_batch({"id": pa.array([1, 2]), "name": pa.array(["a", "b"])})
     asked: list[list[str]] = []
@@ -123,13 +123,13 @@ def test_columns_that_nobody_asked_for_are_not_read(monkeypatch: pytest.MonkeyPa
     assert asked == [["name"]]
     assert found.column("name").to_pylist() == ["a", "b"]
     assert [place["batchIndex"] for place in found.column("__position").to_pylist()] == [0, 1]
-    (only,) = shaped(row_shape(COLUMNS, None, RowWishes(columns=("__publishTime",)), "orders"), parsed(batch))
+    (only,) = shaped(row_shape(COLUMNS, None, RowOptions(columns=("__publishTime",)), "orders"), parsed(batch))
     assert only.schema.names == ["__publishTime"]
     assert only.num_rows == 2
 
 
 def test_entries_of_newer_columns_are_read_as_the_query_was_planned() -> None:
-    shape = row_shape(COLUMNS, None, RowWishes(), "orders")
+    shape = row_shape(COLUMNS, None, RowOptions(), "orders")
     newer = pa.record_batch({"id": pa.array([1]), "name": pa.array(["a"]), "more": pa.array([2.5])})
     older = pa.record_batch({"id": pa.array([0])})
     (found,) = shaped(shape, parsed(older), parsed(newer))
@@ -137,7 +137,7 @@ def test_entries_of_newer_columns_are_read_as_the_query_was_planned() -> None:
 
 
 def test_what_cannot_be_decoded_is_rescued_with_reason_and_position() -> None:
-    shape = row_shape(COLUMNS, None, RowWishes(rescue="_rescued_data", columns=("id", "__key")), "orders")
+    shape = row_shape(COLUMNS, None, RowOptions(rescue="_rescued_data", columns=("id", "__key")), "orders")
     good = parsed(pa.record_batch({"id": pa.array([1]), "name": pa.array(["a"])}))
     newer = parsed(pa.record_batch({"id": pa.array([2]), "more": pa.array([2.5]), "day": pa.array([date(2026, 1, 2)])}))
     message = parse_entry(entry(b"hello"), "p")
@@ -153,4 +153,4 @@ def test_what_cannot_be_decoded_is_rescued_with_reason_and_position() -> None:
     assert "holds a Pulsar payload" in texts[2]["_reason"]
     assert "column 'id' of entry 1:3 of" in texts[3]["_reason"]
     with pytest.raises(Refused, match="column 'id' of entry 1:0 of"):
-        shaped(row_shape(COLUMNS, None, RowWishes(), "orders"), bad)
+        shaped(row_shape(COLUMNS, None, RowOptions(), "orders"), bad)

@@ -15,7 +15,7 @@ import pytest
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, rows_of
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.chunked_messages import Entry, WholeMessages
-from pyspark_ledger.connector.rows.shape import RowWishes, row_shape
+from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.message.batch_decoder import ChunkAssembler
 from pyspark_ledger.ledger.message.entry import parse_entry
@@ -87,7 +87,7 @@ def test_a_task_reads_back_over_ledgers_to_the_first_chunk(store: Path) -> None:
             producer.append(entry).result()
     end = api.client.end(name)
     assert len(api.ledger("big").describe().segments) > 1
-    shape = row_shape(None, None, RowWishes(), name)
+    shape = row_shape(None, None, RowOptions(), name)
     source = ReadSource.of(api.client, shape)
 
     def read(start: Position, stop: Position) -> list[bytes]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pyspark_ledger.connector.rows.message_rows import Entry, PulsarRows
 from pyspark_ledger.connector.rows.metadata_columns import Topic
-from pyspark_ledger.connector.rows.shape import RowWishes, row_shape
+from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
 from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.message.batch_columns import columns_of
@@ -29,7 +29,7 @@ from tests.rigs.entry import item
 
 TARGET = pa.schema([pa.field("value", pa.binary()), *METADATA])
 TOPIC = Topic.of("public/default/persistent/a-partition-3")
-SHAPE = row_shape(None, None, RowWishes(include_metadata=True), "a")
+SHAPE = row_shape(None, None, RowOptions(include_metadata=True), "a")
 
 
 def table(batches: Iterable[pa.RecordBatch]) -> pa.Table:

@@ -15,7 +15,7 @@ import pytest
 
 from pyspark_ledger.connector.rows.message_rows import Entry, PulsarRows
 from pyspark_ledger.connector.rows.metadata_columns import Topic
-from pyspark_ledger.connector.rows.shape import RowShape, RowWishes, row_shape
+from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Unsupported
 from pyspark_ledger.ledger.message.compression import LZ4, compress
 from pyspark_ledger.ledger.message.entry import parse_entry
@@ -29,7 +29,7 @@ TOPIC = Topic.of("public/fx/persistent/orders")
 
 
 def shape(payload_schema: str, **wishes: Any) -> RowShape:
-    return row_shape(None, parse_schemas(payload_schema, "x"), RowWishes(**wishes), "orders")
+    return row_shape(None, parse_schemas(payload_schema, "x"), RowOptions(**wishes), "orders")
 
 
 def read(wanted: RowShape, entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ def test_or_it_is_rescued_and_the_rest_is_read() -> None:
 
 
 def test_without_schemas_only_entries_can_be_undecodable() -> None:
-    rows = read(row_shape(None, None, RowWishes(rescue="_r"), "x"), placed(single(b"a"), single(b"", compression=9)))
+    rows = read(row_shape(None, None, RowOptions(rescue="_r"), "x"), placed(single(b"a"), single(b"", compression=9)))
     assert rows[0] == {"value": b"a", "_r": None}
     assert rows[1]["value"] is None
     assert "compressed by codec 9" in json.loads(rows[1]["_r"])["_reason"]
@@ -166,7 +166,7 @@ def test_avro_of_mixed_versions_in_one_group() -> None:
 def test_every_real_topic_is_read_as_bytes_as_before() -> None:
     for topic in ("02-lz4", "10-tombstones-delayed", "15-keyvalue-inline"):
         entries = [(Position(ledger, entry), parse_entry(data, "")) for ledger, entry, data in walk(topic)]
-        rows = read(row_shape(None, None, RowWishes(columns=("value",)), "x"), entries)
+        rows = read(row_shape(None, None, RowOptions(columns=("value",)), "x"), entries)
         sizes = [
             told["size"] for told in lines(topic, "expected.jsonl.gz", sorted({at.ledger_id for at, _ in entries}))
         ]
@@ -175,4 +175,4 @@ def test_every_real_topic_is_read_as_bytes_as_before() -> None:
 
 def test_an_error_is_one_of_ours() -> None:
     with pytest.raises(LedgerError, match="arrow"):
-        row_shape(pa.schema([("a", pa.int64())]), None, RowWishes(columns=("arrow",)), "x")
+        row_shape(pa.schema([("a", pa.int64())]), None, RowOptions(columns=("arrow",)), "x")

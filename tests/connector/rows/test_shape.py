@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-from pyspark_ledger.connector.rows.shape import RowWishes, load_schemas, row_shape
+from pyspark_ledger.connector.rows.shape import RowOptions, load_schemas, row_shape
 from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
@@ -22,28 +22,28 @@ AVRO = json.dumps(
 
 
 def test_shapes_hold_rows_then_what_was_rescued_then_metadata() -> None:
-    shape = row_shape(COLUMNS, None, RowWishes(include_metadata=True, rescue="_rescued_data"), "orders")
+    shape = row_shape(COLUMNS, None, RowOptions(include_metadata=True, rescue="_rescued_data"), "orders")
     assert shape.schema.names == [*COLUMNS.names, "_rescued_data", *METADATA.names]
     assert shape.rows == COLUMNS
     assert shape.metadata == METADATA.names
     assert pickle.loads(pickle.dumps(shape)) == shape  # noqa: S301  # as Spark does
-    assert row_shape(None, None, RowWishes(), "clicks").schema == pa.schema([("value", pa.binary())])
+    assert row_shape(None, None, RowOptions(), "clicks").schema == pa.schema([("value", pa.binary())])
 
 
 def test_columns_pick_in_their_order_and_metadata_comes_last() -> None:
-    wishes = RowWishes(columns=("__position", "at", "__key", "id"))
+    wishes = RowOptions(columns=("__position", "at", "__key", "id"))
     assert row_shape(COLUMNS, None, wishes, "orders").schema.names == ["at", "id", "__position", "__key"]
     with pytest.raises(Refused, match=r"option 'columns' names 'nobody', which ledger 'orders' has not.*id, name, at"):
-        row_shape(COLUMNS, None, RowWishes(columns=("id", "nobody")), "orders")
+        row_shape(COLUMNS, None, RowOptions(columns=("id", "nobody")), "orders")
 
 
 def test_row_shape_takes_payload_schema_from_option_before_registry() -> None:
     registered = parse_schemas("INT64", "x")
-    assert row_shape(None, registered, RowWishes(), "clicks").schema == pa.schema([("value", pa.int64())])
-    shape = row_shape(None, registered, RowWishes(payload_schema=AVRO, columns=("s",)), "clicks")
+    assert row_shape(None, registered, RowOptions(), "clicks").schema == pa.schema([("value", pa.int64())])
+    shape = row_shape(None, registered, RowOptions(payload_schema=AVRO, columns=("s",)), "clicks")
     assert shape.schema == pa.schema([("s", pa.string())])
     with pytest.raises(Refused, match="ledger 'orders' has the columns id, name, at, 'payloadSchema' is for messages"):
-        row_shape(COLUMNS, None, RowWishes(payload_schema=AVRO), "orders")
+        row_shape(COLUMNS, None, RowOptions(payload_schema=AVRO), "orders")
 
 
 def test_a_payload_schema_is_text_or_a_file(tmp_path: Path) -> None:
@@ -60,26 +60,26 @@ def test_a_payload_schema_is_text_or_a_file(tmp_path: Path) -> None:
 
 def test_names_that_cannot_be_told_apart_are_refused() -> None:
     columns = pa.schema([("__key", pa.string())])
-    assert row_shape(columns, None, RowWishes(), "x").schema.names == ["__key"]
+    assert row_shape(columns, None, RowOptions(), "x").schema.names == ["__key"]
     with pytest.raises(Refused, match=r"'__key'.*metadata column"):
-        row_shape(columns, None, RowWishes(include_metadata=True), "x")
+        row_shape(columns, None, RowOptions(include_metadata=True), "x")
     with pytest.raises(Refused, match=r"'id' of ledger 'orders'.*rescue column"):
-        row_shape(COLUMNS, None, RowWishes(rescue="id"), "orders")
+        row_shape(COLUMNS, None, RowOptions(rescue="id"), "orders")
     with pytest.raises(Refused, match=r"'id' of ledger 'orders'.*rescue column, 'ID'"):
-        row_shape(COLUMNS, None, RowWishes(rescue="ID"), "orders")
+        row_shape(COLUMNS, None, RowOptions(rescue="ID"), "orders")
     with pytest.raises(Refused, match=r"'__Key'.*metadata column.*'__key'"):
-        row_shape(pa.schema([("__Key", pa.string())]), None, RowWishes(include_metadata=True), "x")
+        row_shape(pa.schema([("__Key", pa.string())]), None, RowOptions(include_metadata=True), "x")
 
 
 def test_a_query_keeps_the_columns_that_it_was_planned_with() -> None:
-    now = row_shape(COLUMNS, None, RowWishes(rescue="_r"), "orders")
-    planned = row_shape(pa.schema(list(COLUMNS)[:1]), None, RowWishes(rescue="_r"), "orders").spark_schema("orders")
+    now = row_shape(COLUMNS, None, RowOptions(rescue="_r"), "orders")
+    planned = row_shape(pa.schema(list(COLUMNS)[:1]), None, RowOptions(rescue="_r"), "orders").spark_schema("orders")
     kept = now.as_given(planned, "orders")
     assert kept.schema.names == ["id", "_r"]
     assert kept.known == ("id",)
     assert now.as_given(now.spark_schema("orders"), "orders") == now
-    middle = row_shape(pa.schema([COLUMNS.field("id"), COLUMNS.field("at")]), None, RowWishes(), "orders")
-    grown = row_shape(COLUMNS, None, RowWishes(), "orders").as_given(middle.spark_schema("orders"), "orders")
+    middle = row_shape(pa.schema([COLUMNS.field("id"), COLUMNS.field("at")]), None, RowOptions(), "orders")
+    grown = row_shape(COLUMNS, None, RowOptions(), "orders").as_given(middle.spark_schema("orders"), "orders")
     assert grown.schema == middle.schema
     for given in (
         StructType().add("name", StringType()).add("id", LongType()).add("_r", StringType()),

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.connector.read.progress import Origin, cache_between, read_origin, reads_between
+from pyspark_ledger.connector.read.progress import SourceIdentity, cache_between, read_origin, reads_between
 from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
-from pyspark_ledger.connector.session.commit_listener import Acknowledger, AcknowledgingListener, committed
+from pyspark_ledger.connector.session.commit_listener import CommitListener, CursorMover, committed
 from pyspark_ledger.connector.session.metrics import LedgerProgress, PrometheusGauges, ledgers_of
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
@@ -32,7 +32,7 @@ def batch(stream: LedgerStreamReader, start: Any) -> dict[str, Any]:
     return {"startOffset": start, "endOffset": end, "latestOffset": stream.reportLatestOffset(), "numInputRows": 10}
 
 
-def settled(acknowledger: Acknowledger) -> bool:
+def settled(acknowledger: CursorMover) -> bool:
     return acknowledger.settle(monotonic_ms() + 20_000)
 
 
@@ -41,7 +41,7 @@ def test_the_end_of_a_progress_is_acknowledged(store: Path, orders: Ledger) -> N
     source = batch(stream, json.loads(json.dumps(stream.initialOffset())))
     stream.stop()
     assert orders.cursor("billing").state().backlog_rows == 10
-    acknowledger = Acknowledger()
+    acknowledger = CursorMover()
     # As an object and as text: both are found in progress.
     for value in (source, {name: json.dumps(part) for name, part in source.items()}):
         ((origin, ledger, position),) = committed(value)
@@ -70,13 +70,13 @@ def test_what_no_batch_has_ended_is_not(store: Path, orders: Ledger) -> None:
 def test_another_store_at_the_path_is_left_alone(store: Path, orders: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     cursor = orders.cursor("billing")
     reader(store, subscription="billing", startingPosition="earliest").initialOffset()
-    acknowledger = Acknowledger()
-    acknowledger.put(Origin(str(store), "another-store", "billing"), NAME, orders.end().end)
+    acknowledger = CursorMover()
+    acknowledger.put(SourceIdentity(str(store), "another-store", "billing"), NAME, orders.end().end)
     assert settled(acknowledger)
     assert cursor.state().backlog_rows == 10
     assert "the query reads store another-store" in caplog.text
     # Nor does a wrong one keep the thread from the next.
-    acknowledger.put(Origin(str(store), connect(store).client.store_id, "billing"), NAME, orders.end().end)
+    acknowledger.put(SourceIdentity(str(store), connect(store).client.store_id, "billing"), NAME, orders.end().end)
     assert settled(acknowledger)
     assert cursor.state().backlog_rows == 0
 
@@ -183,7 +183,7 @@ def test_an_origin_holds_references_and_comes_back(store: Path, orders: Ledger) 
     from pyspark_ledger.ledger.client.credentials import Credentials
 
     credentials = Credentials("/ca.pem", "/me.pem", "/me.key", "file:/token")
-    origin = Origin.of("grpc+tls://h:1", "id", "billing", credentials)
+    origin = SourceIdentity.of("grpc+tls://h:1", "id", "billing", credentials)
     assert origin.reachable_with() == credentials
     report = {"v": 1, "store": "grpc+tls://h:1", "storeId": "id", "subscription": "billing"}
     assert read_origin({**report, "credentials": dict(origin.credentials)}) == origin
@@ -214,7 +214,7 @@ def test_events_of_runs_that_are_over_are_waited_for() -> None:
     class Event:
         runId = "run"  # noqa: N815  # Spark's name
 
-    listener = AcknowledgingListener(lambda *_: None)
+    listener = CommitListener(lambda *_: None)
     listener.onQueryStarted(Event())
     assert listener.settle(lambda: {"run"}, monotonic_ms() + 10_000), "still active: nothing to wait for"
     assert not listener.settle(set, monotonic_ms() + 50)
@@ -224,8 +224,8 @@ def test_events_of_runs_that_are_over_are_waited_for() -> None:
 
 def test_only_the_newest_position_of_a_cursor_is_asked_for(store: Path, orders: Ledger) -> None:
     orders.cursor("a")
-    acknowledger, start = Acknowledger(), orders.end().start
-    origin = Origin(str(store), connect(store).client.store_id, "a")
+    acknowledger, start = CursorMover(), orders.end().start
+    origin = SourceIdentity(str(store), connect(store).client.store_id, "a")
     for entry in range(1, 11):
         acknowledger.put(origin, NAME, Position(start.ledger_id, entry))
     assert settled(acknowledger)

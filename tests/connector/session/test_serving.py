@@ -11,9 +11,9 @@ import pytest
 
 from pyspark_ledger import DefaultSource
 from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.connector.session.certificates import ThrowawayTls
+from pyspark_ledger.connector.session.certificates import EphemeralCertificates
 from pyspark_ledger.connector.session.cluster import (
-    Served,
+    ServedStore,
     _free_port,
     _start,
     dies_with_its_machine,
@@ -64,9 +64,9 @@ def test_served_in_the_place_of_a_private_broker(store: Path, tmp_path: Path) ->
     before.append([{"n": 1}])
     directory = tmp_path / "tls"
     directory.mkdir(mode=0o700)
-    tls = ThrowawayTls.make(directory, "localhost")
+    tls = EphemeralCertificates.make(directory, "localhost")
     address = f"grpc+tls://localhost:{_free_port('localhost')}"
-    served = Served(_start(store, address, tls), address, store, tls)
+    served = ServedStore(_start(store, address, tls), address, store, tls)
     try:
         options = served.options
         shown = Credentials(
@@ -95,19 +95,19 @@ def test_served_in_the_place_of_a_private_broker(store: Path, tmp_path: Path) ->
 
 
 def test_what_is_made_is_the_users_alone_and_the_authority_is_gone(tmp_path: Path) -> None:
-    tls = ThrowawayTls.make(tmp_path, "10.1.2.3")
+    tls = EphemeralCertificates.make(tmp_path, "10.1.2.3")
     made = {path.name.removeprefix(f"ledger-{tls.mark}-") for path in tmp_path.iterdir()}
     assert made == {"ca.pem", "broker.pem", "broker.key", "client.pem", "client.key", "token"}
     for name in ("broker.key", "client.key", "token"):
         assert stat.S_IMODE(tls.file(name).stat().st_mode) == 0o600
     with pytest.raises(Refused, match="no host's name"):
-        ThrowawayTls.make(tmp_path, "host,IP:0.0.0.0")
+        EphemeralCertificates.make(tmp_path, "host,IP:0.0.0.0")
 
 
 def test_without_openssl_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Refused, match="no command openssl"):
-        ThrowawayTls.make(tmp_path, "localhost")
+        EphemeralCertificates.make(tmp_path, "localhost")
 
 
 def test_a_source_has_no_defaults_of_its_own() -> None:

@@ -17,7 +17,7 @@ import pyspark_ledger.connector.write.staging
 from pyspark_ledger.connector.options.options import read_options
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, rows_of
 from pyspark_ledger.connector.read.offsets import LedgerRange
-from pyspark_ledger.connector.rows.shape import RowWishes, row_shape
+from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
 from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.connector.write.commit import PartMessage, abort_parts, application_query, commit_parts, stage_rows
 from pyspark_ledger.connector.write.target import SinkTarget, prepare_target
@@ -117,7 +117,7 @@ def test_keys_choose_partitions_and_are_read_with_their_rows(api: LedgerStore, s
     for partition in range(3):
         name = partition_name("public/default/persistent/clicks", partition)
         log = api.client.end(name)
-        shape = row_shape(api.ledger(name).schema(), None, RowWishes(include_metadata=True), name)
+        shape = row_shape(api.ledger(name).schema(), None, RowOptions(include_metadata=True), name)
         source = ReadSource.of(api.client, shape)
         all_of_it = LedgerRange(name, log.incarnation, PositionRange(log.start, log.end))
         read = rows_of(api.client, LedgerTask(source, (all_of_it,)))

@@ -15,9 +15,9 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from pyspark_ledger.ledger.broker.append_stream import AppendAnswers
+from pyspark_ledger.ledger.broker.append_stream import AppendResponses
 from pyspark_ledger.ledger.errors import Unavailable
-from pyspark_ledger.ledger.log.managed_ledger import AppendedPart
+from pyspark_ledger.ledger.log.managed_ledger import AppendAck
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import Appended
 
@@ -58,19 +58,19 @@ class Narrow:
 
 
 @contextmanager
-def answers_to(replies: Narrow) -> Iterator[tuple[AppendAnswers, queue.SimpleQueue[int]]]:
+def answers_to(replies: Narrow) -> Iterator[tuple[AppendResponses, queue.SimpleQueue[int]]]:
     told: queue.SimpleQueue[int] = queue.SimpleQueue()
-    answers = AppendAnswers(replies, told.put)
+    answers = AppendResponses(replies, told.put)
     try:
         yield answers, told
     finally:
         answers.close()
 
 
-def parts(answers: AppendAnswers, count: int) -> list[Future[Position]]:
+def parts(answers: AppendResponses, count: int) -> list[Future[Position]]:
     futures: list[Future[Position]] = [Future() for _ in range(count)]
     for number, future in enumerate(futures):
-        answers.put(AppendedPart(future, 1, number))
+        answers.put(AppendAck(future, 1, number))
     return futures
 
 

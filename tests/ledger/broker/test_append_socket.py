@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from pyspark_ledger.ledger.broker import append_socket
-from pyspark_ledger.ledger.broker.append_socket import AppendDoor
+from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
 from pyspark_ledger.ledger.broker.append_stream import Replies
 from pyspark_ledger.ledger.errors import NotFound
 from pyspark_ledger.ledger.position import Position
@@ -54,7 +54,7 @@ def log() -> CountingLog:
 
 @pytest.fixture
 def connect(log: CountingLog) -> Iterator[Callable[[], socket.socket]]:
-    door = AppendDoor(log.serve)
+    door = AppendSocketListener(log.serve)
     peers: list[socket.socket] = []
 
     def connected() -> socket.socket:
@@ -221,7 +221,7 @@ def test_producer_killed_before_its_answer_is_no_error_of_the_broker(
         assert gone.wait(60)
         replies.write(b"too late")
 
-    door = AppendDoor(serve)
+    door = AppendSocketListener(serve)
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     peer.connect(f"\0{door.name}")
     socket.send_fds(peer, [BEGIN], [ring.fd])

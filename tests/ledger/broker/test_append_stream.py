@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.broker.append_stream import AppendStream
 from pyspark_ledger.ledger.broker.limits import InFlightBytes
 from pyspark_ledger.ledger.errors import Corrupt, Refused, Unavailable
 from pyspark_ledger.ledger.log.deduplication import AppendSession
-from pyspark_ledger.ledger.log.managed_ledger import AppendedPart
+from pyspark_ledger.ledger.log.managed_ledger import AppendAck
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import Appended, CreateLedger
 
@@ -58,13 +58,13 @@ class FailingLog:
     def __init__(self) -> None:
         self.waiting: list[Future[Position]] = []
 
-    def append_parts(self, entries: list[memoryview], session: AppendSession) -> list[AppendedPart]:
+    def append_parts(self, entries: list[memoryview], session: AppendSession) -> list[AppendAck]:
         if any(bytes(entry) == b"bad" for entry in entries):
             for future in self.waiting:
                 future.set_exception(Unavailable("the disk is gone"))
             raise Refused("this is no entry")
         self.waiting.append(Future())
-        return [AppendedPart(self.waiting[-1], len(entries), sum(map(len, entries)))]
+        return [AppendAck(self.waiting[-1], len(entries), sum(map(len, entries)))]
 
 
 class Replies:
@@ -138,10 +138,10 @@ class StoppedLog:
     def __init__(self) -> None:
         self.pending: queue.SimpleQueue[Future[Position]] = queue.SimpleQueue()
 
-    def append_parts(self, entries: list[memoryview], _session: object) -> list[AppendedPart]:
+    def append_parts(self, entries: list[memoryview], _session: object) -> list[AppendAck]:
         future: Future[Position] = Future()
         self.pending.put(future)
-        return [AppendedPart(future, len(entries), sum(map(len, entries)))]
+        return [AppendAck(future, len(entries), sum(map(len, entries)))]
 
 
 def test_all_producers_together_are_held_back_and_each_has_one_entry_there() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from pyspark_ledger.connector.read.ledger.subscription import Heartbeat
 from pyspark_ledger.ledger.broker import append_socket
-from pyspark_ledger.ledger.broker.append_socket import AppendDoor
+from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
 from pyspark_ledger.ledger.broker.reads import prefetcher
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
 from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
@@ -232,16 +232,16 @@ def test_who_waits_for_an_offload_is_told_that_the_broker_leaves(
 def test_the_door_for_producers_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     met = threading.Event()
     monkeypatch.setattr(append_socket, "_SHORT_SECONDS", 0.01)
-    real = AppendDoor._accept
+    real = AppendSocketListener._accept
 
-    def accept(door: AppendDoor) -> None:
+    def accept(door: AppendSocketListener) -> None:
         listening, door._socket = door._socket, OddSocket(door._socket)  # type: ignore[assignment]
         real(door)
         listening.close()
 
-    monkeypatch.setattr(AppendDoor, "_accept", accept)
-    monkeypatch.setattr(AppendDoor, "_converse", lambda _door, peer: (peer.close(), met.set()))
-    door = AppendDoor(lambda *_: None)
+    monkeypatch.setattr(AppendSocketListener, "_accept", accept)
+    monkeypatch.setattr(AppendSocketListener, "_converse", lambda _door, peer: (peer.close(), met.set()))
+    door = AppendSocketListener(lambda *_: None)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
         peer.connect(f"\0{door.name}")
         assert met.wait(SECONDS)

@@ -19,7 +19,7 @@ import pytest
 
 from pyspark_ledger.ledger.broker import actions as broker_actions
 from pyspark_ledger.ledger.broker.error_log import ErrorLog
-from pyspark_ledger.ledger.broker.limits import Activity, BrokerAdmission
+from pyspark_ledger.ledger.broker.limits import Activity, BrokerLimits
 from pyspark_ledger.ledger.broker.listening import Listening
 from pyspark_ledger.ledger.broker.live_settings import LiveSettings
 from pyspark_ledger.ledger.broker.reads.cached_reads import CachedReads
@@ -40,8 +40,8 @@ from pyspark_ledger.ledger.protocol.actions import (
 )
 from pyspark_ledger.ledger.protocol.commits import AbortRun, CommitRun, CommitRuns, LedgerParts, OpenStaging
 from pyspark_ledger.ledger.protocol.cursors import (
+    AckDeadLetters,
     AcquireLease,
-    BuryDead,
     CursorProperties,
     MarkDelete,
     NameCursor,
@@ -84,7 +84,7 @@ CHANGES: dict[str, Callable[[Any], msgspec.Struct]] = {
     "cursor.skip": lambda _: SkipEntries("orders", "billing", 1, EARLIEST, LATEST),
     "cursor.properties": lambda _: CursorProperties("orders", "billing", {"a": "b"}),
     "delivery.next": lambda _: NextDelivery("orders", "billing", 0, EARLIEST, Position(0, 1), explicit=True),
-    "delivery.bury": lambda _: BuryDead("orders", "billing", 0),
+    "delivery.bury": lambda _: AckDeadLetters("orders", "billing", 0),
     "lease.acquire": lambda _: AcquireLease("orders", "billing", "me", 1000),
     "lease.release": lambda _: ReleaseLease("orders", "billing", "me"),
     "stage.open": lambda _: OpenStaging("q", 1, TOKEN),
@@ -97,7 +97,7 @@ CHANGES: dict[str, Callable[[Any], msgspec.Struct]] = {
 }
 
 
-class Served:
+class ServedStore:
     """A store with a server in this process, and what a client staged there."""
 
     def __init__(self, path: Path, make_entry: Callable[..., bytes]) -> None:
@@ -112,7 +112,7 @@ class Served:
             token=TOKEN,
             token_path=str(path / "token"),
             settings=live,
-            admission=BrokerAdmission(live, monotonic_ms),
+            admission=BrokerLimits(live, monotonic_ms),
             activity=Activity(monotonic_ms),
             errors=ErrorLog(),
             stopping=threading.Event(),
@@ -147,8 +147,8 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path: Path, make_entry: Callable[..., bytes]) -> Iterator[Served]:
-    served = Served(tmp_path, make_entry)
+def served(tmp_path: Path, make_entry: Callable[..., bytes]) -> Iterator[ServedStore]:
+    served = ServedStore(tmp_path, make_entry)
     yield served
     served.close()
 
@@ -160,7 +160,9 @@ def test_every_action_either_reads_or_is_asked_here() -> None:
 
 @pytest.mark.parametrize("taken_over", [False, True])
 @pytest.mark.parametrize("action", CHANGES)
-def test_no_action_is_acknowledged_that_could_change_something(served: Served, action: str, taken_over: bool) -> None:
+def test_no_action_is_acknowledged_that_could_change_something(
+    served: ServedStore, action: str, taken_over: bool
+) -> None:
     request = CHANGES[action](served.part)
     if not taken_over:
         served.client.call(action, request)  # so that the refusal is for the taking over, and nothing else
@@ -176,7 +178,9 @@ def test_no_action_is_acknowledged_that_could_change_something(served: Served, a
         successor.close()
 
 
-def test_neither_an_append_nor_a_staged_part_is_acknowledged(served: Served, make_entry: Callable[..., bytes]) -> None:
+def test_neither_an_append_nor_a_staged_part_is_acknowledged(
+    served: ServedStore, make_entry: Callable[..., bytes]
+) -> None:
     successor = Store.open(served.path, settings=Settings(), clock=system_clock_ms, take_over=True)
     try:
         with pytest.raises(Fenced):
@@ -191,7 +195,7 @@ def test_neither_an_append_nor_a_staged_part_is_acknowledged(served: Served, mak
 
 @pytest.mark.parametrize("action", ["ack", "nack"])
 def test_rows_acknowledged_or_given_back_one_by_one_are_not_either(
-    served: Served, action: Literal["ack", "nack"]
+    served: ServedStore, action: Literal["ack", "nack"]
 ) -> None:
     one = pa.RecordBatch.from_arrays(
         [pa.array([0]), pa.array([0]), pa.array([None], pa.large_binary())], schema=ACKNOWLEDGE_SCHEMA

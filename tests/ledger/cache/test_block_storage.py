@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.cache.block import CachedBlock
-from pyspark_ledger.ledger.cache.block_storage import MemoryHome
+from pyspark_ledger.ledger.cache.block_storage import HeapStorage
 from pyspark_ledger.ledger.cache.cache import EntryCache
 from pyspark_ledger.ledger.cache.eviction.expected_reads import StashPolicy
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
@@ -43,7 +43,7 @@ class Memory:
         self.reads += 1
         return CachedBlock(
             1, first, end, (end - first) * SIZE,
-            lambda first, end: np.arange(end - first + 1, dtype=np.int64) * SIZE, MemoryHome(pa.py_buffer(array)),
+            lambda first, end: np.arange(end - first + 1, dtype=np.int64) * SIZE, HeapStorage(pa.py_buffer(array)),
         )  # fmt: skip
 
     @property

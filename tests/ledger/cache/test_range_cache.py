@@ -14,7 +14,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan, Invalidated, RangeCache
+from pyspark_ledger.ledger.cache.range_cache import CachedRange, Invalidated, RangeCache
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from tests.rigs.cache import CountedHome, block, put_one
 from tests.rigs.cache_invariants import check_range_cache
@@ -148,7 +148,7 @@ def test_a_range_cache_is_a_dictionary_of_entries(steps: list[tuple[str, int, in
             cache.invalidate(PositionRange(Position(ledger_id, first), Position(ledger_id, end)))
             model = {key: home for key, home in model.items() if key not in wanted}
         elif kind == "remove":
-            spans: list[CachedSpan] = list(cache)
+            spans: list[CachedRange] = list(cache)
             if spans:
                 span = spans[first % len(spans)]
                 cache.remove(span)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks, SharedHome
+from pyspark_ledger.ledger.cache.shared_memory import SharedBlocks, SharedMemoryStorage
 from pyspark_ledger.ledger.errors import NotFound
 from pyspark_ledger.ledger.transport.mapped_block import HEAD_BYTES, SharedPlace, map_shared
 
@@ -54,7 +54,7 @@ def tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", "-l", str(path)], check=True)
 
 
-def put(shared: SharedBlocks, data: bytes = BYTES) -> SharedHome:
+def put(shared: SharedBlocks, data: bytes = BYTES) -> SharedMemoryStorage:
     home = shared.put(7, 3, pa.py_buffer(data))
     assert home is not None
     return home

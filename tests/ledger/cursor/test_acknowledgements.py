@@ -14,7 +14,13 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.acknowledge_request import ACKNOWLEDGE_SCHEMA
 from pyspark_ledger.ledger.positions.position_info import decode_info
-from pyspark_ledger.ledger.protocol.cursors import AskHoles, CursorProperties, NameCursor, ResetCursor, SkipEntries
+from pyspark_ledger.ledger.protocol.cursors import (
+    AskAckedRanges,
+    CursorProperties,
+    NameCursor,
+    ResetCursor,
+    SkipEntries,
+)
 from tests.rigs.cursors import ROWS, CursorRig, given
 from tests.rigs.entry import entry
 from tests.rigs.positions import contains_row
@@ -191,7 +197,7 @@ def test_properties_stay_with_the_cursor(rig: CursorRig) -> None:
 
 
 def test_holes_of_a_range_are_a_position_info(rig: CursorRig) -> None:
-    asked = AskHoles("log", "c", PositionRange(Position(1, 0), Position(2, 2)))
+    asked = AskAckedRanges("log", "c", PositionRange(Position(1, 0), Position(2, 2)))
     assert rig.store.cursors.holes(asked).info == b""
     rig.ack((0, 2), (1, 0), (2, 1), (2, 3), (1, 3, 2))
     found = decode_info(rig.store.cursors.holes(asked).info, "it").acknowledged
@@ -210,7 +216,7 @@ def test_mark_delete_and_holes_are_of_one_moment(rig: CursorRig) -> None:
 
 
 def test_the_whole_of_a_cursor_has_its_mark_delete_without_holes_too(rig: CursorRig) -> None:
-    asked = AskHoles("log", "c", PositionRange(EARLIEST, LATEST), whole=True)
+    asked = AskAckedRanges("log", "c", PositionRange(EARLIEST, LATEST), whole=True)
     for moved in ((), ((0, 0), (0, 1)), ((0, 3),)):
         rig.ack(*moved)
         said, state = decode_info(rig.store.cursors.holes(asked).info, "it"), rig.state()

@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.cursor.cursor_log import CursorLog, CursorLogForm
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, Unavailable
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info
-from pyspark_ledger.ledger.protocol.cursors import AcquireLease, AskHoles, NameCursor, NextDelivery, ResetCursor
+from pyspark_ledger.ledger.protocol.cursors import AcquireLease, AskAckedRanges, NameCursor, NextDelivery, ResetCursor
 from pyspark_ledger.ledger.segment.writer import data_path, index_path
 from tests.rigs.cursors import ROWS, CursorRig
 from tests.rigs.log import NOW
@@ -64,7 +64,7 @@ def test_every_reader_of_a_state_sees_it_first(rig: CursorRig, monkeypatch: pyte
     cursors, log = rig.store.cursors, rig.store.ledger("log").name
     if ask == "holes":
         everything = PositionRange(Position(0, 0), Position(5, 0))
-        holes = cursors.holes(AskHoles("log", "c", everything, whole=True))
+        holes = cursors.holes(AskAckedRanges("log", "c", everything, whole=True))
         assert decode_info(holes.info, "holes").mark_delete == Position(0, 2)
     elif ask == "lease":
         assert [place for _, place, _ in cursors.leased(log)] == [newer]
@@ -84,7 +84,7 @@ def test_a_store_that_is_only_read_shows_it_too(rig: CursorRig, monkeypatch: pyt
     state = store.call("cursor.describe", NameCursor("log", "c"))
     assert (state.next_position, state.backlog_rows) == (newer, 100 - 15 - 5)
     everything = PositionRange(Position(0, 0), Position(5, 0))
-    holes = store.call("cursor.holes", AskHoles("log", "c", everything, whole=True))
+    holes = store.call("cursor.holes", AskAckedRanges("log", "c", everything, whole=True))
     assert decode_info(holes.info, "holes").mark_delete == Position(0, 2)
 
 

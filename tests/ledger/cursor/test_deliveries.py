@@ -22,9 +22,9 @@ from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
 from pyspark_ledger.ledger.positions.position_chunks import ENTRY_BYTES_MAX
 from pyspark_ledger.ledger.protocol.cursors import (
+    AckDeadLetters,
     AskDelivery,
     AskDue,
-    BuryDead,
     DecidedDelivery,
     Due,
     NameCursor,
@@ -372,7 +372,7 @@ def test_dead_letters_that_are_buried_stay_so_after_a_crash(tmp_path: Path) -> N
     rig.ack((0, 0, 0))
     rig.nack((0, 2, 2))
     assert rig.take(Position(1, 0), most=0) == Counter()
-    rig.store.deliveries.bury(BuryDead("log", "c", rig.dead))
+    rig.store.deliveries.bury(AckDeadLetters("log", "c", rig.dead))
     rig.crash()
     rig.take(Position(1, 0), most=0)
     rig.nack((0, 2, 2))
@@ -396,7 +396,7 @@ def test_dead_letters_wait_until_they_are_buried(rig: DeliveryRig) -> None:
     assert rig.take(Position(1, 0), most=1) == Counter()
     assert rig.dead == dead
     for _ in range(2):
-        rig.store.deliveries.bury(BuryDead("log", "c", dead))
+        rig.store.deliveries.bury(AckDeadLetters("log", "c", dead))
     assert rig.backlog() == 80
     assert rig.take(Position(1, 0), most=1) == Counter()
     assert rig.dead == 0

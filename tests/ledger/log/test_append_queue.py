@@ -23,7 +23,7 @@ from pyspark_ledger.ledger.log.append_queue import (
     PendingRun,
     Room,
 )
-from pyspark_ledger.ledger.log.sync_pool import SyncCrew
+from pyspark_ledger.ledger.log.sync_pool import SyncPool
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.commits import CommitRun
 from tests.rigs.deadline import wait_until
@@ -133,14 +133,14 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def crew() -> Iterator[SyncCrew]:
-    crew = SyncCrew(2, lambda: None)
+def crew() -> Iterator[SyncPool]:
+    crew = SyncPool(2, lambda: None)
     yield crew
     crew.close()
 
 
 @pytest.fixture
-def make(executor: ThreadPoolExecutor, crew: SyncCrew) -> Callable[..., tuple[AppendQueue[Written], Disk]]:
+def make(executor: ThreadPoolExecutor, crew: SyncPool) -> Callable[..., tuple[AppendQueue[Written], Disk]]:
     def made(entries: int = 100, size: int = 1000) -> tuple[AppendQueue[Written], Disk]:
         disk = Disk(entries, size)
         disk.queue = AppendQueue(executor, crew, disk)
@@ -326,7 +326,7 @@ def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> 
 
 
 @pytest.mark.parametrize("wait", ["wait_settled", "reclaim"])
-def test_logs_that_wait_for_their_syncs_do_so_with_fewer_threads_than_logs(wait: str, crew: SyncCrew) -> None:
+def test_logs_that_wait_for_their_syncs_do_so_with_fewer_threads_than_logs(wait: str, crew: SyncPool) -> None:
     """Each log waits before its second group, as for a new ledger, and the only thread there is has to do it all."""
     with ThreadPoolExecutor(1) as executor:
         queues, last = [], []
@@ -460,7 +460,7 @@ def test_error_while_completing_is_raised_to_waiters_in_the_write_stage(make: Ma
 @pytest.mark.parametrize("step", ["file", "begin_sync", "end_sync"])
 def test_an_error_of_a_sync_is_what_the_log_settles_with(executor: ThreadPoolExecutor, step: str) -> None:
     """Whatever it is, it is a sync that failed: the appends are written again, the log goes on."""
-    crew = SyncCrew(1, lambda: None)
+    crew = SyncPool(1, lambda: None)
     disks = [Disk() for _ in range(3)]  # two that wait for the only thread are begun together
     for disk in disks:
         disk.queue = AppendQueue(executor, crew, disk)
@@ -502,7 +502,7 @@ class Refusing(ThreadPoolExecutor):
 
 
 @pytest.mark.parametrize("queues", [True, False])
-def test_an_executor_that_refuses_leaves_nobody_waiting(crew: SyncCrew, queues: bool) -> None:
+def test_an_executor_that_refuses_leaves_nobody_waiting(crew: SyncPool, queues: bool) -> None:
     with Refusing(1) as executor:
         disk = Disk()
         queue = disk.queue = AppendQueue(executor, crew, disk)
@@ -518,7 +518,7 @@ def test_an_executor_that_refuses_leaves_nobody_waiting(crew: SyncCrew, queues: 
 def test_a_crew_without_a_thread_leaves_nobody_waiting(
     executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crew = SyncCrew(1, lambda: None)
+    crew = SyncPool(1, lambda: None)
     monkeypatch.setattr(crew, "_start", broken)
     disk = Disk()
     queue = disk.queue = AppendQueue(executor, crew, disk)

@@ -15,7 +15,7 @@ from pyspark_ledger.ledger.log.queries import prefix, reading_left
 from pyspark_ledger.ledger.log.retention import TrimMark
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import LedgerSegment
+from pyspark_ledger.ledger.protocol.actions import SegmentDescription
 from pyspark_ledger.ledger.protocol.reads import ReadProgress
 from tests.ledger.log import test_snapshot as snapshots
 
@@ -81,7 +81,11 @@ def test_a_position_that_the_log_never_had_is_an_error() -> None:
 def test_what_was_trimmed_is_counted() -> None:
     snapshot, _ = snapshots.log_of([[], [(10, 2, 0)] * 4])
     trimmed = replace(snapshot, trimmed=TrimMark(Position(4, 10), 40))
-    gone = [LedgerSegment(2, 5, 500, 10, 1), LedgerSegment(3, 10, 1000, 30, 1), LedgerSegment(4, 10, 100, 10, 1)]
+    gone = [
+        SegmentDescription(2, 5, 500, 10, 1),
+        SegmentDescription(3, 10, 1000, 30, 1),
+        SegmentDescription(4, 10, 100, 10, 1),
+    ]
     found = reading_left(trimmed, "i", ReadProgress(Position(3, 4), "i"), lambda: gone)
     lost = found.trimmed
     assert lost.range == PositionRange(Position(3, 4), Position(4, 10))
@@ -95,7 +99,7 @@ def test_what_was_trimmed_is_counted() -> None:
 def test_what_was_trimmed_is_counted_up_to_the_end_of_the_reading() -> None:
     snapshot, _ = snapshots.log_of([[], [(10, 2, 0)] * 4])
     trimmed = replace(snapshot, trimmed=TrimMark(Position(4, 10), 40))
-    gone = [LedgerSegment(3, 10, 1000, 30, 1), LedgerSegment(4, 10, 100, 10, 1)]
+    gone = [SegmentDescription(3, 10, 1000, 30, 1), SegmentDescription(4, 10, 100, 10, 1)]
 
     def lost(position: Position, until: Position) -> tuple[int, int]:
         found = reading_left(trimmed, "i", ReadProgress(position, "i", until=until), lambda: gone).trimmed

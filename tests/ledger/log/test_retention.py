@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_ledger.ledger.log.policy import LedgerPolicy
-from pyspark_ledger.ledger.log.retention import HeldLedger, expendable
+from pyspark_ledger.ledger.log.retention import RetainedSegment, expendable
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.ledger.protocol.ledgers import NOT_PUBLISHED, PublishedNote, published_everywhere
@@ -15,13 +15,13 @@ NOW = 1_000_000
 MINUTE = 60_000
 
 
-def ledgers(*ages: int | None, size: int = 10) -> list[HeldLedger]:
+def ledgers(*ages: int | None, size: int = 10) -> list[RetainedSegment]:
     """Ledgers 0, 2, 4, … of 3 entries that were sealed so many ms ago; None is open."""
-    return [HeldLedger(2 * number, 3, size, 0 if age is None else NOW - age) for number, age in enumerate(ages)]
+    return [RetainedSegment(2 * number, 3, size, 0 if age is None else NOW - age) for number, age in enumerate(ages)]
 
 
 def gone(
-    held: list[HeldLedger], *, ms: int = -1, size: int = -1, slowest: Position | None = None, now: int = NOW
+    held: list[RetainedSegment], *, ms: int = -1, size: int = -1, slowest: Position | None = None, now: int = NOW
 ) -> list[int]:
     policy = LedgerPolicy(512, 5, 1000, retention_ms=ms, retention_bytes=size)
     return [ledger.ledger_id for ledger in expendable(held, sum(one.size_bytes for one in held), slowest, policy, now)]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ledger.ledger.log.sync_pool import SyncCrew
+from pyspark_ledger.ledger.log.sync_pool import SyncPool
 from pyspark_ledger.ledger.segment.file_syncs import FILES_MAX, FileSyncs
 
 WAIT = 60
@@ -69,11 +69,11 @@ def log() -> list[str]:
 
 
 @pytest.fixture
-def make(log: list[str]) -> Iterator[Callable[..., SyncCrew]]:
-    crews: list[SyncCrew] = []
+def make(log: list[str]) -> Iterator[Callable[..., SyncPool]]:
+    crews: list[SyncPool] = []
 
-    def made(threads: int, look: Callable[[], None] | None = None) -> SyncCrew:
-        crews.append(SyncCrew(threads, look or (lambda: log.append("look"))))
+    def made(threads: int, look: Callable[[], None] | None = None) -> SyncPool:
+        crews.append(SyncPool(threads, look or (lambda: log.append("look"))))
         return crews[-1]
 
     yield made
@@ -81,10 +81,10 @@ def make(log: list[str]) -> Iterator[Callable[..., SyncCrew]]:
         crew.close()
 
 
-Make = Callable[..., SyncCrew]
+Make = Callable[..., SyncPool]
 
 
-def held(crew: SyncCrew, log: list[str]) -> Turn:
+def held(crew: SyncPool, log: list[str]) -> Turn:
     """A turn that keeps one thread until it is let go."""
     turn = Turn("held", log)
     turn.free.clear()

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from pyspark_ledger.ledger.log.unfinished_chunks import GIVEN_UP_MS, ChunkSpans
+from pyspark_ledger.ledger.log.unfinished_chunks import GIVEN_UP_MS, ChunkRanges
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.acknowledge_request import acknowledge_batch
 from tests.rigs import entry as entries
@@ -93,7 +93,7 @@ def test_nothing_is_trimmed_from_the_first_chunk_on(rig: LogRig) -> None:
 
 
 def test_the_floor_is_that_of_all_chunks_read_one_by_one(rig: LogRig) -> None:
-    dice, spans = random.Random(7), ChunkSpans()
+    dice, spans = random.Random(7), ChunkRanges()
     state: dict[str, tuple[str, int, int]] = {}
     done: list[tuple[Position, Position]] = []
     begun: dict[str, Position] = {}
@@ -121,7 +121,7 @@ def test_the_floor_is_that_of_all_chunks_read_one_by_one(rig: LogRig) -> None:
 
 def test_a_log_of_rows_is_not_looked_through(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.append(*[b"x"] * 10)
-    monkeypatch.setattr(ChunkSpans, "_take", lambda *_: pytest.fail("an entry was parsed"))
+    monkeypatch.setattr(ChunkRanges, "_take", lambda *_: pytest.fail("an entry was parsed"))
     end = rig.store.ledger("log").snapshot.end
     rig.cursor("c")
     rig.acknowledge("c", end)

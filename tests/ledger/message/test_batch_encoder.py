@@ -17,8 +17,8 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message import batch_encoder
 from pyspark_ledger.ledger.message.batch_decoder import Message, decode_messages
 from pyspark_ledger.ledger.message.batch_encoder import (
-    Envelope,
     OutgoingMessage,
+    ProducerMetadata,
     batch_edges,
     encode_columns,
     encode_messages,
@@ -67,7 +67,7 @@ def test_real_entries_of_the_java_client_are_built_again_byte_for_byte(topic: st
             continue  # not built here
         messages = [outgoing(message) for message in decode_messages(parsed, topic)]
         version = metadata.schema_version if metadata.HasField("schema_version") else None
-        envelope = Envelope(metadata.producer_name, metadata.compression, version)
+        envelope = ProducerMetadata(metadata.producer_name, metadata.compression, version)
         built = b"".join(map(memoryview, encode_messages(envelope, messages, metadata.publish_time)))
         stamp = b"" if parsed.stamp is None else stamp_prefix(parsed.stamp)
         if metadata.compression == NONE and (len(messages) > 1 or not metadata.HasField("num_messages_in_batch")):
@@ -100,7 +100,7 @@ def numbered(given_messages: list[dict[str, Any]], first: int) -> list[OutgoingM
 @given(st.lists(MESSAGE, min_size=1, max_size=6), st.sampled_from(COMPRESSIONS), st.integers(0, 2**63 - 10))
 def test_what_is_built_is_read_back(given_messages: list[dict[str, Any]], kind: int, first: int) -> None:
     messages = numbered(given_messages, first)
-    entry = b"".join(map(memoryview, encode_messages(Envelope("p", kind, b"v"), messages, PUBLISHED)))
+    entry = b"".join(map(memoryview, encode_messages(ProducerMetadata("p", kind, b"v"), messages, PUBLISHED)))
     parsed = parse_entry(entry, "entry")
     found = decode_messages(parsed, "entry")
     assert [outgoing(message) for message in found] == messages
@@ -124,9 +124,9 @@ def test_columns_give_the_bytes_of_protobuf(plain: list[Any], as_bytes: bool, fi
     ]
     by_protobuf = b"".join(map(batch_encoder._item, messages))
     assert bytes(memoryview(batch_encoder._plain(messages))) == by_protobuf
-    whole = encode_messages(Envelope("p"), messages, PUBLISHED)
+    whole = encode_messages(ProducerMetadata("p"), messages, PUBLISHED)
     ((columns, count),) = encode_columns(
-        Envelope("p"),
+        ProducerMetadata("p"),
         pa.array([value for value, _, _ in plain], pa.binary()),
         first,
         PUBLISHED,
@@ -155,7 +155,7 @@ def test_values_of_one_size_give_the_bytes_of_protobuf(size: int, count: int, sk
 
 def test_many_values_are_cut_into_batches_and_numbered_on() -> None:
     values = pa.array([b"x" * size for size in (10, 10, 10, 50, 1, 1, 1, 1)])
-    built = list(encode_columns(Envelope("p", LZ4), values, 40, PUBLISHED, max_messages=3, max_bytes=30))
+    built = list(encode_columns(ProducerMetadata("p", LZ4), values, 40, PUBLISHED, max_messages=3, max_bytes=30))
     assert [count for _, count in built] == [3, 1, 3, 1]
     found = [
         message
@@ -169,7 +169,7 @@ def test_many_values_are_cut_into_batches_and_numbered_on() -> None:
 def test_a_slice_of_a_column_is_only_that_slice() -> None:
     values = pa.array([b"a", None, b"ccc", b"dd", b"e"]).slice(1, 3)
     keys = pa.array(["1", "2", None, "4", "5"]).slice(1, 3)
-    ((entry, _),) = encode_columns(Envelope("p"), values, 0, PUBLISHED, keys=keys)
+    ((entry, _),) = encode_columns(ProducerMetadata("p"), values, 0, PUBLISHED, keys=keys)
     found = decode_messages(parse_entry(b"".join(map(memoryview, entry)), "entry"), "entry")
     assert [(m.key, None if m.value is None else bytes(m.value)) for m in found] == [
         ("2", None),
@@ -220,4 +220,4 @@ def test_columns_of_other_types_or_lengths_are_refused() -> None:
         with pytest.raises(Refused, match=said):
             require_columns(values, keys, times, 9000)
     with pytest.raises(Refused, match="no message"):
-        encode_messages(Envelope("p"), [], PUBLISHED)
+        encode_messages(ProducerMetadata("p"), [], PUBLISHED)

@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.metadata.delivery_records import DEAD, DeliveryRecord
 from pyspark_ledger.ledger.metadata.records import Metadata
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_chunks import ENTRY_BYTES_MAX
-from pyspark_ledger.ledger.protocol.cursors import Share
+from pyspark_ledger.ledger.protocol.cursors import DeliveredRange
 
 MiB = 1024 * 1024
 
@@ -38,7 +38,7 @@ def metadata(tmp_path: Path) -> Iterator[Metadata]:
 def record(number: int, size: int) -> DeliveryRecord:
     """A record of about so many bytes, which no compression makes less."""
     skip = random.Random(number).randbytes(size)
-    share = Share(number, PositionRange(Position(1, 0), Position(1, 9)), skip, 7)
+    share = DeliveredRange(number, PositionRange(Position(1, 0), Position(1, 9)), skip, 7)
     return DeliveryRecord(number, Position(1, 9), [share])
 
 

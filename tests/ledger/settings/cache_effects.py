@@ -11,7 +11,7 @@ from pyspark_ledger.ledger.cache.eviction.policy import WantedRead
 from pyspark_ledger.ledger.cache.range_cache import RangeCache
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.reads import HintedRange, HintReads
+from pyspark_ledger.ledger.protocol.reads import PrefetchRange, PrefetchRequest
 from tests.rigs.cache import CountedHome, block, insert
 from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, Value, WaitRecorder
 from tests.rigs.entry import entry
@@ -149,12 +149,12 @@ def hinted(broker: DrivenBroker, seen: list[object]) -> int:
     """How long a reader of object storage is told to wait, where others are close enough; `seen`: which part of it."""
     log = broker.offloaded(gone=True)
     broker.source.follow(log.name, "a", EARLIEST, 10**6)
-    pace = prefetch_planner.Pace
+    pace = prefetch_planner.ReaderThrottle
     with broker.patch.context() as patch:
         patch.setattr(pace, "may_wait_ms", lambda _self, _now, _left, part: seen.append(part) or 0)
         patch.setattr(prefetch_planner, "wait_ms", lambda *_: 50)
-        wanted = HintedRange(log.name, PositionRange(log.snapshot.start, log.snapshot.end))
-        return broker.source.hint(HintReads("a", [wanted], paced=True)).wait_ms
+        wanted = PrefetchRange(log.name, PositionRange(log.snapshot.start, log.snapshot.end))
+        return broker.source.hint(PrefetchRequest("a", [wanted], paced=True)).wait_ms
 
 
 def paced(broker: DrivenBroker) -> object:
@@ -170,8 +170,8 @@ def read_ahead(broker: DrivenBroker) -> object:
     broker.source.follow(log.name, "a", EARLIEST, 10**6)
     with broker.patch.context() as patch:
         patch.setattr(hints.ahead, "plan", lambda reading, _: planned.append(reading))
-        wanted = HintedRange(log.name, PositionRange(log.snapshot.start, log.snapshot.end))
-        broker.source.hint(HintReads("a", [wanted], paced=False))
+        wanted = PrefetchRange(log.name, PositionRange(log.snapshot.start, log.snapshot.end))
+        broker.source.hint(PrefetchRequest("a", [wanted], paced=False))
         hints._paces.clear()
     return hints.ahead._room(), hints._span(), len(planned)
 

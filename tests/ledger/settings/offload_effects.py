@@ -10,7 +10,7 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.offload import upload
-from pyspark_ledger.offload.offloader import LedgerCopies
+from pyspark_ledger.offload.offloader import ObjectStoreOffloader
 from tests.rigs.driven_broker import Drive, DrivenBroker, Drives, Value
 from tests.rigs.entry import entry, parsed
 from tests.rigs.log import contents
@@ -22,9 +22,9 @@ ROLE: dict[str, Value] = {**S3, "s3ManagedLedgerOffloadRole": "arn:aws:iam::1234
 OTHER = "http://other.localhost:{port}"
 
 
-def copies(broker: DrivenBroker) -> LedgerCopies:
+def copies(broker: DrivenBroker) -> ObjectStoreOffloader:
     found = broker.store._context.offloader()
-    assert isinstance(found, LedgerCopies)
+    assert isinstance(found, ObjectStoreOffloader)
     return found
 
 

@@ -10,17 +10,17 @@ from pyspark_ledger.ledger.errors import NotFound
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import AskSchemas, CreateLedger, RegisterSchema
 from pyspark_ledger.ledger.protocol.reads import (
-    AskQuotas,
-    AskSurvey,
+    AskLimitedRanges,
+    AskLogStatuses,
+    LimitedRange,
     LocateRanges,
     Places,
-    Quota,
     ReadProgress,
     ReadRequest,
     SplitRanges,
     SplitRequest,
 )
-from pyspark_ledger.ledger.store.batch_status import Surveyor
+from pyspark_ledger.ledger.store.batch_status import BatchStatus
 from tests.rigs.entry import entry
 from tests.rigs.log import LogRig
 
@@ -28,41 +28,41 @@ PREFIX = "public/default/persistent/"
 
 
 @pytest.fixture
-def surveyor(rig: LogRig) -> Surveyor:
-    return Surveyor(rig.store, lambda: rig.now)
+def surveyor(rig: LogRig) -> BatchStatus:
+    return BatchStatus(rig.store, lambda: rig.now)
 
 
-def test_a_name_stands_for_its_partitions_and_a_missing_one_is_said(rig: LogRig, surveyor: Surveyor) -> None:
+def test_a_name_stands_for_its_partitions_and_a_missing_one_is_said(rig: LogRig, surveyor: BatchStatus) -> None:
     rig.append(b"1", b"2", name="a")
     rig.store.create_partitioned(CreateLedger("p", partitions=3))
     rig.store.ledger("p-partition-1").append([entry(b"x")]).result()
-    found = surveyor.survey(AskSurvey(["a", "p", "gone"]))
+    found = surveyor.survey(AskLogStatuses(["a", "p", "gone"]))
     parts = [f"{PREFIX}p-partition-{number}" for number in range(3)]
     assert [log.name for log in found.logs] == [f"{PREFIX}a", *parts]
     assert [log.rows for log in found.logs] == [2, 0, 1, 0]
     assert (found.missing, found.now_ms) == ([f"{PREFIX}gone"], rig.now)
     rig.store.delete_ledger("p")
-    assert surveyor.survey(AskSurvey(["p-partition-1"])).missing == [parts[1]]
+    assert surveyor.survey(AskLogStatuses(["p-partition-1"])).missing == [parts[1]]
 
 
-def test_readings_quotas_and_splits_are_those_of_each_log(rig: LogRig, surveyor: Surveyor) -> None:
+def test_readings_quotas_and_splits_are_those_of_each_log(rig: LogRig, surveyor: BatchStatus) -> None:
     for name in "ab":
         rig.append(b"1", b"2", b"3", b"4", name=name)
     a, b = (rig.store.ledger(name) for name in "ab")
     readings = {a.name: ReadProgress(Position(0, 1), a.incarnation), b.name: ReadProgress(LATEST)}
-    of_a, of_b = surveyor.survey(AskSurvey(["a", "b"], readings)).logs
+    of_a, of_b = surveyor.survey(AskLogStatuses(["a", "b"], readings)).logs
     assert (of_a.rows, of_a.head_rows, of_b.rows, of_b.begin) == (3, 1, 0, b.snapshot.end)
     whole = PositionRange(EARLIEST, LATEST)
-    quotas = [Quota("a", whole, 3, 10**9), Quota("b", whole, 0, 10**9)]
-    assert [part.rows for part in surveyor.quotas(AskQuotas(quotas)).parts] == [3, 0]
+    quotas = [LimitedRange("a", whole, 3, 10**9), LimitedRange("b", whole, 0, 10**9)]
+    assert [part.rows for part in surveyor.quotas(AskLimitedRanges(quotas)).parts] == [3, 0]
     cut = surveyor.split(SplitRanges([SplitRequest("a", whole, 1), SplitRequest("b", whole, 2**40)])).ranges
     assert [sum(part.entries for part in parts.parts) for parts in cut] == [4, 4]
     assert [part.range for part in cut[0].parts] == [part.range for part in a.split(whole, 1, 1024)]
     with pytest.raises(NotFound, match="there is no ledger 'c'"):
-        surveyor.quotas(AskQuotas([Quota("c", whole, 1, 1)]))
+        surveyor.quotas(AskLimitedRanges([LimitedRange("c", whole, 1, 1)]))
 
 
-def test_places_are_all_mapped_or_none(rig: LogRig, surveyor: Surveyor) -> None:
+def test_places_are_all_mapped_or_none(rig: LogRig, surveyor: BatchStatus) -> None:
     asked = LocateRanges([ReadRequest(name, PositionRange(EARLIEST, LATEST)) for name in "ab"], token="t")
     seen: list[ReadRequest] = []
 
@@ -75,7 +75,7 @@ def test_places_are_all_mapped_or_none(rig: LogRig, surveyor: Surveyor) -> None:
     assert surveyor.locate(asked, lambda _: Places(True)).ranges == [Places(True), Places(True)]
 
 
-def test_schemas_are_told_once_each(rig: LogRig, surveyor: Surveyor) -> None:
+def test_schemas_are_told_once_each(rig: LogRig, surveyor: BatchStatus) -> None:
     for name in "abc":
         rig.log(name)
     for name, body in (("a", b"x"), ("b", b"x")):
@@ -84,7 +84,7 @@ def test_schemas_are_told_once_each(rig: LogRig, surveyor: Surveyor) -> None:
     assert [(one.version, one.arrow_schema, len(one.names)) for one in found] == [(0, b"x", 2), (-1, b"", 1)]
 
 
-def test_what_was_trimmed_is_remembered_for_as_long_as_the_log(rig: LogRig, surveyor: Surveyor) -> None:
+def test_what_was_trimmed_is_remembered_for_as_long_as_the_log(rig: LogRig, surveyor: BatchStatus) -> None:
     rig.append(*[b"%d" % number for number in range(7)])  # ledgers 0, 1, 2 of 3, 3 and 1 entries
     log = rig.store.ledger("log")
     sizes = [part.size_bytes for part in log.snapshot.segments]
@@ -95,9 +95,9 @@ def test_what_was_trimmed_is_remembered_for_as_long_as_the_log(rig: LogRig, surv
     reading = {log.name: ReadProgress(Position(0, 1), log.incarnation)}
 
     def lost() -> object:
-        return surveyor.survey(AskSurvey(["log"], reading)).logs[0].trimmed
+        return surveyor.survey(AskLogStatuses(["log"], reading)).logs[0].trimmed
 
-    surveyor = Surveyor(rig.store, lambda: rig.now)
+    surveyor = BatchStatus(rig.store, lambda: rig.now)
     found = lost()
     assert found.range == PositionRange(Position(0, 1), Position(1, 3))
     assert (found.entries, found.rows, found.known) == (5, 5, True)

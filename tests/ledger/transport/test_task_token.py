@@ -7,7 +7,7 @@ import pytest
 from pyspark_ledger.ledger.errors import Unauthenticated
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import AppendCommand, NameLedger
-from pyspark_ledger.ledger.protocol.reads import AskSurvey, LocateRanges, ReadRequest
+from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, LocateRanges, ReadRequest
 from pyspark_ledger.ledger.transport.tokens import TaskClaims, read_task_token, task_token
 
 EVERYTHING = PositionRange(EARLIEST, LATEST)
@@ -38,7 +38,7 @@ def test_a_changed_one_is_none() -> None:
     [
         (CLAIMS, "locate", BILLS),
         (CLAIMS, "locate.many", LocateRanges([ORDERS, BILLS])),
-        (CLAIMS, "survey", AskSurvey([ORDERS.name, BILLS.name])),
+        (CLAIMS, "survey", AskLogStatuses([ORDERS.name, BILLS.name])),
         (CLAIMS, "cursor.mark_delete", NameLedger(ORDERS.name)),
         (CLAIMS, "AppendCommand", AppendCommand(ORDERS.name, "p")),
         (TaskClaims("read", [ORDERS.name], 0, "a/b/persistent/dead"), "AppendCommand", AppendCommand(ORDERS.name, "p")),

@@ -12,9 +12,9 @@ from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.offload.bucket.catalogue import Catalogue, TopicLedgers
 from pyspark_ledger.offload.bucket.listing import read_catalogue
-from pyspark_ledger.offload.bucket.topic_metadata import KnownLedger, PulsarRecord, parse_records
+from pyspark_ledger.offload.bucket.topic_metadata import KnownSegment, PulsarRecord, parse_records
 from pyspark_ledger.offload.format.block_index import IndexedBlock
-from pyspark_ledger.offload.format.streaming_index import StreamedLedger, StreamingIndex
+from pyspark_ledger.offload.format.streaming_index import StreamedSegment, StreamingIndex
 from pyspark_ledger.offload.storage.factory import open_object_store
 from tests.rigs.bucket import TOPIC, message, put_segment
 
@@ -146,7 +146,9 @@ def test_objects_that_tell_no_topic_are_found_by_pulsars_record(tmp_path: Path, 
         put_segment(tmp_path, 30, ENTRIES)
     with pytest.raises(NotFound, match="no object is of topic 'u'"):
         listed(tmp_path).find("u")
-    ledgers = tuple(KnownLedger(number, 5, offloaded=True, attempt=None) for number in (4, 9, *([30] if named else [])))
+    ledgers = tuple(
+        KnownSegment(number, 5, offloaded=True, attempt=None) for number in (4, 9, *([30] if named else []))
+    )
     for topic in ("", "persistent://public/default/t"):
         (found,) = listed(tmp_path).find("t", [PulsarRecord(topic, ledgers)])
         assert [segment.ledger_id for segment in found.segments] == [4, 9, *([30] if named else [])]
@@ -216,16 +218,16 @@ def test_pulsars_record_goes_before_the_listing(tmp_path: Path) -> None:
     kept = {ledger_id: put_segment(tmp_path, ledger_id, ENTRIES) for ledger_id in (4, 12, 30)}
     other = put_segment(tmp_path, 12, ENTRIES, attempt=uuid.uuid4())
     ledgers = (
-        KnownLedger(9, 3, offloaded=False, attempt=None),
-        KnownLedger(12, 5, offloaded=True, attempt=other),
-        KnownLedger(20, 8, offloaded=True, attempt=kept[4]),
-        KnownLedger(30, 5, offloaded=True, attempt=None),
-        KnownLedger(31, 0, offloaded=False, attempt=None),
+        KnownSegment(9, 3, offloaded=False, attempt=None),
+        KnownSegment(12, 5, offloaded=True, attempt=other),
+        KnownSegment(20, 8, offloaded=True, attempt=kept[4]),
+        KnownSegment(30, 5, offloaded=True, attempt=None),
+        KnownSegment(31, 0, offloaded=False, attempt=None),
     )
     (topic,) = listed(tmp_path).find("t", [PulsarRecord("", ledgers)])
     assert [segment.data_name for segment in topic.segments] == [other.data_name, kept[30].data_name]
     assert gaps(topic) == [(9, 0, 3), (20, 0, 8)]
-    wrong = (KnownLedger(12, 6, offloaded=True, attempt=other),)
+    wrong = (KnownSegment(12, 6, offloaded=True, attempt=other),)
     with pytest.raises(Corrupt, match="states 5 entries, Pulsar 6"):
         listed(tmp_path).find("t", [PulsarRecord("", wrong)])
     with pytest.raises(LedgerError, match="none of 1 records of Pulsar is of topic"):
@@ -241,7 +243,7 @@ def test_a_record_without_a_ledger_is_no_record(data: bytes) -> None:
 def test_ledgers_of_a_streaming_offload_are_listed_and_missing_by_name(tmp_path: Path) -> None:
     put_segment(tmp_path, 3, [message(0)])
     infos = [ManagedLedgerInfo.LedgerInfo(ledgerId=number, entries=5, size=9) for number in (5, 7)]
-    ledgers = [StreamedLedger(info.ledgerId, info, (IndexedBlock(0, n + 1, n * 300),)) for n, info in enumerate(infos)]
+    ledgers = [StreamedSegment(info.ledgerId, info, (IndexedBlock(0, n + 1, n * 300),)) for n, info in enumerate(infos)]
     name = str(uuid.UUID(int=4))
     (tmp_path / f"{name}-index").write_bytes(StreamingIndex(600, tuple(ledgers)).encode())
     (tmp_path / name).write_bytes(bytes(600))

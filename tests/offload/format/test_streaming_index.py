@@ -13,7 +13,7 @@ from pyspark_ledger.ledger.errors import Corrupt
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 from pyspark_ledger.offload.format.block_index import IndexedBlock
 from pyspark_ledger.offload.format.streaming_index import (
-    StreamedLedger,
+    StreamedSegment,
     StreamingIndex,
     parse_streaming_header,
     parse_streaming_index,
@@ -23,8 +23,8 @@ INFO = ManagedLedgerInfo.LedgerInfo(ledgerId=7, entries=5, size=100)
 INDEX = StreamingIndex(
     900,
     (
-        StreamedLedger(7, INFO, (IndexedBlock(2, 1, 0), IndexedBlock(4, 2, 300))),
-        StreamedLedger(9, ManagedLedgerInfo.LedgerInfo(ledgerId=9, entries=1), (IndexedBlock(0, 3, 600),)),
+        StreamedSegment(7, INFO, (IndexedBlock(2, 1, 0), IndexedBlock(4, 2, 300))),
+        StreamedSegment(9, ManagedLedgerInfo.LedgerInfo(ledgerId=9, entries=1), (IndexedBlock(0, 3, 600),)),
     ),
 )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, NotFound, Refused
-from pyspark_ledger.ledger.tiering.offloader import Told
+from pyspark_ledger.ledger.tiering.offloader import OffloadCallbacks
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import (
     METADATA_BYTES_MAX,
@@ -262,7 +262,7 @@ def test_a_file_is_sent_in_parts_at_once_and_little_of_it_is_ever_held(store: Ob
         file.truncate(count * PART)
     parts, told = [FilePart(number + 1, number * PART, PART) for number in range(count)], []
     tracemalloc.start()
-    upload_file(store, "large", {}, path, parts, threads=4, told=Told(told.append, lambda: False))
+    upload_file(store, "large", {}, path, parts, threads=4, told=OffloadCallbacks(told.append, lambda: False))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert store.head("large").size == told[-1] == count * PART

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, Refused, Unsupported
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.offload.storage.s3_options import S3Options
-from pyspark_ledger.offload.table.limit_splitter import TableCut
+from pyspark_ledger.offload.table.limit_splitter import LimitSplitter
 from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart, table_rows
 from pyspark_ledger.offload.table.snapshot import TableSnapshot, open_table
 from pyspark_ledger.offload.table.table_address import TableAddress
@@ -60,7 +60,7 @@ def numbers(
     target: pa.Schema = TARGET,
 ) -> list[int]:
     wanted = LogRows(incarnation, range_)
-    files = TableCut(snapshot).holds(wanted)
+    files = LimitSplitter(snapshot).holds(wanted)
     parts = [
         TablePart(snapshot.address, snapshot.version, tuple(FileShare(file, number, shares) for file in files), wanted)
         for number in range(shares)
@@ -100,7 +100,7 @@ def test_ranges_and_incarnations_are_told_apart_in_compacted_files(table: Path) 
 
 def test_quotas_are_cut_at_entries_in_the_order_of_positions(table: Path) -> None:
     for _ in range(2):
-        cut = TableCut(opened(table))
+        cut = LimitSplitter(opened(table))
         for rows in (1, 5, 9, 10, 20, 21, 59):
             reached = cut.reach(LogRows(INCARNATION, ALL), rows, 2**62)
             entry = max(rows // 5, 1) - 1
@@ -125,7 +125,7 @@ def test_columns_missing_in_a_file_are_null_and_partition_values_the_logs(table:
     wanted = LogRows(INCARNATION, PositionRange(Position(9, 3), Position(11, 1)))
     snapshot = opened(table)
     part = TablePart(
-        snapshot.address, snapshot.version, tuple(map(FileShare, TableCut(snapshot).holds(wanted))), wanted
+        snapshot.address, snapshot.version, tuple(map(FileShare, LimitSplitter(snapshot).holds(wanted))), wanted
     )
     rows = pa.Table.from_batches(table_rows(part, target)).sort_by("n").to_pylist()
     assert [row["more"] for row in rows] == [None] * 5 + [1.5] * 5
@@ -141,7 +141,7 @@ def test_names_of_any_kind_are_read(tmp_path: Path) -> None:
     rows = published([(3, entry, 0) for entry in range(4)], columns)
     write_deltalake(str(tmp_path / "t"), rows, partition_by=["k"])
     snapshot, wanted = opened(tmp_path / "t"), LogRows(INCARNATION, ALL)
-    part = TablePart(snapshot.address, 0, tuple(map(FileShare, TableCut(snapshot).holds(wanted))), wanted)
+    part = TablePart(snapshot.address, 0, tuple(map(FileShare, LimitSplitter(snapshot).holds(wanted))), wanted)
     target = pa.schema([*TARGET, pa.field("k", pa.string())])
     assert {row["n"]: row["k"] for batch in table_rows(part, target) for row in batch.to_pylist()} == dict(
         enumerate(values)
@@ -170,7 +170,7 @@ def test_rows_that_were_deleted_are_not_read(table: Path) -> None:
     assert numbers(snapshot, PositionRange(Position(5, 1), Position(9, 1)), shares=2) == [
         n for n in left if 25 <= n < 45
     ]
-    assert TableCut(snapshot).reach(LogRows(INCARNATION, ALL), 28, 2**62).rows == 28
+    assert LimitSplitter(snapshot).reach(LogRows(INCARNATION, ALL), 28, 2**62).rows == 28
     assert snapshot.published_up_to(INCARNATION, application()) == 9
 
 

@@ -16,7 +16,7 @@ from pyspark_ledger.connector.options.options import read_options
 from pyspark_ledger.connector.read.bucket.scan import BucketScan
 from pyspark_ledger.connector.rows.message_rows import PulsarRows
 from pyspark_ledger.connector.rows.metadata_columns import MILLISECONDS_MAX, PROVENANCE, Topic
-from pyspark_ledger.connector.rows.shape import RowWishes, row_shape
+from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
 from pyspark_ledger.ledger.message.batch_decoder import decode_messages
 from pyspark_ledger.ledger.message.entry import BrokerStamp, ParsedEntry, stamp_prefix
 from pyspark_ledger.ledger.position import Position
@@ -26,7 +26,7 @@ from tests.ledger.message.test_fixtures_pulsar import ROOT
 from tests.rigs.bucket import message, put_segment
 from tests.rigs.scan import read_bucket as rows
 
-SHAPE = row_shape(None, None, RowWishes(include_metadata=True), "a", more=PROVENANCE)
+SHAPE = row_shape(None, None, RowOptions(include_metadata=True), "a", more=PROVENANCE)
 EVENTS = {"offload": str(ROOT / "31-times"), "path": "public/fx/31-times", "includeMetadata": "true"}
 # As they stand on the wire, and what they are in microseconds.
 TIMES = [

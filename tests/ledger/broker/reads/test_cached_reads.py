@@ -29,8 +29,8 @@ from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand, ChangeSetting, CreateLedger, Empty
 from pyspark_ledger.ledger.protocol.cache import CacheMetrics, LedgerCacheMetrics
 from pyspark_ledger.ledger.protocol.cursors import (
+    AckDeadLetters,
     AcquireLease,
-    BuryDead,
     DecidedDelivery,
     MarkDelete,
     NameCursor,
@@ -248,7 +248,7 @@ def test_dead_letters_are_expected_reads_until_they_are_read(queries: Queries) -
     assert queries.of_ledger().expected_reads == 50
     queries.read("a", 0, 50)
     assert queries.of_ledger().expected_reads == 0
-    queries.client.call("delivery.bury", BuryDead(queries.name, "a", dead))
+    queries.client.call("delivery.bury", AckDeadLetters(queries.name, "a", dead))
     assert queries.of_ledger().readers[0].position == Position(queries.ledger, 50)
 
 

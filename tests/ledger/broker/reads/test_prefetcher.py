@@ -19,13 +19,13 @@ from pyspark_ledger.ledger.segment.reader import SegmentBlock
 ROOM, LENGTH = 500, 100
 
 
-class Home(NamedTuple):
+class BlockStorage(NamedTuple):
     """Where blocks are, in words only."""
 
     mappable: bool
 
 
-REMOTE, LOCAL = Home(mappable=False), Home(mappable=True)
+REMOTE, LOCAL = BlockStorage(mappable=False), BlockStorage(mappable=True)
 
 
 class Reads:

@@ -14,7 +14,7 @@ from pyspark_ledger.ledger.cache.eviction.policy import EvictionPolicy, WantedRe
 from pyspark_ledger.ledger.cache.eviction.registry import POLICIES
 from pyspark_ledger.ledger.cache.eviction.slowest_reader import SlowestReaderPolicy
 from pyspark_ledger.ledger.cache.eviction.yardsticks import LruPolicy, SegmentedPolicy
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache
+from pyspark_ledger.ledger.cache.range_cache import CachedRange, RangeCache
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 from tests.rigs.cache import CountedHome, HandClock, block, cache_limits, cache_of, insert, put_one, removing
@@ -34,7 +34,7 @@ def policy(request: pytest.FixtureRequest) -> EvictionPolicy:
     )
 
 
-def filled(policy: EvictionPolicy, count: int = 20, size: int = 10) -> tuple[RangeCache, list[CachedSpan]]:
+def filled(policy: EvictionPolicy, count: int = 20, size: int = 10) -> tuple[RangeCache, list[CachedRange]]:
     cache = RangeCache("orders")
     spans = [put_one(cache, entry, size, entry) for entry in range(count)]
     for span in spans:
@@ -45,7 +45,7 @@ def filled(policy: EvictionPolicy, count: int = 20, size: int = 10) -> tuple[Ran
 
 def test_a_size_pass_frees_at_least_what_was_asked_for_and_not_much_more(policy: EvictionPolicy) -> None:
     cache, _ = filled(policy)
-    removed = list[CachedSpan]()
+    removed = list[CachedRange]()
     remove = removing(removed, policy)
 
     assert policy.free(55, 0, remove) >= 55
@@ -79,7 +79,7 @@ def test_what_others_removed_is_not_removed_again(policy: EvictionPolicy) -> Non
     for span in spans[::2]:
         cache.remove(span)
         policy.removed(span)
-    removed = list[CachedSpan]()
+    removed = list[CachedRange]()
     policy.free(10**9, 0, removing(removed, policy))
     assert {id(span) for span in removed} == {id(span) for span in spans[1::2]}
 
@@ -140,7 +140,7 @@ def test_lru_lets_the_longest_untouched_go() -> None:
     policy = LruPolicy(cache_limits(1000))
     cache, spans = filled(policy, 3)
     policy.read(spans[0])
-    removed = list[CachedSpan]()
+    removed = list[CachedRange]()
     policy.free(15, 0, removing(removed, policy))
     assert removed == [spans[1], spans[2]]
     assert cache.entries == 1
@@ -151,7 +151,7 @@ def test_the_farthest_ahead_of_its_reader_goes_first() -> None:
     cache, spans = filled(policy, 20)
     cache.readers.follow("slow", Position(1, 2), LATER)
     cache.readers.follow("fast", Position(1, 9), LATER)
-    removed = list[CachedSpan]()
+    removed = list[CachedRange]()
     remove = removing(removed, policy)
 
     policy.free(10, 0, remove)

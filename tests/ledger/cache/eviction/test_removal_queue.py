@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from pyspark_ledger.ledger.cache.eviction.expected_reads import ExpectedReadsPolicy, StashPolicy
-from pyspark_ledger.ledger.cache.eviction.policy import RemovalQueue, Verdict
-from pyspark_ledger.ledger.cache.range_cache import CachedSpan, RangeCache
+from pyspark_ledger.ledger.cache.eviction.policy import EvictionDecision, RemovalQueue
+from pyspark_ledger.ledger.cache.range_cache import CachedRange, RangeCache
 from pyspark_ledger.ledger.errors import Refused
 from tests.rigs.cache import cache_limits, put_one, removing
 
@@ -19,21 +19,21 @@ class Rig:
     def __init__(self, policy: ExpectedReadsPolicy | StashPolicy) -> None:
         self.policy = policy
         self.cache = RangeCache("orders")
-        self.removed: list[CachedSpan] = []
+        self.removed: list[CachedRange] = []
 
-    def put(self, size: int, now_ms: int = 0, *, expected: int = 0, accessed: bool = False) -> CachedSpan:
+    def put(self, size: int, now_ms: int = 0, *, expected: int = 0, accessed: bool = False) -> CachedRange:
         entry = len(self.policy.queue) + 100 * len(self.removed)
         span = put_one(self.cache, entry, size, now_ms, expected=expected)
         span.accessed = accessed
         self.policy.added(span)
         return span
 
-    def expire(self, now_ms: int) -> list[CachedSpan]:
+    def expire(self, now_ms: int) -> list[CachedRange]:
         self.removed.clear()
         self.policy.expire(now_ms, removing(self.removed))
         return list(self.removed)
 
-    def free(self, size: int, now_ms: int = 0) -> list[CachedSpan]:
+    def free(self, size: int, now_ms: int = 0) -> list[CachedRange]:
         self.removed.clear()
         self.policy.free(size, now_ms, removing(self.removed))
         return list(self.removed)
@@ -216,11 +216,16 @@ def test_the_draft_lets_nothing_go_by_size_that_is_expected_and_young() -> None:
 
 
 def test_verdicts_are_what_they_say() -> None:
-    queue, cache, removed = RemovalQueue(), RangeCache("orders"), list[CachedSpan]()
+    queue, cache, removed = RemovalQueue(), RangeCache("orders"), list[CachedRange]()
     spans = [put_one(cache, entry, 10, 0) for entry in range(4)]
     for span in spans:
         queue.add(span)
-    verdicts = {0: Verdict.REMOVE, 1: Verdict.REQUEUE, 2: Verdict.STASH, 3: Verdict.STOP}
+    verdicts = {
+        0: EvictionDecision.REMOVE,
+        1: EvictionDecision.REQUEUE,
+        2: EvictionDecision.STASH,
+        3: EvictionDecision.STOP,
+    }
     assert queue.evict(lambda span, _freed: verdicts[span.first], 5, removing(removed)) == 10
     assert removed == [spans[0]]
     assert list(queue) == [spans[2], spans[3], spans[1]]

@@ -9,7 +9,7 @@ State = Literal["ok", "warning", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One check: what it found and, unless that is in order, what to do."""
 
     check: str

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_ledger.ledger.cache.pacing import Follower, Pace, wait_ms
+from pyspark_ledger.ledger.cache.reader_throttle import LaggingReader, ReaderThrottle, wait_ms
 
 MB = 1024 * 1024
 FAST = 0.05 * MB  # a millisecond
 
 
 def test_who_is_near_enough_is_not_waited_for() -> None:
-    assert wait_ms(60 * MB, [Follower(20 * MB, FAST, FAST)], 40 * MB, 1000, FAST) == 0
-    assert wait_ms(61 * MB, [Follower(20 * MB, FAST, FAST)], 40 * MB, 1000, FAST) > 0
+    assert wait_ms(60 * MB, [LaggingReader(20 * MB, FAST, FAST)], 40 * MB, 1000, FAST) == 0
+    assert wait_ms(61 * MB, [LaggingReader(20 * MB, FAST, FAST)], 40 * MB, 1000, FAST) > 0
 
 
 def test_the_wait_is_what_the_follower_needs_and_never_more_than_is_left() -> None:
-    behind = [Follower(20 * MB, FAST, FAST)]
+    behind = [LaggingReader(20 * MB, FAST, FAST)]
     assert wait_ms(65 * MB, behind, 40 * MB, 1000, FAST) == 100
     assert wait_ms(65 * MB, behind, 40 * MB, 60, FAST) == 60
     assert wait_ms(600 * MB, behind, 40 * MB, 100_000, FAST) == 400  # and asks again then
@@ -27,20 +27,20 @@ def test_the_wait_is_what_the_follower_needs_and_never_more_than_is_left() -> No
 
 @pytest.mark.parametrize(
     "follower",
-    [Follower(20 * MB, 0.0, FAST), Follower(20 * MB, FAST, FAST / 2), Follower(0, FAST / 1000, FAST)],
+    [LaggingReader(20 * MB, 0.0, FAST), LaggingReader(20 * MB, FAST, FAST / 2), LaggingReader(0, FAST / 1000, FAST)],
     ids=["it stands still", "it is half as fast and falls behind again", "it is too far away"],
 )
-def test_where_waiting_helps_nobody_waits(follower: Follower) -> None:
+def test_where_waiting_helps_nobody_waits(follower: LaggingReader) -> None:
     assert wait_ms(65 * MB, [follower], 40 * MB, 1000, FAST) == 0
 
 
 def test_nobody_waits_with_nothing_left_to_wait() -> None:
-    assert wait_ms(65 * MB, [Follower(20 * MB, FAST, FAST)], 40 * MB, 10, FAST) == 0
+    assert wait_ms(65 * MB, [LaggingReader(20 * MB, FAST, FAST)], 40 * MB, 10, FAST) == 0
     assert wait_ms(65 * MB, [], 40 * MB, 1000, FAST) == 0
 
 
 def test_a_reader_waits_a_part_of_its_time_without_waiting() -> None:
-    pace = Pace(began_ms=0)
+    pace = ReaderThrottle(began_ms=0)
     for number in range(3):
         pace.begins_batch(number * 100, number * 10 * MB)
     assert pace.own_speed() == pytest.approx(0.1 * MB)
@@ -55,7 +55,7 @@ def test_a_reader_waits_a_part_of_its_time_without_waiting() -> None:
 
 
 def test_before_its_pace_is_known_a_reader_never_waits() -> None:
-    pace = Pace(began_ms=0)
+    pace = ReaderThrottle(began_ms=0)
     assert pace.may_wait_ms(1000, 80 * MB, 0.1) == 0
     pace.begins_batch(0, 0)
     pace.begins_batch(100, 10 * MB)
@@ -63,7 +63,7 @@ def test_before_its_pace_is_known_a_reader_never_waits() -> None:
 
 
 def test_a_batch_that_was_quick_is_no_pace() -> None:
-    pace, now = Pace(began_ms=0), 0
+    pace, now = ReaderThrottle(began_ms=0), 0
     for number, took in enumerate([100] * 6 + [20]):
         pace.begins_batch(now, number * 10 * MB)
         now += took
@@ -75,7 +75,7 @@ def test_a_batch_that_was_quick_is_no_pace() -> None:
 
 
 def test_a_pace_is_that_of_the_last_seconds() -> None:
-    pace = Pace(began_ms=0)
+    pace = ReaderThrottle(began_ms=0)
     for second in range(10):
         pace.at(second * 1000, second * MB)
     assert pace.speed(9000) == pytest.approx(MB / 1000)
@@ -89,7 +89,7 @@ def race(starts: list[int], *, paced: bool, blocks: int = 400, room: int = 40) -
     then the last: reads per block, and how long each took.
     """
     held, reads, at = set[int](), 0, [0] * len(starts)
-    paces = [Pace(start) for start in starts]
+    paces = [ReaderThrottle(start) for start in starts]
     free, done = list(starts), [0] * len(starts)
     for now in range(0, 100_000, 10):
         for number, pace in enumerate(paces):
@@ -99,7 +99,7 @@ def race(starts: list[int], *, paced: bool, blocks: int = 400, room: int = 40) -
                 pace.begins_batch(now, at[number])
             pace.at(now, at[number])
             followers = [
-                Follower(at[other], one.speed(now) or 0.1, one.own_speed() or 0.1)
+                LaggingReader(at[other], one.speed(now) or 0.1, one.own_speed() or 0.1)
                 for other, one in enumerate(paces)
                 if other != number and starts[other] <= now and at[other] <= at[number]
             ]

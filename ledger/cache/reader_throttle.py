@@ -27,7 +27,7 @@ _NEARLY, _WORTH = 0.6, 4.0
 
 
 @dataclass(slots=True)
-class Pace:
+class ReaderThrottle:
     """How one reader goes through one log: since when, how long it has waited, where it was in the last seconds."""
 
     began_ms: int
@@ -83,7 +83,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class LaggingReader:
     """A reader behind: where it is, and how it goes: over the last seconds, and by itself (0: not known yet)."""
 
     place: int
@@ -91,7 +91,7 @@ class Follower:
     own_speed: float = 0.0
 
 
-def wait_ms(end: int, followers: Sequence[Follower], span: int, may_wait: float, own_speed: float) -> int:
+def wait_ms(end: int, followers: Sequence[LaggingReader], span: int, may_wait: float, own_speed: float) -> int:
     """How long a reader waits before it reads up to `end`, and asks again then; 0: it goes on.
 
     `span` bytes behind `end` are cached, `may_wait` milliseconds are the most it may wait, `own_speed` is its own.
