@@ -24,8 +24,30 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 WORDS_MAX = 25
 FIRST_WORDS = frozenset(
-    "by how it its of one ones somebody something that these this those what whatever when where which who whoever"
-    " whom whose".split()
+    [
+        "by",
+        "how",
+        "it",
+        "its",
+        "of",
+        "one",
+        "ones",
+        "somebody",
+        "something",
+        "that",
+        "these",
+        "this",
+        "those",
+        "what",
+        "whatever",
+        "when",
+        "where",
+        "which",
+        "who",
+        "whoever",
+        "whom",
+        "whose",
+    ]
 )
 UNUSED_WORDS = re.compile(
     r"\b(lest|be it|but for|somebody|anybody|whoever|whomever|whatever|lets? go of|in the hands of|as it is|no longer)\b",
