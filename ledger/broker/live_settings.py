@@ -64,7 +64,7 @@ class LiveSettings:
 
     def change(self, request: ChangeSetting) -> SettingStates:
         """Change settings in one step; one without a value goes back to what is configured. Refused changes none."""
-        wanted = {request.name: request.value, **request.others}
+        wanted = {**request.others, request.name: request.value}
         for name in wanted:
             _require_live(name)
         with self._lock:
