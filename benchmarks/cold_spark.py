@@ -16,7 +16,7 @@ from benchmarks.bucket_objects import BUCKET, bucket
 from benchmarks.harness import compare
 from benchmarks.rows import ENTRY_BYTES, ROW_BYTES
 from benchmarks.spark_queries import session
-from pyspark_ledger.offload.bucket.topic_log import segment_spans
+from pyspark_ledger.offload.bucket.topic_log import segment_ranges
 
 ENTRIES = int(os.environ.get("BUCKET_ENTRIES") or 256)
 
@@ -32,7 +32,7 @@ def main() -> None:
         segments = there.put_columns("columns", ENTRIES, ROW_BYTES["1KiB"])
         spark = session()
         spark.dataSource.register(BareS3Source)
-        spans = [span for segment in segments for span in segment_spans(segment)]
+        spans = [span for segment in segments for span in segment_ranges(segment)]
         tasks = [[[span.data_name, span.offset, span.end_offset, 128]] for span in spans]
 
         def ours() -> None:

@@ -17,7 +17,7 @@ from benchmarks.bucket_objects import BUCKET, Bucket, bucket
 from benchmarks.harness import compare
 from pyspark_ledger.offload.bucket.catalogue import Segment
 from pyspark_ledger.offload.bucket.frames import stream_frames
-from pyspark_ledger.offload.bucket.topic_log import segment_spans
+from pyspark_ledger.offload.bucket.topic_log import segment_ranges
 from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY
 
@@ -72,7 +72,7 @@ class PulsarReader:
 
 def read_here(there: Bucket, segments: Sequence[Segment]) -> int:
     """Read every entry; how many there were."""
-    spans = [span for segment in segments for span in segment_spans(segment)]
+    spans = [span for segment in segments for span in segment_ranges(segment)]
     ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for span in spans]
     entries = 0
     with RangePrefetcher(there.objects, ranges) as ahead:

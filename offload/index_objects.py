@@ -32,7 +32,7 @@ _HERE = "127.0.0.1:3181"  # an ensemble must name a bookie; there is none
 _INCARNATION = "LedgerIncarnation"
 
 
-def index_of(ledger: LocalSegment, places: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:
+def build_index(ledger: LocalSegment, places: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:
     """The index object of a ledger; raises Corrupt where file, index and record disagree."""
     _require_whole(ledger, places)
     starts = np.arange(0, ledger.file_bytes, ledger.block_bytes, dtype=np.int64)
@@ -44,7 +44,7 @@ def index_of(ledger: LocalSegment, places: EntryIndex, extra: Mapping[str, str])
     return BlockIndex(ledger.file_bytes, _metadata_of(ledger, places, extra), blocks)
 
 
-def parts_of(index: BlockIndex) -> list[FilePart]:
+def split_into_parts(index: BlockIndex) -> list[FilePart]:
     """The blocks as parts of the data object; several to a part where S3 would not take one alone."""
     edges = [0]
     for block in index.blocks:

@@ -30,14 +30,14 @@ from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.tiering.offloader import NO_CALLBACKS, LocalSegment, OffloadCallbacks
 from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.offload.format.block_index import BlockIndex, parse_index
-from pyspark_ledger.offload.format.object_names import PLACES_SUFFIX, ObjectKey
-from pyspark_ledger.offload.index_objects import index_of, parts_of, user_metadata
+from pyspark_ledger.offload.format.object_names import ENTRIES_SUFFIX, ObjectKey
+from pyspark_ledger.offload.index_objects import build_index, split_into_parts, user_metadata
 from pyspark_ledger.offload.reader import INDEX_BYTES_MAX, OffloadedSegmentReader
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.storage.s3_options import ROLE_SESSION, S3Options
 from pyspark_ledger.offload.transform import Transform, transformed
-from pyspark_ledger.offload.upload import again, upload_file
+from pyspark_ledger.offload.upload import retry, upload_file
 from pyspark_ledger.offload.window_cache import WindowCache
 
 S3_DRIVER, DIRECTORY_DRIVER = "aws-s3", "filesystem"
@@ -106,7 +106,7 @@ class ObjectStoreOffloader:
         store, key = self.store, ObjectKey(attempt, ledger.ledger_id)
         with self._as_it_leaves(ledger) as leaving:
             places = leaving.index()
-            index = index_of(leaving, places, extra_metadata)
+            index = build_index(leaving, places, extra_metadata)
             with ThreadPoolExecutor(1, thread_name_prefix="verify") as beside:
                 sound = beside.submit(_require_sound, leaving, places, summed=self._transform is None)
                 upload_file(
@@ -114,7 +114,7 @@ class ObjectStoreOffloader:
                     key.data_name,
                     user_metadata("data", extra_metadata),
                     leaving.path,
-                    parts_of(index),
+                    split_into_parts(index),
                     threads=self._upload_threads,
                     told=told,
                 )
@@ -126,9 +126,9 @@ class ObjectStoreOffloader:
                     block_bytes=leaving.block_bytes,
                     file_bytes=leaving.file_bytes,
                 )
-                again(lambda: store.put(key.entries_name, data, user_metadata("entries", extra_metadata)))
+                retry(lambda: store.put(key.entries_name, data, user_metadata("entries", extra_metadata)))
             encoded = index.encode()
-            again(lambda: store.put(key.index_name, encoded, user_metadata("index", extra_metadata)))
+            retry(lambda: store.put(key.index_name, encoded, user_metadata("index", extra_metadata)))
             _require_same(store, key, index, places)
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedSegmentReader:
@@ -146,7 +146,7 @@ class ObjectStoreOffloader:
         """Delete the objects of a store that none of these attempts made; how many. Of others' nothing is touched."""
         store, orphans = self.store, []
         for found in store.objects():
-            name = found.key.removesuffix(PLACES_SUFFIX)
+            name = found.key.removesuffix(ENTRIES_SUFFIX)
             parsed = ObjectKey.parse(name)
             if parsed is None or parsed[0].attempt in kept:
                 continue
@@ -255,10 +255,10 @@ def _require_same(store: ObjectStore, key: ObjectKey, index: BlockIndex, places:
     """The objects say what the ledger is: the index all of it, the data their length and their last entry."""
     where = f"{store.address}/{key.index_name}"
     try:
-        found = parse_index(again(lambda: store.get(key.index_name, INDEX_BYTES_MAX)).data, where)
+        found = parse_index(retry(lambda: store.get(key.index_name, INDEX_BYTES_MAX)).data, where)
         last = index.entries - 1
         offset = int(places.offsets[last])
-        frame = bytes(memoryview(again(lambda: store.get_range(key.data_name, offset, FRAME_BYTES))))
+        frame = bytes(memoryview(retry(lambda: store.get_range(key.data_name, offset, FRAME_BYTES))))
     except NotFound as gone:
         raise Corrupt(f"what was just uploaded is not there: {gone.message}") from gone
     if found != index:

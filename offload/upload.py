@@ -104,16 +104,16 @@ def upload_file(
             for future in waiting:
                 future.cancel()
     listed = [put[number] for number in sorted(put)]
-    again(lambda: store.complete(upload, listed))
-    for other in again(lambda: list(store.uploads(key))):  # begun by a request whose answer was lost
+    retry(lambda: store.complete(upload, listed))
+    for other in retry(lambda: list(store.uploads(key))):  # begun by a request whose answer was lost
         if other.key == key:
-            again(lambda other=other: store.abort(other))  # type: ignore[misc]
-    found = again(lambda: store.head(key)).size
+            retry(lambda other=other: store.abort(other))  # type: ignore[misc]
+    found = retry(lambda: store.head(key)).size
     if found != size:
         raise Corrupt(f"{store.address}/{key} has {found} bytes, {path} has {size}")
 
 
-def again(action: Callable[[], T]) -> T:
+def retry(action: Callable[[], T]) -> T:
     """Do it, and some more times while it fails for now, with growing pauses."""
     for attempt in range(_ATTEMPTS - 1):
         try:
@@ -124,19 +124,19 @@ def again(action: Callable[[], T]) -> T:
 
 
 def _put(store: ObjectStore, upload: Upload, part: FilePart, fd: int) -> UploadedPart:
-    return again(lambda: store.put_part(upload, part.number, FileRange(fd, part.offset, part.size), part.size))
+    return retry(lambda: store.put_part(upload, part.number, FileRange(fd, part.offset, part.size), part.size))
 
 
 def _is_there(store: ObjectStore, key: str, size: int) -> bool:
     try:
-        return again(lambda: store.head(key)).size == size
+        return retry(lambda: store.head(key)).size == size
     except NotFound:
         return False
 
 
 def _begun(store: ObjectStore, key: str, metadata: Mapping[str, str]) -> tuple[Upload, list[UploadedPart]]:
     """The upload of this key that somebody began, with its parts, or a new one."""
-    for upload in again(lambda: list(store.uploads(key))):
+    for upload in retry(lambda: list(store.uploads(key))):
         if upload.key == key:
-            return upload, again(lambda upload=upload: store.parts(upload))  # type: ignore[misc]
-    return again(lambda: store.begin_upload(key, metadata)), []
+            return upload, retry(lambda upload=upload: store.parts(upload))  # type: ignore[misc]
+    return retry(lambda: store.begin_upload(key, metadata)), []

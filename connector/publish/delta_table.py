@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_ledger.connector.publish.table_lock import directory_of, table_turn
+from pyspark_ledger.connector.publish.table_lock import directory_of, table_lock
 from pyspark_ledger.ledger.errors import Refused, Unavailable
-from pyspark_ledger.offload.table.commit_metadata import NOTHING, TableChange
+from pyspark_ledger.offload.table.commit_metadata import NO_SEGMENT, TableChange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +51,7 @@ class DeltaTable:
                 f"{target!r} is no table",
                 hint="Give a path, such as ./tables/orders or s3a://bucket/orders, or [catalog.][schema.]table",
             )
-        self.target = located(target) if self.is_path else target
+        self.target = absolute_path(target) if self.is_path else target
         self._directory = directory_of(self.target) if self.is_path else None
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class DeltaTable:
             return f"delta.`{self.target.replace('`', '``')}`"
         return ".".join(f"`{part}`" for part in self.target.split("."))
 
-    def within(self, session: SparkSession) -> DeltaTable:
+    def in_session(self, session: SparkSession) -> DeltaTable:
         same = DeltaTable(session, self.target)
         same._directory = self._directory
         return same
@@ -78,7 +78,7 @@ class DeltaTable:
         return [] if found is None else list(found["partitionColumns"])
 
     def _detail(self) -> Any:
-        found = self._asked(f"DESCRIBE DETAIL {self.sql}")
+        found = self._query(f"DESCRIBE DETAIL {self.sql}")
         if found is not None and found[0]["format"] != "delta":
             raise Refused(f"{self} is a table of {found[0]['format']}, and segments are published to Delta's")
         if found is not None and not self.is_path:
@@ -127,44 +127,47 @@ class DeltaTable:
 
     def history(self, limit: int = 0) -> list[TableChange]:
         """Its commits, newest first, so far back as its log goes; none of a table that is not there."""
-        rows = self._asked(f"DESCRIBE HISTORY {self.sql}" + (f" LIMIT {limit}" if limit else ""))
+        rows = self._query(f"DESCRIBE HISTORY {self.sql}" + (f" LIMIT {limit}" if limit else ""))
         return [
             TableChange(int(row["version"]), str(row["operation"]), row["userMetadata"], str(row["timestamp"]))
             for row in rows or ()
         ]
 
     def largest_segment(self, topic: str, incarnation: str) -> int:
-        """The largest segment of which there is a row of this life of a topic; NOTHING in a table of other columns."""
+        """Return the largest segment id among the rows of this incarnation of a topic.
+
+        Returns NO_SEGMENT if there is no such row, or the table has no metadata columns.
+        """
         from pyspark.sql import functions as f
 
         rows = self.frame()
         if not {"__topic", "__incarnation", "__position"} <= set(rows.columns):
-            return NOTHING
+            return NO_SEGMENT
         own = rows.where((f.col("__topic") == topic) & (f.col("__incarnation") == incarnation))
         found = own.agg(f.max("__position.ledgerId")).collect()[0][0]
-        return NOTHING if found is None else int(found)
+        return NO_SEGMENT if found is None else int(found)
 
     def run(self, statement: str) -> list[Any]:
         """A statement of SQL; raises Raced."""
         try:
-            with table_turn(self._directory):
+            with table_lock(self._directory):
                 return list(self.spark.sql(statement).collect())
         except Exception as error:
-            raise_raced(error, self)
+            raise_lost_race(error, self)
             raise
 
     def _save(self, write: Any) -> None:
         try:
-            with table_turn(self._directory):
+            with table_lock(self._directory):
                 if self.is_path:
                     write.save(self.target)
                 else:
                     write.saveAsTable(self.target)
         except Exception as error:
-            raise_raced(error, self)
+            raise_lost_race(error, self)
             raise
 
-    def _asked(self, statement: str) -> list[Any] | None:
+    def _query(self, statement: str) -> list[Any] | None:
         """The rows of a statement about the table; None when there is no table."""
         from pyspark.errors import PySparkException
 
@@ -196,7 +199,7 @@ def tagged_session(spark: SparkSession, user_metadata: str, transaction: tuple[s
     return apart
 
 
-def raise_raced(error: Exception, table: DeltaTable) -> None:
+def raise_lost_race(error: Exception, table: DeltaTable) -> None:
     """Raise Raced if an error of Spark's says that another commit was faster."""
     found = _RACES.search(_said(error))
     if found is not None:
@@ -206,7 +209,7 @@ def raise_raced(error: Exception, table: DeltaTable) -> None:
         ) from error
 
 
-def located(path: str) -> str:
+def absolute_path(path: str) -> str:
     """A path as Spark takes it, a relative one of this host made absolute."""
     return path if "://" in path or path.startswith(("dbfs:", "file:")) else str(Path(path).expanduser().absolute())
 

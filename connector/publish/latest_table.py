@@ -21,7 +21,7 @@ from pyspark_ledger.connector.publish.delta_table import DeltaTable, tagged_sess
 from pyspark_ledger.connector.publish.segments import SealedLog
 from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.offload.table.commit_metadata import NOTHING, Publication, app_id, newest_segment
+from pyspark_ledger.offload.table.commit_metadata import NO_SEGMENT, Publication, app_id, find_newest_segment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,15 +49,15 @@ class LatestRows:
     def refresh(self, log: SealedLog, up_to: int, own: Sequence[str]) -> None:
         """Bring the view up to this segment of the published table. `own`: the columns of the log's own rows."""
         self.require_free(log, own)  # it may have got one since
-        newest = newest_segment(self.view.history(), log.name, "view")
-        has = newest.segment if newest is not None and newest.incarnation == log.incarnation else NOTHING
+        newest = find_newest_segment(self.view.history(), log.name, "view")
+        has = newest.segment if newest is not None and newest.incarnation == log.incarnation else NO_SEGMENT
         if up_to <= has:
             return
         said = Publication("view", log.name, log.incarnation, up_to).text()
         apart = tagged_session(self.view.spark, said, (app_id(log.name, log.incarnation), up_to))
-        rows = self._rows(self.table.within(apart).frame(), log, (has, up_to), own)
+        rows = self._rows(self.table.in_session(apart).frame(), log, (has, up_to), own)
         columns = [name for name in rows.columns if name not in (_DELETES, _RANK)]
-        view = self.view.within(apart)
+        view = self.view.in_session(apart)
         if not self.view.identity():
             kept = rows.where(f"NOT {_quoted(_DELETES)}").select(*map(_quoted, columns))
             view.create(kept, app_id(log.name, log.incarnation), up_to, said)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace, tagged_session
 from pyspark_ledger.connector.publish.latest_table import LatestRows
 from pyspark_ledger.connector.publish.request import Publishing
-from pyspark_ledger.connector.publish.segment_rows import BY_DATE, dead_letters, made_columns, table_rows
+from pyspark_ledger.connector.publish.segment_rows import BY_DATE, computed_columns, dead_letters, table_rows
 from pyspark_ledger.connector.publish.segments import (
     BucketSegments,
     PublishableSegment,
@@ -39,18 +39,18 @@ from pyspark_ledger.connector.publish.segments import (
     StoreSegments,
     segment_source,
 )
-from pyspark_ledger.connector.publish.table_retention import delete_trimmed, require_kept
+from pyspark_ledger.connector.publish.table_retention import delete_trimmed, require_no_deletion
 from pyspark_ledger.ledger.errors import Refused, Unavailable
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.ledgers import ChangeProperties, PublishedNote
 from pyspark_ledger.offload.table.commit_metadata import (
-    NOTHING,
+    NO_SEGMENT,
     Publication,
     TableChange,
     app_id,
-    foreign_change,
-    newest_segment,
-    tells_changes,
+    covers_unreviewed_commits,
+    find_foreign_change,
+    find_newest_segment,
 )
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Publisher:
         _require_apart(self.table, self.dead_letters, self.latest.view if self.latest is not None else None)
         self._identity = ""
         self._partitions = self.publishing.partitions
-        self._looked = NOTHING
+        self._looked = NO_SEGMENT
         self._starts: dict[str, Position] = {}
         self._known: dict[tuple[str, str], int] = {}
 
@@ -142,7 +142,7 @@ class Publisher:
 
     def _has_more(self, log: SealedLog) -> bool:
         """Whether anything was sealed since this publisher has looked."""
-        known = self._known.get((log.name, log.incarnation), NOTHING)
+        known = self._known.get((log.name, log.incarnation), NO_SEGMENT)
         return bool(log.segments) and log.segments[-1].ledger_id > known
 
     def _publish_log(self, log: SealedLog, tell: Callable[[PublishedSegment], object]) -> list[PublishedSegment]:
@@ -203,7 +203,7 @@ class Publisher:
         """The table is this one: partitions count when one is made."""
         if identity and identity != self._identity:
             told = self.publishing.partitions
-            self._partitions = made_columns(told, self.table.partition_columns(), self.table.frame().columns)
+            self._partitions = computed_columns(told, self.table.partition_columns(), self.table.frame().columns)
         elif not identity:
             self._partitions = self.publishing.partitions
         self._identity = identity
@@ -211,12 +211,12 @@ class Publisher:
     def _published(self, log: SealedLog) -> int:
         """The newest segment of a log that is in the table, after everything that can be wrong was looked for."""
         self._require_same_table(log)
-        self._looked = NOTHING
+        self._looked = NO_SEGMENT
         if not self._identity:
-            return NOTHING
+            return NO_SEGMENT
         changes = self._changes(log)
-        self._looked = max((one.version for one in changes), default=NOTHING)
-        changed = foreign_change(changes)
+        self._looked = max((one.version for one in changes), default=NO_SEGMENT)
+        changed = find_foreign_change(changes)
         if changed is not None and not self.publishing.accept_changes:
             raise Refused(
                 f"rows of {self.table} were changed by somebody else: version {changed.version}, {changed.operation}, "
@@ -228,11 +228,11 @@ class Publisher:
     def _changes(self, log: SealedLog) -> list[TableChange]:
         """As much of the history as tells of this log, and of all that nobody has looked at."""
         recent = self.table.recent()
-        told = newest_segment(recent, log.name) is not None and tells_changes(recent)
+        told = find_newest_segment(recent, log.name) is not None and covers_unreviewed_commits(recent)
         return recent if told or any(one.version == 0 for one in recent) else self.table.history()
 
     def _up_to(self, log: SealedLog, changes: Sequence[TableChange]) -> int:
-        newest = newest_segment(changes, log.name)
+        newest = find_newest_segment(changes, log.name)
         if newest is None:
             return self.table.largest_segment(log.topic, log.incarnation)
         if newest.incarnation == log.incarnation:
@@ -244,8 +244,8 @@ class Publisher:
                 hint="Publish to another table, or with restart to have both in this one",
             )
         own = [one for one in changes if (said := one.publication) and said.incarnation == log.incarnation]
-        found = newest_segment(own, log.name)
-        return NOTHING if found is None else found.segment
+        found = find_newest_segment(own, log.name)
+        return NO_SEGMENT if found is None else found.segment
 
     def _require_same_table(self, log: SealedLog) -> None:
         found, noted = self.table.identity(), PublishedNote.of(log.properties, self.table.target)
@@ -261,7 +261,7 @@ class Publisher:
 
     def _note(self, log: SealedLog, up_to: int) -> None:
         """Tell the broker how far this log is published, after it is."""
-        if isinstance(self.source, BucketSegments) or up_to == NOTHING:
+        if isinstance(self.source, BucketSegments) or up_to == NO_SEGMENT:
             return
         note = PublishedNote(self._identity, up_to)
         if PublishedNote.of(log.properties, self.table.target) != note:
@@ -277,7 +277,7 @@ class Publisher:
             )
         if self._starts.get(log.name) == log.start or not self.table.identity():
             return
-        require_kept(self.source)
+        require_no_deletion(self.source)
         _until_it_wins(lambda: delete_trimmed(self.table, log))
         self._starts[log.name] = log.start
 

@@ -59,13 +59,13 @@ class Publishing:
             raise Refused(f"partition columns {', '.join(names)} are not different", hint="Name each once")
 
     @classmethod
-    def of(cls, partition_by: Sequence[str] | None = None, **wishes: object) -> Publishing:
+    def of(cls, partition_by: Sequence[str] | None = None, **options: object) -> Publishing:
         """From what a user writes: `partition_by` None is the publish date, empty is none."""
         if isinstance(partition_by, str):
             raise Refused(f"partition_by is the text {partition_by!r}", hint=f"Give a list: [{partition_by!r}]")
         if partition_by is None:
-            return cls(**wishes)  # type: ignore[arg-type]  # each is named
-        return cls(tuple(map(PartitionColumn.parse, partition_by)), **wishes)  # type: ignore[arg-type]
+            return cls(**options)  # type: ignore[arg-type]  # each is named
+        return cls(tuple(map(PartitionColumn.parse, partition_by)), **options)  # type: ignore[arg-type]
 
 
 def _require_whole(name: str, value: object) -> None:

@@ -50,7 +50,7 @@ class PartitionColumn:
 BY_DATE = (PartitionColumn.parse(PUBLISH_DATE),)
 
 
-def made_columns(
+def computed_columns(
     wanted: Sequence[PartitionColumn], partitioned_by: Sequence[str], columns: Sequence[str]
 ) -> tuple[PartitionColumn, ...]:
     """What is to be made of rows for a table that is there: what it is partitioned by, and what it has of the rest.
@@ -68,7 +68,7 @@ def table_rows(frame: DataFrame, partitions: Sequence[PartitionColumn], incarnat
 
     if RESCUED in frame.columns:
         frame = frame.where(_reason(frame).isNull())
-    rows = [name for name in frame.columns if not is_beside(name)]
+    rows = [name for name in frame.columns if not is_metadata_column(name)]
     made = [one for one in partitions if one.expression]
     _require_partitions(partitions, [*rows, *PUBLISHED_METADATA, INCARNATION])
     require_types(frame.schema, rows)
@@ -117,7 +117,7 @@ def _column(schema: StructType, name: str) -> Column:
     return column.cast("string") if schema[name].dataType.typeName() == "void" else column
 
 
-def is_beside(name: str) -> bool:
+def is_metadata_column(name: str) -> bool:
     """Whether a column is no part of the rows themselves."""
     return name in {RESCUED, INCARNATION} or name in METADATA.names or name in PROVENANCE.names
 

@@ -43,7 +43,7 @@ from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import LedgerDescription, NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import SealLedger
 from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress
-from pyspark_ledger.offload.table.commit_metadata import NOTHING
+from pyspark_ledger.offload.table.commit_metadata import NO_SEGMENT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,7 +127,7 @@ class SealedLog:
     properties: Mapping[str, str]
 
     def next_after(self, segment: int) -> PublishableSegment | None:
-        """The first that is newer than a segment, or NOTHING."""
+        """The first that is newer than a segment, or NO_SEGMENT."""
         at = bisect_right(self.segments, segment, key=lambda one: one.ledger_id)
         return self.segments[at] if at < len(self.segments) else None
 
@@ -164,8 +164,8 @@ class StoreSegments:
         return found
 
     def require_whole(self, log: SealedLog, after: int) -> None:
-        """Raise DataLoss if retention took entries behind segment `after`, or NOTHING, that were not published yet."""
-        if after == NOTHING:
+        """Raise DataLoss if retention deleted unpublished entries after segment `after` (or NO_SEGMENT)."""
+        if after == NO_SEGMENT:
             return
         rest = PositionRange(Position(after + 1, 0), LATEST)
         request = AskLogStatuses([log.name], {log.name: ReadProgress(rest.start, log.incarnation, count=False)})
@@ -206,11 +206,13 @@ class BucketSegments:
         self._read.look_again(for_columns=True)
         found = []
         for log in self._read.logs:
-            whole = [one for one in log.topic.segments if Position(one.ledger_id, one.held) <= log.end]
+            whole = [one for one in log.topic.segments if Position(one.ledger_id, one.stored_entries) <= log.end]
             segments = tuple(
-                PublishableSegment(one.ledger_id, one.held, -1, one.index.data_bytes) for one in whole if one.held
+                PublishableSegment(one.ledger_id, one.stored_entries, -1, one.index.data_bytes)
+                for one in whole
+                if one.stored_entries
             )
-            found.append(SealedLog(canonical_name(log.topic.name), log.life, log.start, segments, {}))
+            found.append(SealedLog(canonical_name(log.topic.name), log.incarnation, log.start, segments, {}))
         return found
 
     def require_whole(self, log: SealedLog, after: int) -> None:

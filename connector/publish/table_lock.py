@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def table_turn(table: Path | None) -> Iterator[None]:
+def table_lock(table: Path | None) -> Iterator[None]:
     """Nobody else commits to the table in this directory meanwhile; None for one that is elsewhere."""
     fd = None if table is None else _taken(table)
     try:

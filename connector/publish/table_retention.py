@@ -13,7 +13,7 @@ from pyspark_ledger.ledger.protocol.ledgers import ChangePolicy
 from pyspark_ledger.offload.table.commit_metadata import Publication
 
 
-def require_kept(source: StoreSegments) -> None:
+def require_no_deletion(source: StoreSegments) -> None:
     """Refuse a ledger that is deleted as it is published."""
     found = source.connection.call(lambda client: client.call("policy", ChangePolicy(source.name)))
     if found.effective["deleteAfterPublish"]:
@@ -31,5 +31,5 @@ def delete_trimmed(table: DeltaTable, log: SealedLog) -> None:
         f"`__topic` = '{topic}' AND `__incarnation` = '{incarnation}' "
         f"AND `__position`.`ledgerId` < {log.start.ledger_id}"
     )
-    apart = table.within(tagged_session(table.spark, said))
+    apart = table.in_session(tagged_session(table.spark, said))
     apart.run(f"DELETE FROM {table.sql} WHERE {gone}")  # noqa: S608  # a quoted name and numbers

@@ -73,9 +73,9 @@ class Segment:
         return self.index.entries
 
     @property
-    def held(self) -> int:
+    def stored_entries(self) -> int:
         """Entries that are in the object."""
-        return self.index.held_entries
+        return self.index.stored_entries
 
 
 class Gap(NamedTuple):
@@ -132,7 +132,7 @@ class Catalogue:
         return [_recorded(topic + _of(record, nameless), record) for topic, record in zip(topics, chosen, strict=True)]
 
     @property
-    def strays(self) -> list[str]:
+    def topicless_faults(self) -> list[str]:
         """Why ledgers cannot be read that tell no topic either: any of them may be of any topic."""
         groups = self._topics.get("", {}).values()
         return [f"ledger {one.key.ledger_id}: {one.fault}" for group in groups for one in group if one.damaged]
@@ -146,7 +146,8 @@ class Catalogue:
                 return found
         near = nearest(spellings(name)[0], written.values())
         hint = f"Did you mean {near!r}?" if near else "Read without a name to see what there is"
-        more = f"; {len(self.strays)} that cannot be read tell none: {self.strays[0]}" if self.strays else ""
+        faults = self.topicless_faults
+        more = f"; {len(faults)} that cannot be read tell none: {faults[0]}" if faults else ""
         raise NotFound(f"no object is of topic {name!r}; there are {len(written)} topics{more}", hint=hint)
 
     def _topic(self, path: str, cluster: str) -> list[Attempt]:
@@ -230,9 +231,9 @@ def _resolved(attempts: Sequence[Attempt], found: Iterable[Segment | Gap]) -> To
             gaps.append(one)
             continue
         segments.append(one)
-        if one.held < one.entries:
+        if one.stored_entries < one.entries:
             cause = f"Pulsar's offloader stopped in {one.data_name} and reported success"
-            gaps.append(Gap(one.ledger_id, one.held, one.entries, cause))
+            gaps.append(Gap(one.ledger_id, one.stored_entries, one.entries, cause))
     first = attempts[0]
     return TopicLedgers(first.topic, first.cluster, first.incarnation, tuple(segments), tuple(gaps))
 
@@ -255,7 +256,7 @@ def _chosen(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Gap:
             f"{sorted(said)} ({names})",
             hint="These are different ledgers: give an address with one of them only",
         )
-    return max(segments, key=lambda segment: segment.held)
+    return max(segments, key=lambda segment: segment.stored_entries)
 
 
 def _recorded(attempts: Sequence[Attempt], record: PulsarRecord) -> TopicLedgers:

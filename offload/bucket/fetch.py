@@ -5,7 +5,7 @@ Rules of a part
   leave it out.
 - A chunked message is given whole, at its last chunk. Its other chunks are fetched wherever they are.
 - Payloads are opened before anything else is made of them: each chunk of a message is encrypted by itself.
-- In a part that was not judged, an entry of a transaction or a chunk is an error. Reason: whether the entry is visible
+- In a part that was not scanned, an entry of a transaction or a chunk is an error. Reason: whether the entry is visible
   is not known.
 
 Rules of heads
@@ -28,7 +28,7 @@ from pyspark_ledger.ledger.segment.format import FRAME, FRAME_BYTES
 from pyspark_ledger.offload.bucket.catalogue import Segment
 from pyspark_ledger.offload.bucket.entry_heads import Chunk, EntryHeads, gather_heads
 from pyspark_ledger.offload.bucket.frames import ByteRange, StreamedFrame, stream_frames
-from pyspark_ledger.offload.bucket.topic_log import Part, segment_spans
+from pyspark_ledger.offload.bucket.topic_log import Part, segment_ranges
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 
@@ -46,9 +46,9 @@ def read_part(
 
     Encrypted entries come as they are, or as `opener` gives them.
     """
-    ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for span in part.spans]
+    ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for span in part.ranges]
     with RangePrefetcher(store, ranges) as ahead:
-        for number, span in enumerate(part.spans):
+        for number, span in enumerate(part.ranges):
             try:
                 yield from _read_span(store, part, span, ahead.pieces(number), opener)
             except (DataLoss, NotFound) as missing:
@@ -85,7 +85,7 @@ def _seen(
     if is_marker(metadata):
         return None
     chunked = metadata.num_chunks_from_msg > 1
-    if not part.judged and not is_arrow(metadata) and (chunked or metadata.HasField("txnid_most_bits")):
+    if not part.scanned and not is_arrow(metadata) and (chunked or metadata.HasField("txnid_most_bits")):
         kind = "a chunk of a message" if chunked else "of a transaction"
         raise Refused(
             f"entry {position} is {kind}, and option 'offloadScan' is 'none'",
@@ -124,7 +124,7 @@ def _fetched(store: ObjectStore, chunk: Chunk, where: str) -> memoryview:
 
 def read_heads(store: ObjectStore, segments: Sequence[Segment]) -> dict[int, EntryHeads]:
     """The heads of segments, by ledger id; raises Corrupt, DataLoss or what the store raises."""
-    spans = [span for segment in segments for span in segment_spans(segment)]
+    spans = [span for segment in segments for span in segment_ranges(segment)]
     ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for span in spans]
     by_ledger: dict[int, list[tuple[int, ByteRange]]] = {segment.ledger_id: [] for segment in segments}
     for number, span in enumerate(spans):

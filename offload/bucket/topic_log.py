@@ -28,13 +28,13 @@ from pyspark_ledger.offload.bucket.visibility import Visibility, visibility_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one task reads. `judged`: transactions and chunks are known, `hidden` entries and whole `messages` by place.
+    """Input of one task. If `scanned`, `hidden` entries and whole `messages` are known by position.
 
-    An entry of a transaction, or a chunk, in a part that is not judged is an error, unless its rows are columns.
+    In a part that is not scanned, an entry of a transaction or a chunk is an error, unless the entry is Arrow.
     """
 
-    spans: tuple[ByteRange, ...]
-    judged: bool
+    ranges: tuple[ByteRange, ...]
+    scanned: bool
     hidden: frozenset[Position] = frozenset()
     messages: Mapping[Position, tuple[Chunk, ...]] = field(default_factory=dict)
 
@@ -49,14 +49,14 @@ class BucketLog:
     @cached_property
     def visibility(self) -> Visibility:
         """What transactions and chunks make of it; empty where heads were not gathered."""
-        return visibility_of(self.heads[one.ledger_id] for one in self.topic.segments) if self.judged else Visibility()
+        return visibility_of(self.heads[one.ledger_id] for one in self.topic.segments) if self.scanned else Visibility()
 
     @property
-    def judged(self) -> bool:
+    def scanned(self) -> bool:
         return all(segment.ledger_id in self.heads for segment in self.topic.segments)
 
     @property
-    def life(self) -> str:
+    def incarnation(self) -> str:
         """What tells it from another topic of its name: the log's incarnation, or the cluster that wrote it."""
         return self.topic.incarnation or self.topic.cluster
 
@@ -72,7 +72,7 @@ class BucketLog:
         if not self.topic.segments:
             return Position(-1, 0)
         last = self.topic.segments[-1]
-        return Position(last.ledger_id, last.held)
+        return Position(last.ledger_id, last.stored_entries)
 
     def gaps_in(self, range_: PositionRange) -> list[Gap]:
         return [gap for gap in self.topic.gaps if _lies_in(gap, range_)]
@@ -98,7 +98,7 @@ class BucketLog:
             )
         return min(wanted, self.end)
 
-    def after_time(self, timestamp_ms: int) -> Position:
+    def find_time(self, timestamp_ms: int) -> Position:
         """The first entry that was stored at or after a time; the end when none was. Needs heads."""
         for segment in self.topic.segments:
             times = self.heads[segment.ledger_id].times
@@ -116,7 +116,7 @@ class BucketLog:
             size += int(heads.lengths[first:end].sum()) + FRAME_BYTES * (end - first)
         return rows, size
 
-    def admitted(self, range_: PositionRange, rows: int | None, size_bytes: int | None) -> Position:
+    def split_by_limit(self, range_: PositionRange, rows: int | None, size_bytes: int | None) -> Position:
         """How far a batch may read: all that the limits allow, at least one entry. Needs heads."""
         rows_left, bytes_left, read = rows, size_bytes, False
         for segment, first, end in self._slices(range_):
@@ -152,17 +152,17 @@ class BucketLog:
     def size_of(self, range_: PositionRange) -> int:
         """About how many bytes a range has, without its heads."""
         return sum(
-            segment.index.data_bytes * (end - first) // max(segment.held, 1)
+            segment.index.data_bytes * (end - first) // max(segment.stored_entries, 1)
             for segment, first, end in self._slices(range_)
         )
 
     def _part(self, spans: Sequence[ByteRange]) -> Part:
-        seen, judged = self.visibility, self.judged
+        seen, scanned = self.visibility, self.scanned
         if not seen.hidden and not seen.messages:
-            return Part(tuple(spans), judged)
+            return Part(tuple(spans), scanned)
         hidden = frozenset(_within(self._hidden_places, spans))
         messages = {place: seen.messages[place] for place in _within(self._message_places, spans)}
-        return Part(tuple(spans), judged, hidden, messages)
+        return Part(tuple(spans), scanned, hidden, messages)
 
     @cached_property
     def _hidden_places(self) -> list[Position]:
@@ -187,7 +187,7 @@ class BucketLog:
             if here > stop.ledger_id:
                 return
             first = range_.start.entry_id if here == range_.start.ledger_id else 0
-            end = min(stop.entry_id, segment.held) if here == stop.ledger_id else segment.held
+            end = min(stop.entry_id, segment.stored_entries) if here == stop.ledger_id else segment.stored_entries
             if first < end:
                 yield segment, max(first, 0), end
 
@@ -197,7 +197,7 @@ class BucketLog:
             heads = self.heads.get(segment.ledger_id)
             number = bisect_right(blocks, first, key=lambda block: block.first_entry) - 1
             while number < len(blocks) and blocks[number].first_entry < end:
-                span = block_span(segment, number)
+                span = block_range(segment, number)
                 begin, stop = max(first, span.at_entry), min(end, span.end)
                 if heads is None:
                     yield _narrowed(span, begin, stop)
@@ -208,11 +208,11 @@ class BucketLog:
                 number += 1
 
 
-def block_span(segment: Segment, number: int) -> ByteRange:
+def block_range(segment: Segment, number: int) -> ByteRange:
     block, index = segment.index.blocks[number], segment.index
     after = index.blocks[number + 1] if number + 1 < len(index.blocks) else None
     end_offset = after.offset if after else index.data_bytes
-    end = min(after.first_entry, segment.held) if after else segment.held
+    end = min(after.first_entry, segment.stored_entries) if after else segment.stored_entries
     if end_offset - block.offset < HEADER_BYTES:
         raise Refused(f"{segment.data_name}: block {number} at {block.offset} ends at {end_offset}")
     return ByteRange(
@@ -221,11 +221,11 @@ def block_span(segment: Segment, number: int) -> ByteRange:
     )  # fmt: skip
 
 
-def segment_spans(segment: Segment) -> list[ByteRange]:
+def segment_ranges(segment: Segment) -> list[ByteRange]:
     return [
-        block_span(segment, number)
+        block_range(segment, number)
         for number, block in enumerate(segment.index.blocks)
-        if block.first_entry < segment.held
+        if block.first_entry < segment.stored_entries
     ]
 
 

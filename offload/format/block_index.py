@@ -58,7 +58,7 @@ class BlockIndex:
         return self.metadata.lastEntryId + 1
 
     @property
-    def held_entries(self) -> int:
+    def stored_entries(self) -> int:
         """Entries that the data object has a block for: fewer than `entries` where the offloader gave up in silence."""
         last = self.blocks[-1]
         return self.entries if last.offset < self.data_bytes else last.first_entry

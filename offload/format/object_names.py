@@ -20,7 +20,7 @@ _NAME = re.compile(
 )
 
 
-PLACES_SUFFIX = "-entries"
+ENTRIES_SUFFIX = "-entries"
 
 
 class ObjectKey(NamedTuple):
@@ -40,7 +40,7 @@ class ObjectKey(NamedTuple):
     @property
     def entries_name(self) -> str:
         """The key of the object with the place of every entry."""
-        return f"{self.data_name}{PLACES_SUFFIX}"
+        return f"{self.data_name}{ENTRIES_SUFFIX}"
 
     @classmethod
     def of_halves(cls, most: int, least: int, ledger_id: int) -> ObjectKey:

@@ -64,7 +64,7 @@ class S3Options:
             raise Refused(f"credential provider is {self.credential_provider!r}, expected module:function")
 
     @property
-    def by_path(self) -> bool:
+    def uses_path_style(self) -> bool:
         """Whether the bucket stands in the path of a request and not in its host."""
         return bool(self.endpoint) if self.path_style is None else self.path_style
 
@@ -118,7 +118,7 @@ class S3Options:
         """`auto` without a wish: an endpoint that only boto3 knows, from the environment, is addressed by path."""
         if self.path_style is None and not self.endpoint:
             return "auto"
-        return "path" if self.by_path else "virtual"
+        return "path" if self.uses_path_style else "virtual"
 
     def session(self, address: str) -> Any:
         """A new session of boto3 with the credentials for an address, in this process."""

@@ -26,7 +26,7 @@ from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 
 Kind = Literal["create", "segment", "retention", "view"]
-NOTHING = -1
+NO_SEGMENT = -1
 """What is published of a log of which nothing is."""
 _VERSION = 1
 # Of Delta's operations those that leave all rows as they are.
@@ -49,7 +49,7 @@ class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: Kind
     ledger: str = ""
     incarnation: str = ""
-    segment: int = NOTHING
+    segment: int = NO_SEGMENT
     last: str = ""
     rows: int = -1
     after: int | None = None
@@ -101,7 +101,7 @@ def parse_publication(text: str | None) -> Publication | None:
         return None
 
 
-def newest_segment(changes: Iterable[TableChange], ledger: str, kind: Kind = "segment") -> Publication | None:
+def find_newest_segment(changes: Iterable[TableChange], ledger: str, kind: Kind = "segment") -> Publication | None:
     """The newest commit of a segment of this log, or of a view up to one; `changes` in any order."""
     newest: tuple[int, Publication] | None = None
     for change in changes:
@@ -113,7 +113,7 @@ def newest_segment(changes: Iterable[TableChange], ledger: str, kind: Kind = "se
     return None if newest is None else newest[1]
 
 
-def foreign_change(changes: Sequence[TableChange]) -> TableChange | None:
+def find_foreign_change(changes: Sequence[TableChange]) -> TableChange | None:
     """The newest change of rows by somebody else that no segment's publisher has looked at; None when there is none."""
     looked = _looked_up_to(changes)
     for change in sorted(changes, key=lambda one: -one.version):
@@ -124,7 +124,7 @@ def foreign_change(changes: Sequence[TableChange]) -> TableChange | None:
     return None
 
 
-def tells_changes(changes: Sequence[TableChange]) -> bool:
+def covers_unreviewed_commits(changes: Sequence[TableChange]) -> bool:
     """Whether these newest commits go back to the last one that nobody has looked at."""
     looked = _looked_up_to(changes)
     return any(one.version <= max(looked + 1, 0) for one in changes)
@@ -132,7 +132,7 @@ def tells_changes(changes: Sequence[TableChange]) -> bool:
 
 def _looked_up_to(changes: Sequence[TableChange]) -> int:
     """The version up to which a publisher has looked; a segment of an earlier release says it of all before it."""
-    looked = NOTHING
+    looked = NO_SEGMENT
     for change in changes:
         said = change.publication
         if said is not None and said.kind == "segment":

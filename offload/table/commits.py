@@ -32,7 +32,7 @@ class TableCommits:
         self._known: list[tuple[int, dict[str, Any]]] = []
         self._version = version
 
-    def undone_since(self, incarnation: str) -> str:
+    def find_removal(self, incarnation: str) -> str:
         """What took rows of a log away wholesale and no publisher of it has looked at; nothing when nothing did."""
         number, looked = 0, -1
         while number < _COMMITS_MOST and self._look(number):

@@ -29,15 +29,15 @@ class TableFile:
     high: Position = LATEST
     incarnations: tuple[str, str] | None = None
     values: tuple[tuple[str, object], ...] = ()
-    kept: bytes = b""
+    live_rows: bytes = b""
     newest_ms: int | None = None
 
     @property
-    def bounded(self) -> bool:
+    def has_bounds(self) -> bool:
         """Whether it is stated which positions it holds."""
         return self.high != LATEST
 
-    def may_hold(self, incarnation: str, range_: PositionRange) -> bool:
+    def may_contain(self, incarnation: str, range_: PositionRange) -> bool:
         """Whether a row of that log in the range can be here."""
         if not (self.low < range_.end and range_.start <= self.high):
             return False
@@ -46,7 +46,7 @@ class TableFile:
         low, high = self.incarnations
         return low <= incarnation and incarnation[:STATED_CHARACTERS] <= high
 
-    def is_of(self, incarnation: str) -> bool:
+    def belongs_to(self, incarnation: str) -> bool:
         """Whether all rows here are of that log, as stated."""
         return self.incarnations is not None and all(
             bound[:STATED_CHARACTERS] == incarnation[:STATED_CHARACTERS] for bound in self.incarnations
@@ -54,7 +54,7 @@ class TableFile:
 
     def is_within(self, range_: PositionRange) -> bool:
         """Whether all rows here are in the range, as stated."""
-        return self.bounded and range_.start <= self.low and self.high < range_.end
+        return self.has_bounds and range_.start <= self.low and self.high < range_.end
 
 
 def bounds(

@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.offload.table.data_file import POSITION, PUBLISH_TIME, TableFile
-from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart, kept_rows, positions, within
+from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart, positions, read_rows, within
 from pyspark_ledger.offload.table.snapshot import TableSnapshot
 
 Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class LimitSplit:
     """The rows of a log from where it was asked up to `end`; `whole`: the range holds no more."""
 
     end: Position
@@ -55,17 +55,17 @@ class LimitSplitter:
         self._snapshot = snapshot
         self._known: dict[tuple[str, ...], _Entries] = {}
 
-    def holds(self, wanted: LogRows) -> list[TableFile]:
+    def candidate_files(self, wanted: LogRows) -> list[TableFile]:
         """The files that may hold a wanted row, in the order of what they can hold."""
-        return [file for file in self._snapshot.files if file.may_hold(wanted.incarnation, wanted.range)]
+        return [file for file in self._snapshot.files if file.may_contain(wanted.incarnation, wanted.range)]
 
-    def reach(self, wanted: LogRows, rows: int, size_bytes: int) -> Reached:
+    def split(self, wanted: LogRows, rows: int, size_bytes: int) -> LimitSplit:
         """The longest beginning of the wanted rows with at most so many rows and bytes; at least one entry."""
         at, taken_rows, taken_bytes = wanted.range.start, 0, 0
-        for files in _overlapping(self.holds(wanted)):
+        for files in _overlapping(self.candidate_files(wanted)):
             left_rows, left_bytes = rows - taken_rows, size_bytes - taken_bytes
             if taken_rows and (left_rows <= 0 or left_bytes <= 0):
-                return Reached(at, taken_rows, taken_bytes)
+                return LimitSplit(at, taken_rows, taken_bytes)
             more_rows, more_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
             stated = all(_is_stated(file, wanted) for file in files)
             if not stated or more_rows > left_rows or more_bytes > left_bytes:
@@ -78,16 +78,16 @@ class LimitSplitter:
                 if count:
                     at = Position(int(found.ledgers[count - 1]), int(found.entries[count - 1])).next()
                 if count < len(found.rows):
-                    return Reached(at, taken_rows + more_rows, taken_bytes + more_bytes)
+                    return LimitSplit(at, taken_rows + more_rows, taken_bytes + more_bytes)
             elif more_rows:
                 at = max(file.high for file in files).next()
             taken_rows, taken_bytes = taken_rows + more_rows, taken_bytes + more_bytes
-        return Reached(wanted.range.end, taken_rows, taken_bytes, whole=True)
+        return LimitSplit(wanted.range.end, taken_rows, taken_bytes, whole=True)
 
-    def first_published(self, wanted: LogRows, publish_ms: int) -> Position | None:
+    def find_time(self, wanted: LogRows, publish_ms: int) -> Position | None:
         """The first position of a wanted row that was published at or after a time; None when there is none."""
         first: Position | None = None
-        for file in self.holds(wanted):
+        for file in self.candidate_files(wanted):
             if first is not None and file.low >= first:
                 break
             # Statistics of times are cut to milliseconds.
@@ -119,7 +119,7 @@ class LimitSplitter:
 
     def _rows(self, file: TableFile, wanted: LogRows, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         part = TablePart(self._snapshot.address, self._snapshot.version, (), wanted)
-        return kept_rows(part, FileShare(file), names)
+        return read_rows(part, FileShare(file), names)
 
 
 def _entries_of(files: Sequence[tuple[TableFile, Sequence[pa.RecordBatch]]]) -> _Entries:
@@ -152,7 +152,9 @@ def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
 
 def _is_stated(file: TableFile, wanted: LogRows) -> bool:
     """Whether the table's log says how many wanted rows are here: all of them."""
-    return file.rows >= 0 and not file.kept and file.is_of(wanted.incarnation) and file.is_within(wanted.range)
+    return (
+        file.rows >= 0 and not file.live_rows and file.belongs_to(wanted.incarnation) and file.is_within(wanted.range)
+    )
 
 
 def _row_bytes(file: TableFile) -> float:

@@ -67,7 +67,7 @@ class TablePart:
     wanted: LogRows
 
 
-def table_rows(part: TablePart, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_table_part(part: TablePart, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a part, as columns of `target`; DataLoss for a file that is gone."""
     for share in part.files:
         yield from _share_rows(part, share, target)
@@ -77,11 +77,11 @@ def _share_rows(part: TablePart, share: FileShare, target: pa.Schema) -> Iterato
     where = f"{share.file.path} of table {part.address.location}"
     fit = ColumnFit(target)
     typed = [field.name for field in target if not pa.types.is_null(field.type)]  # Delta keeps no column without one
-    for batch in kept_rows(part, share, typed):
+    for batch in read_rows(part, share, typed):
         yield fit.fit(_with_values(batch, share.file, target, where), where)
 
 
-def kept_rows(part: TablePart, share: FileShare, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_rows(part: TablePart, share: FileShare, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The wanted rows of a share, with those of these columns that the file has, and perhaps more."""
     where = f"{share.file.path} of table {part.address.location}"
     with open_file(part.address, part.version, share.file) as file:
@@ -139,9 +139,9 @@ class _Wanted:
 
     def __init__(self, file: TableFile, wanted: LogRows) -> None:
         self._wanted = wanted
-        self._by_incarnation = not file.is_of(wanted.incarnation)
+        self._by_incarnation = not file.belongs_to(wanted.incarnation)
         self._by_position = not file.is_within(wanted.range)
-        self._kept = np.unpackbits(np.frombuffer(file.kept, np.uint8)).astype(bool) if file.kept else None
+        self._kept = np.unpackbits(np.frombuffer(file.live_rows, np.uint8)).astype(bool) if file.live_rows else None
 
     @property
     def columns(self) -> list[str]:

@@ -68,9 +68,9 @@ class TableSnapshot:
         `application` is whose transactions the commits of that log are. Refused when rows were taken away since.
         """
         known = self._table.transaction_version(application)
-        by_rows = [file.high.ledger_id for file in self.files if file.bounded and file.is_of(incarnation)]
+        by_rows = [file.high.ledger_id for file in self.files if file.has_bounds and file.belongs_to(incarnation)]
         newest = max([-1 if known is None else known, *by_rows])
-        undone = self._commits.undone_since(incarnation) if newest >= 0 else ""
+        undone = self._commits.find_removal(incarnation) if newest >= 0 else ""
         if undone:
             raise Refused(
                 f"table {self.address.location} was changed by {undone} after ledger {newest} was published to it: "

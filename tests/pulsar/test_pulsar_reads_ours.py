@@ -18,7 +18,7 @@ from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.offload.bucket.catalogue import Catalogue
 from pyspark_ledger.offload.bucket.frames import stream_frames
 from pyspark_ledger.offload.bucket.listing import read_catalogue
-from pyspark_ledger.offload.bucket.topic_log import segment_spans
+from pyspark_ledger.offload.bucket.topic_log import segment_ranges
 from pyspark_ledger.offload.storage.factory import open_object_store
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
@@ -60,7 +60,7 @@ def as_read_here(objects: ObjectStore, catalogue: Catalogue) -> tuple[list[str],
         (topic,) = catalogue.find(name)
         for segment in topic.segments:
             keys.append(f"{segment.data_name[:36]}:{segment.ledger_id}")
-            for span in segment_spans(segment):
+            for span in segment_ranges(segment):
                 data = objects.get_range(span.data_name, span.offset, span.size_bytes)
                 for frame in stream_frames([data], span, span.data_name):
                     digest = hashlib.sha256(frame.entry).hexdigest()

@@ -68,13 +68,13 @@ def listing(options: LedgerOptions) -> pa.RecordBatch:
 
 def _line(attempt: Attempt) -> dict[str, object]:
     index = attempt.index
-    short = index is not None and index.held_entries < index.entries
+    short = index is not None and index.stored_entries < index.entries
     return {
         "topic": spelled(attempt.topic) or None,
         "cluster": attempt.cluster or None,
         "ledgerId": attempt.key.ledger_id,
         "entries": index.entries if index else attempt.entries if attempt.entries >= 0 else None,
-        "heldEntries": index.held_entries if index else None,
+        "heldEntries": index.stored_entries if index else None,
         "blocks": len(index.blocks) if index else None,
         "bytes": attempt.data_bytes if attempt.data_bytes >= 0 else None,
         "state": attempt.fault or ("short: the offloader stopped in silence" if short else "complete"),

@@ -42,7 +42,7 @@ from pyspark_ledger.offload.bucket.entry_heads import EntryHeads
 from pyspark_ledger.offload.bucket.fetch import read_heads
 from pyspark_ledger.offload.bucket.frames import ByteRange, stream_frames
 from pyspark_ledger.offload.bucket.listing import BucketListing
-from pyspark_ledger.offload.bucket.topic_log import BucketLog, segment_spans
+from pyspark_ledger.offload.bucket.topic_log import BucketLog, segment_ranges
 from pyspark_ledger.offload.storage.prefetch import ObjectRange, RangePrefetcher
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class BucketRead:
                 hint="Read the table alone, by format('delta'), where all that was offloaded is published and gone; "
                 f"else: {nothing.hint or 'name the topic as it is in the bucket'}",
             ) from nothing
-        for stray in catalogue.strays:
+        for stray in catalogue.topicless_faults:
             _log.warning("%s may lack what cannot be read and tells no topic: %s", self.name, stray)
         return found
 
@@ -210,7 +210,7 @@ class BucketRead:
 
     def starting(self, log: BucketLog) -> Position:
         if self.options.starting_timestamp is not None:
-            return self.timed(log).after_time(self.options.starting_timestamp)
+            return self.timed(log).find_time(self.options.starting_timestamp)
         wanted = self.options.starting_position or EARLIEST
         if wanted in (EARLIEST, LATEST):
             return log.start if wanted == EARLIEST else log.end
@@ -218,7 +218,7 @@ class BucketRead:
 
     def ending(self, log: BucketLog) -> Position:
         if self.bucket.ending_timestamp is not None:
-            return self.timed(log).after_time(self.bucket.ending_timestamp)
+            return self.timed(log).find_time(self.bucket.ending_timestamp)
         wanted = self.options.ending_position or LATEST
         return log.end if wanted == LATEST else self._placed(log, wanted, "endingPosition")
 
@@ -294,7 +294,7 @@ def require_bucket(options: LedgerOptions) -> BucketOptions:
 
 
 def _ends(segment: Segment) -> list[ByteRange]:
-    spans = segment_spans(segment)
+    spans = segment_ranges(segment)
     return list({span.offset: span for span in (*spans[:1], *spans[-1:])}.values())
 
 

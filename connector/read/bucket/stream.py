@@ -38,7 +38,7 @@ class BucketStream(StreamPlanner):
     def initial(self) -> StreamOffset:
         if self._initial is None:
             self._initial = StreamOffset(
-                {log.topic.path: LedgerOffset(self.read.starting(log), log.life) for log in self.read.logs},
+                {log.topic.path: LedgerOffset(self.read.starting(log), log.incarnation) for log in self.read.logs},
                 initial=True,
             )
         return self._initial
@@ -55,7 +55,7 @@ class BucketStream(StreamPlanner):
             reached = shared_in_turn(left, self.limits, lambda log, rows, size: self._reach(*log, rows, size))
             ends = {log.topic.path: end for (log, _), (end, _, _) in zip(left, reached, strict=True)}
         moved = {
-            log.topic.path: LedgerOffset(ends.get(log.topic.path, self._at(start, log)), log.life)
+            log.topic.path: LedgerOffset(ends.get(log.topic.path, self._at(start, log)), log.incarnation)
             for log in self.read.logs
         }
         began = {name: offset.position for name, offset in start.ledgers.items()} if start.initial else {}
@@ -71,7 +71,7 @@ class BucketStream(StreamPlanner):
             log = known.get(path)
             if log is None:
                 raise DataLoss(f"topic {path} of the checkpoint is not in {self.read.bucket.address} any more")
-            own = start if path in start.ledgers else StreamOffset({path: LedgerOffset(log.start, log.life)})
+            own = start if path in start.ledgers else StreamOffset({path: LedgerOffset(log.start, log.incarnation)})
             range_ = batch_range(path, own, end)
             if range_.end > log.end:
                 raise DataLoss(f"{path} ends at {log.end} in the bucket, the checkpoint is at {range_.end}")
@@ -85,9 +85,9 @@ class BucketStream(StreamPlanner):
         known = start.ledgers.get(log.topic.path)
         if known is None:
             return log.start
-        if known.incarnation != log.life:
+        if known.incarnation != log.incarnation:
             raise Refused(
-                f"{log.topic.name} was written by {log.life!r}, the checkpoint is of {known.incarnation!r}",
+                f"{log.topic.name} was written by {log.incarnation!r}, the checkpoint is of {known.incarnation!r}",
                 hint="Start with a new checkpoint",
             )
         return known.position
@@ -103,7 +103,7 @@ class BucketStream(StreamPlanner):
 
     def _reach(self, log: BucketLog, range_: PositionRange, rows: int, size_bytes: int) -> tuple[Position, int, int]:
         """Return the end of what the limits allow of a range, at least one entry, with its rows and bytes."""
-        end = self.read.timed(log).admitted(range_, rows, size_bytes)
+        end = self.read.timed(log).split_by_limit(range_, rows, size_bytes)
         return end, *log.measure(PositionRange(range_.start, end))
 
 

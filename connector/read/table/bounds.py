@@ -54,5 +54,5 @@ def _timed(log: LogStatus, timestamp_ms: int, found: Position, table: HistoryTab
     if found > log.start:
         return found
     before = PositionRange(BEGINNING, min(log.start, table.after(log)))
-    earlier = table.cut.first_published(LogRows(log.incarnation, before), timestamp_ms) if before else None
+    earlier = table.cut.find_time(LogRows(log.incarnation, before), timestamp_ms) if before else None
     return found if earlier is None else earlier

@@ -107,7 +107,9 @@ class HistoryTable:
         if log not in self.up_to or position <= BEGINNING:
             return log in self.up_to
         whole = PositionRange(BEGINNING, Position(self.up_to[log] + 1, 0))
-        first = min((file.low for file in self.cut.holds(LogRows(self.incarnations[log], whole))), default=whole.end)
+        first = min(
+            (file.low for file in self.cut.candidate_files(LogRows(self.incarnations[log], whole))), default=whole.end
+        )
         return first.ledger_id <= position.ledger_id
 
     def split(self, log: str, range_: PositionRange) -> tuple[PositionRange, PositionRange]:
@@ -166,7 +168,7 @@ class HistoryRead:
     def tasks(self, table: HistoryTable, wanted: Mapping[str, LogRows]) -> list[TableTask]:
         """What tasks read of the wanted rows of each log: files, large ones in shares, small ones together."""
         options, shape = self._log.options, self._log.shape()
-        held = {name: table.cut.holds(rows) for name, rows in wanted.items() if rows.range}
+        held = {name: table.cut.candidate_files(rows) for name, rows in wanted.items() if rows.range}
         total = sum(file.size_bytes for files in held.values() for file in files)
         size = part_bytes(total, options.min_partition_bytes, options.target_partition_bytes)
         return [

@@ -86,7 +86,7 @@ class BucketTableScan(BucketScan):
 
     def tasks(self) -> list[Task]:
         read = self._read
-        logs = [_Log(canonical_name(log.topic.name), log.life, log) for log in read.logs]
+        logs = [_Log(canonical_name(log.topic.name), log.incarnation, log) for log in read.logs]
         history = HistoryRead(read)
         table = history.newest(logs)
         _require_its_own(table, logs)
@@ -162,12 +162,12 @@ def _placed(read: BucketRead, one: _Log, table: HistoryTable, wanted: Position, 
 def _timed(read: BucketRead, one: _Log, table: HistoryTable, timestamp_ms: int) -> Position:
     """The first entry of a time: as the broker stored what the bucket has, as it was published for the rest."""
     log, behind = one.log, _behind(one, table)
-    found = read.timed(log).after_time(timestamp_ms)
+    found = read.timed(log).find_time(timestamp_ms)
     if log.start < found < log.end:
         return found
     before = found <= log.start
     there = PositionRange(BEGINNING, min(log.start, behind)) if before else PositionRange(log.end, max(behind, log.end))
-    in_table = table.cut.first_published(LogRows(one.incarnation, there), timestamp_ms) if there else None
+    in_table = table.cut.find_time(LogRows(one.incarnation, there), timestamp_ms) if there else None
     return in_table or (found if before else there.end)
 
 

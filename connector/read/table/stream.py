@@ -30,7 +30,7 @@ from pyspark_ledger.connector.read.table.published_table import BEGINNING, WHOLE
 from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import LogStatus, LogStatuses, ReadProgress
-from pyspark_ledger.offload.table.limit_splitter import Reached
+from pyspark_ledger.offload.table.limit_splitter import LimitSplit
 from pyspark_ledger.offload.table.rows import LogRows
 
 if TYPE_CHECKING:
@@ -233,11 +233,11 @@ class TableStream(LedgerStream):
         super()._note(loss)
 
 
-def _admitted(table: HistoryTable, places: Mapping[str, _Place], limits: Limits) -> dict[str, Reached]:
+def _admitted(table: HistoryTable, places: Mapping[str, _Place], limits: Limits) -> dict[str, LimitSplit]:
     """Return what a batch takes of the table, by log."""
 
-    def reach(place: _Place, rows: int, size_bytes: int) -> tuple[Reached, int, int]:
-        reached = table.cut.reach(place.published, rows, size_bytes)
+    def reach(place: _Place, rows: int, size_bytes: int) -> tuple[LimitSplit, int, int]:
+        reached = table.cut.split(place.published, rows, size_bytes)
         return reached, reached.rows, reached.size_bytes
 
     taken = shared_in_turn(list(places.values()), limits, reach)

@@ -16,7 +16,7 @@ from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.offload.table.data_file import POSITION
-from pyspark_ledger.offload.table.rows import TablePart, positions, table_rows
+from pyspark_ledger.offload.table.rows import TablePart, positions, read_table_part
 
 _ID = "__messageId"
 
@@ -32,12 +32,12 @@ class TableTask:
     def read(self) -> Iterator[pa.RecordBatch]:
         target = self.shape.schema
         if _ID not in target.names:
-            yield from table_rows(self.part, target)
+            yield from read_table_part(self.part, target)
             return
         read = pa.schema([field for field in target if field.name != _ID])
         if POSITION not in read.names:
             read = read.append(METADATA.field(POSITION))
-        for batch in table_rows(self.part, read):
+        for batch in read_table_part(self.part, read):
             ids = _message_ids(batch, self.partition)
             columns = [
                 ids if name == _ID else batch.column(batch.schema.get_field_index(name)) for name in target.names

@@ -12,7 +12,7 @@ import pytest
 from pyspark_ledger.connector.publish.segments import StoreSegments, segment_source
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
-from pyspark_ledger.offload.table.commit_metadata import NOTHING
+from pyspark_ledger.offload.table.commit_metadata import NO_SEGMENT
 
 
 def test_sealed_segments_of_every_partition(store: Path) -> None:
@@ -44,7 +44,7 @@ def test_what_is_gone_and_what_is_wrong(store: Path) -> None:
     first, second, third = (one.ledger_id for one in log.segments)
     orders.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
     assert orders.trim().ledgers == [first, second, third]
-    source.require_whole(log, NOTHING)
+    source.require_whole(log, NO_SEGMENT)
     with pytest.raises(DataLoss, match="retention trimmed"):
         source.require_whole(log, first)
 

@@ -14,25 +14,25 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ledger.connector.publish.table_lock import directory_of, table_turn
+from pyspark_ledger.connector.publish.table_lock import directory_of, table_lock
 
 ROUNDS, PROCESSES = 300, 3
 COUNT = """
 import sys
 from pathlib import Path
-from pyspark_ledger.connector.publish.table_lock import table_turn
+from pyspark_ledger.connector.publish.table_lock import table_lock
 table, count = Path(sys.argv[1]), Path(sys.argv[2])
 print(flush=True)
 for _ in range(int(sys.argv[3])):
-    with table_turn(table):
+    with table_lock(table):
         number = int(count.read_text())
         count.write_text(str(number + 1))
 """
 HOLD = """
 import sys
 from pathlib import Path
-from pyspark_ledger.connector.publish.table_lock import table_turn
-with table_turn(Path(sys.argv[1])):
+from pyspark_ledger.connector.publish.table_lock import table_lock
+with table_lock(Path(sys.argv[1])):
     print(flush=True)
     sys.stdin.read()
 """
@@ -75,16 +75,16 @@ def test_who_is_killed_lets_go(table: Path) -> None:
         holder.stdout.readline()
         assert not free(table / "_delta_log")
         holder.send_signal(signal.SIGKILL)
-    with table_turn(table):
+    with table_lock(table):
         assert not free(table / "_delta_log")
     assert free(table / "_delta_log")
 
 
 def test_what_is_locked_is_there_already_and_nothing_is_left(tmp_path: Path) -> None:
-    with table_turn(tmp_path / "not" / "yet"):
+    with table_lock(tmp_path / "not" / "yet"):
         assert not free(tmp_path), "who makes it is alone, too"
     assert list(tmp_path.iterdir()) == []
-    with table_turn(None):
+    with table_lock(None):
         pass
     assert directory_of("/tables/a b") == Path("/tables/a b")
     assert directory_of("file:/tables/a%20b") == Path("/tables/a b")

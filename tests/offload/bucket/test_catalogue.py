@@ -202,7 +202,7 @@ def test_what_cannot_be_read_and_tells_no_topic_is_said(tmp_path: Path) -> None:
         only(tmp_path)
     put_segment(tmp_path, 5, ENTRIES)
     assert [segment.ledger_id for segment in only(tmp_path).segments] == [5]
-    assert len(listed(tmp_path).strays) == 1
+    assert len(listed(tmp_path).topicless_faults) == 1
 
 
 def test_a_later_format_is_not_guessed_at(tmp_path: Path) -> None:

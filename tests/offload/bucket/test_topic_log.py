@@ -19,7 +19,7 @@ from pyspark_ledger.offload.bucket.catalogue import Segment
 from pyspark_ledger.offload.bucket.fetch import read_heads, read_part
 from pyspark_ledger.offload.bucket.frames import ByteRange, stream_frames
 from pyspark_ledger.offload.bucket.listing import read_catalogue
-from pyspark_ledger.offload.bucket.topic_log import BucketLog, segment_spans
+from pyspark_ledger.offload.bucket.topic_log import BucketLog, segment_ranges
 from pyspark_ledger.offload.storage.factory import open_object_store
 from tests.rigs.bucket import lay_down, marker, message, put_segment
 
@@ -78,18 +78,18 @@ def test_a_range_may_begin_and_end_where_no_entry_is(tmp_path: Path) -> None:
 def test_times_and_limits_are_exact(tmp_path: Path) -> None:
     made(tmp_path, {3: plain(10), 9: plain(10, 10)})
     log = opened(tmp_path)
-    assert log.after_time(0) == Position(3, 0)
-    assert log.after_time(1_013) == Position(9, 3)
-    assert log.after_time(9_999) == log.end == Position(9, 10)
+    assert log.find_time(0) == Position(3, 0)
+    assert log.find_time(1_013) == Position(9, 3)
+    assert log.find_time(9_999) == log.end == Position(9, 10)
     whole = PositionRange(log.start, log.end)
-    assert log.admitted(whole, 12, None) == Position(9, 2)
-    assert log.admitted(whole, None, 1) == Position(3, 1)  # at least one entry
+    assert log.split_by_limit(whole, 12, None) == Position(9, 2)
+    assert log.split_by_limit(whole, None, 1) == Position(3, 1)  # at least one entry
     rows, size = log.measure(PositionRange(log.start, Position(9, 4)))
     assert rows == 14
-    assert log.admitted(whole, None, size) == Position(9, 4)
-    assert log.admitted(whole, None, size - 1) == Position(9, 3)
-    assert log.admitted(whole, 100, 10**9) == log.end
-    assert log.admitted(PositionRange(Position(3, 10), log.end), 1, None) == Position(9, 1)
+    assert log.split_by_limit(whole, None, size) == Position(9, 4)
+    assert log.split_by_limit(whole, None, size - 1) == Position(9, 3)
+    assert log.split_by_limit(whole, 100, 10**9) == log.end
+    assert log.split_by_limit(PositionRange(Position(3, 10), log.end), 1, None) == Position(9, 1)
 
 
 def in_run(number: int, run: int) -> bytes:
@@ -158,7 +158,7 @@ def test_frames_are_the_same_in_pieces_of_any_size(
     put_segment(directory, 3, entries, block_bytes=512)
     segment, data = segment_of(directory)
     found = []
-    for span in segment_spans(segment):
+    for span in segment_ranges(segment):
         part = data[span.offset : span.end_offset]
         pieces = [part[at : at + piece] for at in range(0, len(part), piece)]
         found += [bytes(frame.entry) for frame in stream_frames(pieces, span, "x")]
@@ -174,7 +174,7 @@ def test_every_damaged_byte_outside_of_entries_is_found(tmp_path: Path) -> None:
     entries = [message(number) for number in range(12)]
     put_segment(tmp_path, 3, entries, block_bytes=BLOCK)
     segment, data = segment_of(tmp_path)
-    spans = segment_spans(segment)
+    spans = segment_ranges(segment)
     inside = set()
     for span in spans:
         for frame in stream_frames([data[span.offset : span.end_offset]], span, "x"):
@@ -218,7 +218,7 @@ def test_a_block_that_ends_in_padding_before_its_entries_is_data_loss(tmp_path: 
     entries = [b"a" * 50, b"b" * 50, b"c" * 50]
     put_segment(tmp_path, 3, entries)
     segment, data = segment_of(tmp_path)
-    (span,) = segment_spans(segment)
+    (span,) = segment_ranges(segment)
     cut = HEADER_BYTES + 2 * 62
     padded = data[:cut] + (b"\xfe\xdc\xde\xad" * 99)[: len(data) - cut]
     with pytest.raises(DataLoss, match="entries 3:2 to 3:2 were never written to the object"):
@@ -244,6 +244,6 @@ def test_blocks_are_as_the_index_says(tmp_path: Path) -> None:
     put_segment(tmp_path, 3, entries, block_bytes=BLOCK)
     segment, data = segment_of(tmp_path)
     _, blocks = lay_down(entries, BLOCK)
-    spans = segment_spans(segment)
+    spans = segment_ranges(segment)
     assert [(span.offset, span.first) for span in spans] == [(block.offset, block.first_entry) for block in blocks]
     assert spans[-1].end_offset == len(data)

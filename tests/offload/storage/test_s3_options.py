@@ -210,9 +210,9 @@ def test_options_that_cannot_be_are_refused(wrong: dict[str, Any], message: str)
 
 
 def test_the_bucket_stands_in_the_path_where_an_endpoint_is_named() -> None:
-    assert S3Options(endpoint="http://x").by_path
-    assert not S3Options().by_path
-    assert not S3Options(endpoint="http://x", path_style=False).by_path
+    assert S3Options(endpoint="http://x").uses_path_style
+    assert not S3Options().uses_path_style
+    assert not S3Options(endpoint="http://x", path_style=False).uses_path_style
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])

@@ -13,10 +13,10 @@ from pyspark_ledger.offload.table.commit_metadata import (
     Publication,
     TableChange,
     app_id,
-    foreign_change,
-    newest_segment,
+    covers_unreviewed_commits,
+    find_foreign_change,
+    find_newest_segment,
     parse_publication,
-    tells_changes,
 )
 
 ORDERS = "public/default/persistent/orders"
@@ -63,10 +63,10 @@ def test_the_newest_segment_of_a_log() -> None:
         ("OPTIMIZE", None),
         ("WRITE", segment(4, ORDERS + "-partition-1")),
     )
-    newest = newest_segment(found, ORDERS)
+    newest = find_newest_segment(found, ORDERS)
     assert newest is not None
     assert newest.segment == 3
-    assert newest_segment(found, "public/default/persistent/clicks") is None
+    assert find_newest_segment(found, "public/default/persistent/clicks") is None
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_the_newest_segment_of_a_log() -> None:
     ],
 )  # fmt: skip
 def test_only_changes_of_rows_are_somebody_elses(operation: str, *, foreign: bool) -> None:
-    found = foreign_change(changes(("WRITE", segment(1)), (operation, None), ("OPTIMIZE", None)))
+    found = find_foreign_change(changes(("WRITE", segment(1)), (operation, None), ("OPTIMIZE", None)))
     assert (found is not None and found.operation == operation) is foreign
-    assert foreign_change(changes((operation, None), ("WRITE", segment(1)))) is None, "before our newest commit"
+    assert find_foreign_change(changes((operation, None), ("WRITE", segment(1)))) is None, "before our newest commit"
 
 
 def test_a_change_while_a_publisher_worked_is_noticed_by_the_next() -> None:
@@ -94,15 +94,15 @@ def test_a_change_while_a_publisher_worked_is_noticed_by_the_next() -> None:
         ("WRITE", segment(2, after=-1)),
         ("WRITE", segment(3, after=-1)),
     )
-    found = foreign_change(told)
+    found = find_foreign_change(told)
     assert found is not None
     assert found.version == 2
-    assert tells_changes(told)
-    assert not tells_changes(told[:6]), "version 0 is not among them, and nobody has looked at it"
+    assert covers_unreviewed_commits(told)
+    assert not covers_unreviewed_commits(told[:6]), "version 0 is not among them, and nobody has looked at it"
     accepted = [TableChange(7, "WRITE", segment(4, after=6)), *told]
-    assert foreign_change(accepted) is None
-    assert tells_changes(accepted[:2])
-    assert not tells_changes([TableChange(9, "WRITE", segment(5, after=6)), TableChange(8, "DELETE")])
+    assert find_foreign_change(accepted) is None
+    assert covers_unreviewed_commits(accepted[:2])
+    assert not covers_unreviewed_commits([TableChange(9, "WRITE", segment(5, after=6)), TableChange(8, "DELETE")])
 
 
 def test_partition_columns_are_read_and_refused() -> None:

@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.errors import Corrupt, DataLoss, Refused, Unsupported
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.offload.storage.s3_options import S3Options
 from pyspark_ledger.offload.table.limit_splitter import LimitSplitter
-from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart, table_rows
+from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart, read_table_part
 from pyspark_ledger.offload.table.snapshot import TableSnapshot, open_table
 from pyspark_ledger.offload.table.table_address import TableAddress
 from streaming_examples.s3_server import SECRET_KEY, S3Server
@@ -60,12 +60,12 @@ def numbers(
     target: pa.Schema = TARGET,
 ) -> list[int]:
     wanted = LogRows(incarnation, range_)
-    files = LimitSplitter(snapshot).holds(wanted)
+    files = LimitSplitter(snapshot).candidate_files(wanted)
     parts = [
         TablePart(snapshot.address, snapshot.version, tuple(FileShare(file, number, shares) for file in files), wanted)
         for number in range(shares)
     ]
-    return sorted(n for part in parts for batch in table_rows(part, target) for n in batch.column("n").to_pylist())
+    return sorted(n for part in parts for batch in read_table_part(part, target) for n in batch.column("n").to_pylist())
 
 
 def test_table_version_says_how_far_it_is_and_is_not_changed_by_commits(table: Path) -> None:
@@ -102,18 +102,18 @@ def test_quotas_are_cut_at_entries_in_the_order_of_positions(table: Path) -> Non
     for _ in range(2):
         cut = LimitSplitter(opened(table))
         for rows in (1, 5, 9, 10, 20, 21, 59):
-            reached = cut.reach(LogRows(INCARNATION, ALL), rows, 2**62)
+            reached = cut.split(LogRows(INCARNATION, ALL), rows, 2**62)
             entry = max(rows // 5, 1) - 1
             assert (reached.rows, reached.whole) == (5 * (entry + 1), False)
             assert reached.end == Position((3, 5, 9)[entry // 4], entry % 4).next()
-        assert cut.reach(LogRows(INCARNATION, ALL), 60, 2**62).whole
-        assert cut.reach(LogRows(INCARNATION, ALL), 2**62, 1).rows == 5
+        assert cut.split(LogRows(INCARNATION, ALL), 60, 2**62).whole
+        assert cut.split(LogRows(INCARNATION, ALL), 2**62, 1).rows == 5
         half = PositionRange(Position(5, 2), Position(9, 1))
-        assert cut.reach(LogRows(INCARNATION, half), 12, 2**62).end == Position(5, 4)
-        assert cut.reach(LogRows(INCARNATION, half), 15, 2**62) == cut.reach(LogRows(INCARNATION, half), 99, 2**62)
-        assert cut.first_published(LogRows(INCARNATION, ALL), BEGAN_MS + 5002) == Position(5, 2)
-        assert cut.first_published(LogRows(INCARNATION, ALL), BEGAN_MS + 5004) == Position(9, 0)
-        assert cut.first_published(LogRows(INCARNATION, ALL), BEGAN_MS + 9999) is None
+        assert cut.split(LogRows(INCARNATION, half), 12, 2**62).end == Position(5, 4)
+        assert cut.split(LogRows(INCARNATION, half), 15, 2**62) == cut.split(LogRows(INCARNATION, half), 99, 2**62)
+        assert cut.find_time(LogRows(INCARNATION, ALL), BEGAN_MS + 5002) == Position(5, 2)
+        assert cut.find_time(LogRows(INCARNATION, ALL), BEGAN_MS + 5004) == Position(9, 0)
+        assert cut.find_time(LogRows(INCARNATION, ALL), BEGAN_MS + 9999) is None
         DeltaTable(str(table)).optimize.compact()
 
 
@@ -125,9 +125,12 @@ def test_columns_missing_in_a_file_are_null_and_partition_values_the_logs(table:
     wanted = LogRows(INCARNATION, PositionRange(Position(9, 3), Position(11, 1)))
     snapshot = opened(table)
     part = TablePart(
-        snapshot.address, snapshot.version, tuple(map(FileShare, LimitSplitter(snapshot).holds(wanted))), wanted
+        snapshot.address,
+        snapshot.version,
+        tuple(map(FileShare, LimitSplitter(snapshot).candidate_files(wanted))),
+        wanted,
     )
-    rows = pa.Table.from_batches(table_rows(part, target)).sort_by("n").to_pylist()
+    rows = pa.Table.from_batches(read_table_part(part, target)).sort_by("n").to_pylist()
     assert [row["more"] for row in rows] == [None] * 5 + [1.5] * 5
     assert {str(row["__publishDate"]) for row in rows} == {"2023-11-14"}
     segment(table, 12, 1000)
@@ -141,9 +144,11 @@ def test_names_of_any_kind_are_read(tmp_path: Path) -> None:
     rows = published([(3, entry, 0) for entry in range(4)], columns)
     write_deltalake(str(tmp_path / "t"), rows, partition_by=["k"])
     snapshot, wanted = opened(tmp_path / "t"), LogRows(INCARNATION, ALL)
-    part = TablePart(snapshot.address, 0, tuple(map(FileShare, LimitSplitter(snapshot).holds(wanted))), wanted)
+    part = TablePart(
+        snapshot.address, 0, tuple(map(FileShare, LimitSplitter(snapshot).candidate_files(wanted))), wanted
+    )
     target = pa.schema([*TARGET, pa.field("k", pa.string())])
-    assert {row["n"]: row["k"] for batch in table_rows(part, target) for row in batch.to_pylist()} == dict(
+    assert {row["n"]: row["k"] for batch in read_table_part(part, target) for row in batch.to_pylist()} == dict(
         enumerate(values)
     )
     with pytest.raises(Unsupported, match="has a '%' in its path"):
@@ -170,7 +175,7 @@ def test_rows_that_were_deleted_are_not_read(table: Path) -> None:
     assert numbers(snapshot, PositionRange(Position(5, 1), Position(9, 1)), shares=2) == [
         n for n in left if 25 <= n < 45
     ]
-    assert LimitSplitter(snapshot).reach(LogRows(INCARNATION, ALL), 28, 2**62).rows == 28
+    assert LimitSplitter(snapshot).split(LogRows(INCARNATION, ALL), 28, 2**62).rows == 28
     assert snapshot.published_up_to(INCARNATION, application()) == 9
 
 

@@ -109,7 +109,7 @@ def test_a_real_pulsars_topic_of_which_the_first_ledgers_are_published(folder: s
     alone = read_bucket(bucket, name, columns=columns)
     newest = log.topic.segments[len(log.topic.segments) // 2].ledger_id
     published = [row for row in alone if row["__position"]["ledgerId"] <= newest]
-    _publish(table, published, newest, canonical_name(name), log.life)
+    _publish(table, published, newest, canonical_name(name), log.incarnation)
     found = joined(bucket, table, name, columns=columns)
     assert as_set(found) == as_set(alone)
     lose(bucket, newest)
