@@ -49,7 +49,7 @@ class LedgerSource:
         self._given = dict(given)
         self._version = version
         self._store: str | None = None
-        self._seen: Any = None
+        self._findings: Any = None
         named = {name.lower() for name in given}
         if "offload" in named:
             read_options(self._given)
@@ -70,10 +70,10 @@ class LedgerSource:
 
     def schema(self) -> StructType:
         """Return the columns that a reader gets. Of a bucket the findings are kept: Spark pickles the source next."""
-        self._seen = None
+        self._findings = None
         scan = self._scan(self._located(read_options(self._given)))
         schema = scan.schema()
-        self._seen = scan.seen()
+        self._findings = scan.findings()
         return schema
 
     def batch_reader(self, schema: StructType) -> LedgerBatchReader:
@@ -104,11 +104,13 @@ class LedgerSource:
         if options.history is not None:
             from pyspark_ledger.connector.read.table.scan import BucketTableScan, TableScan
 
-            return TableScan(options, given) if options.bucket is None else BucketTableScan(options, given, self._seen)
+            return (
+                TableScan(options, given) if options.bucket is None else BucketTableScan(options, given, self._findings)
+            )
         if options.bucket is not None:
             from pyspark_ledger.connector.read.bucket.scan import BucketScan
 
-            return BucketScan(options, given, self._seen)
+            return BucketScan(options, given, self._findings)
         from pyspark_ledger.connector.read.ledger.scan import LedgerScan
 
         return LedgerScan(options, given)

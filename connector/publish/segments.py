@@ -203,7 +203,7 @@ class BucketSegments:
     def logs(self) -> list[SealedLog]:
         """The topic, or its partitions, as the bucket holds them now."""
         self._wished.clear()  # what came since may have more columns
-        self._read.look_again(for_columns=True)
+        self._read.refresh(for_columns=True)
         found = []
         for log in self._read.logs:
             whole = [one for one in log.topic.segments if Position(one.ledger_id, one.stored_entries) <= log.end]
@@ -228,9 +228,9 @@ class BucketSegments:
         """Read from the objects, as planned here: a source would look through the whole bucket for each segment."""
         if rescue not in self._wished:
             wanted = _wishes(self._ledger, rescue=rescue)
-            names = self._read.wishing(self._wishing(wanted)).shape().rows.names
+            names = self._read.with_options(self._wishing(wanted)).shape().rows.names
             del wanted["includeMetadata"]
-            self._wished[rescue] = self._read.wishing(self._wishing(wanted | _columns(_free(log, names))))
+            self._wished[rescue] = self._read.with_options(self._wishing(wanted | _columns(_free(log, names))))
         read = self._wished[rescue]
         range_ = PositionRange(Position(segment.ledger_id, 0), segment.last.next())
         return part_rows(spark, self._source, read.tasks(self._log(read, log), range_), read.schema())

@@ -70,16 +70,16 @@ class ReadBounds:
             or UNBOUNDED
         )
 
-    def first_readings(self, names: Iterable[str]) -> dict[str, ReadProgress]:
+    def initial_progress(self, names: Iterable[str]) -> dict[str, ReadProgress]:
         """Return the first read progress of these ledgers, and of each that an option names, by the options."""
         options = self._options
         places = (
             options.starting_positions, options.starting_timestamps,
             options.ending_positions, options.ending_timestamps,
         )  # fmt: skip
-        return {name: self._first_reading(name) for name in {*names, *(name for place in places for name in place)}}
+        return {name: self._initial_progress(name) for name in {*names, *(name for place in places for name in place)}}
 
-    def _first_reading(self, log: str) -> ReadProgress:
+    def _initial_progress(self, log: str) -> ReadProgress:
         """Return the progress by the bounds of a ledger; `begin` applies the position of an entry later."""
         start, end = self.start(log), self.end(log)
         return ReadProgress(
@@ -151,10 +151,10 @@ class IgnoredStart:
         self._options = options
         self._settled = False
 
-    def asked(self, overruled: str) -> None:
-        """Handle Spark's question where to begin. `overruled` names the ignored option and why; empty if all count."""
-        if not self._settled and overruled:
-            _log.warning("%s", overruled)
+    def asked(self, start_warning: str) -> None:
+        """Log `start_warning` once: Spark has asked for the initial offset. Empty if no start option is ignored."""
+        if not self._settled and start_warning:
+            _log.warning("%s", start_warning)
         self._settled = True
 
     def told(self) -> None:
@@ -165,7 +165,7 @@ class IgnoredStart:
         self._settled = True
 
 
-def overruled_by_subscription(subscription: str, cursors: Mapping[str, Position], edges: ReadBounds) -> str:
+def subscription_warning(subscription: str, cursors: Mapping[str, Position], edges: ReadBounds) -> str:
     """Return the warning for cursors, by ledger, that existed before the query; empty if no option differs."""
     options = {name: edges.start(name).option for name in cursors}
     ledgers = [name for name, option in options.items() if option]

@@ -81,7 +81,7 @@ class DataLossRange:
         return cls(ledger, "missing file", PositionRange(left.start, min(after, left.end)), detail=error.message)
 
 
-def loss_in(ledger: str, incarnation: str, left: PositionRange, survey: LogStatuses) -> DataLossRange | None:
+def find_loss(ledger: str, incarnation: str, left: PositionRange, survey: LogStatuses) -> DataLossRange | None:
     """What of `left` is gone, by a survey in which that was the ledger's reading; None when all is there."""
     found = next((log for log in survey.logs if log.name == ledger), None)
     if found is None:
@@ -92,11 +92,11 @@ def loss_in(ledger: str, incarnation: str, left: PositionRange, survey: LogStatu
 def loss_of(log: LogStatus, incarnation: str, left: PositionRange) -> DataLossRange | None:
     """The same of one surveyed log."""
     if log.incarnation != incarnation:
-        return made_again(log, incarnation, left)
+        return recreated_loss(log, incarnation, left)
     return None if log.trimmed is None else DataLossRange.of_trimmed(log.name, log.trimmed)
 
 
-def made_again(log: LogStatus, incarnation: str, left: PositionRange) -> DataLossRange:
+def recreated_loss(log: LogStatus, incarnation: str, left: PositionRange) -> DataLossRange:
     """The reader began with another incarnation of a log."""
     detail = f"its incarnation is now {log.incarnation}, the reader began with {incarnation}"
     return DataLossRange(log.name, "made again", left, detail=detail)

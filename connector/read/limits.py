@@ -42,14 +42,14 @@ class Limits:
 
     def allow(self, rows: int, size_bytes: int) -> bool:
         """Whether so much is within the limits."""
-        return rows <= self.rows_most and size_bytes <= self.bytes_most
+        return rows <= self.rows_max and size_bytes <= self.bytes_max
 
     @property
-    def rows_most(self) -> int:
+    def rows_max(self) -> int:
         return _UNLIMITED if self.rows is None else self.rows
 
     @property
-    def bytes_most(self) -> int:
+    def bytes_max(self) -> int:
         return _UNLIMITED if self.size_bytes is None else self.size_bytes
 
 
@@ -77,20 +77,20 @@ class LedgerBacklog:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait for `rows_least` rows until the oldest has waited `delay_ms`. The clock is the broker's."""
+    """Wait for `rows_min` rows until the oldest has waited `delay_ms`. The clock is the broker's."""
 
-    rows_least: int = 0
+    rows_min: int = 0
     delay_ms: int = 0
 
-    def holds(self, waiting: Sequence[LedgerBacklog], now_ms: int) -> bool:
+    def must_wait(self, waiting: Sequence[LedgerBacklog], now_ms: int) -> bool:
         """Whether the batch has to wait. Without rows there is nothing that waits."""
         heads = [one.head_ms for one in waiting if one.rows]
-        if not heads or sum(one.rows for one in waiting) >= self.rows_least:
+        if not heads or sum(one.rows for one in waiting) >= self.rows_min:
             return False
         return 0 <= now_ms - min(heads) < self.delay_ms
 
 
-def admitted(
+def admit_rows(
     waiting: Sequence[LedgerBacklog], limits: Limits, ask: AskLimitedRanges
 ) -> tuple[dict[str, SplitPart], Reason]:
     """What a batch takes, by ledger, and why so much. At least the oldest entry, if there is any row."""
@@ -108,14 +108,14 @@ def admitted(
     return taken, "limits"
 
 
-def shared_in_turn(
+def share_limits(
     wanted: Sequence[_Wanted], limits: Limits, reach: Callable[[_Wanted, int, int], tuple[_Reached, int, int]]
 ) -> list[tuple[_Reached, int, int]]:
     """Return what `reach` takes of each by an equal share of the limits, with rows and bytes.
 
     What the first do not need of their shares is there for those after them.
     """
-    rows, size, taken = limits.rows_most, limits.bytes_most, []
+    rows, size, taken = limits.rows_max, limits.bytes_max, []
     for number, one in enumerate(wanted):
         others = len(wanted) - number
         taken.append(reach(one, max(rows // others, 1), max(size // others, 1)))
@@ -138,11 +138,11 @@ def _shared(queue: Sequence[LedgerBacklog], limits: Limits, ask: AskLimitedRange
     oldest = queue[0]
     rows = fair_shares(
         [one.rows - (one.head_rows if one is oldest else 0) for one in queue],
-        max(limits.rows_most - oldest.head_rows, 0),
+        max(limits.rows_max - oldest.head_rows, 0),
     )
     sizes = fair_shares(
         [one.size_bytes - (one.head_bytes if one is oldest else 0) for one in queue],
-        max(limits.bytes_most - oldest.head_bytes, 0),
+        max(limits.bytes_max - oldest.head_bytes, 0),
     )
     rows[0] += oldest.head_rows
     sizes[0] += oldest.head_bytes

@@ -80,17 +80,21 @@ class StreamOffset:
 
     ledgers: Mapping[str, LedgerOffset]
     initial: bool = False
-    began: Mapping[str, Position] = field(default_factory=dict)
-    before: Mapping[str, int] = field(default_factory=dict)
+    start_positions: Mapping[str, Position] = field(default_factory=dict)
+    start_deliveries: Mapping[str, int] = field(default_factory=dict)
     history: HistoryPin | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The canonical value: keys sorted at every level."""
         value: dict[str, Any] = {}
-        if self.began:
+        if self.start_positions:
             value["from"] = {
-                name: [at.ledger_id, at.entry_id, *([self.before[name]] if name in self.before else [])]
-                for name, at in sorted(self.began.items())
+                name: [
+                    at.ledger_id,
+                    at.entry_id,
+                    *([self.start_deliveries[name]] if name in self.start_deliveries else []),
+                ]
+                for name, at in sorted(self.start_positions.items())
             }
         if self.history is not None:
             value["history"] = self.history.to_json()
@@ -137,16 +141,16 @@ class StreamOffset:
     def advanced(
         self,
         moved: Mapping[str, LedgerOffset],
-        began: Mapping[str, Position] | None = None,
-        gone: Collection[str] = (),
+        start_positions: Mapping[str, Position] | None = None,
+        deleted: Collection[str] = (),
     ) -> StreamOffset:
         """The end of a batch that begins at this offset and reads to `moved`.
 
         `began` says where ledgers begin that this offset does not have, or has elsewhere; `gone` are no more.
         """
-        ledgers = {name: at for name, at in {**self.ledgers, **moved}.items() if name not in gone}
+        ledgers = {name: at for name, at in {**self.ledgers, **moved}.items() if name not in deleted}
         first = {name: at.position for name, at in self.ledgers.items()} if self.initial else {}
-        told = {name: at for name, at in {**first, **(began or {})}.items() if name in ledgers}
+        told = {name: at for name, at in {**first, **(start_positions or {})}.items() if name in ledgers}
         before = {
             name: at.delivery
             for name, at in self.ledgers.items()
@@ -163,7 +167,9 @@ def delivered(start: StreamOffset, end: StreamOffset) -> dict[str, LedgerOffset]
     found = {}
     for name, last in end.ledgers.items():
         first = start.ledgers.get(name)
-        before = end.before.get(name, 0) if name in end.began else 0 if first is None else first.delivery
+        before = (
+            end.start_deliveries.get(name, 0) if name in end.start_positions else 0 if first is None else first.delivery
+        )
         if last.delivery and last.delivery != before:
             found[name] = last
     return found
@@ -191,8 +197,8 @@ def batch_ranges(start: StreamOffset, end: StreamOffset) -> list[LedgerRange]:
 def _range(name: str, start: StreamOffset, end: StreamOffset) -> LedgerRange:
     last = end.ledgers[name]
     first = start.ledgers.get(name)
-    if name in end.began:
-        began = end.began[name]
+    if name in end.start_positions:
+        began = end.start_positions[name]
     elif first is None:
         began = EARLIEST
     elif first.incarnation != last.incarnation:

@@ -47,7 +47,7 @@ class BatchPlanner(Protocol):
         """Return the tasks of the range as it stands now; none for an empty range."""
         ...
 
-    def seen(self) -> Any:
+    def findings(self) -> Any:
         """Return findings that the process that plans the read takes over, or None."""
         return None
 
@@ -55,8 +55,8 @@ class BatchPlanner(Protocol):
 class StreamPlanner(Protocol):
     """Plan of one run of one query."""
 
-    overruled: str = ""
-    """Warning about a start option that a cursor overrules; empty if none is overruled."""
+    start_warning: str = ""
+    """Warning about a start option that a cursor overrules; empty if none is start_warning."""
 
     def initial(self) -> StreamOffset:
         """Return the start of a query without a checkpoint; the same at each call."""

@@ -66,7 +66,7 @@ class SourceIdentity:
         given = {} if credentials is None else {part: getattr(credentials, part) for part in parts}
         return cls(store, store_id, subscription or "", {part: name for part, name in given.items() if name})
 
-    def reachable_with(self) -> Credentials | None:
+    def to_credentials(self) -> Credentials | None:
         """The credentials again; None when there were none."""
         from pyspark_ledger.ledger.client.credentials import Credentials
 
@@ -180,7 +180,7 @@ def _sums(ledgers: Sequence[LedgerLag]) -> dict[str, int]:
     }
 
 
-def parsed_report(report: Any) -> Any:
+def parse_report(report: Any) -> Any:
     """Return the value of a report that may be JSON text; None for text that is no JSON, as other sources have it."""
     if not isinstance(report, str):
         return report
@@ -190,7 +190,7 @@ def parsed_report(report: Any) -> Any:
         return None
 
 
-def read_origin(value: object) -> SourceIdentity | None:
+def parse_source_identity(value: object) -> SourceIdentity | None:
     """The origin that a report states; None for anything that is no report of a ledger's stream."""
     if not isinstance(value, Mapping) or value.get("v") != REPORT_VERSION or "storeId" not in value:
         return None
@@ -202,7 +202,7 @@ def read_origin(value: object) -> SourceIdentity | None:
             str(value.get("subscription", "")),
             {str(part): str(name) for part, name in credentials.items()},
         )
-        origin.reachable_with()
+        origin.to_credentials()
     except (KeyError, AttributeError, TypeError, LedgerError):
         return None
     return origin

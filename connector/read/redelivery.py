@@ -20,11 +20,11 @@ class SplitLimits(NamedTuple):
     """What each side may take; None: nothing. `turns`: they did not fit beside each other."""
 
     new: Limits | None
-    back: Limits | None
-    turns: bool = False
+    redelivered: Limits | None
+    alternates: bool = False
 
 
-def shared_limits(
+def split_limits(
     limits: Limits, waiting: Sequence[LedgerBacklog], due: Mapping[str, Due], *, new_first: bool
 ) -> SplitLimits:
     """The limits of both sides of one batch; `new_first`: whose turn it is, if they take turns."""
@@ -32,12 +32,12 @@ def shared_limits(
     back = [one for one in due.values() if one.rows]
     if not limits or not heads or not back:
         return SplitLimits(limits, limits)
-    rows = fair_shares([sum(one.rows for one in heads), sum(one.rows for one in back)], limits.rows_most)
-    sizes = fair_shares([sum(one.size_bytes for one in heads), sum(one.size_bytes for one in back)], limits.bytes_most)
+    rows = fair_shares([sum(one.rows for one in heads), sum(one.rows for one in back)], limits.rows_max)
+    sizes = fair_shares([sum(one.size_bytes for one in heads), sum(one.size_bytes for one in back)], limits.bytes_max)
     new_limits, back_limits = (Limits(*of_side) for of_side in zip(rows, sizes, strict=True))
     oldest = min(heads, key=lambda one: (one.head_ms, one.ledger))
     if new_limits.allow(oldest.head_rows, oldest.head_bytes) and back_limits.allow(
         back[0].head_rows, back[0].head_bytes
     ):
         return SplitLimits(new_limits, back_limits)
-    return SplitLimits(limits, None, turns=True) if new_first else SplitLimits(None, limits, turns=True)
+    return SplitLimits(limits, None, alternates=True) if new_first else SplitLimits(None, limits, alternates=True)

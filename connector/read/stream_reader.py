@@ -62,7 +62,7 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         initial = self._planner.initial()
-        self._ignored_start.asked(self._planner.overruled)
+        self._ignored_start.asked(self._planner.start_warning)
         return initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802

@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 TOPIC, PLACE, REASON, SIZE = "REAL_TOPIC", "ORIGIN_MESSAGE_ID", "ledger.reason", "ledger.payloadBytes"
 _PAYLOAD_BYTES_MAX = 4 * 1024 * 1024  # which an entry of any ledger holds
 _REASON_CHARACTERS_MAX = 4_000
-_UNSETTLED_BYTES_MAX = 8 * 1024 * 1024
+_UNFLUSHED_BYTES_MAX = 8 * 1024 * 1024
 _INDEX_BITS = 24
 _RETRY_MS, _PAUSE_MS = 30_000, 100
 
@@ -89,10 +89,10 @@ class DeadLetters:
         self._producer: Producer | None = None
         self._last: dict[tuple[str, int], int] = {}
         self._sent: list[tuple[list[Buffer], Future[Position]]] = []
-        self._unsettled = self._count = 0
+        self._unflushed_bytes = self._count = 0
 
-    def out_of(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the decoded rows of what `shape.rescuing()` read. The others are durable dead letters at the end."""
+    def divert(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the decoded rows. When the iterator ends, all other rows are durable dead letters."""
         schema, at = self._shape.schema, self._shape.row_columns
         try:
             for batch in rows:
@@ -104,9 +104,9 @@ class DeadLetters:
                 if batch.num_rows:
                     kept = [column for number, column in enumerate(batch.columns) if number != at]
                     yield pa.RecordBatch.from_arrays(kept, schema=schema)
-            self._settle()
+            self._flush()
         finally:
-            self._hang_up()
+            self._close_producer()
         if self._count:
             _log.warning("%d entries or messages that cannot be decoded are in %s", self._count, self._ledger)
 
@@ -124,9 +124,9 @@ class DeadLetters:
         envelope = ProducerMetadata(self._name(lost.topic, position.ledger_id))
         self._send(encode_messages(envelope, [message], system_clock_ms()))
         self._count += 1
-        self._unsettled += len(value)
-        if self._unsettled > _UNSETTLED_BYTES_MAX:
-            self._settle()
+        self._unflushed_bytes += len(value)
+        if self._unflushed_bytes > _UNFLUSHED_BYTES_MAX:
+            self._flush()
 
     def _name(self, topic: str, ledger_id: int) -> str:
         told = msgspec.json.encode((*_micro_batch(), topic, ledger_id, self._part))
@@ -142,7 +142,7 @@ class DeadLetters:
             future.set_exception(gone)
         self._sent.append((entry, future))
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         """Wait until all dead letters are durable. What a broker did not answer before it ended is sent to the next."""
         until = monotonic_ms() + _RETRY_MS
         while self._sent:
@@ -153,13 +153,13 @@ class DeadLetters:
                 if failure is not None and not (isinstance(failure, Unavailable) and monotonic_ms() < until):
                     raise failure
             if left:
-                self._hang_up()
+                self._close_producer()
                 pause(_PAUSE_MS)
             for entry in left:
                 self._send(entry)
-        self._unsettled = 0
+        self._unflushed_bytes = 0
 
-    def _hang_up(self) -> None:
+    def _close_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             with suppress(LedgerError):  # of entries whose futures have said it already
@@ -180,18 +180,18 @@ _PROPERTIES = METADATA.field("__messageProperties")
 _ORIGIN = ("__topic", "__position")
 
 
-def buried_shape(columns: pa.Schema | None, ledger: str) -> RowShape:
+def dead_letter_shape(columns: pa.Schema | None, ledger: str) -> RowShape:
     """Return the shape by which rows are read to bury them; `columns` are their ledger's, None for messages."""
     rows = RAW if columns is None else columns
     return row_shape(columns, None, RowOptions(columns=(*rows.names, *SAID_BY_ROWS, *_ORIGIN)), ledger)
 
 
-def buried_columns(shape: RowShape) -> pa.Schema:
+def dead_letter_columns(shape: RowShape) -> pa.Schema:
     return pa.schema([field for field in shape.schema if field.name not in _ORIGIN])
 
 
-def buried(rows: Iterable[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield rows of a `buried_shape` as they are written."""
+def dead_letter_rows(rows: Iterable[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a `dead_letter_shape` as they are written."""
     at = columns.get_field_index(_PROPERTIES.name)
     for batch in rows:
         kept = [batch.column(name) for name in columns.names]

@@ -106,7 +106,7 @@ class RowShape:
         """The same with each row's `__position` behind it."""
         return replace(self, target=schema_bytes(pa.schema([*self.schema, METADATA.field("__position")])))
 
-    def rescuing(self) -> RowShape:
+    def with_rescue_column(self) -> RowShape:
         """The same with a rescue column, which has what cannot be decoded, and no columns that came later."""
         fields = list(self.schema)
         fields.insert(self.row_columns, pa.field("", pa.string()))
@@ -132,7 +132,7 @@ class RowShape:
 def row_shape(
     registered: pa.Schema | None,
     schemas: TopicSchemas | None,
-    wishes: RowOptions,
+    row_options: RowOptions,
     ledger: str,
     *,
     more: pa.Schema | None = None,
@@ -141,29 +141,29 @@ def row_shape(
 
     `more` are metadata columns that this read has beside those of every read.
     """
-    if wishes.payload_schema:
+    if row_options.payload_schema:
         if registered is not None:
             raise Refused(
                 f"ledger {ledger!r} has the columns {', '.join(registered.names)}, 'payloadSchema' is for messages",
                 hint="Leave it out: the ledger knows its columns",
             )
-        schemas = load_schemas(wishes.payload_schema)
+        schemas = load_schemas(row_options.payload_schema)
     known = pa.schema([*METADATA, *(more or ())])
     rows, metadata = _available(registered, schemas, ledger), list(known.names)
-    if wishes.columns is None:
-        picked, beside = rows.names, metadata if wishes.include_metadata else []
+    if row_options.columns is None:
+        picked, beside = rows.names, metadata if row_options.include_metadata else []
     else:
-        _require_known(wishes.columns, [*rows.names, *metadata], ledger)
-        picked = [name for name in wishes.columns if name in rows.names]
-        beside = [name for name in wishes.columns if name in metadata]
-        beside += [name for name in metadata if wishes.include_metadata and name not in beside]
+        _require_known(row_options.columns, [*rows.names, *metadata], ledger)
+        picked = [name for name in row_options.columns if name in rows.names]
+        beside = [name for name in row_options.columns if name in metadata]
+        beside += [name for name in metadata if row_options.include_metadata and name not in beside]
     fields = [rows.field(name) for name in picked]
-    rescue = [pa.field(wishes.rescue, pa.string())] if wishes.rescue else []
-    _require_apart(picked, [*([wishes.rescue] if wishes.rescue else []), *beside], ledger)
+    rescue = [pa.field(row_options.rescue, pa.string())] if row_options.rescue else []
+    _require_apart(picked, [*([row_options.rescue] if row_options.rescue else []), *beside], ledger)
     target = pa.schema([*fields, *rescue, *(known.field(name) for name in beside)])
     exact = arrow_schema(spark_schema(target, ledger))
     text = schemas.to_json() if schemas is not None and registered is None else ""
-    counted = wishes.redelivery_count
+    counted = row_options.redelivery_count
     if counted:
         _require_apart(exact.names, [REDELIVERY_COUNT.name], ledger)
     return RowShape(

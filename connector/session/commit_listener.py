@@ -26,7 +26,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.read.offsets import StreamOffset
-from pyspark_ledger.connector.read.progress import SourceIdentity, parsed_report, read_origin
+from pyspark_ledger.connector.read.progress import SourceIdentity, parse_report, parse_source_identity
 from pyspark_ledger.connector.session.listeners import add_listener
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
@@ -102,7 +102,7 @@ class CursorMover:
 
         try:
             if origin.store_id not in self._connections:
-                connection = DriverConnection(origin.store, credentials=origin.reachable_with())
+                connection = DriverConnection(origin.store, credentials=origin.to_credentials())
                 self._connections[origin.store_id] = connection
             self._connections[origin.store_id].call(ask)
         except NotFound as gone:
@@ -153,11 +153,11 @@ class CommitListener(StreamingQueryListener):
 
 def committed(source: Mapping[str, Any]) -> list[tuple[SourceIdentity, str, Position]]:
     """What one source of a progress says is committed: cursor by cursor, the first position that is not."""
-    origin = read_origin(parsed_report(source.get("latestOffset")))
+    origin = parse_source_identity(parse_report(source.get("latestOffset")))
     if origin is None or not origin.subscription:
         return []
     try:
-        end = StreamOffset.from_json(parsed_report(source.get("endOffset")) or {})
+        end = StreamOffset.from_json(parse_report(source.get("endOffset")) or {})
     except LedgerError as unknown:
         _log.warning("a batch of subscription %s is not acknowledged: %s", origin.subscription, unknown)
         return []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pyspark_ledger.connector.read.progress import parsed_report, read_origin
+from pyspark_ledger.connector.read.progress import parse_report, parse_source_identity
 from pyspark_ledger.connector.session.listeners import add_listener
 from pyspark_ledger.ledger.names import short_name
 
@@ -73,8 +73,8 @@ def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
     """The ledgers in a progress of Spark, given as its JSON value (`query.lastProgress` is one too)."""
     found = []
     for source in progress.get("sources", []):
-        report = parsed_report(source.get("latestOffset"))
-        origin = read_origin(report)
+        report = parse_report(source.get("latestOffset"))
+        origin = parse_source_identity(report)
         if origin is None:
             continue
         reads = report["reads"]

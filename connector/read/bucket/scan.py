@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 _PEEK_BYTES = 256 * 1024
 
 
-def columns_of_span(store: ObjectStore, span: ByteRange) -> pa.Schema | None:
+def first_entry_columns(store: ObjectStore, span: ByteRange) -> pa.Schema | None:
     """Return the columns of a block's first entry with rows: empty for a message, None if there are only markers."""
     where = f"{store.address}/{span.data_name}"
     begin = memoryview(store.get_range(span.data_name, span.offset, min(_PEEK_BYTES, span.size_bytes))).cast("B")
@@ -100,17 +100,17 @@ class BucketRead:
     """One read of a topic, or of its partitions, on the driver. `seen` has the findings of an earlier read."""
 
     def __init__(
-        self, options: LedgerOptions, given: StructType | None = None, seen: BucketTopic | None = None
+        self, options: LedgerOptions, given: StructType | None = None, findings: BucketTopic | None = None
     ) -> None:
         self.options = options
         self.bucket: BucketOptions = require_bucket(options)
         self.name = require_ledger(options)
         self._given = given
         self._heads: dict[tuple[str, int], EntryHeads] = {}
-        self._peeked: dict[str, list[pa.Schema | None]] = {}
+        self._end_columns: dict[str, list[pa.Schema | None]] = {}
         self._topics: list[TopicLedgers] | None = None
-        if seen is not None:
-            self._topics, self.columns = seen.topics, seen.columns
+        if findings is not None:
+            self._topics, self.columns = findings.topics, findings.columns
         self._logs: list[BucketLog] | None = None
 
     @cached_property
@@ -149,18 +149,18 @@ class BucketRead:
         """The topics as logs; messages with the heads of all their entries, unless the user said not to look."""
         if self._logs is None:
             scan = self.columns is None and self.bucket.offload_scan == "auto"
-            self._logs = [BucketLog(topic, self._gather(topic) if scan else {}) for topic in self.topics]
+            self._logs = [BucketLog(topic, self._entry_heads(topic) if scan else {}) for topic in self.topics]
         return self._logs
 
-    def look_again(self, *, for_columns: bool = False) -> None:
+    def refresh(self, *, for_columns: bool = False) -> None:
         """Forget the listing and, with `for_columns`, the columns. What was read of objects is kept."""
         self._topics = self._logs = None
         if for_columns:
             self.__dict__.pop("columns", None)
 
-    def wishing(self, options: LedgerOptions) -> BucketRead:
+    def with_options(self, options: LedgerOptions) -> BucketRead:
         """Return this read with other options; the findings so far are kept."""
-        same = BucketRead(options, seen=self.seen())
+        same = BucketRead(options, findings=self.findings())
         same._heads, same._logs = self._heads, self.logs
         return same
 
@@ -171,10 +171,10 @@ class BucketRead:
         with ThreadPoolExecutor(_PEEKS_AT_ONCE, thread_name_prefix="peek") as pool:
             for topic in self.topics:
                 for segment in topic.segments:
-                    if segment.data_name not in self._peeked:
-                        ends = pool.map(partial(columns_of_span, self.store), _ends(segment))
-                        self._peeked[segment.data_name] = list(ends)
-                    for columns in self._peeked[segment.data_name]:
+                    if segment.data_name not in self._end_columns:
+                        ends = pool.map(partial(first_entry_columns, self.store), _ends(segment))
+                        self._end_columns[segment.data_name] = list(ends)
+                    for columns in self._end_columns[segment.data_name]:
                         if columns is None:
                             continue
                         if not len(columns) and not found:
@@ -182,19 +182,19 @@ class BucketRead:
                         _join(found, columns, topic.name)
         return pa.schema(list(found.values())) if found else None
 
-    def seen(self) -> BucketTopic:
+    def findings(self) -> BucketTopic:
         """Return the findings for the process that plans the read."""
         return BucketTopic(self.topics, self.columns)
 
     def shape(self) -> RowShape:
         options = self.options
-        wishes = RowOptions(
+        row_options = RowOptions(
             options.include_metadata, options.columns, options.rescued_data_column or "", options.payload_schema or ""
         )
-        schemas = None if self.columns is not None or wishes.payload_schema else self._schemas()
+        schemas = None if self.columns is not None or row_options.payload_schema else self._schemas()
         # Who wrote a message is not published: a table behind which a bucket is read has none of it.
         more = PROVENANCE if options.history is None else None
-        shape = row_shape(self.columns, schemas, wishes, self.name, more=more)
+        shape = row_shape(self.columns, schemas, row_options, self.name, more=more)
         return shape if self._given is None else shape.as_given(self._given, self.name)
 
     def _schemas(self) -> TopicSchemas | None:
@@ -208,23 +208,23 @@ class BucketRead:
     def schema(self) -> StructType:
         return self.shape().spark_schema(self.name)
 
-    def starting(self, log: BucketLog) -> Position:
+    def start_position(self, log: BucketLog) -> Position:
         if self.options.starting_timestamp is not None:
-            return self.timed(log).find_time(self.options.starting_timestamp)
+            return self.with_heads(log).find_time(self.options.starting_timestamp)
         wanted = self.options.starting_position or EARLIEST
         if wanted in (EARLIEST, LATEST):
             return log.start if wanted == EARLIEST else log.end
         return self._placed(log, wanted, "startingPosition")
 
-    def ending(self, log: BucketLog) -> Position:
+    def end_position(self, log: BucketLog) -> Position:
         if self.bucket.ending_timestamp is not None:
-            return self.timed(log).find_time(self.bucket.ending_timestamp)
+            return self.with_heads(log).find_time(self.bucket.ending_timestamp)
         wanted = self.options.ending_position or LATEST
         return log.end if wanted == LATEST else self._placed(log, wanted, "endingPosition")
 
-    def timed(self, log: BucketLog) -> BucketLog:
+    def with_heads(self, log: BucketLog) -> BucketLog:
         """The log with all its heads."""
-        log.heads.update(self._gather(log.topic))
+        log.heads.update(self._entry_heads(log.topic))
         return log
 
     def tasks(self, log: BucketLog, range_: PositionRange) -> list[BucketTask]:
@@ -252,7 +252,7 @@ class BucketRead:
         self.require_one_topic(wanted, option)
         return log.require_position(wanted, option)
 
-    def _gather(self, topic: TopicLedgers) -> dict[int, EntryHeads]:
+    def _entry_heads(self, topic: TopicLedgers) -> dict[int, EntryHeads]:
         missing = [one for one in topic.segments if (one.data_name, one.ledger_id) not in self._heads]
         if missing:
             _log.info("looking through %d ledgers of %s", len(missing), topic.name)
@@ -265,21 +265,21 @@ class BucketScan(BatchPlanner):
     """Plan of a bounded read of a topic. `seen` has the findings of the process that asked for the columns."""
 
     def __init__(
-        self, options: LedgerOptions, given: StructType | None = None, seen: BucketTopic | None = None
+        self, options: LedgerOptions, given: StructType | None = None, findings: BucketTopic | None = None
     ) -> None:
-        self._read = BucketRead(options, given, seen)
+        self._read = BucketRead(options, given, findings)
 
     def schema(self) -> StructType:
         return self._read.schema()
 
-    def seen(self) -> BucketTopic:
-        return self._read.seen()
+    def findings(self) -> BucketTopic:
+        return self._read.findings()
 
     def tasks(self) -> list[Task]:
         read = self._read
         found: list[Task] = []
         for log in read.logs:
-            start, end = read.starting(log), read.ending(log)
+            start, end = read.start_position(log), read.end_position(log)
             if start > end:
                 raise Refused(f"the read of {log.topic.name} begins at {start} and ends before it, at {end}")
             found += read.tasks(log, PositionRange(start, end))

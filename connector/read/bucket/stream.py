@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bucket.scan import BucketRead
 from pyspark_ledger.connector.read.bucket.task import BucketTask
-from pyspark_ledger.connector.read.limits import Limits, shared_in_turn
+from pyspark_ledger.connector.read.limits import Limits, share_limits
 from pyspark_ledger.connector.read.offsets import LedgerOffset, StreamOffset, batch_range
 from pyspark_ledger.connector.read.planner import StreamPlanner
 from pyspark_ledger.ledger.errors import DataLoss, Refused, Unsupported
@@ -32,41 +32,44 @@ class BucketStream(StreamPlanner):
     def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
         self.read = BucketRead(options, given)
         self.limits = Limits(options.max_rows_per_trigger, options.max_bytes_per_trigger)
-        self.pinned: dict[str, Position] | None = None
+        self.pinned_ends: dict[str, Position] | None = None
         self._initial: StreamOffset | None = None
 
     def initial(self) -> StreamOffset:
         if self._initial is None:
             self._initial = StreamOffset(
-                {log.topic.path: LedgerOffset(self.read.starting(log), log.incarnation) for log in self.read.logs},
+                {
+                    log.topic.path: LedgerOffset(self.read.start_position(log), log.incarnation)
+                    for log in self.read.logs
+                },
                 initial=True,
             )
         return self._initial
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
         left = self._left(start)
-        if not left and self.pinned is None:
-            self.read.look_again()
+        if not left and self.pinned_ends is None:
+            self.read.refresh()
             left = self._left(start)
         if not left:
             return None
         ends = {log.topic.path: range_.end for log, range_ in left}
         if limited and self.limits:
-            reached = shared_in_turn(left, self.limits, lambda log, rows, size: self._reach(*log, rows, size))
+            reached = share_limits(left, self.limits, lambda log, rows, size: self._reach(*log, rows, size))
             ends = {log.topic.path: end for (log, _), (end, _, _) in zip(left, reached, strict=True)}
         moved = {
             log.topic.path: LedgerOffset(ends.get(log.topic.path, self._at(start, log)), log.incarnation)
             for log in self.read.logs
         }
         began = {name: offset.position for name, offset in start.ledgers.items()} if start.initial else {}
-        return StreamOffset(moved, initial=False, began=began)
+        return StreamOffset(moved, initial=False, start_positions=began)
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[BucketTask]:
         found: list[BucketTask] = []
         known = {log.topic.path: log for log in self.read.logs}
         for path in end.ledgers:
             if path not in known:
-                self.read.look_again()
+                self.read.refresh()
                 known = {log.topic.path: log for log in self.read.logs}
             log = known.get(path)
             if log is None:
@@ -79,7 +82,7 @@ class BucketStream(StreamPlanner):
         return found
 
     def pin_end(self) -> None:
-        self.pinned = {log.topic.path: log.end for log in self.read.logs}
+        self.pinned_ends = {log.topic.path: log.end for log in self.read.logs}
 
     def _at(self, start: StreamOffset, log: BucketLog) -> Position:
         known = start.ledgers.get(log.topic.path)
@@ -95,7 +98,7 @@ class BucketStream(StreamPlanner):
     def _left(self, start: StreamOffset) -> list[tuple[BucketLog, PositionRange]]:
         ranges = []
         for log in self.read.logs:
-            end = log.end if self.pinned is None else min(log.end, self.pinned.get(log.topic.path, log.start))
+            end = log.end if self.pinned_ends is None else min(log.end, self.pinned_ends.get(log.topic.path, log.start))
             range_ = PositionRange(self._at(start, log), end)
             if range_ and log.parts(range_, 2**62):
                 ranges.append((log, range_))
@@ -103,7 +106,7 @@ class BucketStream(StreamPlanner):
 
     def _reach(self, log: BucketLog, range_: PositionRange, rows: int, size_bytes: int) -> tuple[Position, int, int]:
         """Return the end of what the limits allow of a range, at least one entry, with its rows and bytes."""
-        end = self.read.timed(log).split_by_limit(range_, rows, size_bytes)
+        end = self.read.with_heads(log).split_by_limit(range_, rows, size_bytes)
         return end, *log.measure(PositionRange(range_.start, end))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from pyspark_ledger.connector.options.ledger_selection import dead_letter_ledger
-from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, rows_of
+from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
 from pyspark_ledger.connector.read.offsets import LedgerOffset, LedgerRange
 from pyspark_ledger.ledger.cursor.redelivery import skip_bytes
 from pyspark_ledger.ledger.position import Position, PositionRange
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.read.ledger.scan import LedgerRead
 
 ACK_TIMEOUT_MS = 300_000
-_DEAD = -1
+_DEAD_LETTERS = -1
 
 
 class RedeliveryLimits(NamedTuple):
@@ -46,7 +46,7 @@ class RedeliveryLimits(NamedTuple):
     size_bytes: int = UNLIMITED
     first: bool = True
 
-    def after(self, decided: DecidedDelivery) -> RedeliveryLimits:
+    def remaining_after(self, decided: DecidedDelivery) -> RedeliveryLimits:
         """What is left of it for the next ledger."""
         rows, size = max(self.rows - decided.back_rows, 0), max(self.size_bytes - decided.back_bytes, 0)
         return RedeliveryLimits(rows, size, self.first and not decided.back_rows)
@@ -77,12 +77,14 @@ class Deliveries:
 
     def due(self, delivery: int) -> Due:
         """What would come back with the batch after a record, if there were no limit."""
-        found: Due = self._ask("delivery.due", AskDue(self._ledger, self._subscription, delivery, *self._patience()))
+        found: Due = self._ask(
+            "delivery.due", AskDue(self._ledger, self._subscription, delivery, *self._redelivery_policy())
+        )
         return found
 
     def next(self, offset: LedgerOffset, end: Position, back: RedeliveryLimits = NO_LIMIT) -> DecidedDelivery:
         """Decide on the batch after an offset, which reads on up to `end`; of what comes back it takes so much."""
-        timeout_ms, redeliveries, before_ms = self._patience()
+        timeout_ms, redeliveries, before_ms = self._redelivery_policy()
         request = NextDelivery(
             self._ledger,
             self._subscription,
@@ -99,10 +101,10 @@ class Deliveries:
         )
         decided: DecidedDelivery = self._ask("delivery.next", request)
         if decided.dead:
-            self._bury(decided.dead)
+            self._send_to_dead_letter(decided.dead)
         return decided
 
-    def _patience(self) -> tuple[int, int, int]:
+    def _redelivery_policy(self) -> tuple[int, int, int]:
         options = self._read.options
         return (
             ACK_TIMEOUT_MS if options.ack_timeout is None else options.ack_timeout,
@@ -112,11 +114,14 @@ class Deliveries:
 
     def tasks(self, record: int) -> list[LedgerTask]:
         """The partitions of a batch: the same for the same record."""
-        return [part for share in self._get(record).shares for part in self._of_share(share)]
+        return [part for share in self._get(record).shares for part in self._range_tasks(share)]
 
-    def _of_share(self, share: DeliveredRange) -> list[LedgerTask]:
+    def _range_tasks(self, share: DeliveredRange) -> list[LedgerTask]:
         count = share.count if self.explicit else -1
-        source, parts = self._read.source(ledgers=[self._ledger]), self._read.planned(self._of(share.range))
+        source, parts = (
+            self._read.source(ledgers=[self._ledger]),
+            self._read.task_ranges(self._ledger_range(share.range)),
+        )
         if not share.skip:
             return [LedgerTask(source, (part,), b"", count) for part in parts]
         skipped = decode_info(share.skip, "a share of a batch").acknowledged
@@ -127,18 +132,18 @@ class Deliveries:
             if not _is_skipped(part, skipped)
         ]
 
-    def _bury(self, dead: int) -> None:
+    def _send_to_dead_letter(self, dead: int) -> None:
         from pyspark_ledger.connector.options.options import LedgerOptions
-        from pyspark_ledger.connector.rows.dead_letters import buried, buried_columns, buried_shape
+        from pyspark_ledger.connector.rows.dead_letters import dead_letter_columns, dead_letter_rows, dead_letter_shape
         from pyspark_ledger.connector.schema import spark_schema
         from pyspark_ledger.connector.write.commit import commit_parts, stage_rows
         from pyspark_ledger.connector.write.target import prepare_target
 
         read = self._read
-        found = self._get(_DEAD)
+        found = self._get(_DEAD_LETTERS)
         # A ledger of messages is read as bytes, whatever their schema: nothing of them may be lost here.
-        shape = buried_shape(read.found.columns, self._ledger)
-        columns, source = buried_columns(shape), read.source(shape)
+        shape = dead_letter_shape(read.found.columns, self._ledger)
+        columns, source = dead_letter_columns(shape), read.source(shape)
         options = read.options
         named = dead_letter_ledger(self._ledger, self._subscription)
         given = LedgerOptions(
@@ -152,15 +157,17 @@ class Deliveries:
         )
         target = prepare_target(given, spark_schema(columns, named))
         query, version = f"dead-letters of {self._ledger} {self._subscription}", ""
-        staged = stage_rows(target, version, query, dead, buried(self._rows(found.shares, source), columns))
+        staged = stage_rows(target, version, query, dead, dead_letter_rows(self._rows(found.shares, source), columns))
         commit_parts(target, version, [staged], dead)
         self._ask("delivery.bury", AckDeadLetters(self._ledger, self._subscription, dead))
 
     def _rows(self, shares: list[DeliveredRange], source: ReadSource) -> Iterator[pa.RecordBatch]:
         for share in shares:
-            yield from rows_of(self._read.connection.client, LedgerTask(source, (self._of(share.range),), share.skip))
+            yield from read_rows(
+                self._read.connection.client, LedgerTask(source, (self._ledger_range(share.range),), share.skip)
+            )
 
-    def _of(self, range_: PositionRange) -> LedgerRange:
+    def _ledger_range(self, range_: PositionRange) -> LedgerRange:
         return LedgerRange(self._ledger, self._incarnation, range_)
 
     def _get(self, record: int) -> Delivery:

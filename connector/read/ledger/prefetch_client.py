@@ -32,23 +32,23 @@ class PrefetchClient:
         self._paced = paced
         self._mapping = mapping
 
-    def say(self, ranges: Mapping[str, tuple[PositionRange, int]]) -> None:
+    def prefetch(self, ranges: Mapping[str, tuple[PositionRange, int]]) -> None:
         """The ranges of the next batch, by ledger, each with the bytes that are left of it and behind it; waits."""
-        hinted = [
+        requested = [
             PrefetchRange(name, range_, left)
             for name, (range_, left) in ranges.items()
             if range_ and left >= WORTH_BYTES // 16
         ]
-        if sum(one.left_bytes for one in hinted) < WORTH_BYTES:
+        if sum(one.left_bytes for one in requested) < WORTH_BYTES:
             return
         try:
             mapping = self._mapping and bool(self._connection.client.same_host_token())
-            request = PrefetchRequest(self._reader, hinted, self._paced, mapping)
-            while wait_ms := self._said(request).wait_ms:
+            request = PrefetchRequest(self._reader, requested, self._paced, mapping)
+            while wait_ms := self._send(request).wait_ms:
                 pause(wait_ms)
         except LedgerError as error:
             _log.info("the broker was not told what is read next: %s", error)
 
-    def _said(self, request: PrefetchRequest) -> PrefetchReply:
+    def _send(self, request: PrefetchRequest) -> PrefetchReply:
         reply: PrefetchReply = self._connection.call(lambda client: client.call("cache.hint", request))
         return reply

@@ -27,7 +27,7 @@ from pyspark_ledger.connector.options.ledger_selection import (
 )
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bounds import ReadBounds
-from pyspark_ledger.connector.read.data_loss import loss_in
+from pyspark_ledger.connector.read.data_loss import find_loss
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.read.planner import BatchPlanner
@@ -94,7 +94,7 @@ class LedgerRead:
     def found(self) -> FoundLedgers:
         """The ledgers as they were at first sight; NotFound when there is none, or none came while it was awaited."""
         if self._found is None:
-            self._found = self._wait() if self.options.wait_for_ledger else self._look()[0]
+            self._found = self._wait() if self.options.wait_for_ledger else self._find()[0]
         return self._found
 
     def schema(self) -> StructType:
@@ -103,19 +103,19 @@ class LedgerRead:
     def shape(self) -> RowShape:
         """Return the shape of the rows, as Spark planned them; Refused if Spark's schema is not of these ledgers."""
         if self._shape is None:
-            self._shape = self._shaped()
+            self._shape = self._make_shape()
         return self._shape
 
-    def _shaped(self) -> RowShape:
+    def _make_shape(self) -> RowShape:
         options = self.options
-        wishes = RowOptions(
+        row_options = RowOptions(
             options.include_metadata,
             options.columns,
             options.rescued_data_column or "",
             options.payload_schema or "",
             options.ack_mode == "explicit",
         )
-        shape = row_shape(self.found.columns, self.found.schemas, wishes, self.name)
+        shape = row_shape(self.found.columns, self.found.schemas, row_options, self.name)
         return shape if self._given is None else shape.as_given(self._given, self.name)
 
     def names(self) -> list[str]:
@@ -138,7 +138,7 @@ class LedgerRead:
             require_dead_letter_ledgers(names, self.reader)
         return names
 
-    def survey(
+    def statuses(
         self,
         readings: Mapping[str, ReadProgress],
         otherwise: ReadProgress = _PLACES,
@@ -150,19 +150,19 @@ class LedgerRead:
         found: LogStatuses = self.connection.call(lambda client: client.call("survey", request))
         return found
 
-    def require_all(self, survey: LogStatuses) -> None:
+    def require_found(self, statuses: LogStatuses) -> None:
         """NotFound, naming the nearest, when a ledger is not there, or when nothing matches."""
-        if survey.missing:
-            name = survey.missing[0]
+        if statuses.missing:
+            name = statuses.missing[0]
             self.connection.call(lambda client: client.call("schema.get", GetSchema(name)))  # says which is the nearest
             raise NotFound(f"there was no ledger {name} a moment ago", hint="Try again")
-        if not survey.logs:
+        if not statuses.logs:
             raise NotFound(
                 f"no ledger of the store matches {self.addressing.pattern!r}",
                 hint="The whole name is compared, such as 'orders-.*'. Option 'waitForLedger' waits for the first",
             )
 
-    def quotas(self, quotas: Sequence[LimitedRange]) -> list[SplitPart]:
+    def split_by_limits(self, quotas: Sequence[LimitedRange]) -> list[SplitPart]:
         cursor = self.options.subscription
         if cursor:
             quotas = [msgspec.structs.replace(quota, cursor=cursor) for quota in quotas]
@@ -182,20 +182,20 @@ class LedgerRead:
         source = self.source(ledgers={one.ledger for task in planned for one in task})
         return [LedgerTask(source, tuple(ranges)) for ranges in planned]
 
-    def registered(self, logs: Sequence[str]) -> list[SchemaOfMany]:
+    def newest_schemas(self, logs: Sequence[str]) -> list[SchemaOfMany]:
         """The newest schemas of the logs, and of the ledgers that they are partitions of, in one call."""
         wholes = {part[0] for log in logs if (part := partition_of(log)) is not None}
         request = AskSchemas([*logs, *sorted(wholes)])
         found: LedgerSchemas = self.connection.call(lambda client: client.call("schema.many", request))
         return found.schemas
 
-    def planned(self, range_: LedgerRange) -> list[LedgerRange]:
+    def task_ranges(self, range_: LedgerRange) -> list[LedgerRange]:
         """The parts of a range that are one partition each."""
         if not range_.range:
             return []
         ((whole,),) = self.split([SplitRequest(range_.ledger, range_.range, 2**62, 1)])
         least, target = self.options.min_partition_bytes, self.options.target_partition_bytes
-        tasks = plan_tasks([sized(range_.ledger, range_.incarnation, whole)], least, target, self.split)
+        tasks = plan_tasks([sized_range(range_.ledger, range_.incarnation, whole)], least, target, self.split)
         return [one for task in tasks for one in task]
 
     def source(self, shape: RowShape | None = None, ledgers: Collection[str] = ()) -> ReadSource:
@@ -210,24 +210,24 @@ class LedgerRead:
             dead_letters=self.options.dead_letter_ledger,
         )
 
-    def _look(self) -> tuple[FoundLedgers, bool]:
+    def _find(self) -> tuple[FoundLedgers, bool]:
         """The ledgers, and whether anything was ever written to them."""
-        survey = self.survey({})
-        self.require_all(survey)
-        written = [log.name for log in survey.logs if log.last_publish_ms or log.end.ledger_id >= 0]
-        found = self.registered([log.name for log in survey.logs])
+        statuses = self.statuses({})
+        self.require_found(statuses)
+        written = [log.name for log in statuses.logs if log.last_publish_ms or log.end.ledger_id >= 0]
+        found = self.newest_schemas([log.name for log in statuses.logs])
         columns, schemas = shared_columns(found, written, any_schema=bool(self.options.payload_schema)), None
         if columns is None and (typed := [one for one in found if one.version >= 0]):
             name = typed[0].names[0]
             schemas = self.connection.call(lambda client: registered_rows(client, name))[1]
-        incarnations = {log.name: log.incarnation for log in survey.logs}
+        incarnations = {log.name: log.incarnation for log in statuses.logs}
         return FoundLedgers(incarnations, columns, schemas), bool(written) or any(one.version >= 0 for one in found)
 
     def _wait(self) -> FoundLedgers:
         end, told = monotonic_ms() + self.options.wait_timeout_ms, False
         while True:
             try:
-                found, written = self._look()
+                found, written = self._find()
                 if written:
                     return found
                 missing = NotFound(
@@ -248,28 +248,28 @@ class LedgerScan(BatchPlanner):
 
     def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
         self._read = LedgerRead(options, given)
-        self._edges = ReadBounds(options, stream=False)
+        self._bounds = ReadBounds(options, stream=False)
 
     def schema(self) -> StructType:
         return self._read.schema()
 
     def tasks(self) -> list[LedgerTask]:
-        read, edges, names = self._read, self._edges, self._read.names()
-        survey = read.survey(edges.first_readings(names), of=names)
-        read.require_all(survey)
+        read, bounds, names = self._read, self._bounds, self._read.names()
+        statuses = read.statuses(bounds.initial_progress(names), of=names)
+        read.require_found(statuses)
         readings = {
-            log.name: ReadProgress(edges.begin(log, len(survey.logs)), log.incarnation, until=log.stop)
-            for log in survey.logs
+            log.name: ReadProgress(bounds.begin(log, len(statuses.logs)), log.incarnation, until=log.stop)
+            for log in statuses.logs
         }
-        return read.tasks(pinned(read, readings, strict=read.options.fail_on_data_loss))
+        return read.tasks(measure_ranges(read, readings, strict=read.options.fail_on_data_loss))
 
 
-def pinned(read: LedgerRead, readings: Mapping[str, ReadProgress], *, strict: bool) -> list[SizedRange]:
+def measure_ranges(read: LedgerRead, readings: Mapping[str, ReadProgress], *, strict: bool) -> list[SizedRange]:
     """Measure the ranges that are left of `readings`. Lost entries are DataLoss if `strict`, else left out."""
-    survey = read.survey(readings, of=list(readings))
+    statuses = read.statuses(readings, of=list(readings))
     for name, reading in readings.items():
         wanted = PositionRange(reading.position or EARLIEST, reading.until or LATEST)
-        loss = loss_in(name, reading.incarnation, wanted, survey) if wanted else None
+        loss = find_loss(name, reading.incarnation, wanted, statuses) if wanted else None
         if loss is not None and strict:
             raise loss.error()
         if loss is not None:
@@ -278,12 +278,12 @@ def pinned(read: LedgerRead, readings: Mapping[str, ReadProgress], *, strict: bo
         SizedRange(
             LedgerRange(log.name, log.incarnation, PositionRange(log.begin, log.stop)), log.entries, log.size_bytes
         )
-        for log in survey.logs
+        for log in statuses.logs
         if log.incarnation == readings[log.name].incarnation
     ]
 
 
-def sized(ledger: str, incarnation: str, part: SplitPart) -> SizedRange:
+def sized_range(ledger: str, incarnation: str, part: SplitPart) -> SizedRange:
     """A measured part of a ledger as something to plan."""
     return SizedRange(LedgerRange(ledger, incarnation, part.range), part.entries, part.size_bytes)
 
@@ -298,7 +298,7 @@ def with_added_columns(report: dict[str, Any], read: LedgerRead) -> dict[str, An
     if shape.raw:
         return report
     added: dict[str, None] = {}
-    for newest in read.registered(list(report["ledgers"])[:_LEDGERS_MAX]):
+    for newest in read.newest_schemas(list(report["ledgers"])[:_LEDGERS_MAX]):
         if newest.version >= 0 and not is_payload_schema(newest.arrow_schema):
             columns = schema_from_bytes(newest.arrow_schema).names
             added |= dict.fromkeys(column for column in columns if column not in shape.known)

@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 LEASE_MS = 30_000
 _RENEW_SECONDS = 5.0
-_ASK_MS = 250
+_RETRY_MS = 250
 
 
 class Heartbeat:
@@ -89,10 +89,10 @@ class Subscription:
         self._ledger = ledger
         self._name = name
         self._holder = f"{process_identity()}/{new_id()}"
-        self._lost: str | None = None
+        self._new_holder: str | None = None
         self._acknowledged: Position | None = None
 
-    def exists(self) -> CursorState | None:
+    def state(self) -> CursorState | None:
         """The cursor as it stands; None when there is none yet."""
         try:
             found: CursorState = self._connection.call(
@@ -121,7 +121,7 @@ class Subscription:
         first: LeaseReply | None = None
         began = monotonic_ms()
         while True:
-            reply = self._ask()
+            reply = self._request_lease()
             if reply.granted:
                 return
             if first is None:
@@ -130,25 +130,26 @@ class Subscription:
             renewed = (reply.holder, reply.until_ms) != (first.holder, first.until_ms)
             if renewed or monotonic_ms() - began > LEASE_MS + 1000:
                 raise self._refusal(reply)
-            pause(_ASK_MS)
+            pause(_RETRY_MS)
 
-    def beat(self) -> None:
+    def renew(self) -> None:
         """Renew the lease; one that went to somebody else is remembered and ends the query at its next call."""
-        reply = self._ask()
+        reply = self._request_lease()
         if not reply.granted:
-            self._lost = reply.holder
+            self._new_holder = reply.holder
             raise self._refusal(reply)
 
-    def require_held(self) -> None:
+    def require_lease(self) -> None:
         """Refused when the lease has gone to another query meanwhile."""
-        if self._lost is not None:
+        if self._new_holder is not None:
             raise Refused(
-                f"subscription {self._name!r} of {self._ledger} was lost to {self._lost}, this query is {self._holder}",
+                f"subscription {self._name!r} of {self._ledger} was lost to {self._new_holder}, "
+                f"this query is {self._holder}",
                 hint="It did not renew its lease in time; stop one of the two queries",
             )
 
     def acknowledge(self, position: Position) -> None:
-        """Everything before `position` is in Spark's commit log: acknowledge it, and let the log trim behind it."""
+        """Acknowledge all entries before `position`, which are in Spark's commit log. Retention may then trim them."""
         if self._acknowledged is not None and position <= self._acknowledged:
             return
         request = MarkDelete(self._ledger, self._name, position, replay_floor=position)
@@ -160,7 +161,7 @@ class Subscription:
         request = ReleaseLease(self._ledger, self._name, self._holder)
         self._connection.client.call("lease.release", request)
 
-    def _ask(self) -> LeaseReply:
+    def _request_lease(self) -> LeaseReply:
         request = AcquireLease(self._ledger, self._name, self._holder, LEASE_MS)
         reply: LeaseReply = self._connection.call(lambda client: client.call("lease.acquire", request))
         return reply
@@ -185,24 +186,24 @@ class AnonymousReader:
         self._connection = connection
         self._positions: dict[str, Position] = {}
 
-    def at(self, positions: Mapping[str, Position]) -> None:
+    def report(self, positions: Mapping[str, Position]) -> None:
         """Everything before the position of each ledger is in Spark's commit log."""
         moved = {ledger: at for ledger, at in positions.items() if self._positions.get(ledger) != at}
         self._positions |= moved
         if moved:
-            self._connection.call(lambda client: client.call("cache.follow.many", self._said(moved, _ALIVE_MS)))
+            self._connection.call(lambda client: client.call("cache.follow.many", self._request(moved, _ALIVE_MS)))
 
-    def beat(self) -> None:
+    def renew(self) -> None:
         """Report all positions again: the query is alive."""
-        said = self._said(dict(self._positions), _ALIVE_MS)
+        said = self._request(dict(self._positions), _ALIVE_MS)
         self._connection.call(lambda client: client.call("cache.follow.many", said))
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """Report that the query reads no more. A courtesy: the cache would forget it anyway."""
         if self._positions:
-            self._connection.client.call("cache.follow.many", self._said(self._positions, 0))
+            self._connection.client.call("cache.follow.many", self._request(self._positions, 0))
 
-    def _said(self, positions: Mapping[str, Position], ttl_ms: int) -> RegisterReaders:
+    def _request(self, positions: Mapping[str, Position], ttl_ms: int) -> RegisterReaders:
         return RegisterReaders([RegisterReader(ledger, self.reader, at, ttl_ms) for ledger, at in positions.items()])
 
 
@@ -212,15 +213,15 @@ class SubscribedLedgers:
     def __init__(self, connection: DriverConnection, name: str | None) -> None:
         self.name = name
         self._connection = connection
-        self._held: dict[str, tuple[str, Subscription]] = {}
-        self.following = AnonymousReader(connection) if name is None else None
+        self._leases: dict[str, tuple[str, Subscription]] = {}
+        self.anonymous_reader = AnonymousReader(connection) if name is None else None
         self._heartbeat: Heartbeat | None = None
 
-    def known(self, log: str) -> CursorState | None:
+    def cursor(self, log: str) -> CursorState | None:
         """The cursor of a ledger as it stands; None when there is none yet."""
-        return None if self.name is None else self._of(log).exists()
+        return None if self.name is None else self._subscription(log).state()
 
-    def hold(self, begins: Mapping[str, tuple[str, Position]]) -> dict[str, CursorState]:
+    def acquire(self, begins: Mapping[str, tuple[str, Position]]) -> dict[str, CursorState]:
         """Have the cursor of each ledger, made at its position if need be, and its lease. By name: incarnation, place.
 
         Answers the cursors that were not held before: only now nobody else moves them.
@@ -228,27 +229,27 @@ class SubscribedLedgers:
         opened: dict[str, CursorState] = {}
         for log, (incarnation, position) in begins.items():
             if self.name is not None and self._incarnation(log) != incarnation:
-                subscription = self._of(log)
+                subscription = self._subscription(log)
                 subscription.open(position)
                 subscription.acquire()
-                self._held[log] = (incarnation, subscription)
+                self._leases[log] = (incarnation, subscription)
                 opened[log] = subscription.open(position)
-        if self.following is not None:
-            self.following.at({log: at for log, (_, at) in begins.items()})
+        if self.anonymous_reader is not None:
+            self.anonymous_reader.report({log: at for log, (_, at) in begins.items()})
         if self._heartbeat is None and begins:
-            self._heartbeat = self._beating()
+            self._heartbeat = self._start_heartbeat()
         return opened
 
-    def require_held(self) -> None:
+    def require_leases(self) -> None:
         """Refused when any lease has gone to another query meanwhile."""
-        for _, subscription in self._held.values():
-            subscription.require_held()
+        for _, subscription in self._leases.values():
+            subscription.require_lease()
 
     def acknowledge(self, offset: StreamOffset) -> None:
         """`offset` is the end of what Spark has committed: the cursors may follow."""
-        for log, (incarnation, subscription) in self._held.items():
+        for log, (incarnation, subscription) in self._leases.items():
             at = offset.ledgers.get(log)
-            subscription.require_held()
+            subscription.require_lease()
             if at is not None and at.incarnation == incarnation:
                 try:
                     subscription.acknowledge(at.position)
@@ -259,28 +260,28 @@ class SubscribedLedgers:
         """Release the leases, which would expire anyway. Spark may kill the process at any moment of this."""
         if self._heartbeat is not None:
             self._heartbeat.stop()
-        for _, subscription in self._held.values():
+        for _, subscription in self._leases.values():
             subscription.release()
-        if self.following is not None:
-            self.following.leave()
+        if self.anonymous_reader is not None:
+            self.anonymous_reader.unregister()
 
-    def _of(self, log: str) -> Subscription:
+    def _subscription(self, log: str) -> Subscription:
         return Subscription(self._connection, log, self.name or "")
 
     def _incarnation(self, log: str) -> str:
-        held = self._held.get(log)
+        held = self._leases.get(log)
         return "" if held is None else held[0]
 
-    def _beating(self) -> Heartbeat:
-        if self.following is not None:
-            return Heartbeat(self.following.beat, self.following.reader, BEAT_SECONDS)
-        return Heartbeat(self._beat, f"leases of {self.name}")
+    def _start_heartbeat(self) -> Heartbeat:
+        if self.anonymous_reader is not None:
+            return Heartbeat(self.anonymous_reader.renew, self.anonymous_reader.reader, BEAT_SECONDS)
+        return Heartbeat(self._renew_leases, f"leases of {self.name}")
 
-    def _beat(self) -> None:
+    def _renew_leases(self) -> None:
         failed: LedgerError | None = None
-        for _, subscription in list(self._held.values()):
+        for _, subscription in list(self._leases.values()):
             try:
-                subscription.beat()
+                subscription.renew()
             except NotFound:
                 continue  # as above: else every beat of a query that goes on without it would complain
             except LedgerError as error:

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from pyspark_ledger.connector.connection import on_this_host
-from pyspark_ledger.connector.read.data_loss import DataLossRange, loss_in
+from pyspark_ledger.connector.read.data_loss import DataLossRange, find_loss
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, entry_rows, joined
 from pyspark_ledger.connector.rows.chunked_messages import WholeMessages
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.credentials import Credentials
 
 _BLOCK_BYTES = 4 * 1024 * 1024
-_BACK_ENTRIES_LEAST, _BACK_ENTRIES_MOST = 4, 256
+_BACK_ENTRIES_MIN, _BACK_ENTRIES_MAX = 4, 256
 _log = logging.getLogger(__name__)
 
 Entry = tuple[Position, ParsedEntry]
@@ -97,38 +97,38 @@ class LedgerTask:
         from pyspark_ledger.ledger.client.client import client_for
 
         source = self.source
-        return rows_of(client_for(source.address, source.store_id, on_this_host(source.credentials)), self)
+        return read_rows(client_for(source.address, source.store_id, on_this_host(source.credentials)), self)
 
 
-def rows_of(client: Client, wanted: LedgerTask) -> Iterator[pa.RecordBatch]:
+def read_rows(client: Client, task: LedgerTask) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, read through `client`."""
-    source = wanted.source
+    source = task.source
     shape = source.shape
     if source.dead_letters:
-        rescuing = replace(wanted, source=replace(source, shape=shape.rescuing(), dead_letters=""))
-        part = msgspec.json.encode((shape, wanted.ranges, wanted.skip))
-        return DeadLetters(client, source.dead_letters, shape, part).out_of(rows_of(client, rescuing))
-    rows = joined((_messages if shape.raw else _rows)(client, wanted, RowSelection(wanted.skip)), shape.schema)
-    if wanted.redelivered < 0:
+        rescuing = replace(task, source=replace(source, shape=shape.with_rescue_column(), dead_letters=""))
+        part = msgspec.json.encode((shape, task.ranges, task.skip))
+        return DeadLetters(client, source.dead_letters, shape, part).divert(read_rows(client, rescuing))
+    rows = joined((_messages if shape.raw else _rows)(client, task, RowSelection(task.skip)), shape.schema)
+    if task.redelivered < 0:
         return rows
     schema = pa.schema([*shape.schema, REDELIVERY_COUNT])
-    count = pa.scalar(wanted.redelivered, pa.int32())
+    count = pa.scalar(task.redelivered, pa.int32())
     return (
         pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(count, batch.num_rows)], schema=schema) for batch in rows
     )
 
 
-def _rows(client: Client, wanted: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
-    rows = ArrowRows(Topic.of(wanted.ranges[0].ledger), wanted.source.shape, selection)
-    for request, entries in _of_each(client, wanted, selection):
+def _rows(client: Client, task: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
+    rows = ArrowRows(Topic.of(task.ranges[0].ledger), task.source.shape, selection)
+    for request, entries in _entries_of_ranges(client, task, selection):
         yield from rows.of_topic(Topic.of(request.name)).each(entries)
 
 
-def _messages(client: Client, wanted: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
-    source = wanted.source
-    for request, entries in _of_each(client, wanted, selection):
+def _messages(client: Client, task: LedgerTask, selection: RowSelection) -> Iterator[pa.RecordBatch]:
+    source = task.source
+    for request, entries in _entries_of_ranges(client, task, selection):
         topic = Topic.of(request.name)
-        whole = WholeMessages(topic.text, partial(_earlier, client, source, request)).of(entries)
+        whole = WholeMessages(topic.text, partial(_entries_before, client, source, request)).of(entries)
         if selection.by_row:
             # Which message of an entry a row is, its place tells.
             placed = entry_rows(topic, source.shape.with_places()).batches(whole)
@@ -137,19 +137,19 @@ def _messages(client: Client, wanted: LedgerTask, selection: RowSelection) -> It
             yield from entry_rows(topic, source.shape).batches(whole)
 
 
-def _of_each(
-    client: Client, wanted: LedgerTask, selection: RowSelection
+def _entries_of_ranges(
+    client: Client, task: LedgerTask, selection: RowSelection
 ) -> Iterator[tuple[ReadRequest, Iterator[Entry]]]:
-    requests = [_request(wanted.source, one) for one in wanted.ranges]
-    for request, blocks in client.read_ranges(requests, mapping=wanted.source.mapping):
-        yield request, _entries(client, wanted.source, request, blocks, selection)
+    requests = [_request(task.source, one) for one in task.ranges]
+    for request, blocks in client.read_ranges(requests, mapping=task.source.mapping):
+        yield request, _entries(client, task.source, request, blocks, selection)
 
 
-def _request(source: ReadSource, wanted: LedgerRange) -> ReadRequest:
+def _request(source: ReadSource, task: LedgerRange) -> ReadRequest:
     return ReadRequest(
-        wanted.ledger,
-        wanted.range,
-        incarnation=wanted.incarnation,
+        task.ledger,
+        task.range,
+        incarnation=task.incarnation,
         subscription=source.subscription,
         max_block_bytes=_BLOCK_BYTES,
     )
@@ -174,7 +174,7 @@ def _entries(
                 at = block.end
         except (DataLoss, NotFound) as error:
             left = PositionRange(at, request.range.end)
-            loss = _lost(client, request, left, error)
+            loss = _find_loss(client, request, left, error)
             if source.fail_on_data_loss:
                 raise loss.error() from error
             _log.warning("%s", loss)
@@ -187,18 +187,18 @@ def _entries(
             return
 
 
-def _lost(client: Client, request: ReadRequest, left: PositionRange, error: DataLoss | NotFound) -> DataLossRange:
+def _find_loss(client: Client, request: ReadRequest, left: PositionRange, error: DataLoss | NotFound) -> DataLossRange:
     """What of `left` is gone, as the broker tells it now."""
     reading = ReadProgress(left.start, request.incarnation, until=left.end)
     survey = client.call("survey", AskLogStatuses([request.name], {request.name: reading}))
-    return loss_in(request.name, request.incarnation, left, survey) or DataLossRange.of_missing_file(
+    return find_loss(request.name, request.incarnation, left, survey) or DataLossRange.of_missing_file(
         request.name, left, error
     )
 
 
-def _earlier(client: Client, source: ReadSource, request: ReadRequest, position: Position) -> Iterator[Entry]:
+def _entries_before(client: Client, source: ReadSource, request: ReadRequest, position: Position) -> Iterator[Entry]:
     """The entries before a position, the last one first: a few, then more and more at once."""
-    count = _BACK_ENTRIES_LEAST
+    count = _BACK_ENTRIES_MIN
     for segment in reversed(client.describe(request.name).segments):
         if segment.ledger_id > position.ledger_id:
             continue
@@ -209,4 +209,4 @@ def _earlier(client: Client, source: ReadSource, request: ReadRequest, position:
             earlier = _request(source, LedgerRange(request.name, request.incarnation, range_))
             blocks = client.read_blocks(earlier, mapping=source.mapping)
             yield from reversed(list(_entries(client, source, earlier, blocks)))
-            end, count = first, min(2 * count, _BACK_ENTRIES_MOST)
+            end, count = first, min(2 * count, _BACK_ENTRIES_MAX)

@@ -26,7 +26,7 @@ class TableBounds(ReadBounds):
         super().__init__(options, stream=stream)
         self._default = Bound(EARLIEST)
 
-    def range_of(self, log: LogStatus, logs: int, table: HistoryTable) -> PositionRange:
+    def read_range(self, log: LogStatus, logs: int, table: HistoryTable) -> PositionRange:
         """What is read of a log, by its first reading of `logs` at once and by the table. Not empty backwards."""
         if log.name not in table.up_to:
             return PositionRange(self.begin(log, logs), log.stop)
@@ -35,7 +35,7 @@ class TableBounds(ReadBounds):
         first = first if start.timestamp_ms is None else _timed(log, start.timestamp_ms, log.begin, table)
         stop = log.stop if end.timestamp_ms is None else _timed(log, end.timestamp_ms, log.stop, table)
         begin = self.begin(replace(log, start=BEGINNING, begin=first, stop=stop), logs)
-        if begin < log.start and start.is_entry and not table.holds_from(log.name, begin):
+        if begin < log.start and start.is_entry and not table.contains_from(log.name, begin):
             raise DataLoss(
                 f"option {start.option!r} is {begin}, ledger {log.name} begins at {log.start}, and {table.snapshot} "
                 "does not reach back to it",
@@ -43,7 +43,7 @@ class TableBounds(ReadBounds):
             )
         return PositionRange(begin, max(begin, stop))
 
-    def stop_of(self, log: LogStatus, table: HistoryTable) -> Position:
+    def end_position(self, log: LogStatus, table: HistoryTable) -> Position:
         """Where a log ends for this read; LATEST is never an answer."""
         end = self.end(log.name).timestamp_ms
         return log.stop if end is None else _timed(log, end, log.stop, table)
@@ -54,5 +54,5 @@ def _timed(log: LogStatus, timestamp_ms: int, found: Position, table: HistoryTab
     if found > log.start:
         return found
     before = PositionRange(BEGINNING, min(log.start, table.after(log)))
-    earlier = table.cut.find_time(LogRows(log.incarnation, before), timestamp_ms) if before else None
+    earlier = table.splitter.find_time(LogRows(log.incarnation, before), timestamp_ms) if before else None
     return found if earlier is None else earlier

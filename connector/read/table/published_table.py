@@ -35,7 +35,7 @@ from pyspark_ledger.offload.table.snapshot import TableSnapshot, open_table, req
 
 BEGINNING = Position(-1, 0)
 """Before every entry of a log. Of a log that was trimmed it says that something was there."""
-WHOLE = ReadProgress(position=BEGINNING, count=False)
+FROM_BEGINNING = ReadProgress(position=BEGINNING, count=False)
 
 
 class LogIncarnation(Protocol):
@@ -76,7 +76,7 @@ class HistoryTable:
     incarnations: Mapping[str, str]
 
     @cached_property
-    def cut(self) -> LimitSplitter:
+    def splitter(self) -> LimitSplitter:
         return LimitSplitter(self.snapshot)
 
     @property
@@ -99,7 +99,7 @@ class HistoryTable:
                     hint="The store was restored from an older copy: publish to a new table",
                 )
 
-    def holds_from(self, log: str, position: Position) -> bool:
+    def contains_from(self, log: str, position: Position) -> bool:
         """Whether what was published of a log from a position on is here: nothing is before BEGINNING.
 
         A table that was begun, or cut off, later than that lacks what comes before its first row.
@@ -108,7 +108,8 @@ class HistoryTable:
             return log in self.up_to
         whole = PositionRange(BEGINNING, Position(self.up_to[log] + 1, 0))
         first = min(
-            (file.low for file in self.cut.candidate_files(LogRows(self.incarnations[log], whole))), default=whole.end
+            (file.low for file in self.splitter.candidate_files(LogRows(self.incarnations[log], whole))),
+            default=whole.end,
         )
         return first.ledger_id <= position.ledger_id
 
@@ -116,10 +117,10 @@ class HistoryTable:
         """What of a range of a log is in the table, and what is in the log only; either may be empty."""
         if log not in self.up_to:
             return PositionRange(range_.start, range_.start), range_
-        border = Position(self.up_to[log] + 1, 0)
+        table_end = Position(self.up_to[log] + 1, 0)
         return (
-            PositionRange(range_.start, min(range_.end, border)),
-            PositionRange(max(range_.start, border), range_.end),
+            PositionRange(range_.start, min(range_.end, table_end)),
+            PositionRange(max(range_.start, table_end), range_.end),
         )
 
 
@@ -137,14 +138,14 @@ class HistoryRead:
 
     def newest(self, logs: Sequence[LogIncarnation]) -> HistoryTable:
         """The newest version, and how far these logs are in it."""
-        snapshot = self._opened(None)
+        snapshot = self._open(None)
         newest = {
             log.name: snapshot.published_up_to(log.incarnation, app_id(log.name, log.incarnation)) for log in logs
         }
         incarnations = {log.name: log.incarnation for log in logs}
         return HistoryTable(snapshot, {name: ledger for name, ledger in newest.items() if ledger >= 0}, incarnations)
 
-    def newest_of_its_own(self, logs: Sequence[LogStatus]) -> HistoryTable:
+    def newest_for_start(self, logs: Sequence[LogStatus]) -> HistoryTable:
         """The same for a reader that begins, of logs that were surveyed from their BEGINNING.
 
         Refused when the table has rows and nothing of any of them, though something of them is gone from the log: that
@@ -163,12 +164,12 @@ class HistoryRead:
 
     def pinned(self, pin: HistoryPin, incarnations: Mapping[str, str]) -> HistoryTable:
         """The version that an offset names, as far as it said; DataLoss when it is gone, Refused for another table."""
-        return HistoryTable(self._opened(pin.version), pin.up_to, incarnations)
+        return HistoryTable(self._open(pin.version), pin.up_to, incarnations)
 
     def tasks(self, table: HistoryTable, wanted: Mapping[str, LogRows]) -> list[TableTask]:
         """What tasks read of the wanted rows of each log: files, large ones in shares, small ones together."""
         options, shape = self._log.options, self._log.shape()
-        held = {name: table.cut.candidate_files(rows) for name, rows in wanted.items() if rows.range}
+        held = {name: table.splitter.candidate_files(rows) for name, rows in wanted.items() if rows.range}
         total = sum(file.size_bytes for files in held.values() for file in files)
         size = part_bytes(total, options.min_partition_bytes, options.target_partition_bytes)
         return [
@@ -176,13 +177,13 @@ class HistoryRead:
                 TablePart(self._address, table.snapshot.version, files, wanted[name]), shape, Topic.of(name).partition
             )
             for name, found in held.items()
-            for files in _shared_out(found, size)
+            for files in _group_files(found, size)
         ]
 
     def remember(self, pin: HistoryPin | None) -> None:
         self.table_id = self.table_id if pin is None else pin.table_id
 
-    def _opened(self, version: int | None) -> TableSnapshot:
+    def _open(self, version: int | None) -> TableSnapshot:
         snapshot = open_table(self._address, version)
         require_same_table(snapshot, self.table_id or snapshot.table_id)
         self.table_id = snapshot.table_id
@@ -210,7 +211,7 @@ def require_columns(snapshot: TableSnapshot, shape: RowShape, ledger: str) -> No
         )
 
 
-def _shared_out(files: Sequence[TableFile], size: int) -> list[tuple[FileShare, ...]]:
+def _group_files(files: Sequence[TableFile], size: int) -> list[tuple[FileShare, ...]]:
     """Files in tasks of about so many bytes, in order; a larger file is cut into shares."""
     tasks: list[list[FileShare]] = []
     filled = size

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bucket.scan import BucketRead, BucketScan
-from pyspark_ledger.connector.read.ledger.scan import LedgerRead, pinned
+from pyspark_ledger.connector.read.ledger.scan import LedgerRead, measure_ranges
 from pyspark_ledger.connector.read.planner import BatchPlanner, Task
 from pyspark_ledger.connector.read.table.bounds import TableBounds
-from pyspark_ledger.connector.read.table.published_table import BEGINNING, WHOLE, HistoryRead, HistoryTable
+from pyspark_ledger.connector.read.table.published_table import BEGINNING, FROM_BEGINNING, HistoryRead, HistoryTable
 from pyspark_ledger.ledger.errors import DataLoss, Refused
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
@@ -45,23 +45,23 @@ class TableScan(BatchPlanner):
 
     def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
         self._read = LedgerRead(options, given)
-        self._edges = TableBounds(options, stream=False)
+        self._bounds = TableBounds(options, stream=False)
 
     def schema(self) -> StructType:
         return self._read.schema()
 
     def tasks(self) -> list[Task]:
         read, names, history = self._read, self._read.names(), HistoryRead(self._read)
-        survey = read.survey({}, WHOLE, of=names)
-        read.require_all(survey)
-        table, strict = history.newest_of_its_own(survey.logs), True
+        statuses = read.statuses({}, FROM_BEGINNING, of=names)
+        read.require_found(statuses)
+        table, strict = history.newest_for_start(statuses.logs), True
         while True:
-            survey = read.survey(self._edges.first_readings(names), of=names)
-            table.require_reached(survey.logs)
+            statuses = read.statuses(self._bounds.initial_progress(names), of=names)
+            table.require_reached(statuses.logs)
             try:
-                return self._both(survey, history, table, strict=strict)
+                return self._both(statuses, history, table, strict=strict)
             except DataLoss:
-                newest = history.newest(read.survey({}, WHOLE, of=names).logs)
+                newest = history.newest(read.statuses({}, FROM_BEGINNING, of=names).logs)
                 if newest.snapshot.version > table.snapshot.version:
                     table = newest
                 elif read.options.fail_on_data_loss or not strict:
@@ -69,15 +69,15 @@ class TableScan(BatchPlanner):
                 else:
                     strict = False
 
-    def _both(self, survey: LogStatuses, history: HistoryRead, table: HistoryTable, *, strict: bool) -> list[Task]:
+    def _both(self, statuses: LogStatuses, history: HistoryRead, table: HistoryTable, *, strict: bool) -> list[Task]:
         published, left = {}, {}
-        for log in survey.logs:
-            whole = self._edges.range_of(log, len(survey.logs), table)
+        for log in statuses.logs:
+            whole = self._bounds.read_range(log, len(statuses.logs), table)
             there, rest = table.split(log.name, whole)
             published[log.name] = LogRows(log.incarnation, there)
             if rest:
                 left[log.name] = ReadProgress(rest.start, log.incarnation, until=rest.end)
-        tasks = self._read.tasks(pinned(self._read, left, strict=strict))
+        tasks = self._read.tasks(measure_ranges(self._read, left, strict=strict))
         return [*history.tasks(table, published), *tasks]
 
 
@@ -89,13 +89,13 @@ class BucketTableScan(BucketScan):
         logs = [_Log(canonical_name(log.topic.name), log.incarnation, log) for log in read.logs]
         history = HistoryRead(read)
         table = history.newest(logs)
-        _require_its_own(table, logs)
+        _require_own_table(table, logs)
         published: dict[str, LogRows] = {}
         left: list[Task] = []
         for one in logs:
             there, rest = table.split(one.name, _range_of(read, one, table))
             published[one.name] = LogRows(one.incarnation, there)
-            left += read.tasks(one.log, _held(one, rest))
+            left += read.tasks(one.log, _clip_to_bucket(one, rest))
         return [*history.tasks(table, published), *left]
 
 
@@ -108,7 +108,7 @@ class _Log:
     log: BucketLog
 
 
-def _require_its_own(table: HistoryTable, logs: Sequence[_Log]) -> None:
+def _require_own_table(table: HistoryTable, logs: Sequence[_Log]) -> None:
     if table.snapshot.files and not table.up_to:
         lives = ", ".join(f"{one.name} of life {one.incarnation}" for one in logs)
         raise Refused(
@@ -151,7 +151,7 @@ def _placed(read: BucketRead, one: _Log, table: HistoryTable, wanted: Position, 
     """A position in the table or in the bucket; Refused of several partitions, DataLoss where it is in neither."""
     read.require_one_topic(wanted, option)
     behind = _behind(one, table)
-    if wanted <= behind and table.holds_from(one.name, wanted):
+    if wanted <= behind and table.contains_from(one.name, wanted):
         return wanted
     try:
         return one.log.require_position(wanted, option)
@@ -162,15 +162,15 @@ def _placed(read: BucketRead, one: _Log, table: HistoryTable, wanted: Position, 
 def _timed(read: BucketRead, one: _Log, table: HistoryTable, timestamp_ms: int) -> Position:
     """The first entry of a time: as the broker stored what the bucket has, as it was published for the rest."""
     log, behind = one.log, _behind(one, table)
-    found = read.timed(log).find_time(timestamp_ms)
+    found = read.with_heads(log).find_time(timestamp_ms)
     if log.start < found < log.end:
         return found
     before = found <= log.start
     there = PositionRange(BEGINNING, min(log.start, behind)) if before else PositionRange(log.end, max(behind, log.end))
-    in_table = table.cut.find_time(LogRows(one.incarnation, there), timestamp_ms) if there else None
+    in_table = table.splitter.find_time(LogRows(one.incarnation, there), timestamp_ms) if there else None
     return in_table or (found if before else there.end)
 
 
-def _held(one: _Log, rest: PositionRange) -> PositionRange:
+def _clip_to_bucket(one: _Log, rest: PositionRange) -> PositionRange:
     """Clip `rest` to the end of the bucket. Entries after that are not offloaded yet and are not data loss."""
     return PositionRange(rest.start, max(min(rest.end, one.log.end), rest.start))

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace as replaced
 
 from pyspark_ledger.connector.options.options import LedgerOptions
-from pyspark_ledger.connector.read.data_loss import DataLossRange, made_again
+from pyspark_ledger.connector.read.data_loss import DataLossRange, recreated_loss
 from pyspark_ledger.connector.read.ledger.stream import LedgerStream, LogStates
-from pyspark_ledger.connector.read.limits import Limits, shared_in_turn
+from pyspark_ledger.connector.read.limits import Limits, share_limits
 from pyspark_ledger.connector.read.offsets import HistoryPin, LedgerOffset, LedgerRange, StreamOffset, batch_ranges
 from pyspark_ledger.connector.read.planner import Task
 from pyspark_ledger.connector.read.table.bounds import TableBounds
-from pyspark_ledger.connector.read.table.published_table import BEGINNING, WHOLE, HistoryRead, HistoryTable
+from pyspark_ledger.connector.read.table.published_table import BEGINNING, FROM_BEGINNING, HistoryRead, HistoryTable
 from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import LogStatus, LogStatuses, ReadProgress
@@ -46,22 +46,22 @@ class _Trimmed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _LogPlan:
     """One log in a batch: where the batch begins, where the table's part of it ends, where the log's begins."""
 
     log: LogStatus
     begin: Position
-    border: Position
+    table_end: Position
     stop: Position
 
     @property
     def published(self) -> LogRows:
-        return LogRows(self.log.incarnation, PositionRange(self.begin, min(self.border, self.stop)))
+        return LogRows(self.log.incarnation, PositionRange(self.begin, min(self.table_end, self.stop)))
 
     @property
     def behind(self) -> LedgerOffset:
         """Where the log goes on once that is read."""
-        return LedgerOffset(max(self.begin, min(self.border, self.stop)), self.log.incarnation)
+        return LedgerOffset(max(self.begin, min(self.table_end, self.stop)), self.log.incarnation)
 
 
 class TableStream(LedgerStream):
@@ -69,25 +69,25 @@ class TableStream(LedgerStream):
 
     def __init__(self, options: LedgerOptions, schema: StructType | None = None) -> None:
         super().__init__(options, schema)
-        self._edges = self._places = TableBounds(options, stream=True)
+        self._bounds = self._table_bounds = TableBounds(options, stream=True)
         self._history = HistoryRead(self.read)
         self._table: HistoryTable | None = None
-        self._begun = False
-        self._asks_table = False
+        self._has_started = False
+        self._may_retry = False
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
         """The end of the next batch from `start`; None when there is no row to deliver, or not yet."""
         self._require_addressed(start)
         self._history.remember(start.history)
-        if not self._begun:
-            self._table, self._begun = self._first_table(start), True
+        if not self._has_started:
+            self._table, self._has_started = self._first_table(start), True
         while True:
-            self._asks_table = True
+            self._may_retry = True
             try:
                 end = self._next(start, limited=limited)
             except _Trimmed as found:
                 newest = self._newest_table()
-                self._asks_table = False
+                self._may_retry = False
                 if _reaches_further(newest, self._table, found.loss):
                     self._table = newest
                     continue
@@ -101,25 +101,29 @@ class TableStream(LedgerStream):
         self._history.remember(end.history)
         ranges = batch_ranges(start, end)
         table = self._planned_table(end)
-        self._asks_table = True
+        self._may_retry = True
         try:
             return self._planned_tasks(ranges, table)
         except _Trimmed as found:
             newest = self._newest_table()
-            self._asks_table = False
+            self._may_retry = False
             return self._planned_tasks(ranges, newest if _reaches_further(newest, table, found.loss) else table)
 
     def latest_without_start(self) -> StreamOffset:
         """Refused: such a Spark does not say where a batch begins."""
         raise Unsupported("option 'history' of a stream needs Spark 4.2", hint="Read the table and the log in a batch")
 
-    def _begins(self, survey: LogStatuses) -> dict[str, Position]:
+    def _start_positions(self, statuses: LogStatuses) -> dict[str, Position]:
         """Where each log begins, in the table or in the log."""
-        names = [log.name for log in survey.logs]
-        table = self._history.newest_of_its_own(self.read.survey({}, WHOLE, of=names).logs)
-        table.require_reached(self.read.survey({}, of=names).logs)
-        begins = {log.name: self._places.range_of(log, len(survey.logs), table).start for log in survey.logs}
-        self.held.hold({log.name: (log.incarnation, max(begins[log.name], log.start)) for log in survey.logs})
+        names = [log.name for log in statuses.logs]
+        table = self._history.newest_for_start(self.read.statuses({}, FROM_BEGINNING, of=names).logs)
+        table.require_reached(self.read.statuses({}, of=names).logs)
+        begins = {
+            log.name: self._table_bounds.read_range(log, len(statuses.logs), table).start for log in statuses.logs
+        }
+        self.subscriptions.acquire(
+            {log.name: (log.incarnation, max(begins[log.name], log.start)) for log in statuses.logs}
+        )
         return begins
 
     def _first_table(self, start: StreamOffset) -> HistoryTable | None:
@@ -142,64 +146,66 @@ class TableStream(LedgerStream):
         return HistoryTable(self._history.newest([]).snapshot, pin.up_to, incarnations)
 
     def _newest_table(self) -> HistoryTable:
-        return self._history.newest(self.read.survey({}, WHOLE, of=self.read.names()).logs)
+        return self._history.newest(self.read.statuses({}, FROM_BEGINNING, of=self.read.names()).logs)
 
     def _next(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
         """The end of a batch by what is known of the table; raises _Trimmed when that might be too old."""
         table = self._table
         if table is None:
             return super().latest(start, limited=limited)
-        places, gone = self._placed(start, table)
-        if all(one.begin >= min(one.border, one.stop) for one in places.values()):
+        places, gone = self._log_plans(start, table)
+        if all(one.begin >= min(one.table_end, one.stop) for one in places.values()):
             self._table = None
             return super().latest(start, limited=limited)
         limits = self.limits if limited else Limits()
         taken = _admitted(table, places, limits)
         rows, whole = sum(one.rows for one in taken.values()), all(one.whole for one in taken.values())
         if rows and (limits or not whole):
-            self._say(places)
+            self._set_table_report(places)
             moved = {
                 name: one.behind if taken[name].whole else LedgerOffset(taken[name].end, one.log.incarnation)
                 for name, one in places.items()
             }
-            return _pinned(start, StreamOffset(moved), places, table, gone)
+            return _pinned_end(start, StreamOffset(moved), places, table, gone)
         behind = StreamOffset({name: one.behind for name, one in places.items()})
         end = super().latest(behind, limited=limited)
         if end is None and not rows:
             return None
         gone |= set() if end is None else set(behind.ledgers) - set(end.ledgers)
-        return _pinned(start, end or behind, places, table, gone)
+        return _pinned_end(start, end or behind, places, table, gone)
 
-    def _placed(self, start: StreamOffset, table: HistoryTable) -> tuple[dict[str, _Place], set[str]]:
+    def _log_plans(self, start: StreamOffset, table: HistoryTable) -> tuple[dict[str, _LogPlan], set[str]]:
         """Where the logs of a batch are read, and which are gone; notes what is in neither place."""
         names = self.read.names()
-        survey = self.read.survey({name: replaced(self._reading(name, None), count=False) for name in names}, of=names)
-        table.require_reached(survey.logs)
+        statuses = self.read.statuses(
+            {name: replaced(self._read_progress(name, None), count=False) for name in names}, of=names
+        )
+        table.require_reached(statuses.logs)
         places = {}
-        for log in survey.logs:
-            if self.pinned is not None and log.name not in self.pinned:
+        for log in statuses.logs:
+            if self.pinned_ends is not None and log.name not in self.pinned_ends:
                 continue
             at = start.ledgers.get(log.name)
-            begin, border = BEGINNING if at is None else at.position, table.after(log)
+            begin, table_end = BEGINNING if at is None else at.position, table.after(log)
             if at is not None and at.incarnation != log.incarnation:
-                self._note(made_again(log, at.incarnation, PositionRange(begin, LATEST)))
-                begin = border = BEGINNING
-            elif begin < min(border, log.start) and not table.holds_from(log.name, begin):
-                self._note(DataLossRange(log.name, "trimmed", PositionRange(begin, min(border, log.start))))
-            stop = self._places.stop_of(log, table)
-            stop = stop if self.pinned is None else min(stop, self.pinned[log.name])
-            places[log.name] = _Place(log, begin, border, max(stop, begin))
-        gone = set(start.ledgers) - {log.name for log in survey.logs}
+                self._report_loss(recreated_loss(log, at.incarnation, PositionRange(begin, LATEST)))
+                begin = table_end = BEGINNING
+            elif begin < min(table_end, log.start) and not table.contains_from(log.name, begin):
+                self._report_loss(DataLossRange(log.name, "trimmed", PositionRange(begin, min(table_end, log.start))))
+            stop = self._table_bounds.end_position(log, table)
+            stop = stop if self.pinned_ends is None else min(stop, self.pinned_ends[log.name])
+            places[log.name] = _LogPlan(log, begin, table_end, max(stop, begin))
+        gone = set(start.ledgers) - {log.name for log in statuses.logs}
         for name in sorted(gone):
-            self._note(DataLossRange(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
+            self._report_loss(DataLossRange(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
         return places, gone
 
-    def _say(self, places: Mapping[str, _Place]) -> None:
+    def _set_table_report(self, places: Mapping[str, _LogPlan]) -> None:
         """What progress says of a batch that is of the table alone; that the query is alive."""
         logs = {name: replaced(one.log, begin=one.behind.position) for name, one in places.items()}
-        self.held.hold({name: (log.incarnation, log.begin) for name, log in logs.items()})
-        self._looked = LogStates(self.read.survey({}, of=list(logs)), [], logs)
-        self._taken, self._reached, self._reason = {}, {}, "limits" if self.limits else "everything"
+        self.subscriptions.acquire({name: (log.incarnation, log.begin) for name, log in logs.items()})
+        self._log_states = LogStates(self.read.statuses({}, of=list(logs)), [], logs)
+        self._parts, self._size_reason = {}, "limits" if self.limits else "everything"
 
     def _planned_tasks(self, ranges: Sequence[LedgerRange], table: HistoryTable | None) -> list[Task]:
         wanted, left = {}, []
@@ -209,49 +215,49 @@ class TableStream(LedgerStream):
                 there, rest = table.split(one.ledger, one.range)
             wanted[one.ledger] = LogRows(one.incarnation, there)
             left += [LedgerRange(one.ledger, one.incarnation, rest)] if rest else []
-        known = [self._planned[one] for one in left if one in self._planned]
-        measured = known if len(known) == len(left) else self._measured(left)
+        known = [self._sized_ranges[one] for one in left if one in self._sized_ranges]
+        measured = known if len(known) == len(left) else self._measure(left)
         published = [] if table is None else self._history.tasks(table, wanted)
         return [*published, *self.read.tasks(measured)]
 
-    def _reading(self, name: str, at: LedgerOffset | None) -> ReadProgress:
+    def _read_progress(self, name: str, at: LedgerOffset | None) -> ReadProgress:
         """A log that is found while the query runs has its beginning in the table, if the log has let go of it."""
-        reading = super()._reading(name, at)
+        reading = super()._read_progress(name, at)
         return replaced(reading, position=BEGINNING) if at is None else reading
 
-    def _look(self, start: StreamOffset) -> LogStates:
-        look = super()._look(start)
-        for name, log in look.logs.items():
+    def _refresh(self, start: StreamOffset) -> LogStates:
+        states = super()._refresh(start)
+        for name, log in states.logs.items():
             if name not in start.ledgers and log.trimmed is not None:
-                self._note(DataLossRange.of_trimmed(name, log.trimmed))
-        return look
+                self._report_loss(DataLossRange.of_trimmed(name, log.trimmed))
+        return states
 
-    def _note(self, loss: DataLossRange) -> None:
+    def _report_loss(self, loss: DataLossRange) -> None:
         """Before anything is called lost the newest version of the table is asked."""
-        if self._asks_table and loss.cause == "trimmed":
+        if self._may_retry and loss.cause == "trimmed":
             raise _Trimmed(loss)
-        super()._note(loss)
+        super()._report_loss(loss)
 
 
-def _admitted(table: HistoryTable, places: Mapping[str, _Place], limits: Limits) -> dict[str, LimitSplit]:
+def _admitted(table: HistoryTable, places: Mapping[str, _LogPlan], limits: Limits) -> dict[str, LimitSplit]:
     """Return what a batch takes of the table, by log."""
 
-    def reach(place: _Place, rows: int, size_bytes: int) -> tuple[LimitSplit, int, int]:
-        reached = table.cut.split(place.published, rows, size_bytes)
+    def reach(place: _LogPlan, rows: int, size_bytes: int) -> tuple[LimitSplit, int, int]:
+        reached = table.splitter.split(place.published, rows, size_bytes)
         return reached, reached.rows, reached.size_bytes
 
-    taken = shared_in_turn(list(places.values()), limits, reach)
+    taken = share_limits(list(places.values()), limits, reach)
     return {name: reached for name, (reached, _, _) in zip(places, taken, strict=True)}
 
 
-def _pinned(
-    start: StreamOffset, end: StreamOffset, places: Mapping[str, _Place], table: HistoryTable, gone: Collection[str]
+def _pinned_end(
+    start: StreamOffset, end: StreamOffset, places: Mapping[str, _LogPlan], table: HistoryTable, gone: Collection[str]
 ) -> StreamOffset:
     """The end of a batch of which a part is in the table; where logs begin that `start` does not have is in it."""
     known = {name: at.incarnation for name, at in start.ledgers.items()}
-    began = {name: at for name, at in end.began.items() if name not in places}
+    began = {name: at for name, at in end.start_positions.items() if name not in places}
     began |= {name: one.begin for name, one in places.items() if known.get(name) != one.log.incarnation}
-    up_to = {name: table.up_to[name] for name, one in places.items() if one.border != BEGINNING}
+    up_to = {name: table.up_to[name] for name, one in places.items() if one.table_end != BEGINNING}
     pin = HistoryPin(table.snapshot.table_id, table.snapshot.version, up_to)
     return replace(start.advanced(end.ledgers, began, gone), history=pin)
 
@@ -265,4 +271,4 @@ def _reaches_further(newest: HistoryTable, known: HistoryTable | None, loss: Dat
     name, start = loss.ledger, loss.range.start
     if known is not None and newest.up_to.get(name, -1) <= known.up_to.get(name, -1):
         return False
-    return newest.up_to.get(name, -1) >= start.ledger_id and newest.holds_from(name, start)
+    return newest.up_to.get(name, -1) >= start.ledger_id and newest.contains_from(name, start)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ledger.connector.read.limits import Delay, LedgerBacklog, Limits, admitted, fair_shares
+from pyspark_ledger.connector.read.limits import Delay, LedgerBacklog, Limits, admit_rows, fair_shares
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import LimitedRange, SplitPart
 
@@ -66,7 +66,7 @@ class Logs:
         return found
 
     def batch(self, limits: Limits) -> dict[str, SplitPart]:
-        taken, _ = admitted(self.waiting(), limits, self.ask)
+        taken, _ = admit_rows(self.waiting(), limits, self.ask)
         self.at |= {name: part.range.end.entry_id for name, part in taken.items()}
         return taken
 
@@ -136,12 +136,12 @@ def test_all_that_is_there_is_no_question() -> None:
     held = Logs({"a": [(5, 5, 1)], "b": [(5, 5, 2)]})
     assert sum(part.rows for part in held.batch(Limits(rows=10)).values()) == 10
     assert held.calls == 0
-    assert admitted(held.waiting(), Limits(), held.ask) == ({}, "nothing")
+    assert admit_rows(held.waiting(), Limits(), held.ask) == ({}, "nothing")
 
 
 def test_the_reason_is_told() -> None:
     held = Logs({"a": [(5, 5, 1)] * 4})
-    assert [admitted(held.waiting(), Limits(rows=most), held.ask)[1] for most in (20, 10, 1)] == [
+    assert [admit_rows(held.waiting(), Limits(rows=most), held.ask)[1] for most in (20, 10, 1)] == [
         "everything", "limits", "one entry",
     ]  # fmt: skip
 
@@ -157,9 +157,9 @@ def test_shares_are_within_needs_and_budget_and_equal_but_for_needs(needs: list[
 
 def test_a_batch_waits_for_rows_until_the_oldest_has_waited_long_enough() -> None:
     waiting, delay = Logs({"a": [(1, 1, 1000)] * 5, "b": []}).waiting(), Delay(6, 500)
-    assert delay.holds(waiting, 1499)
-    assert not delay.holds(waiting, 1500)
-    assert not delay.holds(waiting, 900), "a clock that went back holds nobody up"
-    assert not Delay(5, 500).holds(waiting, 1000)
-    assert not Delay().holds(waiting, 1000)
-    assert not Delay(6, 500).holds(Logs({"b": []}).waiting(), 0)
+    assert delay.must_wait(waiting, 1499)
+    assert not delay.must_wait(waiting, 1500)
+    assert not delay.must_wait(waiting, 900), "a clock that went back holds nobody up"
+    assert not Delay(5, 500).must_wait(waiting, 1000)
+    assert not Delay().must_wait(waiting, 1000)
+    assert not Delay(6, 500).must_wait(Logs({"b": []}).waiting(), 0)

@@ -59,7 +59,7 @@ def test_an_ordinary_batch_is_the_range_between() -> None:
     start = at(3, 18)
     end = moved_to(start, Position(4, 2))
     assert batch_range(through_text(start), through_text(end)) == PositionRange(Position(3, 18), Position(4, 2))
-    assert end.began == {}
+    assert end.start_positions == {}
 
 
 def test_a_repeated_first_batch_begins_where_it_began_then() -> None:
@@ -128,7 +128,7 @@ def test_batch_ranges_after_loss_or_recreation_start_where_the_batch_says() -> N
 
 def test_one_that_is_gone_is_in_no_batch() -> None:
     start = StreamOffset({NAME: LedgerOffset(Position(3, 1), "i"), OTHER: LedgerOffset(Position(4, 0), "j")})
-    end = start.advanced({OTHER: LedgerOffset(Position(4, 1), "j")}, gone={NAME})
+    end = start.advanced({OTHER: LedgerOffset(Position(4, 1), "j")}, deleted={NAME})
     assert [one.ledger for one in batch_ranges(start, end)] == [OTHER]
     assert list(end.ledgers) == [OTHER]
 

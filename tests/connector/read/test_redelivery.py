@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ledger.connector.read.limits import LedgerBacklog, Limits
-from pyspark_ledger.connector.read.redelivery import SplitLimits, shared_limits
+from pyspark_ledger.connector.read.redelivery import SplitLimits, split_limits
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.cursors import Due
 
@@ -27,25 +27,25 @@ def test_a_batch_keeps_its_limit_and_both_sides_come(
     fresh: tuple[int, int], due: tuple[int, int], most: int, new_first: bool
 ) -> None:
     limits = Limits(most, 10 * most)
-    found = shared_limits(limits, [new(*fresh)], {"log": back(*due)}, new_first=new_first)
+    found = split_limits(limits, [new(*fresh)], {"log": back(*due)}, new_first=new_first)
     if not fresh[0] or not due[0]:
         assert found == SplitLimits(limits, limits)
-    elif found.turns:
-        assert (found.new, found.back) == ((limits, None) if new_first else (None, limits))
+    elif found.alternates:
+        assert (found.new, found.redelivered) == ((limits, None) if new_first else (None, limits))
     else:
         assert found.new is not None
-        assert found.back is not None
-        assert found.new.rows_most + found.back.rows_most <= most
-        assert found.new.rows_most >= fresh[1]
-        assert found.back.rows_most >= due[1]
+        assert found.redelivered is not None
+        assert found.new.rows_max + found.redelivered.rows_max <= most
+        assert found.new.rows_max >= fresh[1]
+        assert found.redelivered.rows_max >= due[1]
 
 
 def test_what_one_side_leaves_the_other_takes() -> None:
-    assert shared_limits(Limits(rows=10), [new(100, 1)], {"log": back(2, 1)}, new_first=True)[:2] == (
+    assert split_limits(Limits(rows=10), [new(100, 1)], {"log": back(2, 1)}, new_first=True)[:2] == (
         Limits(8, 1000),
         Limits(2, 20),
     )
 
 
 def test_without_a_limit_there_is_none() -> None:
-    assert shared_limits(Limits(), [new(9, 9)], {"log": back(9, 9)}, new_first=True) == SplitLimits(Limits(), Limits())
+    assert split_limits(Limits(), [new(9, 9)], {"log": back(9, 9)}, new_first=True) == SplitLimits(Limits(), Limits())

@@ -35,8 +35,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def stopped(stream: LedgerStreamReader) -> None:
     """As a killed process: its heartbeat ends, its lease does not."""
-    if stream._running is not None and stream._running.held._heartbeat is not None:
-        stream._running.held._heartbeat.stop()
+    if stream._running is not None and stream._running.subscriptions._heartbeat is not None:
+        stream._running.subscriptions._heartbeat.stop()
 
 
 def test_batches_join_without_gap_or_overlap(store: Path, orders: Ledger) -> None:
@@ -111,7 +111,7 @@ def test_a_subscription_keeps_its_place_without_a_checkpoint(store: Path, orders
 def test_a_second_live_query_is_refused_and_a_dead_one_is_not_waited_for(store: Path, orders: Ledger) -> None:
     stream = reader(store, subscription="billing")
     stream.initialOffset()
-    stream._running.held._heartbeat._seconds = 0.2
+    stream._running.subscriptions._heartbeat._seconds = 0.2
     second = reader(store, subscription="billing")
     with pytest.raises(Refused, match=r"subscription 'billing' .* is read by .* until"):
         second.initialOffset()

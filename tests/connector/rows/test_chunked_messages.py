@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, rows_of
+from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.chunked_messages import Entry, WholeMessages
 from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
@@ -92,7 +92,7 @@ def test_a_task_reads_back_over_ledgers_to_the_first_chunk(store: Path) -> None:
 
     def read(start: Position, stop: Position) -> list[bytes]:
         part = LedgerRange(name, end.incarnation, PositionRange(start, stop))
-        batches = list(rows_of(api.client, LedgerTask(source, (part,))))
+        batches = list(read_rows(api.client, LedgerTask(source, (part,))))
         return pa.Table.from_batches(batches, shape.schema)["value"].to_pylist()
 
     whole = read(end.start, end.end)

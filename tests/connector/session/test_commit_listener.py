@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.connector.read.progress import SourceIdentity, cache_between, read_origin, reads_between
+from pyspark_ledger.connector.read.progress import SourceIdentity, cache_between, parse_source_identity, reads_between
 from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 from pyspark_ledger.connector.session.commit_listener import CommitListener, CursorMover, committed
 from pyspark_ledger.connector.session.metrics import LedgerProgress, PrometheusGauges, ledgers_of
@@ -184,12 +184,12 @@ def test_an_origin_holds_references_and_comes_back(store: Path, orders: Ledger) 
 
     credentials = Credentials("/ca.pem", "/me.pem", "/me.key", "file:/token")
     origin = SourceIdentity.of("grpc+tls://h:1", "id", "billing", credentials)
-    assert origin.reachable_with() == credentials
+    assert origin.to_credentials() == credentials
     report = {"v": 1, "store": "grpc+tls://h:1", "storeId": "id", "subscription": "billing"}
-    assert read_origin({**report, "credentials": dict(origin.credentials)}) == origin
-    assert read_origin({**report, "credentials": {"token": "a-token-itself"}}) is None
-    assert read_origin({**report, "credentials": {"password": "x"}}) is None
-    assert read_origin({**report, "v": 2}) is None
+    assert parse_source_identity({**report, "credentials": dict(origin.credentials)}) == origin
+    assert parse_source_identity({**report, "credentials": {"token": "a-token-itself"}}) is None
+    assert parse_source_identity({**report, "credentials": {"password": "x"}}) is None
+    assert parse_source_identity({**report, "v": 2}) is None
 
 
 def test_gauges_come_and_go_with_their_query() -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 import pyspark_ledger.connector.write.staging
 from pyspark_ledger.connector.options.options import read_options
-from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, rows_of
+from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.shape import RowOptions, row_shape
 from pyspark_ledger.connector.schema import METADATA
@@ -120,7 +120,7 @@ def test_keys_choose_partitions_and_are_read_with_their_rows(api: LedgerStore, s
         shape = row_shape(api.ledger(name).schema(), None, RowOptions(include_metadata=True), name)
         source = ReadSource.of(api.client, shape)
         all_of_it = LedgerRange(name, log.incarnation, PositionRange(log.start, log.end))
-        read = rows_of(api.client, LedgerTask(source, (all_of_it,)))
+        read = read_rows(api.client, LedgerTask(source, (all_of_it,)))
         found = pa.Table.from_batches(list(read), shape.schema)
         assert found.column("__key").to_pylist() == [keys[n] for n in found.column("n").to_pylist()]
         assert {partition_for_key(key, 3, "murmur3_32") for key in found.column("__key").to_pylist()} <= {partition}

@@ -57,8 +57,8 @@ class Stream:
 
     def killed(self) -> None:
         """As Spark ends a process: nothing is called, only the heartbeat is gone."""
-        if self.reader._running is not None and self.reader._running.held._heartbeat is not None:
-            self.reader._running.held._heartbeat.stop()
+        if self.reader._running is not None and self.reader._running.subscriptions._heartbeat is not None:
+            self.reader._running.subscriptions._heartbeat.stop()
 
 
 def append(ledger: Ledger, *numbers: int) -> None:
@@ -305,7 +305,7 @@ def test_a_query_that_goes_on_without_a_ledger_is_alive_in_the_others(
     api.delete("a-1")
     append(api.ledger("a-2"), 3)
     assert stream.batch() == [3]
-    beat = stream.reader._running.held._heartbeat._beat
+    beat = stream.reader._running.subscriptions._heartbeat._beat
     beat()
     append(api.ledger("a-1"), 4)
     assert stream.batch() == [4]
