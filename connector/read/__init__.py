@@ -1,4 +1,4 @@
-"""Spark's readers, and what every read shares: offsets, bounds, limits, progress.
+"""Spark's readers, and the parts that all reads share: offsets, bounds, limits, progress.
 
-Plans of a live ledger, a bucket and a published table are in `ledger`, `bucket` and `table`.
+Planners of ledgers, buckets and published tables are in `ledger`, `bucket` and `table`.
 """

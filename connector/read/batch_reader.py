@@ -1,7 +1,7 @@
 """The bounded read, `spark.read.format("ledger")`: Spark's reader over a planner.
 
-Rule: filters are not taken over (`pushFilters` stays as it is): in Spark 4.2 what one scan pushed would leak into later
-scans of the same DataFrame. Narrow a read by its options.
+Filters are not pushed down: the class does not override `pushFilters`. Reason: in Spark 4.2 the pushed filters of one
+scan leak into later scans of the same DataFrame. Options such as `startingTimestamp` limit a read.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pyspark_ledger.connector.spark_errors import spark_face
 
 @spark_face
 class LedgerBatchReader(DataSourceReader):
-    """Plans a read on the driver, reads its tasks on executors."""
+    """Spark's reader of a bounded read: plans on the driver, reads tasks on executors."""
 
     def __init__(self, planner: BatchPlanner) -> None:
         self._planner = planner
 
     def __getstate__(self) -> dict[str, object]:
-        return {}  # tasks say all that an executor needs
+        return {}  # a task has all that an executor needs
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks of the range, as the ledgers stand now; an empty range has none."""
+        """Return the tasks of the range by the current state of the ledgers; none for an empty range."""
         return partitions_of(self._planner.tasks())
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

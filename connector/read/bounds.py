@@ -1,16 +1,17 @@
-"""Start and end bounds of a read in each ledger, by its options, and the warning about a start option that is ignored.
+"""Start and end bounds of a read in each ledger, from the options, and the warning about an ignored start option.
 
 Rules
-- The start of a ledger is the first of these that is set. The end of a ledger is found alike.
-  1. Its own place in `startingPositions` or `startingTimestamps`; a partition's own place before that of the whole.
+- The start of a ledger is the first of these that is set. The end of a ledger follows the same order.
+  1. The ledger's entry in `startingPositions` or `startingTimestamps`. A partition's entry precedes the entry of the
+     partitioned ledger.
   2. `startingPosition` or `startingTimestamp`, for all ledgers.
-  3. The default of the use.
-- A query begins at its checkpoint, else at its subscription's position, else where the options say. A start option
-  that does not count is reported once in a run of a query.
-- Spark asks a source for its start only if there is no checkpoint. A run that is given a start before it was asked
-  therefore continues from a checkpoint.
-- The report is a warning. Python shows nothing below that level in the process where Spark runs a source.
-- Bounds are values, and finding them is pure. Only `IgnoredStart` logs.
+  3. The default of the read: earliest for a bounded read, latest for a stream.
+- A query starts at its checkpoint, else at its subscription's position, else at the bound that the options set. An
+  ignored start option is logged once per run of a query.
+- Spark asks a source for its initial offset only if there is no checkpoint. A run that gets a start offset before the
+  initial offset was asked for therefore continues from a checkpoint.
+- The log level is WARNING. Reason: Python shows no lower level in the process where Spark runs a source.
+- Bounds are values, and computing them has no side effects. Only `IgnoredStart` logs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Bound:
 
     @property
     def is_entry(self) -> bool:
-        """Whether it is a certain entry's position."""
+        """Whether the bound is the position of a certain entry."""
         return self.position not in (None, EARLIEST, LATEST)
 
 
@@ -46,7 +47,7 @@ UNBOUNDED = Bound()
 
 
 class ReadBounds:
-    """Both bounds of a read. A stream begins at the latest position by default, and may end later."""
+    """Both bounds of a read. A stream starts at the latest position by default, and may end after the current end."""
 
     def __init__(self, options: LedgerOptions, *, stream: bool) -> None:
         self._stream = stream
@@ -56,8 +57,8 @@ class ReadBounds:
     def start(self, log: str) -> Bound:
         options = self._options
         return (
-            _own(log, options.starting_positions, options.starting_timestamps, "starting")
-            or _of_all(options.starting_position, options.starting_timestamp, "starting")
+            _ledger_bound(log, options.starting_positions, options.starting_timestamps, "starting")
+            or _default_bound(options.starting_position, options.starting_timestamp, "starting")
             or self._default
         )
 
@@ -65,13 +66,13 @@ class ReadBounds:
         """Return the end bound of a ledger; UNBOUNDED if no option sets one."""
         options = self._options
         return (
-            _own(log, options.ending_positions, options.ending_timestamps, "ending")
-            or _of_all(options.ending_position, options.ending_timestamp, "ending")
+            _ledger_bound(log, options.ending_positions, options.ending_timestamps, "ending")
+            or _default_bound(options.ending_position, options.ending_timestamp, "ending")
             or UNBOUNDED
         )
 
     def initial_progress(self, names: Iterable[str]) -> dict[str, ReadProgress]:
-        """Return the first read progress of these ledgers, and of each that an option names, by the options."""
+        """Return the progress for the first statuses of these ledgers and of each ledger that an option names."""
         options = self._options
         places = (
             options.starting_positions, options.starting_timestamps,
@@ -80,7 +81,7 @@ class ReadBounds:
         return {name: self._initial_progress(name) for name in {*names, *(name for place in places for name in place)}}
 
     def _initial_progress(self, log: str) -> ReadProgress:
-        """Return the progress by the bounds of a ledger; `begin` applies the position of an entry later."""
+        """Return the progress for the bounds of a ledger. `start_position` applies an entry's position later."""
         start, end = self.start(log), self.end(log)
         return ReadProgress(
             position=None if start.is_entry else start.position,
@@ -90,14 +91,17 @@ class ReadBounds:
             count=False,
         )
 
-    def begin(self, log: LogStatus, logs: int) -> Position:
-        """Return the start of a ledger, one of `logs`, by its first status; Refused or DataLoss for a wrong bound."""
+    def start_position(self, log: LogStatus, logs: int) -> Position:
+        """Return the start of a ledger by its first status. `logs` is the number of ledgers in the read.
+
+        Raises Refused if a bound does not fit the ledgers, and DataLoss if a bound is outside of the ledger.
+        """
         start, end = self.start(log.name), self.end(log.name)
-        for edge in (start, end):
-            if edge.is_entry:
-                _require_one(edge, log.name, logs)
-                if edge is start or not self._stream:
-                    _require_within(edge, log)
+        for bound in (start, end):
+            if bound.is_entry:
+                _require_one_ledger(bound, log.name, logs)
+                if bound is start or not self._stream:
+                    _require_within(bound, log)
         begin = start.position if start.is_entry and start.position is not None else log.begin
         if begin > log.stop and end is not UNBOUNDED and end.position != LATEST:
             raise Refused(
@@ -107,77 +111,78 @@ class ReadBounds:
         return begin
 
 
-def _own(log: str, positions: Mapping[str, Position], times: Mapping[str, int], edge: str) -> Bound | None:
+def _ledger_bound(log: str, positions: Mapping[str, Position], times: Mapping[str, int], side: str) -> Bound | None:
     part = partition_of(log)
     for name in (log,) if part is None else (log, part[0]):
         if name in positions:
             if name != log and positions[name] not in (EARLIEST, LATEST):
                 raise Refused(
-                    f"option '{edge}Positions' is {positions[name]} for {name}, which is partitioned",
+                    f"option '{side}Positions' is {positions[name]} for {name}, which is partitioned",
                     hint=f"Positions belong to partitions: name one, such as {log}",
                 )
-            return Bound(positions[name], None, f"{edge}Positions")
+            return Bound(positions[name], None, f"{side}Positions")
         if name in times:
-            return Bound(None, times[name], f"{edge}Timestamps")
+            return Bound(None, times[name], f"{side}Timestamps")
     return None
 
 
-def _of_all(position: Position | None, timestamp_ms: int | None, edge: str) -> Bound | None:
+def _default_bound(position: Position | None, timestamp_ms: int | None, side: str) -> Bound | None:
     if timestamp_ms is not None:
-        return Bound(None, timestamp_ms, f"{edge}Timestamp")
-    return None if position is None else Bound(position, None, f"{edge}Position")
+        return Bound(None, timestamp_ms, f"{side}Timestamp")
+    return None if position is None else Bound(position, None, f"{side}Position")
 
 
-def _require_one(edge: Bound, log: str, logs: int) -> None:
-    if logs > 1 and not edge.option.endswith("s"):
+def _require_one_ledger(bound: Bound, log: str, logs: int) -> None:
+    if logs > 1 and not bound.option.endswith("s"):
         raise Refused(
-            f"option {edge.option!r} is {edge.position}, a place in one ledger; {log} is one of {logs} that are read",
-            hint=f"Name the ledger, or the partition, in '{edge.option}s'",
+            f"option {bound.option!r} is {bound.position}, a place in one ledger; {log} is one of {logs} that are read",
+            hint=f"Name the ledger, or the partition, in '{bound.option}s'",
         )
 
 
-def _require_within(edge: Bound, log: LogStatus) -> None:
-    if edge.position is not None and not log.start <= edge.position <= log.end:
+def _require_within(bound: Bound, log: LogStatus) -> None:
+    if bound.position is not None and not log.start <= bound.position <= log.end:
         raise DataLoss(
-            f"option {edge.option!r} is {edge.position}, ledger {log.name} begins at {log.start} and ends at {log.end}",
+            f"option {bound.option!r} is {bound.position}, ledger {log.name} begins at {log.start} "
+            f"and ends at {log.end}",
             hint="Give a position within, or earliest or latest",
         )
 
 
 class IgnoredStart:
-    """Reporter of an ignored start option, once in a run."""
+    """Logger of an ignored start option, at most once per run of a query."""
 
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options
-        self._settled = False
+        self._reported = False
 
-    def asked(self, start_warning: str) -> None:
-        """Log `start_warning` once: Spark has asked for the initial offset. Empty if no start option is ignored."""
-        if not self._settled and start_warning:
+    def on_initial_offset(self, start_warning: str) -> None:
+        """Log `start_warning`, unless the run has reported already. Called when Spark asks for the initial offset."""
+        if not self._reported and start_warning:
             _log.warning("%s", start_warning)
-        self._settled = True
+        self._reported = True
 
-    def told(self) -> None:
-        """Handle a start that Spark gives: warn if a start option is set."""
-        given = self._options.starting
-        if not self._settled and given:
-            _log.warning("the query goes on from its checkpoint: %s ignored", _named(given))
-        self._settled = True
+    def on_start_offset(self) -> None:
+        """Log a warning if a start option is set. Called when Spark passes a start offset."""
+        names = self._options.starting
+        if not self._reported and names:
+            _log.warning("the query goes on from its checkpoint: %s ignored", _options_text(names))
+        self._reported = True
 
 
-def subscription_warning(subscription: str, cursors: Mapping[str, Position], edges: ReadBounds) -> str:
-    """Return the warning for cursors, by ledger, that existed before the query; empty if no option differs."""
-    options = {name: edges.start(name).option for name in cursors}
+def subscription_warning(subscription: str, cursors: Mapping[str, Position], bounds: ReadBounds) -> str:
+    """Return the warning about start options ignored for existing cursors, given by ledger; empty if there are none."""
+    options = {name: bounds.start(name).option for name in cursors}
     ledgers = [name for name, option in options.items() if option]
     if not ledgers:
         return ""
-    others = f" and {len(ledgers) - 1} more" if len(ledgers) > 1 else ""
-    given = _named(sorted({options[name] for name in ledgers}))
+    more = f" and {len(ledgers) - 1} more" if len(ledgers) > 1 else ""
+    ignored = _options_text(sorted({options[name] for name in ledgers}))
     return (
-        f"subscription {subscription} exists in {ledgers[0]}{others}: "
-        f"the query begins at {cursors[ledgers[0]]} there, {given} ignored"
+        f"subscription {subscription} exists in {ledgers[0]}{more}: "
+        f"the query begins at {cursors[ledgers[0]]} there, {ignored} ignored"
     )
 
 
-def _named(options: list[str]) -> str:
+def _options_text(options: list[str]) -> str:
     return f"option {options[0]} is" if len(options) == 1 else f"options {', '.join(options)} are"

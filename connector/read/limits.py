@@ -1,12 +1,13 @@
-"""How much of what is there one batch takes: values, and pure but for asking how far quotas reach.
+"""Size of one batch: how many entries of each ledger fit into `maxRowsPerTrigger` and `maxBytesPerTrigger`.
 
 Rules
-- The oldest unread entry of all is always taken, also one that alone exceeds the limits. So a batch makes progress, and
-  no entry waits for ever: only those that are older go before it.
-- What the limits leave is shared equally; what a ledger does not need of its share goes to the others. So a small
-  ledger is read to its end in every batch, however much lies in the large ones.
-- Where shares are smaller than entries, ledgers take turns: one whole entry each, the oldest first.
-- Rows and bytes limit together. Cuts are at entries.
+- A batch always contains the oldest unread entry of all ledgers, even if this entry alone exceeds the limits. A batch
+  therefore makes progress, and no entry starves: only older entries precede it.
+- The remaining limit is split by max-min fairness (`fair_shares`). A ledger with a small backlog is therefore read to
+  its end in every batch.
+- If shares are smaller than entries, ledgers take turns with one whole entry each, the oldest entry first.
+- The limits of rows and bytes apply together. Ranges are split between entries, never inside an entry.
+- These are values and functions without side effects. Except for `ask`, which asks the broker where limited ranges end.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import LimitedRange, LogStatus, SplitPart
 
 Reason = Literal["everything", "limits", "one entry", "waiting", "nothing"]
-"""Why a batch has its size: all there was; what limits allow; one entry that exceeds them; waiting for more rows."""
+"""Reason of a batch's size: the whole backlog, the limits, one entry above the limits, or too few rows yet."""
 AskLimitedRanges = Callable[[Sequence[LimitedRange]], list[SplitPart]]
 _UNLIMITED = 2**62
-_Wanted = TypeVar("_Wanted")
-_Reached = TypeVar("_Reached")
+_Source = TypeVar("_Source")
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most one batch may hold. None: no limit."""
+    """Maximum rows and bytes of one batch. None: no limit."""
 
     rows: int | None = None
     size_bytes: int | None = None
@@ -37,11 +38,11 @@ class Limits:
         return self.rows is not None or self.size_bytes is not None
 
     def __str__(self) -> str:
-        given = {"maxRowsPerTrigger": self.rows, "maxBytesPerTrigger": self.size_bytes}
-        return " or ".join(name for name, limit in given.items() if limit is not None)
+        limits = {"maxRowsPerTrigger": self.rows, "maxBytesPerTrigger": self.size_bytes}
+        return " or ".join(name for name, limit in limits.items() if limit is not None)
 
     def allow(self, rows: int, size_bytes: int) -> bool:
-        """Whether so much is within the limits."""
+        """Return whether so many rows and bytes are within the limits."""
         return rows <= self.rows_max and size_bytes <= self.bytes_max
 
     @property
@@ -55,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class LedgerBacklog:
-    """What one ledger has left; the head is what comes first, up to the first entry with rows."""
+    """Unread entries of one ledger. The head is the part up to and including the first entry with rows."""
 
     ledger: str
     range: PositionRange
@@ -71,60 +72,68 @@ class LedgerBacklog:
         left = PositionRange(log.begin, log.stop)
         return cls(log.name, left, log.entries, log.rows, log.size_bytes, log.head_rows, log.head_bytes, log.head_ms)
 
-    def whole(self) -> SplitPart:
+    def to_part(self) -> SplitPart:
         return SplitPart(self.range, self.entries, self.rows, self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait for `rows_min` rows until the oldest has waited `delay_ms`. The clock is the broker's."""
+    """Wait for `rows_min` rows, at most until the oldest row is `delay_ms` old by the broker's clock."""
 
     rows_min: int = 0
     delay_ms: int = 0
 
-    def must_wait(self, waiting: Sequence[LedgerBacklog], now_ms: int) -> bool:
-        """Whether the batch has to wait. Without rows there is nothing that waits."""
-        heads = [one.head_ms for one in waiting if one.rows]
-        if not heads or sum(one.rows for one in waiting) >= self.rows_min:
+    def must_wait(self, backlogs: Sequence[LedgerBacklog], now_ms: int) -> bool:
+        """Return whether the batch must wait for more rows. False if there are no rows at all."""
+        heads = [backlog.head_ms for backlog in backlogs if backlog.rows]
+        if not heads or sum(backlog.rows for backlog in backlogs) >= self.rows_min:
             return False
         return 0 <= now_ms - min(heads) < self.delay_ms
 
 
 def admit_rows(
-    waiting: Sequence[LedgerBacklog], limits: Limits, ask: AskLimitedRanges
+    backlogs: Sequence[LedgerBacklog], limits: Limits, ask: AskLimitedRanges
 ) -> tuple[dict[str, SplitPart], Reason]:
-    """What a batch takes, by ledger, and why so much. At least the oldest entry, if there is any row."""
-    queue = sorted((one for one in waiting if one.rows), key=lambda one: (one.head_ms, one.ledger))
+    """Return the part of each ledger that a batch reads, and the reason of the batch's size.
+
+    The batch contains at least the oldest entry, unless there are no rows.
+    """
+    queue = sorted(
+        (backlog for backlog in backlogs if backlog.rows), key=lambda backlog: (backlog.head_ms, backlog.ledger)
+    )
     if not queue:
         return {}, "nothing"
-    if limits.allow(sum(one.rows for one in queue), sum(one.size_bytes for one in queue)):
-        return {one.ledger: one.whole() for one in queue}, "everything"
-    taken = _shared(queue, limits, ask)
-    rows, size = _sums(taken)
+    if limits.allow(sum(backlog.rows for backlog in queue), sum(backlog.size_bytes for backlog in queue)):
+        return {backlog.ledger: backlog.to_part() for backlog in queue}, "everything"
+    parts = _fair_parts(queue, limits, ask)
+    rows, size = _sums(parts)
     if not limits.allow(rows, size):
-        return taken, "one entry"
-    fitting = _heads_that_fit([one for one in queue if one.ledger not in taken], limits, rows, size)
-    taken |= _taken(fitting, [LimitedRange(o.ledger, o.range, o.head_rows, o.head_bytes) for o in fitting], ask)
-    return taken, "limits"
+        return parts, "one entry"
+    fitting = _fitting_heads([backlog for backlog in queue if backlog.ledger not in parts], limits, rows, size)
+    heads = [LimitedRange(log.ledger, log.range, log.head_rows, log.head_bytes) for log in fitting]
+    return parts | _ask_parts(fitting, heads, ask), "limits"
 
 
 def share_limits(
-    wanted: Sequence[_Wanted], limits: Limits, reach: Callable[[_Wanted, int, int], tuple[_Reached, int, int]]
-) -> list[tuple[_Reached, int, int]]:
-    """Return what `reach` takes of each by an equal share of the limits, with rows and bytes.
+    sources: Sequence[_Source], limits: Limits, take: Callable[[_Source, int, int], tuple[_Part, int, int]]
+) -> list[tuple[_Part, int, int]]:
+    """Return the part that `take` takes of each source within its share of the limits, with rows and bytes.
 
-    What the first do not need of their shares is there for those after them.
+    The limit that a source does not use is shared by the sources after it.
     """
-    rows, size, taken = limits.rows_max, limits.bytes_max, []
-    for number, one in enumerate(wanted):
-        others = len(wanted) - number
-        taken.append(reach(one, max(rows // others, 1), max(size // others, 1)))
-        rows, size = max(rows - taken[-1][1], 0), max(size - taken[-1][2], 0)
-    return taken
+    rows, size, parts = limits.rows_max, limits.bytes_max, []
+    for number, source in enumerate(sources):
+        remaining = len(sources) - number
+        parts.append(take(source, max(rows // remaining, 1), max(size // remaining, 1)))
+        rows, size = max(rows - parts[-1][1], 0), max(size - parts[-1][2], 0)
+    return parts
 
 
 def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
-    """Equal shares of a budget; who needs less than its share leaves the rest to the others, the first get the odd."""
+    """Split a budget by max-min fairness and return each share.
+
+    No share exceeds its need. Unused shares are redistributed. Remainders go to the first of equal needs.
+    """
     shares, left = [0] * len(needs), budget
     order = sorted(range(len(needs)), key=lambda i: (needs[i], -i))
     for done, i in enumerate(order):
@@ -133,44 +142,44 @@ def fair_shares(needs: Sequence[int], budget: int) -> list[int]:
     return shares
 
 
-def _shared(queue: Sequence[LedgerBacklog], limits: Limits, ask: AskLimitedRanges) -> dict[str, SplitPart]:
-    """The head of the oldest, and a share of the rest for each."""
+def _fair_parts(queue: Sequence[LedgerBacklog], limits: Limits, ask: AskLimitedRanges) -> dict[str, SplitPart]:
+    """Return the part of each ledger by its fair share. The oldest ledger also gets its head."""
     oldest = queue[0]
     rows = fair_shares(
-        [one.rows - (one.head_rows if one is oldest else 0) for one in queue],
+        [log.rows - (log.head_rows if log is oldest else 0) for log in queue],
         max(limits.rows_max - oldest.head_rows, 0),
     )
     sizes = fair_shares(
-        [one.size_bytes - (one.head_bytes if one is oldest else 0) for one in queue],
+        [log.size_bytes - (log.head_bytes if log is oldest else 0) for log in queue],
         max(limits.bytes_max - oldest.head_bytes, 0),
     )
     rows[0] += oldest.head_rows
     sizes[0] += oldest.head_bytes
     served = [
-        (one, LimitedRange(one.ledger, one.range, most_rows, most_bytes))
-        for one, most_rows, most_bytes in zip(queue, rows, sizes, strict=True)
-        if one.head_rows <= most_rows and one.head_bytes <= most_bytes
+        (log, LimitedRange(log.ledger, log.range, rows_max, bytes_max))
+        for log, rows_max, bytes_max in zip(queue, rows, sizes, strict=True)
+        if log.head_rows <= rows_max and log.head_bytes <= bytes_max
     ]
-    return _taken([one for one, _ in served], [quota for _, quota in served], ask)
+    return _ask_parts([log for log, _ in served], [limited for _, limited in served], ask)
 
 
-def _heads_that_fit(queue: Sequence[LedgerBacklog], limits: Limits, rows: int, size: int) -> list[LedgerBacklog]:
-    """Those whose first entry still fits, the oldest first."""
+def _fitting_heads(queue: Sequence[LedgerBacklog], limits: Limits, rows: int, size: int) -> list[LedgerBacklog]:
+    """Return the backlogs whose head still fits into the limits, the oldest first."""
     fitting = []
-    for one in queue:
-        if limits.allow(rows + one.head_rows, size + one.head_bytes):
-            rows, size = rows + one.head_rows, size + one.head_bytes
-            fitting.append(one)
+    for log in queue:
+        if limits.allow(rows + log.head_rows, size + log.head_bytes):
+            rows, size = rows + log.head_rows, size + log.head_bytes
+            fitting.append(log)
     return fitting
 
 
-def _taken(
-    served: Sequence[LedgerBacklog], quotas: Sequence[LimitedRange], ask: AskLimitedRanges
+def _ask_parts(
+    served: Sequence[LedgerBacklog], ranges: Sequence[LimitedRange], ask: AskLimitedRanges
 ) -> dict[str, SplitPart]:
     if not served:
         return {}
-    return {one.ledger: part for one, part in zip(served, ask(quotas), strict=True) if part.entries}
+    return {log.ledger: part for log, part in zip(served, ask(ranges), strict=True) if part.entries}
 
 
-def _sums(taken: dict[str, SplitPart]) -> tuple[int, int]:
-    return sum(part.rows for part in taken.values()), sum(part.size_bytes for part in taken.values())
+def _sums(parts: dict[str, SplitPart]) -> tuple[int, int]:
+    return sum(part.rows for part in parts.values()), sum(part.size_bytes for part in parts.values())

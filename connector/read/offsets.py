@@ -1,23 +1,24 @@
-"""What a stream remembers of where it is: a small JSON value that Spark keeps in its checkpoint.
+"""Offset of a stream: the JSON value that Spark stores in its checkpoint.
 
     {"ledgers": {"public/default/persistent/orders": {"entry": 18, "id": "<incarnation>", "ledger": 3}}, "v": 1}
 
 Rules
-- The position is the one after the last entry read. `id` is the ledger's incarnation: a ledger deleted and made again
-  is not the one that was read. Partitions are ledgers of their own.
-- Spark compares offsets as JSON text, so keys always stand in the same order, and an offset that did not move is
-  handed back as it came.
-- A batch that is more than a range, because rows in it are acknowledged already or come back, ends in an offset with
-  `"delivery": n`: the broker's record n says what it delivers.
-- Spark's log holds only the ends of batches. So what does not simply begin at the start offset says so in the end of
-  its batch, `"from": {name: [ledger, entry]}`, which goes before the start: where the whole query began (an initial
-  offset says `"initial": true`; a new process computes it anew, and `latest` is somewhere else by then), where a ledger
-  begins that was found while the query ran, and where one goes on that has lost entries.
-- A ledger that is in the start and not in the end was deleted.
-- A batch of which a part is in a published table names the table and its version, and how far each ledger is in it:
-  `"history": {"id": …, "upTo": {name: ledger}, "version": …}`. Its rows up to there come from the table, those after it
-  from the log. Where a row is changes nothing of its position. A batch that is from the log alone names the table that
-  its query knows, only. Such offsets are of version 2.
+- `ledger` and `entry` are the position after the last entry read. `id` is the ledger's incarnation, which changes if
+  the ledger is deleted and made again. Each partition is a ledger in the map.
+- Spark compares offsets as JSON text. Keys are therefore sorted, and an unchanged offset is returned unchanged.
+- If a batch skips acknowledged rows or redelivers rows, its end offset has `"delivery": n`. The broker's delivery
+  record n lists the rows of the batch.
+- Spark's checkpoint has only the ends of batches. If a ledger of a batch does not start at the start offset, the end
+  offset has the start: `"from": {name: [ledger, entry]}`. `from` precedes the start offset. There are three such cases:
+  - the first batch of a query. Its initial offset has `"initial": true`. A new process computes the initial offset
+    again, and `latest` has moved by then.
+  - a ledger found while the query runs.
+  - a ledger that has lost entries.
+- A ledger in the start offset, but not in the end offset, was deleted.
+- If a batch reads a published table, the end offset has the table, its version and the last segment of each ledger:
+  `"history": {"id": …, "upTo": {name: ledger}, "version": …}`. Rows up to that segment are read from the table, later
+  rows from the log. The position of a row is the same in both. If a batch reads only the log, `history` has only the
+  table's id. Offsets with `history` have version 2.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ HISTORY_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class LedgerOffset:
-    """How far one ledger has been read. `delivery`: the record of what the batch that ends here delivered (0: none)."""
+    """Offset of one ledger. `delivery` is the delivery record of the batch that ends here; 0 if there is none."""
 
     position: Position
     incarnation: str
@@ -44,7 +45,7 @@ class LedgerOffset:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRange:
-    """Entries of one ledger, of the incarnation that was planned."""
+    """Range of entries of one incarnation of a ledger."""
 
     ledger: str
     incarnation: str
@@ -53,7 +54,7 @@ class LedgerRange:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPin:
-    """A version of a published table, and up to which ledger id each log is in it; -1: nothing is read of it."""
+    """Version of a published table (-1: the batch reads nothing of it), and the last segment of each ledger in it."""
 
     table_id: str
     version: int = -1
@@ -72,10 +73,10 @@ class HistoryPin:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """How far a stream has been read: a map by canonical ledger name.
+    """Offset of a stream, by canonical ledger name.
 
-    `began` says where the batch that ends here began, where its start does not; `before` after which record, if any.
-    `history` is the table that a part of that batch is read from.
+    `start_positions` are the ledgers' starts in the batch that ends here, if they are not in the start offset.
+    `start_deliveries` are the delivery records that precede these starts. `history` is the table that the batch reads.
     """
 
     ledgers: Mapping[str, LedgerOffset]
@@ -85,7 +86,7 @@ class StreamOffset:
     history: HistoryPin | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The canonical value: keys sorted at every level."""
+        """Return the JSON value. Keys are sorted at every level."""
         value: dict[str, Any] = {}
         if self.start_positions:
             value["from"] = {
@@ -114,7 +115,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """Read an offset from a checkpoint; one of another version or shape is refused."""
+        """Return the offset of a checkpoint. Raises Unsupported for another version and Corrupt for another shape."""
         version = value.get("v")
         if version != (HISTORY_VERSION if "history" in value else OFFSET_VERSION):
             raise Unsupported(
@@ -144,90 +145,94 @@ class StreamOffset:
         start_positions: Mapping[str, Position] | None = None,
         deleted: Collection[str] = (),
     ) -> StreamOffset:
-        """The end of a batch that begins at this offset and reads to `moved`.
+        """Return the end of a batch that starts at this offset and reads to the offsets in `moved`.
 
-        `began` says where ledgers begin that this offset does not have, or has elsewhere; `gone` are no more.
+        `start_positions` are the starts of ledgers that this offset does not have, or has at another position.
+        `deleted` are ledgers to remove.
         """
         ledgers = {name: at for name, at in {**self.ledgers, **moved}.items() if name not in deleted}
         first = {name: at.position for name, at in self.ledgers.items()} if self.initial else {}
-        told = {name: at for name, at in {**first, **(start_positions or {})}.items() if name in ledgers}
-        before = {
+        starts = {name: at for name, at in {**first, **(start_positions or {})}.items() if name in ledgers}
+        deliveries = {
             name: at.delivery
             for name, at in self.ledgers.items()
-            # Records of a ledger that was made again are counted anew.
-            if name in told and at.delivery and at.incarnation == ledgers[name].incarnation
+            # A new incarnation of a ledger numbers its records from 1 again.
+            if name in starts and at.delivery and at.incarnation == ledgers[name].incarnation
         }
-        return StreamOffset(ledgers, False, told, before)
+        return StreamOffset(ledgers, False, starts, deliveries)
 
 
 def delivered(start: StreamOffset, end: StreamOffset) -> dict[str, LedgerOffset]:
-    """The ledgers of which the batch from `start` to `end` delivers what a record says, not a range."""
+    """Return the ledgers whose rows in the batch from `start` to `end` are listed by a delivery record."""
     if end.initial or start == end:
         return {}
-    found = {}
+    recorded = {}
     for name, last in end.ledgers.items():
         first = start.ledgers.get(name)
         before = (
             end.start_deliveries.get(name, 0) if name in end.start_positions else 0 if first is None else first.delivery
         )
         if last.delivery and last.delivery != before:
-            found[name] = last
-    return found
+            recorded[name] = last
+    return recorded
 
 
 def batch_range(name: str, start: StreamOffset, end: StreamOffset) -> PositionRange:
-    """The entries of one ledger, which is in `end`, in the batch from `start` to `end`."""
+    """Return the range of one ledger in the batch from `start` to `end`. The ledger must be in `end`."""
     if end.initial or start == end:
         return PositionRange(end.ledgers[name].position, end.ledgers[name].position)
     return _range(name, start, end).range
 
 
 def batch_ranges(start: StreamOffset, end: StreamOffset) -> list[LedgerRange]:
-    """The entries of the batch from `start` to `end`, by ledger; a range that runs backwards is refused.
+    """Return the ranges of the batch from `start` to `end`, without the ledgers of `delivered`.
 
-    Those of ledgers that are `delivered` by a record are not among them.
+    Raises Corrupt if a range ends before its start.
     """
     if end.initial or start == end:
-        # A batch that ended where the stream began holds nothing, wherever a later process would begin.
+        # A batch that ends at the initial offset is empty, even if a later process computes another initial offset.
         return []
     ranges = [_range(name, start, end) for name, last in sorted(end.ledgers.items()) if not last.delivery]
-    return [one for one in ranges if one.range]
+    return [planned for planned in ranges if planned.range]
 
 
 def _range(name: str, start: StreamOffset, end: StreamOffset) -> LedgerRange:
     last = end.ledgers[name]
     first = start.ledgers.get(name)
     if name in end.start_positions:
-        began = end.start_positions[name]
+        position = end.start_positions[name]
     elif first is None:
-        began = EARLIEST
+        position = EARLIEST
     elif first.incarnation != last.incarnation:
         raise Corrupt(
             f"the batch begins in {name} incarnation {first.incarnation} and ends in incarnation {last.incarnation}",
             hint="The checkpoint was changed by hand, or mixes two queries",
         )
     else:
-        began = first.position
-    if began > last.position:
+        position = first.position
+    if position > last.position:
         raise Corrupt(
-            f"the batch of {name} begins at {began} and ends before it, at {last.position}",
+            f"the batch of {name} begins at {position} and ends before it, at {last.position}",
             hint="The checkpoint is older than the subscription, or mixes two queries; nothing was read",
         )
-    return LedgerRange(name, last.incarnation, PositionRange(began, last.position))
+    return LedgerRange(name, last.incarnation, PositionRange(position, last.position))
 
 
-def require_addressed(offset: StreamOffset, names: Collection[str], what: str) -> None:
-    """Refuse a checkpoint of other ledgers than those that the query reads; `names` are those of it that it does."""
+def require_addressed(offset: StreamOffset, names: Collection[str], reads: str) -> None:
+    """Raise Refused if the offset has a ledger that is not in `names`: the checkpoint is of another query.
+
+    `reads` is the text of the ledgers that the query reads.
+    """
     others = sorted(set(offset.ledgers) - set(names))
     if others:
         raise Refused(
-            f"the checkpoint is of ledger {', '.join(others[:5])}, the query reads {what}",
+            f"the checkpoint is of ledger {', '.join(others[:5])}, the query reads {reads}",
             hint="Use a checkpoint of its own for each query",
         )
 
 
 def require_no_table(end: StreamOffset) -> None:
-    """Refuse a batch of which a part was planned from a table, where no table is read."""
+    """Raise Refused if the batch reads a published table. Called by queries without option `history`."""
     if end.history is not None and end.history.version >= 0:
         raise Refused(
             f"the batch that is run again reads version {end.history.version} of table {end.history.table_id}, and the "
@@ -236,10 +241,10 @@ def require_no_table(end: StreamOffset) -> None:
         )
 
 
-def require_subscription(found: Mapping[str, LedgerOffset], name: str | None) -> None:
-    """Refuse a batch whose rows a subscription's records say, where there is no subscription; it is `delivered`."""
-    if found and name is None:
+def require_subscription(recorded: Mapping[str, LedgerOffset], name: str | None) -> None:
+    """Raise Refused if a batch has delivery records (`recorded`, of `delivered`) and the query has no subscription."""
+    if recorded and name is None:
         raise Refused(
-            f"the batch that is run again was decided for a subscription of {min(found)}, and the query names none",
+            f"the batch that is run again was decided for a subscription of {min(recorded)}, and the query names none",
             hint="Give options 'subscription' and 'ackMode' as before, at least until this batch is done",
         )

@@ -1,16 +1,16 @@
-"""Seam between Spark's two readers and what they read: planners plan on the driver, tasks read on executors.
+"""Interfaces between Spark's two readers and the sources: planners plan on the driver, tasks read on executors.
 
-    planner                     of                                   tasks
+    planner                     source                               tasks
     LedgerScan, LedgerStream    ledgers of a store, by its broker    ledger.task.LedgerTask
     BucketScan, BucketStream    a topic of a bucket                  bucket.task.BucketTask
     TableScan, TableStream      a published table and the log        table.task.TableTask, LedgerTask
     BucketTableScan             a published table and a bucket       table.task.TableTask, BucketTask
-    ListingScan, StoreTable     a bucket or a store as rows          of their own
+    ListingScan, StoreTable     metadata of a bucket or a store      ListingTask, RowsTask, AckedRangesTask
 
 Rules
 - A planner lives in one process of the driver. Planners are never pickled.
-- A task is configuration: Spark pickles the task and reads it in another process.
-- `tasks` of a stream is a function of its arguments and of logs that do not change.
+- A task is a value: Spark pickles the task, and another process reads it.
+- `tasks` of a stream depends only on its arguments and on immutable entries. A repeated batch has the same rows.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """Share of a read that one executor reads."""
+    """Part of a read that one executor reads."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows. Called on an executor, on a copy of the planned task."""
+        """Yield the rows. Called on an executor, on an unpickled copy of the task."""
         ...
 
 
@@ -40,15 +40,15 @@ class BatchPlanner(Protocol):
     """Plan of a bounded read."""
 
     def schema(self) -> StructType:
-        """Return the columns that Spark gets; Refused if the user's schema is another."""
+        """Return the columns for Spark. Raises Refused if the user's schema differs."""
         ...
 
     def tasks(self) -> Sequence[Task]:
-        """Return the tasks of the range as it stands now; none for an empty range."""
+        """Return the tasks of the current range; none for an empty range."""
         ...
 
     def findings(self) -> Any:
-        """Return findings that the process that plans the read takes over, or None."""
+        """Return state to pass to the process that plans the read, or None."""
         return None
 
 
@@ -56,18 +56,18 @@ class StreamPlanner(Protocol):
     """Plan of one run of one query."""
 
     start_warning: str = ""
-    """Warning about a start option that a cursor overrules; empty if none is start_warning."""
+    """Warning about a start option that is ignored because a cursor exists; empty if none is ignored."""
 
     def initial(self) -> StreamOffset:
-        """Return the start of a query without a checkpoint; the same at each call."""
+        """Return the start of a query without a checkpoint. Every call returns the same offset."""
         ...
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
-        """Return the end of the next batch from `start`; None if no batch is due. `limited`: the limits count."""
+        """Return the end of the next batch from `start`; None if no batch is due. `limited` applies the limits."""
         ...
 
     def latest_without_start(self) -> StreamOffset:
-        """Return the end of everything there is, for a Spark that does not say where its batch starts."""
+        """Return the current end. Called by a Spark that passes no start offset (before 4.2)."""
         return self.latest(self.initial(), limited=False) or self.initial()
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> Sequence[Task]:
@@ -75,23 +75,23 @@ class StreamPlanner(Protocol):
         ...
 
     def pin_end(self) -> None:
-        """Pin the end for AvailableNow: later entries belong to the next run."""
+        """Pin the current end for Trigger.AvailableNow. Later entries belong to the next run."""
         ...
 
     def acknowledge(self, end: StreamOffset) -> None:
-        """Take note that Spark has committed the batch that ended at `end`."""
+        """Acknowledge up to `end`, the end of a batch that Spark has committed."""
 
     def report(self) -> dict[str, Any] | None:
-        """Return the progress of the last trigger, as JSON values; None if there is nothing to say."""
+        """Return the progress of the last trigger as JSON values, or None."""
         return None
 
     def stop(self) -> None:
-        """Release what the run holds. Spark may kill the process at any moment of this."""
+        """Release leases and readers of the run. Spark may kill the process during this call."""
 
 
 @dataclass(frozen=True)
 class TaskPartition(InputPartition):
-    """One task as Spark's partition."""
+    """Task as a partition of Spark."""
 
     value: Task
 
@@ -102,5 +102,5 @@ def partitions_of(tasks: Sequence[Task]) -> list[InputPartition]:
 
 
 def read_partition(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition. Spark sends `InputPartition(None)` for an empty range, 4.0 None alone."""
+    """Yield the rows of a partition. Spark passes `InputPartition(None)` for an empty range; Spark 4.0 passes None."""
     return iter(()) if partition is None or partition.value is None else partition.value.read()

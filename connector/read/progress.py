@@ -1,5 +1,6 @@
-"""What a stream says of itself at every trigger: the value that Spark puts, as it is, into `sources[i].latestOffset`
-of its progress. It is the only place of a progress that a Python source can write to.
+"""Progress report of a stream: the value that Spark copies into `sources[i].latestOffset` of its progress.
+
+A Python source can write to no other field of the progress.
 
     {"v": 1, "store": "/data/store", "storeId": "<uuid>", "subscription": "billing", "credentials": {…},
      "batch": {"endedBy": "maxRowsPerTrigger"},
@@ -8,19 +9,19 @@ of its progress. It is the only place of a progress that a Python source can wri
      "ledgers": {"public/default/persistent/orders":
         {"ledger": 3, "entry": 90, "id": "<incarnation>", "lagEntries": 2, "lagRows": 20, "lagBytes": 4096,
          "lagMs": 310, "lastPublishMs": 1763746000000}},
-     "columnsAdded": 1, "columnsNotRead": ["name"]}               where a ledger has got columns (`added_columns`)
+     "columnsAdded": 1, "columnsNotRead": ["name"]}               only if columns were added (`with_added_columns`)
 
 Rules
-- Keys stand in one order. Lag is what this batch leaves behind, as the log stood when the batch was planned.
-- `lagMs` is how long the oldest entry that is left has waited, by the broker's clock; 0 when nothing is left.
-- `reads` counts what the broker handed out to anybody since the last report: places that were mapped, blocks that were
-  sent. `cacheHitRate` is of both: entries that were not read from storage. The same bytes by where they came from are
-  `memoryBytes`, `pageCacheBytes`, `localFileBytes` and `objectStorageBytes` (`ledger.protocol.cache.ReadSources`).
-- `cache` is the broker's, over all its ledgers: what was counted since the last report, and what it is now.
-- Of many ledgers the report names those that lag most, and `ledgersInAll` sums up all. What was lost and skipped is in
-  `dataLoss`, the newest last; `dataLosses` counts.
-- Credentials are references, never what they name. A report is read back by the session's listener
-  (`connector.session.commit_listener`), so what it says of store and subscription is what an acknowledgement needs.
+- Keys are sorted. The lag is the backlog behind this batch, by the state of the ledger when the batch was planned.
+- `lagMs` is the age of the oldest unread entry by the broker's clock; 0 if there is none.
+- `reads` counts the data that the broker served to all readers since the last report: mapped ranges and sent blocks.
+  `cacheHitRate` is the share of entries not read from storage. The same bytes by source are `memoryBytes`,
+  `pageCacheBytes`, `localFileBytes` and `objectStorageBytes` (`ledger.protocol.cache.ReadSources`).
+- `cache` is the broker's cache of all ledgers: counters since the last report, and current sizes.
+- Of more than `LEDGERS_MAX` ledgers, the report lists those with the largest lag. `ledgersInAll` has the sums of all.
+- `dataLoss` has the lost and skipped ranges, the newest last. `dataLosses` is their number.
+- Credentials are references, never secrets. The session's listener (`connector.session.commit_listener`) parses the
+  report and uses the store, the subscription and the credentials to acknowledge.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.credentials import Credentials
 
 REPORT_VERSION = 1
-# Why a batch ends where it ends, when no limit did it.
-ALL_THERE_WAS, AVAILABLE_NOW, ENDING, WAITING = (
+# Values of `endedBy` if no limit ended the batch.
+ALL_AVAILABLE, AVAILABLE_NOW, ENDING, WAITING = (
     "all there was",
     "availableNow",
     "the end of the read",
@@ -52,7 +53,7 @@ LEDGERS_MAX, LOSSES_MAX = 50, 20
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """What a query reads from, and in whose name."""
+    """Store, subscription and credential references of a query."""
 
     store: str
     store_id: str
@@ -61,13 +62,13 @@ class SourceIdentity:
 
     @classmethod
     def of(cls, store: str, store_id: str, subscription: str | None, credentials: Credentials | None) -> SourceIdentity:
-        """The origin; of credentials the references that were given."""
+        """Return the identity with the non-empty references of `credentials`."""
         parts = ("ca", "certificate", "key", "token")
-        given = {} if credentials is None else {part: getattr(credentials, part) for part in parts}
-        return cls(store, store_id, subscription or "", {part: name for part, name in given.items() if name})
+        references = {} if credentials is None else {part: getattr(credentials, part) for part in parts}
+        return cls(store, store_id, subscription or "", {part: name for part, name in references.items() if name})
 
     def to_credentials(self) -> Credentials | None:
-        """The credentials again; None when there were none."""
+        """Return the credentials of these references; None if there are none."""
         from pyspark_ledger.ledger.client.credentials import Credentials
 
         return Credentials(**self.credentials) if self.credentials else None
@@ -75,7 +76,7 @@ class SourceIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLag:
-    """How far one ledger is ahead of a batch. `left` is what a reading from the batch's end has left, if anything."""
+    """Lag of one ledger behind a batch. `left` is the status of a read from the batch's end; None without a backlog."""
 
     log: LogStatus
     left: LogStatus | None
@@ -96,16 +97,16 @@ class LedgerLag:
         }
 
     def order(self) -> tuple[int, str]:
-        """Those that lag most come first."""
+        """Return the sort key: the largest lag first."""
         return -(self.left.rows if self.left else 0), self.log.name
 
 
 def reads_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
-    """What the broker handed out between two counts of it; one that was started anew counts from nothing."""
+    """Return the `reads` between two counts of a broker. The counts of a restarted broker start at 0."""
     if before is None or now.mapped_bytes < before.mapped_bytes or now.misses < before.misses:
         before = CacheReads()
     hits, misses = now.hits - before.hits, now.misses - before.misses
-    handed_out = now.hit_bytes - before.hit_bytes + now.miss_bytes - before.miss_bytes
+    served = now.hit_bytes - before.hit_bytes + now.miss_bytes - before.miss_bytes
     mapped = now.mapped_bytes - before.mapped_bytes
     return {
         "cacheHitRate": round(hits / (hits + misses), 4) if hits + misses else None,
@@ -114,12 +115,12 @@ def reads_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
         "memoryBytes": now.memory_hit_bytes - before.memory_hit_bytes,
         "objectStorageBytes": now.object_miss_bytes - before.object_miss_bytes,
         "pageCacheBytes": now.page_cache_hit_bytes - before.page_cache_hit_bytes,
-        "sentBytes": handed_out - mapped,
+        "sentBytes": served - mapped,
     }
 
 
 def cache_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
-    """What the broker's cache did between two counts of it, and what it is at the second."""
+    """Return the `cache` counters between two counts of a broker, and the sizes at `now`."""
     if before is None or now.misses < before.misses or now.inserted < before.inserted:
         before = CacheReads()
     return {
@@ -138,34 +139,34 @@ def cache_between(before: CacheReads | None, now: CacheReads) -> dict[str, Any]:
         "missBytes": now.miss_bytes - before.miss_bytes,
         "misses": now.misses - before.misses,
         "nonEvictableBytes": now.non_evictable_bytes,
-        "requeues": max(now.requeues - before.requeues, 0),  # another policy counts from nothing
+        "requeues": max(now.requeues - before.requeues, 0),  # a new cache policy counts from 0
         "sizeBytes": now.size_bytes,
     }
 
 
 def stream_report(
-    origin: SourceIdentity,
+    identity: SourceIdentity,
     ledgers: Sequence[LedgerLag],
     ended_by: str,
     reads: Mapping[str, Any],
     cache: Mapping[str, Any],
     losses: Sequence[DataLossRange] = (),
 ) -> dict[str, Any]:
-    """The value that goes into the progress."""
+    """Return the report of one trigger."""
     value: dict[str, Any] = {"batch": {"endedBy": ended_by}, "cache": dict(cache)}
-    if origin.credentials:
-        value["credentials"] = dict(origin.credentials)
+    if identity.credentials:
+        value["credentials"] = dict(identity.credentials)
     if losses:
         value["dataLoss"] = [loss.to_json() for loss in losses[-LOSSES_MAX:]]
         value["dataLosses"] = len(losses)
-    named = sorted(ledgers, key=LedgerLag.order)[:LEDGERS_MAX]
-    value["ledgers"] = {lag.log.name: lag.to_json() for lag in sorted(named, key=lambda lag: lag.log.name)}
+    listed = sorted(ledgers, key=LedgerLag.order)[:LEDGERS_MAX]
+    value["ledgers"] = {lag.log.name: lag.to_json() for lag in sorted(listed, key=lambda lag: lag.log.name)}
     if len(ledgers) > LEDGERS_MAX:
         value["ledgersInAll"] = _sums(ledgers)
     value["reads"] = dict(reads)
-    value["store"], value["storeId"] = origin.store, origin.store_id
-    if origin.subscription:
-        value["subscription"] = origin.subscription
+    value["store"], value["storeId"] = identity.store, identity.store_id
+    if identity.subscription:
+        value["subscription"] = identity.subscription
     value["v"] = REPORT_VERSION
     return value
 
@@ -181,7 +182,7 @@ def _sums(ledgers: Sequence[LedgerLag]) -> dict[str, int]:
 
 
 def parse_report(report: Any) -> Any:
-    """Return the value of a report that may be JSON text; None for text that is no JSON, as other sources have it."""
+    """Return a report that may be JSON text as a value; None for other text, which other sources report."""
     if not isinstance(report, str):
         return report
     try:
@@ -191,18 +192,18 @@ def parse_report(report: Any) -> Any:
 
 
 def parse_source_identity(value: object) -> SourceIdentity | None:
-    """The origin that a report states; None for anything that is no report of a ledger's stream."""
+    """Return the identity in a report; None if `value` is not a report of a ledger's stream."""
     if not isinstance(value, Mapping) or value.get("v") != REPORT_VERSION or "storeId" not in value:
         return None
     credentials = value.get("credentials", {})
     try:
-        origin = SourceIdentity(
+        identity = SourceIdentity(
             str(value["store"]),
             str(value["storeId"]),
             str(value.get("subscription", "")),
             {str(part): str(name) for part, name in credentials.items()},
         )
-        origin.to_credentials()
+        identity.to_credentials()
     except (KeyError, AttributeError, TypeError, LedgerError):
         return None
-    return origin
+    return identity

@@ -1,10 +1,11 @@
-"""How a batch's limits are shared between rows that are new and rows that come back. Pure.
+"""Split of a batch's limits between new rows and redelivered rows. Pure functions.
 
 Rules
-- New rows and those that come back get equal shares; what one of them does not need goes to the other. So rows that
-  nobody acknowledges never keep new ones away, nor the reverse.
-- A share never is below the first entry of its side: where both do not fit beside each other they take turns, and the
-  one whose turn it is has all of the limit. So a batch exceeds its limits only by one entry that alone does.
+- New rows and redelivered rows get equal shares. A share that one side does not need goes to the other side. Rows that
+  are never acknowledged therefore cannot block new rows, and new rows cannot block redelivered rows.
+- A share is never smaller than the first entry of its side. If the first entries of both sides do not fit together, the
+  sides alternate between batches, and one side gets the whole limit. A batch therefore exceeds its limits only by one
+  entry that is larger than the limits.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyspark_ledger.ledger.protocol.cursors import Due
 
 
 class SplitLimits(NamedTuple):
-    """What each side may take; None: nothing. `turns`: they did not fit beside each other."""
+    """Limits of both sides of a batch; None: no rows of this side. `alternates`: the sides do not fit together."""
 
     new: Limits | None
     redelivered: Limits | None
@@ -25,19 +26,21 @@ class SplitLimits(NamedTuple):
 
 
 def split_limits(
-    limits: Limits, waiting: Sequence[LedgerBacklog], due: Mapping[str, Due], *, new_first: bool
+    limits: Limits, backlogs: Sequence[LedgerBacklog], due: Mapping[str, Due], *, new_first: bool
 ) -> SplitLimits:
-    """The limits of both sides of one batch; `new_first`: whose turn it is, if they take turns."""
-    heads = [one for one in waiting if one.rows]
-    back = [one for one in due.values() if one.rows]
-    if not limits or not heads or not back:
+    """Return the limits of both sides of one batch. `new_first` gives the batch to new rows if the sides alternate."""
+    fresh = [backlog for backlog in backlogs if backlog.rows]
+    redelivered = [ledger for ledger in due.values() if ledger.rows]
+    if not limits or not fresh or not redelivered:
         return SplitLimits(limits, limits)
-    rows = fair_shares([sum(one.rows for one in heads), sum(one.rows for one in back)], limits.rows_max)
-    sizes = fair_shares([sum(one.size_bytes for one in heads), sum(one.size_bytes for one in back)], limits.bytes_max)
-    new_limits, back_limits = (Limits(*of_side) for of_side in zip(rows, sizes, strict=True))
-    oldest = min(heads, key=lambda one: (one.head_ms, one.ledger))
-    if new_limits.allow(oldest.head_rows, oldest.head_bytes) and back_limits.allow(
-        back[0].head_rows, back[0].head_bytes
+    rows = fair_shares([sum(log.rows for log in fresh), sum(log.rows for log in redelivered)], limits.rows_max)
+    sizes = fair_shares(
+        [sum(log.size_bytes for log in fresh), sum(log.size_bytes for log in redelivered)], limits.bytes_max
+    )
+    new_limits, redelivered_limits = (Limits(*side) for side in zip(rows, sizes, strict=True))
+    oldest = min(fresh, key=lambda log: (log.head_ms, log.ledger))
+    if new_limits.allow(oldest.head_rows, oldest.head_bytes) and redelivered_limits.allow(
+        redelivered[0].head_rows, redelivered[0].head_bytes
     ):
-        return SplitLimits(new_limits, back_limits)
+        return SplitLimits(new_limits, redelivered_limits)
     return SplitLimits(limits, None, alternates=True) if new_first else SplitLimits(None, limits, alternates=True)

@@ -1,15 +1,16 @@
-"""What a store knows of itself as DataFrames: `spark.read.format("ledger").option("table", "cursors").load("orders")`.
+"""Metadata of a store as DataFrames: `spark.read.format("ledger").option("table", "cursors").load("orders")`.
 
-    ledgers    one row for each ledger of the store, or for the one that is loaded
-    segments   the ledgers (segments) that a managed ledger is made of
-    cursors    its durable cursors: where they stand, what they have left, what they acknowledged out of order
-    holes      what cursors acknowledged beyond their mark-delete, range by range, and entries of which rows are left
-    cache      the counts of the broker's cache
+    ledgers    one row for each ledger of the store, or for the loaded ledger
+    segments   the segments of the ledgers
+    cursors    the durable cursors: positions, backlogs, counts of individual acknowledgements
+    holes      ranges acknowledged behind the mark-delete position, and entries with unacknowledged rows
+    cache      the counters of the broker's cache
 
 Rules
-- Asked once, on the driver, when the read is planned; no entry of the log is read. Without a ledger a table is of all
-  ledgers of the store.
-- Holes may be millions: a cursor's cross to its task as the bytes that they are kept in, and become rows there.
+- The driver asks the broker once, when the read is planned. No entry is read. Without a ledger in `load()`, a table
+  covers all ledgers of the store.
+- A cursor can have millions of acknowledged ranges. The task therefore gets them in their encoded form and decodes
+  them into rows.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.options.options import LedgerOptions
 
 _POSITION = pa.struct([pa.field("ledgerId", pa.int64()), pa.field("entryId", pa.int64())])
-_HOLES_AT_ONCE = 64 * 1024
+_ROWS_PER_BATCH = 64 * 1024
 Row = dict[str, Any]
 
 
@@ -50,7 +51,7 @@ def _columns(text: str = "", positions: str = "", numbers: str = "") -> list[pa.
 
 @dataclass(frozen=True, slots=True)
 class RowsTask:
-    """The whole of a table, as a stream of Arrow."""
+    """Task with all rows of a table, as an Arrow IPC stream."""
 
     table: bytes
 
@@ -60,27 +61,27 @@ class RowsTask:
 
 @dataclass(frozen=True, slots=True)
 class AckedRangesTask:
-    """The holes of one cursor, a PositionInfo."""
+    """Task with the acknowledged ranges of one cursor, encoded as a PositionInfo."""
 
     ledger: str
     cursor: str
     info: bytes
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """First the runs of whole entries, then the entries of which rows are left; ledger by ledger."""
+        """Yield the ranges of acknowledged entries, then the entries with unacknowledged rows."""
         positions = decode_info(self.info, f"the holes of cursor {self.cursor!r}").acknowledged
         for runs in positions.runs():
-            yield from self._cut(runs.ledger_id, runs.starts, runs.ends, np.zeros(len(runs.starts), np.int64))
+            yield from self._batches(runs.ledger_id, runs.starts, runs.ends, np.zeros(len(runs.starts), np.int64))
         for ledger_id in positions.ledgers():
             rows = positions.rows(ledger_id)
-            yield from self._cut(ledger_id, rows.entries, rows.entries + 1, rows.left_counts())
+            yield from self._batches(ledger_id, rows.entries, rows.entries + 1, rows.left_counts())
 
-    def _cut(self, ledger_id: int, *columns: Integers) -> Iterator[pa.RecordBatch]:
-        """Firsts, ends and rows left of one ledger's holes, so many at once."""
-        for at in range(0, len(columns[0]), _HOLES_AT_ONCE):
-            cut = [pa.array(values[at : at + _HOLES_AT_ONCE], pa.int64()) for values in columns]
-            same = (self.ledger, self.cursor, pa.scalar(ledger_id, pa.int64()))
-            arrays = [*(pa.repeat(value, len(cut[0])) for value in same), *cut]
+    def _batches(self, ledger_id: int, *columns: Integers) -> Iterator[pa.RecordBatch]:
+        """Yield batches of one segment. `columns` are first entries, end entries and numbers of unacknowledged rows."""
+        for row in range(0, len(columns[0]), _ROWS_PER_BATCH):
+            slices = [pa.array(values[row : row + _ROWS_PER_BATCH], pa.int64()) for values in columns]
+            constants = (self.ledger, self.cursor, pa.scalar(ledger_id, pa.int64()))
+            arrays = [*(pa.repeat(value, len(slices[0])) for value in constants), *slices]
             yield pa.RecordBatch.from_arrays(arrays, schema=_TABLES["holes"].schema)
 
 
@@ -102,8 +103,8 @@ class StoreTable(BatchPlanner):
             return connection.call(lambda client: client.call(action, request))
 
         if table.rows is None:
-            return list(_holes(ask, options))
-        return [_listed(table.schema, table.rows(ask, options))]
+            return list(_acked_ranges(ask, options))
+        return [_rows_task(table.schema, table.rows(ask, options))]
 
 
 Ask = Callable[[str, msgspec.Struct], Any]
@@ -114,68 +115,71 @@ class _Table(NamedTuple):
     rows: Callable[[Ask, LedgerOptions], Iterator[Row]] | None
 
 
-def _listed(schema: pa.Schema, rows: Iterator[Row]) -> RowsTask:
+def _rows_task(schema: pa.Schema, rows: Iterator[Row]) -> RowsTask:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_table(pa.Table.from_pylist(list(rows), schema=schema))
     return RowsTask(sink.getvalue().to_pybytes())
 
 
-def _described(ask: Ask, options: LedgerOptions) -> list[LedgerDescription]:
-    """The ledger that is loaded, in its partitions; all of the store where none is."""
+def _descriptions(ask: Ask, options: LedgerOptions) -> list[LedgerDescription]:
+    """Return the loaded ledger, or all ledgers of the store. A partitioned ledger is replaced by its partitions."""
     names = [canonical_name(options.ledger)] if options.ledger else ask("list", Empty()).names
-    whole = [ask("describe", NameLedger(name)) for name in names]
-    # A whole lists its partitions without their segments.
+    ledgers = [ask("describe", NameLedger(name)) for name in names]
+    # A partitioned ledger lists its partitions without their segments.
     return [
         described
-        for one in whole
-        for described in ([ask("describe", NameLedger(part.name)) for part in one.partitions] or [one])
+        for ledger in ledgers
+        for described in ([ask("describe", NameLedger(part.name)) for part in ledger.partitions] or [ledger])
     ]
 
 
 def _ledgers(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
-    for one in _described(ask, options):
+    for ledger in _descriptions(ask, options):
         yield {
-            "ledger": one.name, "incarnation": one.incarnation, "start": _place(one.start), "end": _place(one.end),
-            "entries": one.entries, "rows": one.rows, "sizeBytes": one.size_bytes, "segments": len(one.segments),
-            "cursors": len(one.cursors), "lastPublishMs": one.last_publish_ms, "schemaVersion": one.schema_version,
+            "ledger": ledger.name, "incarnation": ledger.incarnation,
+            "start": _position_value(ledger.start), "end": _position_value(ledger.end),
+            "entries": ledger.entries, "rows": ledger.rows, "sizeBytes": ledger.size_bytes,
+            "segments": len(ledger.segments), "cursors": len(ledger.cursors),
+            "lastPublishMs": ledger.last_publish_ms, "schemaVersion": ledger.schema_version,
         }  # fmt: skip
 
 
 def _segments(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
-    for one in _described(ask, options):
-        for part in one.segments:
+    for ledger in _descriptions(ask, options):
+        for segment in ledger.segments:
             yield {
-                "ledger": one.name, "ledgerId": part.ledger_id, "entries": part.entries, "rows": part.rows,
-                "sizeBytes": part.size_bytes, "closeMs": part.close_ms,
+                "ledger": ledger.name, "ledgerId": segment.ledger_id, "entries": segment.entries, "rows": segment.rows,
+                "sizeBytes": segment.size_bytes, "closeMs": segment.close_ms,
             }  # fmt: skip
 
 
 def _states(ask: Ask, options: LedgerOptions) -> Iterator[CursorState]:
-    for one in _described(ask, options):
-        for name in one.cursors:
-            yield ask("cursor.describe", NameCursor(one.name, name))
+    for ledger in _descriptions(ask, options):
+        for name in ledger.cursors:
+            yield ask("cursor.describe", NameCursor(ledger.name, name))
 
 
 def _cursors(ask: Ask, options: LedgerOptions) -> Iterator[Row]:
-    for one in _states(ask, options):
+    for cursor in _states(ask, options):
         yield {
-            "ledger": one.ledger, "cursor": one.cursor, "leaseHolder": one.lease_holder,
-            "nextPosition": _place(one.next_position),
-            "replayFloor": None if one.replay_floor is None else _place(one.replay_floor),
-            "backlogEntries": one.backlog_entries, "backlogRows": one.backlog_rows, "backlogBytes": one.backlog_bytes,
-            "acknowledgedRanges": one.acknowledged_ranges, "acknowledgedEntries": one.acknowledged_entries,
-            "partialEntries": one.partial_entries, "cursorLedger": one.cursor_ledger,
-            "leaseUntilMs": one.lease_until_ms,
+            "ledger": cursor.ledger, "cursor": cursor.cursor, "leaseHolder": cursor.lease_holder,
+            "nextPosition": _position_value(cursor.next_position),
+            "replayFloor": None if cursor.replay_floor is None else _position_value(cursor.replay_floor),
+            "backlogEntries": cursor.backlog_entries, "backlogRows": cursor.backlog_rows,
+            "backlogBytes": cursor.backlog_bytes,
+            "acknowledgedRanges": cursor.acknowledged_ranges, "acknowledgedEntries": cursor.acknowledged_entries,
+            "partialEntries": cursor.partial_entries, "cursorLedger": cursor.cursor_ledger,
+            "leaseUntilMs": cursor.lease_until_ms,
         }  # fmt: skip
 
 
-def _holes(ask: Ask, options: LedgerOptions) -> Iterator[AckedRangesTask]:
-    for one in _states(ask, options):
-        everything = PositionRange(one.next_position, LATEST)
-        found: AckedRanges = ask("cursor.holes", AskAckedRanges(one.ledger, one.cursor, everything))
-        if found.info:
-            yield AckedRangesTask(one.ledger, one.cursor, found.info)
+def _acked_ranges(ask: Ask, options: LedgerOptions) -> Iterator[AckedRangesTask]:
+    for cursor in _states(ask, options):
+        everything = PositionRange(cursor.next_position, LATEST)
+        ranges: AckedRanges = ask("cursor.holes", AskAckedRanges(cursor.ledger, cursor.cursor, everything))
+        if ranges.info:
+            yield AckedRangesTask(cursor.ledger, cursor.cursor, ranges.info)
 
 
 def _cache(ask: Ask, _: LedgerOptions) -> Iterator[Row]:
@@ -184,7 +188,7 @@ def _cache(ask: Ask, _: LedgerOptions) -> Iterator[Row]:
             yield {"metric": name, "value": value}
 
 
-def _place(position: Position) -> dict[str, int]:
+def _position_value(position: Position) -> dict[str, int]:
     return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
 
 

@@ -1,12 +1,12 @@
 """The stream, `spark.readStream.format("ledger")`: Spark's reader over a planner.
 
-Spark keeps one reader alive on the driver for a run of a query and calls, per trigger, `latestOffset(start)`,
-`reportLatestOffset`, `commit(previous end)`, `partitions(start, end)`; after a failure it calls `partitions` first.
+Spark keeps one reader on the driver for each run of a query. For each trigger Spark calls `latestOffset(start)`,
+`reportLatestOffset`, `commit(previous end)` and `partitions(start, end)`. After a failure it calls `partitions` first.
 
 Rules
-- Offsets go in and out as JSON values. An offset that did not move goes out as it came, to the letter.
-- The planner is made at the first call: Spark makes readers also where it only pickles them.
-- Executors get a copy without a planner, and so without connection, lease or thread.
+- Offsets are JSON values. An unchanged offset is returned exactly as it was passed.
+- The planner is created at the first call. Reason: Spark also creates readers only to pickle them.
+- Executors get a copy without a planner, and therefore without a connection, lease or thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark_ledger.ledger.errors import LedgerError, Unsupported
 
 try:
     from pyspark.sql.streaming import datasource as admission
-except ImportError:  # Spark 4.0 and 4.1 know no limits and no AvailableNow for Python sources
+except ImportError:  # Spark 4.0 and 4.1 have no limits and no AvailableNow for Python sources
     admission = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _MIXIN: Any = getattr(admission, "SupportsTriggerAvailableNow", object)
 
 @spark_face
 class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
-    """Plans batches on the driver by the planner that `plan` makes, reads their tasks on executors."""
+    """Spark's reader of a stream: plans batches on the driver with the planner of `plan`, reads tasks on executors."""
 
     def __init__(self, options: LedgerOptions, plan: Callable[[], StreamPlanner]) -> None:
         limits = (options.max_rows_per_trigger, options.max_bytes_per_trigger, options.min_rows_per_trigger)
@@ -52,7 +52,7 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         self._ignored_start = IgnoredStart(options)
 
     def __getstate__(self) -> dict[str, object]:
-        return {}  # tasks say all that an executor needs
+        return {}  # a task has all that an executor needs
 
     @property
     def _planner(self) -> StreamPlanner:
@@ -62,23 +62,23 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         initial = self._planner.initial()
-        self._ignored_start.asked(self._planner.start_warning)
+        self._ignored_start.on_initial_offset(self._planner.start_warning)
         return initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch; `start` itself when there is nothing to deliver.
+        """Return the end of the next batch; `start` itself if there is nothing to deliver.
 
-        Before 4.2 Spark hands over neither. The answer is then the end of the log, as far as the log has rows.
+        Spark before 4.2 passes no arguments. The answer is then the current end of the ledgers.
         """
         if start is None:
             return self._planner.latest_without_start().to_json()
-        self._ignored_start.told()
-        all_of_it = type(limit).__name__ == "ReadAllAvailable"
-        end = self._planner.latest(StreamOffset.from_json(start), limited=not all_of_it)
+        self._ignored_start.on_start_offset()
+        read_all = type(limit).__name__ == "ReadAllAvailable"
+        end = self._planner.latest(StreamOffset.from_json(start), limited=not read_all)
         return start if end is None else end.to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """Return a token of the limits; `latestOffset` computes them all at once."""
+        """Return one of the set limits as Spark's token. `latestOffset` applies all limits."""
         if self._options.max_bytes_per_trigger is not None:
             return admission.ReadMaxBytes(self._options.max_bytes_per_trigger)
         if self._options.max_rows_per_trigger is not None:
@@ -94,8 +94,8 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         return self._planner.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch; the same for the same arguments, in any process."""
-        self._ignored_start.told()
+        """Return the tasks of a batch: the same tasks for the same arguments, in any process."""
+        self._ignored_start.on_start_offset()
         return partitions_of(self._planner.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end)))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -105,10 +105,10 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         self._planner.acknowledge(StreamOffset.from_json(end))
 
     def stop(self) -> None:
-        """Release what the run holds, which would be released by time anyway."""
+        """Release the leases of the run at once. Otherwise they expire."""
         if self._running is None:
             return
         try:
             self._running.stop()
         except LedgerError as error:
-            _log.info("a lease was left to run out: %s", error)
+            _log.info("a lease could not be released and expires: %s", error)

@@ -1,7 +1,9 @@
-"""Which task reads what, as values: large ranges are cut by size, small ones of many ledgers share a task.
+"""Assignment of ranges to tasks: large ranges are split by size, small ranges of many ledgers share a task.
 
-Rules: plans are pure functions of the ranges and the immutable logs, so that a batch planned again is the same batch.
-A partition costs tens of milliseconds whatever it holds: few when little is read, by size when much is.
+Rules
+- A plan depends only on the ranges and on immutable entries. A repeated batch therefore has the same tasks.
+- A task costs tens of milliseconds, however little it reads. A small read therefore has few tasks, and a large read
+  has tasks of about equal size.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ from dataclasses import dataclass
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.ledger.protocol.reads import SplitPart, SplitRequest
 
-# A range in between is cut into this many parts.
-_PARTS_OF_A_MIDDLING_RANGE = 4
+# A read between the least and the target size is split into this many tasks.
+_PARTS_OF_MEDIUM_READ = 4
 _PARTS_MAX = 4096
 
 SplitRangesOf = Callable[[Sequence[SplitRequest]], list[list[SplitPart]]]
-"""Ranges cut at entries, as the broker does it, in one call."""
+"""Call of the broker that splits ranges between entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizedRange:
-    """A range of a ledger, and what it holds."""
+    """Range of a ledger with its number of entries and bytes."""
 
     range: LedgerRange
     entries: int
@@ -30,23 +32,23 @@ class SizedRange:
 
 
 def part_bytes(total_bytes: int, least: int, target: int) -> int:
-    """About how many bytes one partition reads of ranges of `total_bytes`."""
+    """Return the bytes that one task should read of ranges of `total_bytes`."""
     if total_bytes <= least:
         return max(total_bytes, 1)
-    return max(least, min(target, -(-total_bytes // _PARTS_OF_A_MIDDLING_RANGE)))
+    return max(least, min(target, -(-total_bytes // _PARTS_OF_MEDIUM_READ)))
 
 
 def plan_tasks(ranges: Iterable[SizedRange], least: int, target: int, split: SplitRangesOf) -> list[list[LedgerRange]]:
-    """What each task reads, in order: one task when it is little, else of about `target` bytes each."""
-    held = [one for one in ranges if one.entries]
-    size = part_bytes(sum(one.size_bytes for one in held), least, target)
-    large = [one.range for one in held if one.size_bytes > size]
-    requests = [SplitRequest(one.ledger, one.range, size, _PARTS_MAX) for one in large]
-    cut = dict(zip((one.ledger for one in large), split(requests) if requests else [], strict=True))
+    """Return the ranges of each task, in order. Up to `least` bytes are one task, else about `target` bytes."""
+    filled_ranges = [sized for sized in ranges if sized.entries]
+    size = part_bytes(sum(sized.size_bytes for sized in filled_ranges), least, target)
+    large = [sized.range for sized in filled_ranges if sized.size_bytes > size]
+    requests = [SplitRequest(planned.ledger, planned.range, size, _PARTS_MAX) for planned in large]
+    splits = dict(zip((planned.ledger for planned in large), split(requests) if requests else [], strict=True))
     tasks: list[list[LedgerRange]] = []
     filled = size
-    for one in held:
-        for part in _parts(one, cut.get(one.range.ledger)):
+    for sized in filled_ranges:
+        for part in _parts(sized, splits.get(sized.range.ledger)):
             if filled + part.size_bytes > size:
                 tasks.append([])
                 filled = 0
@@ -55,12 +57,12 @@ def plan_tasks(ranges: Iterable[SizedRange], least: int, target: int, split: Spl
     return tasks
 
 
-def _parts(whole: SizedRange, cut: list[SplitPart] | None) -> list[SizedRange]:
-    if cut is None:
+def _parts(whole: SizedRange, split: list[SplitPart] | None) -> list[SizedRange]:
+    if split is None:
         return [whole]
-    at = whole.range
+    source = whole.range
     return [
-        SizedRange(LedgerRange(at.ledger, at.incarnation, part.range), part.entries, part.size_bytes)
-        for part in cut
+        SizedRange(LedgerRange(source.ledger, source.incarnation, part.range), part.entries, part.size_bytes)
+        for part in split
         if part.entries
     ]

@@ -1,4 +1,1 @@
-"""Plans of a bucket: a scan, a stream, its tasks.
-
-Asks no broker.
-"""
+"""Reads of offloaded ledgers in a bucket, without a broker: bounded read, stream, tasks, listing."""

@@ -1,4 +1,1 @@
-"""Plans of a live ledger: a scan, a stream, its tasks, its subscription.
-
-Asks the broker.
-"""
+"""Reads of ledgers through their broker: bounded read, stream, tasks, subscriptions, deliveries."""

@@ -1,10 +1,12 @@
-"""A query's batches that are more than a range: holes, rows that come back, dead letters. The driver's side.
+"""Delivery records of a query's batches: skipped, redelivered and dead-letter rows. The driver's side.
 
 Rules
-- The broker decides and keeps what it decided; here is only asked. Spark's checkpoint holds the record's number.
-- Dead letters are written to `<ledger>-<subscription>-DLQ` as a run of their own number, once however often it is
-  tried, and only then acknowledged. Those of all partitions of a ledger go to one.
-- Columns that the ledger got since its first dead letter are added to the columns of those.
+- The broker decides the rows of a batch and stores them as a delivery record. The query only asks for the record.
+  Spark's checkpoint has the record's number.
+- Dead letters are appended to `<ledger>-<subscription>-DLQ` as one commit with a number of its own. The rows are
+  acknowledged after that. A repeated attempt therefore writes no row twice. All partitions of a ledger share one dead
+  letter ledger.
+- Columns that were added to the ledger since its first dead letter are added to the dead letter ledger.
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ _DEAD_LETTERS = -1
 
 
 class RedeliveryLimits(NamedTuple):
-    """How much may come back with a batch of one ledger; with `first` at least one entry."""
+    """Limits of the redelivered rows in a batch of one ledger. `first` allows one entry above the limits."""
 
     rows: int = UNLIMITED
     size_bytes: int = UNLIMITED
     first: bool = True
 
     def remaining_after(self, decided: DecidedDelivery) -> RedeliveryLimits:
-        """What is left of it for the next ledger."""
+        """Return the rest of the limits for the next ledger."""
         rows, size = max(self.rows - decided.back_rows, 0), max(self.size_bytes - decided.back_bytes, 0)
         return RedeliveryLimits(rows, size, self.first and not decided.back_rows)
 
@@ -56,9 +58,9 @@ NO_LIMIT = RedeliveryLimits()
 
 
 class Deliveries:
-    """What one query delivers of one ledger in the name of a subscription.
+    """Delivery records of one ledger, for one query with a subscription.
 
-    What was delivered at `before_ms` or later does not come back yet.
+    Rows that were delivered at `before_ms` or later are not redelivered yet.
     """
 
     def __init__(
@@ -72,18 +74,21 @@ class Deliveries:
         self.explicit = read.options.ack_mode == "explicit"
 
     def newest(self) -> Delivery:
-        """Where a query without a checkpoint goes on: after what was delivered last."""
+        """Return the newest delivery record, where a query without a checkpoint continues."""
         return self._get(0)
 
     def due(self, delivery: int) -> Due:
-        """What would come back with the batch after a record, if there were no limit."""
-        found: Due = self._ask(
+        """Return the rows that the batch after a record would redeliver without a limit."""
+        due: Due = self._ask(
             "delivery.due", AskDue(self._ledger, self._subscription, delivery, *self._redelivery_policy())
         )
-        return found
+        return due
 
-    def next(self, offset: LedgerOffset, end: Position, back: RedeliveryLimits = NO_LIMIT) -> DecidedDelivery:
-        """Decide on the batch after an offset, which reads on up to `end`; of what comes back it takes so much."""
+    def next(self, offset: LedgerOffset, end: Position, limits: RedeliveryLimits = NO_LIMIT) -> DecidedDelivery:
+        """Let the broker decide the batch from `offset` to `end`, with redelivered rows within `limits`.
+
+        Also sends the dead letters of the decision.
+        """
         timeout_ms, redeliveries, before_ms = self._redelivery_policy()
         request = NextDelivery(
             self._ledger,
@@ -94,9 +99,9 @@ class Deliveries:
             self.explicit,
             timeout_ms,
             redeliveries,
-            back.rows,
-            back.size_bytes,
-            back.first,
+            limits.rows,
+            limits.size_bytes,
+            limits.first,
             before_ms,
         )
         decided: DecidedDelivery = self._ask("delivery.next", request)
@@ -113,26 +118,26 @@ class Deliveries:
         )
 
     def tasks(self, record: int) -> list[LedgerTask]:
-        """The partitions of a batch: the same for the same record."""
-        return [part for share in self._get(record).shares for part in self._range_tasks(share)]
+        """Return the tasks of a delivery record. Every call returns the same tasks."""
+        return [task for delivered in self._get(record).shares for task in self._range_tasks(delivered)]
 
-    def _range_tasks(self, share: DeliveredRange) -> list[LedgerTask]:
-        count = share.count if self.explicit else -1
+    def _range_tasks(self, delivered: DeliveredRange) -> list[LedgerTask]:
+        count = delivered.count if self.explicit else -1
         source, parts = (
             self._read.source(ledgers=[self._ledger]),
-            self._read.task_ranges(self._ledger_range(share.range)),
+            self._read.task_ranges(self._ledger_range(delivered.range)),
         )
-        if not share.skip:
+        if not delivered.skip:
             return [LedgerTask(source, (part,), b"", count) for part in parts]
-        skipped = decode_info(share.skip, "a share of a batch").acknowledged
+        skipped = decode_info(delivered.skip, "a range of a delivery record").acknowledged
         return [
-            # A task is told of its own part only: all that a share skips may be megabytes.
+            # A task gets the skipped rows of its own part only: those of the whole range may be megabytes.
             LedgerTask(source, (part,), skip_bytes(skipped.within(part.range)), count)
             for part in parts
             if not _is_skipped(part, skipped)
         ]
 
-    def _send_to_dead_letter(self, dead: int) -> None:
+    def _send_to_dead_letter(self, number: int) -> None:
         from pyspark_ledger.connector.options.options import LedgerOptions
         from pyspark_ledger.connector.rows.dead_letters import dead_letter_columns, dead_letter_rows, dead_letter_shape
         from pyspark_ledger.connector.schema import spark_schema
@@ -140,14 +145,14 @@ class Deliveries:
         from pyspark_ledger.connector.write.target import prepare_target
 
         read = self._read
-        found = self._get(_DEAD_LETTERS)
-        # A ledger of messages is read as bytes, whatever their schema: nothing of them may be lost here.
+        delivery = self._get(_DEAD_LETTERS)
+        # Messages are read as bytes, not decoded by their schema. Reason: no dead letter may be lost by an error.
         shape = dead_letter_shape(read.found.columns, self._ledger)
         columns, source = dead_letter_columns(shape), read.source(shape)
         options = read.options
-        named = dead_letter_ledger(self._ledger, self._subscription)
-        given = LedgerOptions(
-            ledger=named,
+        target_name = dead_letter_ledger(self._ledger, self._subscription)
+        target_options = LedgerOptions(
+            ledger=target_name,
             store=options.store,
             tls_trust_certs_file_path=options.tls_trust_certs_file_path,
             tls_certificate_file_path=options.tls_certificate_file_path,
@@ -155,30 +160,32 @@ class Deliveries:
             auth_params=options.auth_params,
             merge_schema=True,
         )
-        target = prepare_target(given, spark_schema(columns, named))
+        target = prepare_target(target_options, spark_schema(columns, target_name))
         query, version = f"dead-letters of {self._ledger} {self._subscription}", ""
-        staged = stage_rows(target, version, query, dead, dead_letter_rows(self._rows(found.shares, source), columns))
-        commit_parts(target, version, [staged], dead)
-        self._ask("delivery.bury", AckDeadLetters(self._ledger, self._subscription, dead))
+        staged = stage_rows(
+            target, version, query, number, dead_letter_rows(self._rows(delivery.shares, source), columns)
+        )
+        commit_parts(target, version, [staged], number)
+        self._ask("delivery.bury", AckDeadLetters(self._ledger, self._subscription, number))
 
-    def _rows(self, shares: list[DeliveredRange], source: ReadSource) -> Iterator[pa.RecordBatch]:
-        for share in shares:
+    def _rows(self, ranges: list[DeliveredRange], source: ReadSource) -> Iterator[pa.RecordBatch]:
+        for delivered in ranges:
             yield from read_rows(
-                self._read.connection.client, LedgerTask(source, (self._ledger_range(share.range),), share.skip)
+                self._read.connection.client, LedgerTask(source, (self._ledger_range(delivered.range),), delivered.skip)
             )
 
     def _ledger_range(self, range_: PositionRange) -> LedgerRange:
         return LedgerRange(self._ledger, self._incarnation, range_)
 
     def _get(self, record: int) -> Delivery:
-        found: Delivery = self._ask("delivery.get", AskDelivery(self._ledger, self._subscription, record))
-        return found
+        delivery: Delivery = self._ask("delivery.get", AskDelivery(self._ledger, self._subscription, record))
+        return delivery
 
     def _ask(self, action: str, request: Any) -> Any:
         return self._read.connection.call(lambda client: client.call(action, request))
 
 
 def _is_skipped(part: LedgerRange, skipped: Any) -> bool:
-    """Whether nothing of a part within one ledger is delivered: most of a range that comes back is like that."""
+    """Return whether all rows of a part are skipped. True for most parts of a redelivered range."""
     start, end = part.range.start, part.range.end
     return start.ledger_id == end.ledger_id and skipped.next_missing(start) >= end

@@ -1,11 +1,12 @@
-"""What a query reads next, said to the broker before its tasks ask: it is read ahead meanwhile.
+"""Prefetch requests: the driver sends the ranges of the next batch to the broker before the tasks read them.
 
-A query that runs away from others close behind it is answered to wait, so that one read of object storage serves them
-all. The driver waits and not the tasks: those would hold the cores that the others need. The broker bounds the delay
-(`managedLedgerCachePacingPercent`), and option `pacing` turns it off.
+The broker can throttle a leading query: it answers with a wait time, so that queries close behind share one read of
+object storage. The driver waits, because waiting tasks would block executor cores. The broker limits the delay
+(`managedLedgerCachePacingPercent`). Option `pacing` disables it.
 
-Rules: a hint is a courtesy. What goes wrong with one is noted, and the batch is what it would have been. What little is
-left at the tail, or of one of many ledgers, is in memory anyway or read quickly, and not worth a call.
+Rules
+- A prefetch request is optional. An error is logged, and the batch does not change.
+- Ranges with a small backlog are not requested (`WORTH_BYTES`). Reason: they are in memory or quickly read.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.position import PositionRange
 from pyspark_ledger.ledger.protocol.reads import PrefetchRange, PrefetchReply, PrefetchRequest
 
-WORTH_BYTES = 1024 * 1024
+WORTH_BYTES = 1024 * 1024  # least backlog of a request; of one ledger: a sixteenth
 _log = logging.getLogger(__name__)
 
 
 class PrefetchClient:
-    """The hints of one query."""
+    """Sender of the prefetch requests of one query."""
 
     def __init__(self, connection: DriverConnection, reader: str, *, paced: bool, mapping: bool) -> None:
         self._connection = connection
@@ -33,13 +34,16 @@ class PrefetchClient:
         self._mapping = mapping
 
     def prefetch(self, ranges: Mapping[str, tuple[PositionRange, int]]) -> None:
-        """The ranges of the next batch, by ledger, each with the bytes that are left of it and behind it; waits."""
+        """Request the ranges of the next batch by ledger, each with the bytes of the ledger's backlog.
+
+        Blocks for the wait times that the broker answers with, if the query is throttled.
+        """
         requested = [
             PrefetchRange(name, range_, left)
             for name, (range_, left) in ranges.items()
             if range_ and left >= WORTH_BYTES // 16
         ]
-        if sum(one.left_bytes for one in requested) < WORTH_BYTES:
+        if sum(prefetch.left_bytes for prefetch in requested) < WORTH_BYTES:
             return
         try:
             mapping = self._mapping and bool(self._connection.client.same_host_token())
@@ -47,7 +51,7 @@ class PrefetchClient:
             while wait_ms := self._send(request).wait_ms:
                 pause(wait_ms)
         except LedgerError as error:
-            _log.info("the broker was not told what is read next: %s", error)
+            _log.info("a prefetch request failed: %s", error)
 
     def _send(self, request: PrefetchRequest) -> PrefetchReply:
         reply: PrefetchReply = self._connection.call(lambda client: client.call("cache.hint", request))

@@ -258,7 +258,7 @@ class LedgerScan(BatchPlanner):
         statuses = read.statuses(bounds.initial_progress(names), of=names)
         read.require_found(statuses)
         readings = {
-            log.name: ReadProgress(bounds.begin(log, len(statuses.logs)), log.incarnation, until=log.stop)
+            log.name: ReadProgress(bounds.start_position(log, len(statuses.logs)), log.incarnation, until=log.stop)
             for log in statuses.logs
         }
         return read.tasks(measure_ranges(read, readings, strict=read.options.fail_on_data_loss))

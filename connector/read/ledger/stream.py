@@ -1,14 +1,17 @@
-"""What a running query holds on the driver: its ledgers, its subscription, and what was decided so far.
+"""Streams of ledgers: the driver's planner of batches, with the query's ledgers, subscription and last batch.
 
 Invariants
-- Where a query begins is decided once: by its checkpoint, else by its subscription's cursors, else by the options.
-  With a subscription it is in the cursors before batch 0 exists; without one it travels in batch 0's end.
-- `tasks(start, end)` is a function of its arguments and the logs alone; what was measured when the batch was
-  planned is remembered, and gives the same answer.
-- With nothing to deliver, `latest` answers None: the start stays as it came, whatever was found or lost meanwhile.
-- A ledger that is found while the query runs is read from its beginning. AvailableNow knows those of its start only.
-- Acknowledged is only what is in Spark's commit log: `start` of the next batch, or a committed end.
-- Lost entries are an error, or counted once and reported. Nothing is passed over in silence.
+- The start of a query is decided once: by its checkpoint, else by its subscription's cursors, else by the options.
+  With a subscription, the cursors have the start before batch 0 exists. Otherwise the end offset of batch 0 has it.
+- `tasks(start, end)` depends only on its arguments and on immutable entries. Sizes that were measured when the batch
+  was planned are reused, and do not change the result.
+- If there is nothing to deliver, `latest` returns None and the start offset does not change. New or deleted ledgers
+  are recorded with the next batch.
+- A ledger found while the query runs is read from its beginning. Trigger.AvailableNow reads only the ledgers that
+  existed at its start.
+- A query acknowledges only entries in Spark's commit log: up to the start of the next batch, or up to a committed end.
+- Lost entries raise DataLoss. With `failOnDataLoss` false they are logged and reported once. They are never skipped
+  silently.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from pyspark_ledger.connector.read.offsets import (
 )
 from pyspark_ledger.connector.read.planner import StreamPlanner, Task
 from pyspark_ledger.connector.read.progress import (
-    ALL_THERE_WAS,
+    ALL_AVAILABLE,
     AVAILABLE_NOW,
     ENDING,
     WAITING,
@@ -67,7 +70,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogStates:
-    """How the ledgers of a query stood when it asked: what each has left, where it goes on, which are gone."""
+    """Statuses of a query's ledgers at one trigger: backlogs, changed start positions and deleted ledgers."""
 
     statuses: LogStatuses
     backlogs: list[LedgerBacklog]
@@ -106,27 +109,29 @@ class LedgerStream(StreamPlanner):
         )
 
     def initial(self) -> StreamOffset:
-        """Where the query begins without a checkpoint; the same answer however often it is asked."""
+        """Return the start of a query without a checkpoint. Every call returns the same offset."""
         if self._initial is None:
             names = self.read.names()
             statuses = self.read.statuses(self._bounds.initial_progress(names), of=names)
             self.read.require_found(statuses)
-            begins = self._start_positions(statuses)
-            offsets = {log.name: LedgerOffset(begins[log.name], log.incarnation) for log in statuses.logs}
+            starts = self._start_positions(statuses)
+            offsets = {log.name: LedgerOffset(starts[log.name], log.incarnation) for log in statuses.logs}
             if self._explicit:
                 offsets = {name: self._resume_offset(name, at) for name, at in offsets.items()}
             self._initial = StreamOffset(offsets, initial=True)
         return self._initial
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
-        """The end of the next batch from `start`; None when there is no row to deliver, or not yet."""
+        """Return the end of the next batch from `start`; None if there are no rows, or too few rows yet."""
         states = self._refresh(start)
         self.subscriptions.acquire({name: (log.incarnation, log.begin) for name, log in states.logs.items()})
         self.acknowledge(start)
         self._log_states, self._parts, self._size_reason = states, {}, "waiting"
-        held = limited and self.pinned_ends is None and self.delay.must_wait(states.backlogs, states.statuses.now_ms)
-        # Rows that are redelivered were waited for already.
-        if held and not (self._explicit and any(due.rows for due in self._due(start, states).values())):
+        must_wait = (
+            limited and self.pinned_ends is None and self.delay.must_wait(states.backlogs, states.statuses.now_ms)
+        )
+        # Redelivered rows are not delayed: they have waited for their timeout.
+        if must_wait and not (self._explicit and any(due.rows for due in self._due(start, states).values())):
             return None
         new: Limits | None = self.limits if limited else Limits()
         redelivery = NO_LIMIT
@@ -148,13 +153,13 @@ class LedgerStream(StreamPlanner):
         return self._batch_end(start, states, moved)
 
     def latest_without_start(self) -> StreamOffset:
-        """The same for a Spark that does not say where its batch starts; only `commit` acknowledges then."""
+        """Return the current end. Called by a Spark that passes no start offset; then only `commit` acknowledges."""
         if self._explicit:
             raise Unsupported("ackMode 'explicit' needs Spark 4.2", hint="This Spark does not say where a batch starts")
         start = self._last_end or self._initial
         if start is None:
-            # Such a Spark asks for an end first. Where the query begins is decided, and its cursors are made, before.
-            with suppress(DataLoss):  # of a restart, which its checkpoint tells where to go on
+            # Such a Spark asks for the end first. The start is decided, and cursors are created, before that.
+            with suppress(DataLoss):  # after a restart the checkpoint has the start
                 self.initial()
             statuses = self.read.statuses({})
             ends = {log.name: LedgerOffset(log.end, log.incarnation) for log in statuses.logs}
@@ -172,93 +177,104 @@ class LedgerStream(StreamPlanner):
         self._require_addressed(end)
         require_no_table(end)
         ranges = batch_ranges(start, end)
-        known = [self._sized_ranges[one] for one in ranges if one in self._sized_ranges]
+        known = [self._sized_ranges[planned] for planned in ranges if planned in self._sized_ranges]
         measured = known if len(known) == len(ranges) else self._measure(ranges)
-        parts = self.read.tasks(measured)
+        tasks = self.read.tasks(measured)
         for name, at in self._existing(delivered(start, end)).items():
             self.subscriptions.acquire({name: (at.incarnation, at.position)})
-            parts += self._deliveries(name, at.incarnation).tasks(at.delivery)
-        return parts
+            tasks += self._deliveries(name, at.incarnation).tasks(at.delivery)
+        return tasks
 
     def acknowledge(self, offset: StreamOffset) -> None:
-        """`offset` is the end of what Spark has committed: the cursors may follow, where rows do not say it."""
+        """Acknowledge up to `offset`, the end of a batch that Spark has committed.
+
+        In ack mode `explicit` only the leases are checked: the sink acknowledges rows.
+        """
         if self._explicit:
             self.subscriptions.require_leases()
         else:
             self.subscriptions.acknowledge(offset)
 
     def report(self) -> dict[str, Any] | None:
-        """Where the logs ended at this trigger, what of them the batch leaves behind: see `stream_report`."""
+        """Return the progress report of this trigger (`stream_report`); None before the first trigger."""
         if self._log_states is None:
             return None
         logs, connection = self._log_states.logs, self.read.connection
-        reached = {
-            name: self._parts[name].range.end if name in self._parts else log.begin for name, log in logs.items()
-        }
+        ends = {name: self._parts[name].range.end if name in self._parts else log.begin for name, log in logs.items()}
         cursor = self.subscriptions.name or ""
-        readings = {
+        progress = {
             name: ReadProgress(at, logs[name].incarnation, cursor=cursor)
-            for name, at in reached.items()
+            for name, at in ends.items()
             if at < logs[name].end
         }
-        left = self.read.statuses(readings, of=list(readings)) if readings else self._log_states.statuses
-        behind = {log.name: log for log in left.logs if log.name in readings}
-        lags = [LedgerLag(log, behind.get(name), left.now_ms) for name, log in logs.items()]
-        counted: CacheReads = connection.call(lambda client: client.call("cache.reads", Empty()))
-        reads, cache = reads_between(self._last_cache_reads, counted), cache_between(self._last_cache_reads, counted)
-        self._last_cache_reads = counted
+        left = self.read.statuses(progress, of=list(progress)) if progress else self._log_states.statuses
+        backlogs = {log.name: log for log in left.logs if log.name in progress}
+        lags = [LedgerLag(log, backlogs.get(name), left.now_ms) for name, log in logs.items()]
+        cache_reads: CacheReads = connection.call(lambda client: client.call("cache.reads", Empty()))
+        reads, cache = (
+            reads_between(self._last_cache_reads, cache_reads),
+            cache_between(self._last_cache_reads, cache_reads),
+        )
+        self._last_cache_reads = cache_reads
         options = self.read.options
-        # Who listens to progress acknowledges what a subscription has committed. Here only rows may be acknowledged, by
-        # name, and whoever moved the cursor to the end of a batch would lose all of its rows that are not.
+        # The commit listener acknowledges a reported subscription up to the committed end. In ack mode `explicit` that
+        # would lose the batch's unacknowledged rows, so the subscription is not reported.
         subscription = None if self._explicit else options.subscription
-        origin = SourceIdentity.of(connection.location, connection.client.store_id, subscription, options.credentials())
-        report = stream_report(origin, lags, self._ended_by(), reads, cache, list(self.losses))
+        identity = SourceIdentity.of(
+            connection.location, connection.client.store_id, subscription, options.credentials()
+        )
+        report = stream_report(identity, lags, self._ended_by(), reads, cache, list(self.losses))
         return with_added_columns(report, self.read)
 
     def pin_end(self) -> None:
-        """AvailableNow: nothing beyond the ends as they are now, no ledger that comes later, no row twice."""
+        """Pin the current ends for Trigger.AvailableNow. Later ledgers are not read.
+
+        Rows that this run delivers are not redelivered in it.
+        """
         statuses = self.read.statuses({})
         self.pinned_ends = {log.name: log.end for log in statuses.logs}
         for log in statuses.logs if self._explicit else ():
-            known = self.subscriptions.cursor(log.name) is not None
-            newest = self._deliveries(log.name, log.incarnation).newest() if known else None
+            has_cursor = self.subscriptions.cursor(log.name) is not None
+            newest = self._deliveries(log.name, log.incarnation).newest() if has_cursor else None
             self._pinned_ms[log.name] = statuses.now_ms if newest is None else newest.now_ms
 
     def stop(self) -> None:
         self.subscriptions.stop()
 
     def _start_positions(self, statuses: LogStatuses) -> dict[str, Position]:
-        """Where each ledger begins: at its cursor, if the subscription has one there, else as the options say."""
-        known = {log.name: state for log in statuses.logs if (state := self.subscriptions.cursor(log.name)) is not None}
-        begins = {name: state.next_position for name, state in known.items()}
+        """Return the start of each ledger: its cursor if the subscription has one, else the bound of the options."""
+        cursors = {
+            log.name: state for log in statuses.logs if (state := self.subscriptions.cursor(log.name)) is not None
+        }
+        starts = {name: state.next_position for name, state in cursors.items()}
         logs = len(statuses.logs)
-        begins |= {log.name: self._bounds.begin(log, logs) for log in statuses.logs if log.name not in known}
-        opened = self.subscriptions.acquire({log.name: (log.incarnation, begins[log.name]) for log in statuses.logs})
-        begins |= {name: state.next_position for name, state in opened.items()}
-        cursors = {name: begins[name] for name in opened if name in known}
-        self.start_warning = subscription_warning(self.subscriptions.name or "", cursors, self._bounds)
-        return begins
+        starts |= {log.name: self._bounds.start_position(log, logs) for log in statuses.logs if log.name not in cursors}
+        leased = self.subscriptions.acquire({log.name: (log.incarnation, starts[log.name]) for log in statuses.logs})
+        starts |= {name: state.next_position for name, state in leased.items()}
+        existing = {name: starts[name] for name in leased if name in cursors}
+        self.start_warning = subscription_warning(self.subscriptions.name or "", existing, self._bounds)
+        return starts
 
     def _refresh(self, start: StreamOffset) -> LogStates:
-        """How the ledgers stand for a batch from `start`; raises DataLoss, or notes what is lost."""
+        """Return the states of the ledgers for a batch from `start`. Raises DataLoss, or records the loss."""
         self._require_addressed(start)
         names = self.read.names()
-        readings = {name: self._read_progress(name, None) for name in names}
-        readings |= {name: self._read_progress(name, at) for name, at in start.ledgers.items()}
-        statuses = self.read.statuses(readings, ReadProgress(), of=names)
+        progress = {name: self._read_progress(name, None) for name in names}
+        progress |= {name: self._read_progress(name, at) for name, at in start.ledgers.items()}
+        statuses = self.read.statuses(progress, ReadProgress(), of=names)
         logs = {log.name: log for log in statuses.logs if self.pinned_ends is None or log.name in self.pinned_ends}
-        began: dict[str, Position] = {}
+        start_positions: dict[str, Position] = {}
         for name, log in logs.items():
             at = start.ledgers.get(name)
             loss = None if at is None else loss_of(log, at.incarnation, PositionRange(at.position, LATEST))
             if loss is not None:
                 self._report_loss(loss)
             if at is None or loss is not None:
-                began[name] = log.begin
-        gone = set(start.ledgers) - {log.name for log in statuses.logs}
-        for name in sorted(gone):
+                start_positions[name] = log.begin
+        deleted = set(start.ledgers) - {log.name for log in statuses.logs}
+        for name in sorted(deleted):
             self._report_loss(DataLossRange(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
-        return LogStates(statuses, [LedgerBacklog.of(log) for log in logs.values()], logs, began, gone)
+        return LogStates(statuses, [LedgerBacklog.of(log) for log in logs.values()], logs, start_positions, deleted)
 
     def _read_progress(self, name: str, at: LedgerOffset | None) -> ReadProgress:
         end = self._bounds.end(name)
@@ -276,7 +292,7 @@ class LedgerStream(StreamPlanner):
     def _split_limits(
         self, start: StreamOffset, states: LogStates, limits: Limits
     ) -> tuple[Limits | None, RedeliveryLimits]:
-        """What of the limits is for new rows (None: nothing this time), and what for rows that are redelivered."""
+        """Return the limits of new rows (None: no new rows in this batch), and of redelivered rows."""
         shared = split_limits(limits, states.backlogs, self._due(start, states), new_first=self._new_first)
         if shared.alternates:
             self._new_first = not self._new_first
@@ -287,23 +303,23 @@ class LedgerStream(StreamPlanner):
         )
 
     def _due(self, start: StreamOffset, states: LogStates) -> dict[str, Due]:
-        """What would are redelivered of each ledger with the next batch."""
+        """Return the rows of each ledger that the next batch would redeliver without a limit."""
         return {
             name: self._deliveries(name, log.incarnation).due(_delivered(start, states, name))
             for name, log in states.logs.items()
         }
 
     def _decide(self, start: StreamOffset, states: LogStates, redelivery: RedeliveryLimits) -> dict[str, LedgerOffset]:
-        """The same with a subscription: the broker knows what else is in the batch, or is not any more."""
+        """Let the broker decide the batch of each ledger, and return the ends. Called with a subscription."""
         moved = {}
         for name, log in states.logs.items():
             if name not in self._parts and not self._explicit:
                 continue
-            here = LedgerOffset(log.begin, log.incarnation, _delivered(start, states, name))
+            current = LedgerOffset(log.begin, log.incarnation, _delivered(start, states, name))
             end = self._parts[name].range.end if name in self._parts else log.begin
-            decided = self._deliveries(name, log.incarnation).next(here, end, redelivery)
+            decided = self._deliveries(name, log.incarnation).next(current, end, redelivery)
             redelivery = redelivery.remaining_after(decided)
-            if decided.record or (decided.position != here.position and not self._explicit):
+            if decided.record or (decided.position != current.position and not self._explicit):
                 moved[name] = LedgerOffset(decided.position, log.incarnation, decided.record)
         return moved
 
@@ -313,58 +329,63 @@ class LedgerStream(StreamPlanner):
         )
 
     def _resume_offset(self, name: str, at: LedgerOffset) -> LedgerOffset:
-        known = self._deliveries(name, at.incarnation).newest()
-        return LedgerOffset(known.position, at.incarnation, known.record)
+        newest = self._deliveries(name, at.incarnation).newest()
+        return LedgerOffset(newest.position, at.incarnation, newest.record)
 
     def _batch_end(self, start: StreamOffset, states: LogStates, moved: dict[str, LedgerOffset]) -> StreamOffset:
-        began = {name: at for name, at in states.start_positions.items() if name in moved}
+        starts = {name: at for name, at in states.start_positions.items() if name in moved}
         parts = [
             sized_range(name, states.logs[name].incarnation, part)
             for name, part in self._parts.items()
             if name in moved and not moved[name].delivery and moved[name].position == part.range.end
         ]
         self._sized_ranges = {part.range: part for part in parts}
-        return start.advanced(moved, began, states.deleted)
+        return start.advanced(moved, starts, states.deleted)
 
     def _existing(self, offsets: dict[str, LedgerOffset]) -> dict[str, LedgerOffset]:
-        """Those of ledgers that are what they were, also where they came while the query ran; the others are lost."""
+        """Return the offsets whose ledger still has the same incarnation. Report the others as data loss."""
         if not offsets:
             return {}
         require_subscription(offsets, self.subscriptions.name)
-        statuses, there = self.read.statuses({}, of=list(offsets)), {}
+        statuses, existing = self.read.statuses({}, of=list(offsets)), {}
         for name, at in offsets.items():
             loss = find_loss(name, at.incarnation, PositionRange(at.position, LATEST), statuses)
             if loss is None:
-                there[name] = at
+                existing[name] = at
             else:
                 self._report_loss(loss)
-        return there
+        return existing
 
     def _measure(self, ranges: list[LedgerRange]) -> list[SizedRange]:
-        """The ranges of a batch that was planned by another process, as far as they are left."""
-        readings = {one.ledger: ReadProgress(one.range.start, one.incarnation, until=one.range.end) for one in ranges}
-        statuses = self.read.statuses(readings, of=list(readings))
+        """Return the sizes of ranges that another process planned, without entries lost since then."""
+        progress = {log.ledger: ReadProgress(log.range.start, log.incarnation, until=log.range.end) for log in ranges}
+        statuses = self.read.statuses(progress, of=list(progress))
         logs = {log.name: log for log in statuses.logs}
-        found = []
-        for one in ranges:
-            log = logs.get(one.ledger)
+        sized = []
+        for planned in ranges:
+            log = logs.get(planned.ledger)
             loss = (
-                DataLossRange(one.ledger, "deleted", one.range)
+                DataLossRange(planned.ledger, "deleted", planned.range)
                 if log is None
-                else loss_of(log, one.incarnation, one.range)
+                else loss_of(log, planned.incarnation, planned.range)
             )
             if loss is not None:
                 self._report_loss(loss)
-            if log is None or log.incarnation != one.incarnation:
+            if log is None or log.incarnation != planned.incarnation:
                 continue
-            _require_reached(log, one)
-            self.subscriptions.acquire({one.ledger: (one.incarnation, log.begin)})
-            left = PositionRange(log.begin, one.range.end)
-            found.append(SizedRange(LedgerRange(one.ledger, one.incarnation, left), log.entries, log.size_bytes))
-        return found
+            _require_reached(log, planned)
+            self.subscriptions.acquire({planned.ledger: (planned.incarnation, log.begin)})
+            left = PositionRange(log.begin, planned.range.end)
+            sized.append(
+                SizedRange(LedgerRange(planned.ledger, planned.incarnation, left), log.entries, log.size_bytes)
+            )
+        return sized
 
     def _report_loss(self, loss: DataLossRange) -> None:
-        """Raise, or remember: a loss is met at every trigger until a batch has gone past it."""
+        """Raise DataLoss if `failOnDataLoss` is set; else log the loss once.
+
+        The same loss is found at every trigger until a batch ends after it.
+        """
         if self.read.options.fail_on_data_loss:
             raise loss.error()
         if loss not in self.losses:
@@ -372,7 +393,7 @@ class LedgerStream(StreamPlanner):
             self.losses[loss] = None
 
     def _ended_by(self) -> str:
-        """Why the batch ends where it does, in the words of the options."""
+        """Return the reason of the batch's end, with the names of the options."""
         if self._size_reason == "waiting":
             return WAITING
         if self._size_reason == "limits":
@@ -381,7 +402,7 @@ class LedgerStream(StreamPlanner):
             return f"one entry above {self.limits}"
         logs = () if self._log_states is None else self._log_states.logs.values()
         if all(log.stop >= log.end for log in logs):
-            return ALL_THERE_WAS
+            return ALL_AVAILABLE
         return ENDING if self.pinned_ends is None else AVAILABLE_NOW
 
     def _require_addressed(self, offset: StreamOffset) -> None:
@@ -390,7 +411,7 @@ class LedgerStream(StreamPlanner):
 
 
 def _delivered(start: StreamOffset, states: LogStates, name: str) -> int:
-    """The record that a ledger's reading stands at; 0: none, also of a ledger that was made again."""
+    """Return the delivery record at the start of a ledger; 0 if there is none, or for a new incarnation."""
     at = start.ledgers.get(name)
     return at.delivery if at is not None and at.incarnation == states.logs[name].incarnation else 0
 

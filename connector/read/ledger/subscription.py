@@ -1,24 +1,24 @@
-"""Subscriptions of a running query: leases and acknowledgements in each ledger, or a name in the broker's cache.
+"""Subscriptions of a running query: lease and acknowledgements in each ledger, or an anonymous reader of the cache.
 
 Rules of leases
-- A lease keeps a second query out of a cursor. The query has the leases of all its ledgers or fails, those of ledgers
-  found later included.
-- Spark kills the source's process at stop and calls nothing reliably. A lease therefore expires by itself, and the
-  broker frees at once the lease of a process of its own host that is gone. Releasing a lease is a courtesy.
-- A query that finds a lease taken waits as long as nobody renews the lease, up to its end. It is refused as soon as
-  the lease is renewed: then another query is alive.
-- One thread renews all leases. The renewals also keep a private broker from leaving because it is idle.
+- A lease excludes a second query from a cursor. A query acquires the leases of all its ledgers or fails. This includes
+  ledgers that it finds while it runs.
+- Spark kills the source's process at stop, possibly without a call of `stop()`. A lease therefore expires by itself.
+  The broker frees a lease at once if its holder was a process on the broker's host that has ended.
+- If a lease is held, a query waits until the lease expires. It is refused as soon as the holder renews the lease:
+  another query is running.
+- One thread renews all leases. The renewals also keep a private broker from its idle shutdown.
 
 Rules of acknowledgements
-- Acknowledged is only what is in Spark's commit log: the start of the next batch, or a committed end.
-- The replay floor is set before the first batch. Any batch can therefore be repeated, whatever it acknowledged itself.
-- A query acknowledges in each ledger by itself. A ledger that is gone has nothing to acknowledge.
+- A query acknowledges only entries in Spark's commit log: up to the start of the next batch, or up to a committed end.
+- The replay floor is set before the first batch. A batch can therefore be repeated after it acknowledged rows itself.
+- Each ledger is acknowledged separately. A deleted ledger is skipped.
 
 Rules of a query without a subscription (`AnonymousReader`)
-- The broker's cache knows the name that its tasks read by, and its position in each ledger. The query holds nothing
-  back, and nothing of it is durable.
-- The cache forgets the query 90 seconds after its last message. It sends one every 30 seconds, and at every trigger
-  that finds it further on. The messages also keep a private broker from leaving.
+- The broker's cache has the query's reader name and its position in each ledger. The query does not prevent retention
+  from trimming, and no state of it is durable.
+- The query registers every 30 seconds, and at every trigger that moves its position. The cache removes the query 90
+  seconds after its last registration. The registrations also keep a private broker from its idle shutdown.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _RETRY_MS = 250
 
 
 class Heartbeat:
-    """A thread that calls `beat` every few seconds until it is stopped. An error is logged and the next beat tried."""
+    """Thread that calls `beat` every `seconds` until it is stopped. Errors are logged and do not end the thread."""
 
     def __init__(self, beat: Callable[[], None], name: str, seconds: float = _RENEW_SECONDS) -> None:
         self._beat = beat
@@ -68,7 +68,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to leave; does not wait for it."""
+        """Signal the thread to end. Does not wait for the end."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -77,12 +77,12 @@ class Heartbeat:
                 self._beat()
             except LedgerError as error:
                 _log.warning("%s: %s", self._thread.name, error)
-            except Exception:  # noqa: BLE001 — a lease that is renewed no more would go to somebody else
-                _log.exception("%s failed in a way that nobody foresaw", self._thread.name)
+            except Exception:  # noqa: BLE001 — without renewals another query would acquire the lease
+                _log.exception("%s failed unexpectedly", self._thread.name)
 
 
 class Subscription:
-    """Durable cursor of one ledger, read under a lease of one query."""
+    """Durable cursor of one ledger and the query's lease on it."""
 
     def __init__(self, connection: DriverConnection, ledger: str, name: str) -> None:
         self._connection = connection
@@ -93,19 +93,20 @@ class Subscription:
         self._acknowledged: Position | None = None
 
     def state(self) -> CursorState | None:
-        """The cursor as it stands; None when there is none yet."""
+        """Return the state of the cursor; None if there is no cursor."""
         try:
-            found: CursorState = self._connection.call(
+            state: CursorState = self._connection.call(
                 lambda client: client.call("cursor.describe", NameCursor(self._ledger, self._name))
             )
         except NotFound:
             return None
-        return found
+        return state
 
     def open(self, start: Position) -> CursorState:
-        """The cursor, created at `start` when there is none. One without a replay floor gets it, where reading begins.
+        """Open the cursor, or create it at `start`, and set its replay floor to the start of the read.
 
-        A floor that is there stays: a batch that is repeated may begin before the cursor, which the batch itself moved.
+        An existing replay floor does not change. Reason: a repeated batch may start before the cursor, because the
+        batch itself moved the cursor.
         """
         request = OpenCursor(self._ledger, self._name, start)
         state: CursorState = self._connection.call(lambda client: client.call("cursor.open", request))
@@ -117,9 +118,9 @@ class Subscription:
         return msgspec.structs.replace(state, replay_floor=floor)
 
     def acquire(self) -> None:
-        """Take the lease; Refused names the holder when another query is alive."""
+        """Acquire the lease. Raises Refused with the holder if another query renews the lease."""
         first: LeaseReply | None = None
-        began = monotonic_ms()
+        start_ms = monotonic_ms()
         while True:
             reply = self._request_lease()
             if reply.granted:
@@ -128,19 +129,22 @@ class Subscription:
                 first = reply
                 _log.info("subscription %s is held by %s; waiting for it to end", self._name, reply.holder)
             renewed = (reply.holder, reply.until_ms) != (first.holder, first.until_ms)
-            if renewed or monotonic_ms() - began > LEASE_MS + 1000:
+            if renewed or monotonic_ms() - start_ms > LEASE_MS + 1000:
                 raise self._refusal(reply)
             pause(_RETRY_MS)
 
     def renew(self) -> None:
-        """Renew the lease; one that went to somebody else is remembered and ends the query at its next call."""
+        """Renew the lease. Raises Refused if another query has acquired it.
+
+        The loss also ends the query at its next call of `require_lease`.
+        """
         reply = self._request_lease()
         if not reply.granted:
             self._new_holder = reply.holder
             raise self._refusal(reply)
 
     def require_lease(self) -> None:
-        """Refused when the lease has gone to another query meanwhile."""
+        """Raise Refused if another query has acquired the lease."""
         if self._new_holder is not None:
             raise Refused(
                 f"subscription {self._name!r} of {self._ledger} was lost to {self._new_holder}, "
@@ -157,7 +161,7 @@ class Subscription:
         self._acknowledged = position
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         request = ReleaseLease(self._ledger, self._name, self._holder)
         self._connection.client.call("lease.release", request)
 
@@ -179,7 +183,7 @@ _ALIVE_MS = 90_000
 
 
 class AnonymousReader:
-    """A query without a subscription: reports its position in every ledger by one call."""
+    """Query without a subscription that registers its position in every ledger with the broker's cache."""
 
     def __init__(self, connection: DriverConnection) -> None:
         self.reader = f"query {new_id()}"
@@ -187,19 +191,19 @@ class AnonymousReader:
         self._positions: dict[str, Position] = {}
 
     def report(self, positions: Mapping[str, Position]) -> None:
-        """Everything before the position of each ledger is in Spark's commit log."""
+        """Register the positions by ledger that have changed. Entries before them are in Spark's commit log."""
         moved = {ledger: at for ledger, at in positions.items() if self._positions.get(ledger) != at}
         self._positions |= moved
         if moved:
             self._connection.call(lambda client: client.call("cache.follow.many", self._request(moved, _ALIVE_MS)))
 
     def renew(self) -> None:
-        """Report all positions again: the query is alive."""
-        said = self._request(dict(self._positions), _ALIVE_MS)
-        self._connection.call(lambda client: client.call("cache.follow.many", said))
+        """Register all positions again, so that the registration does not expire."""
+        request = self._request(dict(self._positions), _ALIVE_MS)
+        self._connection.call(lambda client: client.call("cache.follow.many", request))
 
     def unregister(self) -> None:
-        """Report that the query reads no more. A courtesy: the cache would forget it anyway."""
+        """End the registrations at once. Otherwise they expire."""
         if self._positions:
             self._connection.client.call("cache.follow.many", self._request(self._positions, 0))
 
@@ -208,7 +212,7 @@ class AnonymousReader:
 
 
 class SubscribedLedgers:
-    """All subscriptions of a running query. Without a name only the broker's cache knows the query."""
+    """Subscriptions of a running query, one per ledger; or its anonymous reader if it has no subscription."""
 
     def __init__(self, connection: DriverConnection, name: str | None) -> None:
         self.name = name
@@ -218,35 +222,36 @@ class SubscribedLedgers:
         self._heartbeat: Heartbeat | None = None
 
     def cursor(self, log: str) -> CursorState | None:
-        """The cursor of a ledger as it stands; None when there is none yet."""
+        """Return the state of a ledger's cursor; None if there is no cursor or no subscription."""
         return None if self.name is None else self._subscription(log).state()
 
-    def acquire(self, begins: Mapping[str, tuple[str, Position]]) -> dict[str, CursorState]:
-        """Have the cursor of each ledger, made at its position if need be, and its lease. By name: incarnation, place.
+    def acquire(self, starts: Mapping[str, tuple[str, Position]]) -> dict[str, CursorState]:
+        """Open the cursor of each ledger, or create it at its start, and acquire its lease.
 
-        Answers the cursors that were not held before: only now nobody else moves them.
+        `starts` are incarnation and start position by ledger. Returns the states of the newly leased cursors, read
+        under the lease. Leases that the query already has are skipped.
         """
-        opened: dict[str, CursorState] = {}
-        for log, (incarnation, position) in begins.items():
+        leased: dict[str, CursorState] = {}
+        for log, (incarnation, position) in starts.items():
             if self.name is not None and self._incarnation(log) != incarnation:
                 subscription = self._subscription(log)
                 subscription.open(position)
                 subscription.acquire()
                 self._leases[log] = (incarnation, subscription)
-                opened[log] = subscription.open(position)
+                leased[log] = subscription.open(position)
         if self.anonymous_reader is not None:
-            self.anonymous_reader.report({log: at for log, (_, at) in begins.items()})
-        if self._heartbeat is None and begins:
+            self.anonymous_reader.report({log: at for log, (_, at) in starts.items()})
+        if self._heartbeat is None and starts:
             self._heartbeat = self._start_heartbeat()
-        return opened
+        return leased
 
     def require_leases(self) -> None:
-        """Refused when any lease has gone to another query meanwhile."""
+        """Raise Refused if another query has acquired any of the leases."""
         for _, subscription in self._leases.values():
             subscription.require_lease()
 
     def acknowledge(self, offset: StreamOffset) -> None:
-        """`offset` is the end of what Spark has committed: the cursors may follow."""
+        """Acknowledge up to `offset`, the end of a batch that Spark has committed."""
         for log, (incarnation, subscription) in self._leases.items():
             at = offset.ledgers.get(log)
             subscription.require_lease()
@@ -254,10 +259,10 @@ class SubscribedLedgers:
                 try:
                     subscription.acknowledge(at.position)
                 except NotFound:
-                    continue  # the ledger is gone, and its cursor with it; whoever reads on is told
+                    continue  # the ledger was deleted with its cursor; the next read reports the loss
 
     def stop(self) -> None:
-        """Release the leases, which would expire anyway. Spark may kill the process at any moment of this."""
+        """Release the leases at once. Otherwise they expire. Spark may kill the process during this call."""
         if self._heartbeat is not None:
             self._heartbeat.stop()
         for _, subscription in self._leases.values():
@@ -269,8 +274,8 @@ class SubscribedLedgers:
         return Subscription(self._connection, log, self.name or "")
 
     def _incarnation(self, log: str) -> str:
-        held = self._leases.get(log)
-        return "" if held is None else held[0]
+        lease = self._leases.get(log)
+        return "" if lease is None else lease[0]
 
     def _start_heartbeat(self) -> Heartbeat:
         if self.anonymous_reader is not None:
@@ -278,13 +283,13 @@ class SubscribedLedgers:
         return Heartbeat(self._renew_leases, f"leases of {self.name}")
 
     def _renew_leases(self) -> None:
-        failed: LedgerError | None = None
+        last_error: LedgerError | None = None
         for _, subscription in list(self._leases.values()):
             try:
                 subscription.renew()
             except NotFound:
-                continue  # as above: else every beat of a query that goes on without it would complain
+                continue  # the ledger was deleted; an error would be logged at every renewal
             except LedgerError as error:
-                failed = error
-        if failed is not None:
-            raise failed
+                last_error = error
+        if last_error is not None:
+            raise last_error

@@ -1,12 +1,12 @@
-"""What one task reads: ranges of one or many ledgers, from the broker that the partition names, as record batches.
+"""Tasks that read ranges of one or many ledgers from their broker, as record batches.
 
 Rules
-- A partition carries all that a task needs and nothing that lives in one process: it is pickled. What it shows to a
-  broker that wants a token is a token of its own, which reads and runs out.
-- A task connects to the broker of the partition's address and store, and never starts one.
-- Blocks are taken as they come: mapped where reader and broker share a host, sent over Flight elsewhere.
-- Entries that are gone by the time they are read are an error that says how many; without `fail_on_data_loss` they are
-  passed over, and the log says the same.
+- A task is pickled. It has no connection or other state of a process. If the broker requires a token, the task has its
+  own token, which can only read and expires.
+- A task connects to the broker at its address and checks the store id. It never starts a broker.
+- Blocks are mapped if task and broker run on the same host. Otherwise they are sent over Flight.
+- Lost entries raise DataLoss with their range and counts. Without `fail_on_data_loss` they are skipped and the loss is
+  logged.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Entry = tuple[Position, ParsedEntry]
 
 @dataclass(frozen=True, slots=True)
 class ReadSource:
-    """The part of a read that all its partitions share."""
+    """Parameters that all tasks of a read share."""
 
     address: str
     store_id: str
@@ -74,17 +74,22 @@ class ReadSource:
         fail_on_data_loss: bool = True,
         dead_letters: str = "",
     ) -> ReadSource:
-        """The source as `client` sees it, for tasks that read these ledgers; any, without."""
-        own = client.credentials.for_task("read", ledgers, system_clock_ms, dead_letters)
-        return cls(client.address, client.store_id, shape, subscription, mapping, own, fail_on_data_loss, dead_letters)
+        """Return the source with the address and store of `client`.
+
+        The credentials of the tasks are limited to `ledgers`; empty: any ledger.
+        """
+        credentials = client.credentials.for_task("read", ledgers, system_clock_ms, dead_letters)
+        return cls(
+            client.address, client.store_id, shape, subscription, mapping, credentials, fail_on_data_loss, dead_letters
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerTask:
-    """Task that reads ranges of ledgers, one after the other, without what `skip` holds (see `row_selection`).
+    """Task that reads ranges of ledgers, one after the other.
 
-    `skip` is a PositionInfo, of one ledger. `redelivered`: how often these rows were delivered before, as a column; -1:
-    without it.
+    `skip` are the positions to leave out, an encoded PositionInfo of one ledger (see `row_selection`). `redelivered` is
+    the value of the redelivery count column; -1: no such column.
     """
 
     source: ReadSource
@@ -93,7 +98,7 @@ class LedgerTask:
     redelivered: int = -1
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows. Raises what the broker raises; Unavailable after its retries."""
+        """Yield the rows. Raises errors of the broker; Unavailable only after the client's retries."""
         from pyspark_ledger.ledger.client.client import client_for
 
         source = self.source
@@ -101,13 +106,13 @@ class LedgerTask:
 
 
 def read_rows(client: Client, task: LedgerTask) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, read through `client`."""
+    """Return the rows of a task, read through `client`."""
     source = task.source
     shape = source.shape
     if source.dead_letters:
-        rescuing = replace(task, source=replace(source, shape=shape.with_rescue_column(), dead_letters=""))
+        rescuing_task = replace(task, source=replace(source, shape=shape.with_rescue_column(), dead_letters=""))
         part = msgspec.json.encode((shape, task.ranges, task.skip))
-        return DeadLetters(client, source.dead_letters, shape, part).divert(read_rows(client, rescuing))
+        return DeadLetters(client, source.dead_letters, shape, part).divert(read_rows(client, rescuing_task))
     rows = joined((_messages if shape.raw else _rows)(client, task, RowSelection(task.skip)), shape.schema)
     if task.redelivered < 0:
         return rows
@@ -130,7 +135,7 @@ def _messages(client: Client, task: LedgerTask, selection: RowSelection) -> Iter
         topic = Topic.of(request.name)
         whole = WholeMessages(topic.text, partial(_entries_before, client, source, request)).of(entries)
         if selection.by_row:
-            # Which message of an entry a row is, its place tells.
+            # `__position` has the index of the message in its entry.
             placed = entry_rows(topic, source.shape.with_places()).batches(whole)
             yield from (batch for batch in map(selection.taken_of_placed, placed) if batch.num_rows)
         else:
@@ -140,16 +145,16 @@ def _messages(client: Client, task: LedgerTask, selection: RowSelection) -> Iter
 def _entries_of_ranges(
     client: Client, task: LedgerTask, selection: RowSelection
 ) -> Iterator[tuple[ReadRequest, Iterator[Entry]]]:
-    requests = [_request(task.source, one) for one in task.ranges]
+    requests = [_request(task.source, planned) for planned in task.ranges]
     for request, blocks in client.read_ranges(requests, mapping=task.source.mapping):
         yield request, _entries(client, task.source, request, blocks, selection)
 
 
-def _request(source: ReadSource, task: LedgerRange) -> ReadRequest:
+def _request(source: ReadSource, planned: LedgerRange) -> ReadRequest:
     return ReadRequest(
-        task.ledger,
-        task.range,
-        incarnation=task.incarnation,
+        planned.ledger,
+        planned.range,
+        incarnation=planned.incarnation,
         subscription=source.subscription,
         max_block_bytes=_BLOCK_BYTES,
     )
@@ -188,16 +193,16 @@ def _entries(
 
 
 def _find_loss(client: Client, request: ReadRequest, left: PositionRange, error: DataLoss | NotFound) -> DataLossRange:
-    """What of `left` is gone, as the broker tells it now."""
-    reading = ReadProgress(left.start, request.incarnation, until=left.end)
-    survey = client.call("survey", AskLogStatuses([request.name], {request.name: reading}))
-    return find_loss(request.name, request.incarnation, left, survey) or DataLossRange.of_missing_file(
+    """Return the lost entries of `left`, by the current status of the ledger."""
+    progress = ReadProgress(left.start, request.incarnation, until=left.end)
+    statuses = client.call("survey", AskLogStatuses([request.name], {request.name: progress}))
+    return find_loss(request.name, request.incarnation, left, statuses) or DataLossRange.of_missing_file(
         request.name, left, error
     )
 
 
 def _entries_before(client: Client, source: ReadSource, request: ReadRequest, position: Position) -> Iterator[Entry]:
-    """The entries before a position, the last one first: a few, then more and more at once."""
+    """Yield the entries before a position in reverse order, in requests of increasing size."""
     count = _BACK_ENTRIES_MIN
     for segment in reversed(client.describe(request.name).segments):
         if segment.ledger_id > position.ledger_id:

@@ -1,4 +1,4 @@
-"""Plans of a published table and of the entries behind it: a scan, a stream, its tasks.
+"""Reads of a published table and of the entries after it: bounded read, stream, tasks.
 
-Rows up to the table's end come from its files, later ones from the log or the bucket.
+Rows up to the end of the table are read from its files. Later rows are read from the ledger or the bucket.
 """

@@ -29,12 +29,12 @@ class TableBounds(ReadBounds):
     def read_range(self, log: LogStatus, logs: int, table: HistoryTable) -> PositionRange:
         """What is read of a log, by its first reading of `logs` at once and by the table. Not empty backwards."""
         if log.name not in table.up_to:
-            return PositionRange(self.begin(log, logs), log.stop)
+            return PositionRange(self.start_position(log, logs), log.stop)
         start, end = self.start(log.name), self.end(log.name)
         first = BEGINNING if start.position == EARLIEST else log.begin
         first = first if start.timestamp_ms is None else _timed(log, start.timestamp_ms, log.begin, table)
         stop = log.stop if end.timestamp_ms is None else _timed(log, end.timestamp_ms, log.stop, table)
-        begin = self.begin(replace(log, start=BEGINNING, begin=first, stop=stop), logs)
+        begin = self.start_position(replace(log, start=BEGINNING, begin=first, stop=stop), logs)
         if begin < log.start and start.is_entry and not table.contains_from(log.name, begin):
             raise DataLoss(
                 f"option {start.option!r} is {begin}, ledger {log.name} begins at {log.start}, and {table.snapshot} "
