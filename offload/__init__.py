@@ -1,1 +1,1 @@
-"""Sealed ledgers in object storage, in the format of Pulsar's tiered storage, and reads of published Delta tables."""
+"""Sealed segments in object storage, in the format of Pulsar's tiered storage, and reads of published Delta tables."""

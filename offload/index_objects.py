@@ -1,11 +1,11 @@
-"""What is put beside the data of a ledger: its index object, and the user metadata of all of its objects.
+"""Index object of an offloaded segment, its upload parts, and the user metadata of its objects.
 
-The segment file is the data object, so its blocks are the parts. The metadata in the index are those that Pulsar's
-offloader writes: BookKeeper's `LedgerMetadataFormat` of a closed ledger, with the name of the managed ledger as Pulsar
-spells it. Here there is one replica, on this host.
+The segment file is the data object, so its blocks are the upload parts. The metadata in the index is the same that
+Pulsar's offloader writes: BookKeeper's `LedgerMetadataFormat` of a closed ledger. It names the managed ledger in
+Pulsar's spelling and states one replica, on this host.
 
-Rules: the local ledger is compared with its record before anything leaves: entries, their sum of bytes, the length of
-the file, and the frame of the last entry.
+Rule: before the upload, the segment file is compared with its record. Compared are the number of entries, the sum of
+their bytes, the length of the file, and the frame of the last entry.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from pyspark_ledger.offload.reader import VERSION, VERSION_KEY
 from pyspark_ledger.offload.storage.object_store import PART_BYTES_MIN
 from pyspark_ledger.offload.upload import FilePart
 
-_HERE = "127.0.0.1:3181"  # an ensemble must name a bookie; there is none
+_ENSEMBLE_MEMBER = "127.0.0.1:3181"  # an ensemble must name a bookie; there is none
 _INCARNATION = "LedgerIncarnation"
 
 
-def build_index(ledger: LocalSegment, places: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:
-    """The index object of a ledger; raises Corrupt where file, index and record disagree."""
-    _require_whole(ledger, places)
+def build_index(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]) -> BlockIndex:
+    """Return the index object of a segment. Raises Corrupt if file, entry index and record disagree."""
+    _require_consistent(ledger, entry_index)
     starts = np.arange(0, ledger.file_bytes, ledger.block_bytes, dtype=np.int64)
-    firsts = np.searchsorted(places.offsets, starts)
+    firsts = np.searchsorted(entry_index.offsets, starts)
     blocks = tuple(
         IndexedBlock(int(first), number, int(start))
         for number, (first, start) in enumerate(zip(firsts, starts, strict=True), start=1)
     )
-    return BlockIndex(ledger.file_bytes, _metadata_of(ledger, places, extra), blocks)
+    return BlockIndex(ledger.file_bytes, _metadata_of(ledger, entry_index, extra), blocks)
 
 
 def split_into_parts(index: BlockIndex) -> list[FilePart]:
-    """The blocks as parts of the data object; several to a part where S3 would not take one alone."""
-    edges = [0]
+    """Return the upload parts of the data object: whole blocks, merged up to S3's minimum part size."""
+    bounds = [0]
     for block in index.blocks:
-        if block.offset - edges[-1] >= PART_BYTES_MIN:
-            edges.append(block.offset)
-    edges.append(index.data_bytes)
-    return [FilePart(number, start, end - start) for number, (start, end) in enumerate(pairwise(edges), start=1)]
+        if block.offset - bounds[-1] >= PART_BYTES_MIN:
+            bounds.append(block.offset)
+    bounds.append(index.data_bytes)
+    return [FilePart(number, start, end - start) for number, (start, end) in enumerate(pairwise(bounds), start=1)]
 
 
 def user_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """The user metadata of an object: what Pulsar's offloader states, and what came with the ledger."""
+    """Return the user metadata of an object: the names of Pulsar's offloader, and `extra`."""
     try:
         release = version("pyspark-ledger")
     except PackageNotFoundError:
@@ -69,45 +69,45 @@ def user_metadata(role: str, extra: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _metadata_of(ledger: LocalSegment, places: EntryIndex, extra: Mapping[str, str]) -> LedgerMetadataFormat:
+def _metadata_of(ledger: LocalSegment, entry_index: EntryIndex, extra: Mapping[str, str]) -> LedgerMetadataFormat:
     found = LedgerMetadataFormat(
         quorumSize=1,
         ensembleSize=1,
         ackQuorumSize=1,
-        length=places.size_bytes,
+        length=entry_index.size_bytes,
         lastEntryId=ledger.entries - 1,
         state="CLOSED",
         digestType="CRC32C",
         ctime=ledger.created_ms,
     )
-    found.segment.add(ensembleMember=[_HERE], firstEntryId=0)
-    stated = {MANAGED_LEDGER: pulsar_path(ledger.name), "component": "managed-ledger", "application": "pulsar"}
+    found.segment.add(ensembleMember=[_ENSEMBLE_MEMBER], firstEntryId=0)
+    custom = {MANAGED_LEDGER: pulsar_path(ledger.name), "component": "managed-ledger", "application": "pulsar"}
     if _INCARNATION in extra:
-        stated["ledger/incarnation"] = extra[_INCARNATION]
+        custom["ledger/incarnation"] = extra[_INCARNATION]
     if ledger.schemas:
-        stated[PAYLOAD_SCHEMAS] = ledger.schemas
-    for key, value in stated.items():
+        custom[PAYLOAD_SCHEMAS] = ledger.schemas
+    for key, value in custom.items():
         found.customMetadata.add(key=key, value=value.encode())
     return found
 
 
-def _require_whole(ledger: LocalSegment, places: EntryIndex) -> None:
+def _require_consistent(ledger: LocalSegment, entry_index: EntryIndex) -> None:
     where, last = ledger.path, ledger.entries - 1
     if not ledger.entries:
-        raise Corrupt(f"{where} holds no entry, and an empty ledger is never offloaded")
-    if (places.count, places.size_bytes) != (ledger.entries, ledger.size_bytes):
+        raise Corrupt(f"{where} holds no entry, and an empty segment is never offloaded")
+    if (entry_index.count, entry_index.size_bytes) != (ledger.entries, ledger.size_bytes):
         raise Corrupt(
-            f"{where} holds {places.count} entries of {places.size_bytes} bytes, the record says {ledger.entries} of "
-            f"{ledger.size_bytes}"
+            f"{where} holds {entry_index.count} entries of {entry_index.size_bytes} bytes, "
+            f"the record says {ledger.entries} of {ledger.size_bytes}"
         )
-    end = places.end_offset(last)
+    end = entry_index.end_offset(last)
     if end != ledger.file_bytes:
         raise Corrupt(f"{where}: the last entry ends at {end}, the record says {ledger.file_bytes}")
     with disk.opened(where) as fd:
-        frame = disk.read_exact(fd, FRAME_BYTES, int(places.offsets[last]))
+        frame = disk.read_exact(fd, FRAME_BYTES, int(entry_index.offsets[last]))
     found = FRAME.unpack(frame) if len(frame) == FRAME_BYTES else (0, -1)
-    if found != (int(places.lengths[last]), last):
+    if found != (int(entry_index.lengths[last]), last):
         raise Corrupt(
-            f"{where} at {int(places.offsets[last])}: (length, entry) is {found}, the index says "
-            f"{(int(places.lengths[last]), last)}"
+            f"{where} at {int(entry_index.offsets[last])}: (length, entry) is {found}, the index says "
+            f"{(int(entry_index.lengths[last]), last)}"
         )

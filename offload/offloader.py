@@ -1,14 +1,15 @@
-"""The offloader: sealed ledgers as objects that Pulsar's own offloader could have written, and reads.
+"""Offloader for sealed segments. The objects have the format of Pulsar's own offloader.
 
-    offload   data in parallel parts ─▶ places of the entries ─▶ index, last ─▶ all of it compared with the ledger
-    read      index once, then ranges (offload.reader)
-    delete    index first, then the rest, uploads that were begun included
+    offload   data object in parallel parts ─▶ entry index ─▶ block index, last ─▶ comparison with the segment
+    read      block index once, then ranges (offload.reader)
+    delete    block index first, then the data object, the entry index and unfinished uploads
 
 Rules
-- Where the index object is, the data are whole. An attempt is made of what is there of it already.
-- What is written goes to the address of the settings; what is read or deleted is where its record says, with the
-  credentials of the settings.
-- Entries are summed while they are uploaded: a ledger that is damaged here is never called offloaded.
+- If the block index exists, the data object is complete. A repeated attempt reuses the parts that are uploaded already.
+- Objects are written to the address of the settings. They are read and deleted at the address in the segment's record,
+  with the credentials of the settings.
+- Checksums of all entries are verified during the upload. A damaged local segment is therefore never recorded as
+  offloaded.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _ADVICE = (
 
 
 class ObjectStoreOffloader:
-    """Keeps ledgers at one address, and reads those of any. Any thread may call any method."""
+    """Offloader that writes segments to one address and reads segments of any address. Thread-safe."""
 
     def __init__(
         self,
@@ -60,13 +61,13 @@ class ObjectStoreOffloader:
         read_threads: int = 4,
         window_bytes: int = 16 * _MB,
         cache_bytes: int = 256 * _MB,
-        places: bool = True,
+        entry_index: bool = True,
         transform: Transform | None = None,
     ) -> None:
         self._address = address
         self._options = options
         self._upload_threads = upload_threads
-        self._with_places = places
+        self._writes_entry_index = entry_index
         self._transform = transform
         self._stores: dict[tuple[str, S3Options], ObjectStore] = {}
         self._lock = threading.Lock()
@@ -83,18 +84,18 @@ class ObjectStoreOffloader:
 
     @property
     def driver(self) -> Driver:
-        """What the record of a ledger says of where its objects are, with Pulsar's names."""
+        """The location of new objects, as stored in a segment's record. Property names are Pulsar's."""
         address = self.store.address
         if address.startswith("file:"):
             return Driver(DIRECTORY_DRIVER, {"managedLedgerOffloadDriver": DIRECTORY_DRIVER, "address": address})
         bucket, _, prefix = address.removeprefix("s3://").partition("/")
-        said = {
+        properties = {
             "managedLedgerOffloadDriver": S3_DRIVER,
             "bucket": bucket,
             "region": self._options.region,
             "serviceEndpoint": self._options.endpoint,
         }
-        return Driver(S3_DRIVER, {**said, **({"prefix": prefix} if prefix else {})})
+        return Driver(S3_DRIVER, {**properties, **({"prefix": prefix} if prefix else {})})
 
     def offload(
         self,
@@ -104,32 +105,32 @@ class ObjectStoreOffloader:
         told: OffloadCallbacks = NO_CALLBACKS,
     ) -> None:
         store, key = self.store, ObjectKey(attempt, ledger.ledger_id)
-        with self._as_it_leaves(ledger) as leaving:
-            places = leaving.index()
-            index = build_index(leaving, places, extra_metadata)
-            with ThreadPoolExecutor(1, thread_name_prefix="verify") as beside:
-                sound = beside.submit(_require_sound, leaving, places, summed=self._transform is None)
+        with self._transformed_copy(ledger) as source:
+            entry_index = source.index()
+            index = build_index(source, entry_index, extra_metadata)
+            with ThreadPoolExecutor(1, thread_name_prefix="verify") as pool:
+                verification = pool.submit(_require_checksums, source, entry_index, summed=self._transform is None)
                 upload_file(
                     store,
                     key.data_name,
                     user_metadata("data", extra_metadata),
-                    leaving.path,
+                    source.path,
                     split_into_parts(index),
                     threads=self._upload_threads,
                     told=told,
                 )
-                sound.result()
-            if self._with_places:
+                verification.result()
+            if self._writes_entry_index:
                 data = sealed_bytes(
-                    places,
+                    entry_index,
                     store_id=extra_metadata.get("pulsarClusterName", ""),
-                    block_bytes=leaving.block_bytes,
-                    file_bytes=leaving.file_bytes,
+                    block_bytes=source.block_bytes,
+                    file_bytes=source.file_bytes,
                 )
                 retry(lambda: store.put(key.entries_name, data, user_metadata("entries", extra_metadata)))
             encoded = index.encode()
             retry(lambda: store.put(key.index_name, encoded, user_metadata("index", extra_metadata)))
-            _require_same(store, key, index, places)
+            _require_uploaded(store, key, index, entry_index)
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedSegmentReader:
         return OffloadedSegmentReader(self._store_of(driver), ObjectKey(attempt, ledger_id), self.windows)
@@ -143,8 +144,11 @@ class ObjectStoreOffloader:
         store.delete([key.data_name, key.entries_name])
 
     def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
-        """Delete the objects of a store that none of these attempts made; how many. Of others' nothing is touched."""
-        store, orphans = self.store, []
+        """Delete the objects of store `store_id` whose attempt is not in `kept`, and return their number.
+
+        Objects of other stores are not deleted.
+        """
+        store, orphan_keys = self.store, []
         for found in store.objects():
             name = found.key.removesuffix(ENTRIES_SUFFIX)
             parsed = ObjectKey.parse(name)
@@ -155,9 +159,9 @@ class ObjectStoreOffloader:
             except NotFound:
                 continue
             if owner == store_id:
-                orphans.append(found.key)
-        store.delete(orphans)
-        return len(orphans)
+                orphan_keys.append(found.key)
+        store.delete(orphan_keys)
+        return len(orphan_keys)
 
     def close(self) -> None:
         self.windows.close()
@@ -167,20 +171,20 @@ class ObjectStoreOffloader:
             store.close()
 
     def _store_of(self, driver: Driver) -> ObjectStore:
-        said = driver.properties
-        if driver.name == DIRECTORY_DRIVER and "address" in said:
-            return self._store_at(said["address"], self._options)
-        if "bucket" not in said:
-            raise Refused(f"a ledger was offloaded by driver {driver.name!r}, which this code does not read")
+        properties = driver.properties
+        if driver.name == DIRECTORY_DRIVER and "address" in properties:
+            return self._store_at(properties["address"], self._options)
+        if "bucket" not in properties:
+            raise Refused(f"a segment was offloaded by driver {driver.name!r}, which this release cannot read")
         options = S3Options(
             **{
                 **{name: getattr(self._options, name) for name in S3Options.__dataclass_fields__},
-                "endpoint": said.get("serviceEndpoint", ""),
-                "region": said.get("region", "") or self._options.region,
+                "endpoint": properties.get("serviceEndpoint", ""),
+                "region": properties.get("region", "") or self._options.region,
             }
         )
-        prefix = said.get("prefix", "")
-        return self._store_at(f"s3://{said['bucket']}" + (f"/{prefix}" if prefix else ""), options)
+        prefix = properties.get("prefix", "")
+        return self._store_at(f"s3://{properties['bucket']}" + (f"/{prefix}" if prefix else ""), options)
 
     def _store_at(self, address: str, options: S3Options) -> ObjectStore:
         with self._lock:
@@ -189,11 +193,11 @@ class ObjectStoreOffloader:
             return self._stores[address, options]
 
     @contextmanager
-    def _as_it_leaves(self, ledger: LocalSegment) -> Iterator[LocalSegment]:
+    def _transformed_copy(self, ledger: LocalSegment) -> Iterator[LocalSegment]:
         if self._transform is None:
             yield ledger
             return
-        _require_sound(ledger, ledger.index(), summed=True)
+        _require_checksums(ledger, ledger.index(), summed=True)
         with transformed(ledger, self._transform) as changed:
             yield changed
 
@@ -208,7 +212,7 @@ def offloader_of(settings: Settings) -> ObjectStoreOffloader:
         role=settings.s3ManagedLedgerOffloadRole,
         role_session_name=settings.s3ManagedLedgerOffloadRoleSessionName or ROLE_SESSION,
         credential_provider=settings.managedLedgerOffloadCredentialProvider,
-        encryption=settings.managedLedgerOffloadEncryption,  # type: ignore[arg-type]  # one of them, or refused there
+        encryption=settings.managedLedgerOffloadEncryption,  # type: ignore[arg-type]  # S3Options refuses other values
         kms_key=settings.managedLedgerOffloadKmsKey,
         bucket_owner=settings.managedLedgerOffloadBucketOwner,
         connections=settings.managedLedgerOffloadMaxThreads + settings.managedLedgerOffloadReadThreads + 4,
@@ -221,12 +225,12 @@ def offloader_of(settings: Settings) -> ObjectStoreOffloader:
         read_threads=settings.managedLedgerOffloadReadThreads,
         window_bytes=settings.managedLedgerOffloadReadBufferSizeInBytes,
         cache_bytes=settings.managedLedgerOffloadReadCacheSizeMB * _MB,
-        places=bool(settings.managedLedgerOffloadFineIndex),
-        transform=_named(settings.managedLedgerOffloadTransform),
+        entry_index=bool(settings.managedLedgerOffloadFineIndex),
+        transform=_import_transform(settings.managedLedgerOffloadTransform),
     )
 
 
-def _named(name: str) -> Callable[..., Any] | None:
+def _import_transform(name: str) -> Callable[..., Any] | None:
     if not name:
         return None
     module, _, function = name.partition(":")
@@ -237,34 +241,34 @@ def _named(name: str) -> Callable[..., Any] | None:
     return found
 
 
-def _require_sound(ledger: LocalSegment, places: EntryIndex, *, summed: bool) -> None:
-    """Every entry of the file has its checksum; those that a transformation made have what it gave them."""
+def _require_checksums(ledger: LocalSegment, entry_index: EntryIndex, *, summed: bool) -> None:
+    """Verify the checksum of every entry if `summed`. Transformed entries are not verified: they have no checksum."""
     if summed:
         verify_segment(
             ledger.path,
             ledger.ledger_id,
             entries=ledger.entries,
             file_bytes=ledger.file_bytes,
-            first_row=places.first_row,
+            first_row=entry_index.first_row,
             describe=entry_traits,
-            index=places,
+            index=entry_index,
         )
 
 
-def _require_same(store: ObjectStore, key: ObjectKey, index: BlockIndex, places: EntryIndex) -> None:
-    """The objects say what the ledger is: the index all of it, the data their length and their last entry."""
+def _require_uploaded(store: ObjectStore, key: ObjectKey, index: BlockIndex, entry_index: EntryIndex) -> None:
+    """Raise Corrupt unless the uploaded block index equals `index` and the data object ends with the last entry."""
     where = f"{store.address}/{key.index_name}"
     try:
         found = parse_index(retry(lambda: store.get(key.index_name, INDEX_BYTES_MAX)).data, where)
         last = index.entries - 1
-        offset = int(places.offsets[last])
+        offset = int(entry_index.offsets[last])
         frame = bytes(memoryview(retry(lambda: store.get_range(key.data_name, offset, FRAME_BYTES))))
     except NotFound as gone:
-        raise Corrupt(f"what was just uploaded is not there: {gone.message}") from gone
+        raise Corrupt(f"an object that was just uploaded does not exist: {gone.message}") from gone
     if found != index:
-        raise Corrupt(f"{where} is not the index that was put there")
-    if FRAME.unpack(frame) != (int(places.lengths[last]), last):
+        raise Corrupt(f"{where} differs from the index that was uploaded")
+    if FRAME.unpack(frame) != (int(entry_index.lengths[last]), last):
         raise Corrupt(
-            f"{store.address}/{key.data_name} at {offset}: (length, entry) is {FRAME.unpack(frame)}, the ledger has "
-            f"{(int(places.lengths[last]), last)}"
+            f"{store.address}/{key.data_name} at {offset}: (length, entry) is {FRAME.unpack(frame)}, the segment has "
+            f"{(int(entry_index.lengths[last]), last)}"
         )

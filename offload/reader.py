@@ -1,11 +1,13 @@
-"""An offloaded ledger as one reads it: the index object once, then ranges of the data object.
+"""Reader of an offloaded segment: fetches the index object once, then ranges of the data object.
 
-Where an entry is, one of three says: the object with the place of every entry, which ours have; else what was learned
-of its block by stepping through it; else the step that learns it. What was learned is kept, 16 bytes an entry.
+The offset of an entry comes from the entry index object, which this project's segments have. Segments of Pulsar have
+none: their blocks are scanned frame by frame, and the offsets are kept (16 bytes per entry).
 
-Invariants: nothing is fetched before it is asked for. Both objects state the version that this code reads, and the data
-object the length that its index states, or nothing is read. Whatever disagrees is Corrupt, naming object, offset and
-both values. An object that is missing is DataLoss: somebody deleted what a record refers to.
+Invariants
+- Nothing is fetched before the first read.
+- Nothing is read unless both objects state the supported format version and the data object has the stated length.
+- Any disagreement raises Corrupt with object, offset and both values.
+- A missing object raises DataLoss: a record refers to an object that was deleted.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ T = TypeVar("T")
 
 
 class LearnedBlock:
-    """The places of entries in one block, from its first one on, as far as anybody has stepped."""
+    """Offsets and lengths of the entries of one block, as far as the block was scanned."""
 
     def __init__(self, block: IndexedBlock, block_bytes: int) -> None:
         self.first_entry = block.first_entry
@@ -53,17 +55,17 @@ class LearnedBlock:
 
 
 class OffloadedSegmentReader:
-    """One offloaded ledger. Any thread may call any method."""
+    """Reader of one offloaded segment. Thread-safe."""
 
     def __init__(self, store: ObjectStore, key: ObjectKey, windows: WindowCache) -> None:
         self._store = store
         self._key = key
         self._windows = windows
         self._lock = threading.RLock()
-        self._opened: tuple[BlockIndex, WindowedObject] | None = None
-        self._places: EntryIndex | None = None
-        self._has_places = True
-        self._learned: dict[int, LearnedBlock] = {}
+        self._index_and_data: tuple[BlockIndex, WindowedObject] | None = None
+        self._entry_index: EntryIndex | None = None
+        self._has_entry_index = True
+        self._blocks: dict[int, LearnedBlock] = {}
 
     @property
     def ledger_id(self) -> int:
@@ -78,33 +80,33 @@ class OffloadedSegmentReader:
             raise Corrupt(
                 f"{self._where(self._key.index_name)} states {self.block_index.entries} entries, the record {entries}"
             )
-        places = self._all_places()
-        if places is not None and places.first_row == first_row:
-            return places
-        return self._scanned(first_row)
+        entry_index = self._load_entry_index()
+        if entry_index is not None and entry_index.first_row == first_row:
+            return entry_index
+        return self._scan_all(first_row)
 
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
         index, source = self._open()
         last = first_entry + entries - 1
         if not (0 <= first_entry <= last < index.entries):
             raise Refused(
-                f"entries {first_entry} to {last} of ledger {self.ledger_id} were asked for, "
+                f"entries {first_entry} to {last} of segment {self.ledger_id} were requested, "
                 f"it has 0 to {index.entries - 1}"
             )
-        pieces = self._pieces(first_entry, last)
-        found = [self._fetched(lambda at=at: self._windows.read(source, *at, alone=alone)) for at in pieces]  # type: ignore[misc]
+        byte_ranges = self._byte_ranges(first_entry, last)
+        found = [self._fetch(lambda at=at: self._windows.read(source, *at, alone=alone)) for at in byte_ranges]  # type: ignore[misc]
         return found[0] if len(found) == 1 else pa.py_buffer(b"".join(memoryview(piece) for piece in found))
 
     def close(self) -> None:
         with self._lock:
-            if self._opened is not None:
-                self._windows.forget(self._opened[1])
+            if self._index_and_data is not None:
+                self._windows.evict(self._index_and_data[1])
 
     def _open(self) -> tuple[BlockIndex, WindowedObject]:
         with self._lock:
-            if self._opened is None:
-                self._opened = self._fetched(self._read_index)
-            return self._opened
+            if self._index_and_data is None:
+                self._index_and_data = self._fetch(self._read_index)
+            return self._index_and_data
 
     def _read_index(self) -> tuple[BlockIndex, WindowedObject]:
         names = self._key
@@ -117,78 +119,81 @@ class OffloadedSegmentReader:
             raise Corrupt(f"{self._where(names.data_name)} has {head.size} bytes, its index says {index.data_bytes}")
         return index, WindowedObject(self._store, names.data_name, head.size, HEADER_BYTES)
 
-    def _pieces(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Offset and length of each run of frames without anything between."""
-        places = self._all_places()
-        if places is not None:
-            starts = places.offsets[first : last + 1]
-            ends = starts + places.lengths[first : last + 1] + FRAME_BYTES
+    def _byte_ranges(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Return offset and length of each contiguous run of frames of the entries `first` to `last`."""
+        entry_index = self._load_entry_index()
+        if entry_index is not None:
+            starts = entry_index.offsets[first : last + 1]
+            ends = starts + entry_index.lengths[first : last + 1] + FRAME_BYTES
         else:
-            found = np.array([self._place(entry) for entry in range(first, last + 1)], dtype=np.int64)
+            found = np.array([self._locate(entry) for entry in range(first, last + 1)], dtype=np.int64)
             starts, ends = found[:, 0], found[:, 0] + found[:, 1] + FRAME_BYTES
-        cuts = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)]
-        return [(int(starts[a]), int(ends[b - 1] - starts[a])) for a, b in pairwise(cuts) if a < b]
+        splits = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)]
+        return [(int(starts[a]), int(ends[b - 1] - starts[a])) for a, b in pairwise(splits) if a < b]
 
-    def _all_places(self) -> EntryIndex | None:
-        """The place of every entry, where there is an object that says so."""
+    def _load_entry_index(self) -> EntryIndex | None:
+        """Return the entry index, or None if the segment has no such object. Fetched once."""
         with self._lock:
-            if self._places is None and self._has_places:
+            if self._entry_index is None and self._has_entry_index:
                 entries = self.block_index.entries
                 where = self._where(self._key.entries_name)
                 try:
-                    most = _SIDECAR_HEAD_BYTES + entries * ROW.itemsize
-                    data = self._store.get(self._key.entries_name, most).data
+                    bytes_max = _SIDECAR_HEAD_BYTES + entries * ROW.itemsize
+                    data = self._store.get(self._key.entries_name, bytes_max).data
                 except NotFound:
-                    self._has_places = False
+                    self._has_entry_index = False
                     return None
-                self._places = self._checked(parse_sealed(data, Path(where), self.ledger_id, entries), where)
-            return self._places
+                self._entry_index = self._check_entry_index(
+                    parse_sealed(data, Path(where), self.ledger_id, entries), where
+                )
+            return self._entry_index
 
-    def _checked(self, places: EntryIndex, where: str) -> EntryIndex:
-        """The places, which must be inside the data object and those of the blocks' first entries."""
+    def _check_entry_index(self, entry_index: EntryIndex, where: str) -> EntryIndex:
+        """Return the entry index. Raises Corrupt if it disagrees with the block index or exceeds the data object."""
         index = self.block_index
         for block in index.blocks:
-            found = int(places.offsets[block.first_entry])
+            found = int(entry_index.offsets[block.first_entry])
             if found != block.offset + HEADER_BYTES:
                 raise Corrupt(f"{where}: entry {block.first_entry} is at {found}, the index says {block.offset}")
-        if places.end_offset(places.count - 1) > index.data_bytes:
+        if entry_index.end_offset(entry_index.count - 1) > index.data_bytes:
             raise Corrupt(
-                f"{where}: entries end at {places.end_offset(places.count - 1)}, the data at {index.data_bytes}"
+                f"{where}: entries end at {entry_index.end_offset(entry_index.count - 1)}, "
+                f"the data at {index.data_bytes}"
             )
-        return places
+        return entry_index
 
-    def _place(self, entry: int) -> tuple[int, int]:
-        """Offset of the frame and bytes of an entry, learned if need be."""
+    def _locate(self, entry: int) -> tuple[int, int]:
+        """Return the frame's offset and the length of an entry. Scans the block if necessary."""
         with self._lock:
-            block = self._block(entry)
+            block = self._learned_block(entry)
             while len(block.offsets) <= entry - block.first_entry:
-                self._learn(block)
+                self._scan_step(block)
             at = entry - block.first_entry
             return block.offsets[at], block.lengths[at]
 
-    def _block(self, entry: int) -> LearnedBlock:
+    def _learned_block(self, entry: int) -> LearnedBlock:
         index, source = self._open()
         block = index.block_of(entry)
-        if block.part_id not in self._learned:
-            data = self._fetched(lambda: self._store.get_range(source.key, block.offset, HEADER_BYTES))
+        if block.part_id not in self._blocks:
+            data = self._fetch(lambda: self._store.get_range(source.key, block.offset, HEADER_BYTES))
             where = f"{self._where(source.key)} at {block.offset}"
             header = parse_header(memoryview(data), where)
-            later = [other.offset for other in index.blocks if other.offset > block.offset]
-            end = min(later, default=index.data_bytes)
+            later_offsets = [other.offset for other in index.blocks if other.offset > block.offset]
+            end = min(later_offsets, default=index.data_bytes)
             if (header.first_entry, header.block_bytes) != (block.first_entry, end - block.offset):
                 raise Corrupt(
                     f"{where}: block of {header.block_bytes} bytes from entry {header.first_entry}, the index says "
                     f"{end - block.offset} from {block.first_entry}"
                 )
-            self._learned[block.part_id] = LearnedBlock(block, header.block_bytes)
-        return self._learned[block.part_id]
+            self._blocks[block.part_id] = LearnedBlock(block, header.block_bytes)
+        return self._blocks[block.part_id]
 
-    def _learn(self, block: LearnedBlock) -> None:
-        """Step over the frames of the next piece of a block."""
+    def _scan_step(self, block: LearnedBlock) -> None:
+        """Scan the frames in the next piece of a block. Raises Corrupt or DataLoss if there is no further entry."""
         index, source = self._open()
         length = min(_STEP_BYTES, block.end - block.next)
-        view = memoryview(self._fetched(lambda: self._windows.read(source, block.next, length))) if length else b""
-        at, known = 0, len(block.offsets)
+        view = memoryview(self._fetch(lambda: self._windows.read(source, block.next, length))) if length else b""
+        at, scanned = 0, len(block.offsets)
         while length - at >= FRAME_BYTES:
             size, number = FRAME.unpack_from(view, at)
             expected = block.first_entry + len(block.offsets)
@@ -202,28 +207,28 @@ class OffloadedSegmentReader:
             block.offsets.append(block.next + at)
             block.lengths.append(size)
             at += FRAME_BYTES + size
-        if len(block.offsets) == known:
+        if len(block.offsets) == scanned:
             raise DataLoss(
                 f"{self._where(source.key)}: block at {block.start} ends with entry "
-                f"{block.first_entry + known - 1}, the index says that entry {block.first_entry + known} is in it",
+                f"{block.first_entry + scanned - 1}, the index says that entry {block.first_entry + scanned} is in it",
                 hint="Pulsar's offloader stops in silence at an entry that is larger than a block",
             )
         block.next += at
 
-    def _scanned(self, first_row: int) -> EntryIndex:
-        """The index as reading every entry makes it, block after block."""
+    def _scan_all(self, first_row: int) -> EntryIndex:
+        """Return the entry index, built by reading every entry of the segment."""
         index, source = self._open()
         rows: list[tuple[int, int, int, int]] = []
         stamp = BrokerStamp(0, first_row)
         for number, block in enumerate(index.blocks):
-            later = index.blocks[number + 1 :]
-            last = (later[0].first_entry if later else index.entries) - 1
-            self._place(last)
-            learned = self._learned[block.part_id]
+            later_blocks = index.blocks[number + 1 :]
+            last = (later_blocks[0].first_entry if later_blocks else index.entries) - 1
+            self._locate(last)
+            learned = self._blocks[block.part_id]
             for entry, offset, length in zip(
                 range(block.first_entry, last + 1), learned.offsets, learned.lengths, strict=False
             ):
-                frame = self._fetched(lambda at=offset, n=length: self._windows.read(source, at, FRAME_BYTES + n))  # type: ignore[misc]
+                frame = self._fetch(lambda at=offset, n=length: self._windows.read(source, at, FRAME_BYTES + n))  # type: ignore[misc]
                 ((_, data),) = iter_frames(memoryview(frame).cast("B"), self.ledger_id, entry, 1)
                 stamp = checked_traits(data, entry_traits, stamp).stamp or stamp
                 rows.append((offset, length, stamp.timestamp_ms, stamp.row_end))
@@ -235,7 +240,7 @@ class OffloadedSegmentReader:
         at = last[0] + FRAME_BYTES + last[1]
         if at >= block.end:
             return
-        rest = self._fetched(lambda: self._windows.read(source, at, block.end - at))
+        rest = self._fetch(lambda: self._windows.read(source, at, block.end - at))
         if fault := padding_fault(memoryview(rest).cast("B")):
             raise Corrupt(f"{self._where(source.key)} at {at}: {fault}")
 
@@ -246,13 +251,13 @@ class OffloadedSegmentReader:
                 f"{self._where(head.key)} states format version {found or 'none'!r}, this code reads {VERSION!r}"
             )
 
-    def _fetched(self, fetch: Callable[[], T]) -> T:
+    def _fetch(self, fetch: Callable[[], T]) -> T:
         try:
             return fetch()
         except NotFound as gone:
             raise DataLoss(
-                f"ledger {self.ledger_id} was offloaded as {self._where(self._key.data_name)} and is not there: "
-                f"{gone.message}",
+                f"segment {self.ledger_id} was offloaded as {self._where(self._key.data_name)}, and the object is "
+                f"missing: {gone.message}",
                 hint="Restore its objects from a copy of the bucket",
             ) from gone
 

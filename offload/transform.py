@@ -1,7 +1,10 @@
-"""A copy of a sealed ledger in which a function has changed every entry, written as a segment before it is offloaded.
+"""Transformation of a sealed segment before it is offloaded: a user's function is applied to every entry.
 
-Rules: an entry for an entry, in order, so that ids stay; none empty, none larger than a block holds. Time and rows of
-an entry stay, too. The copy is a file beside the ledger's own and goes when the offload is over.
+Rules
+- Each entry becomes one entry, in the same order, so entry ids do not change.
+- An entry must not become empty or larger than a block can hold.
+- The broker's timestamp and the row count of an entry do not change.
+- The copy is a file beside the segment file and is deleted after the offload.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ Transform = Callable[[memoryview], Buffer]
 
 @contextmanager
 def transformed(ledger: LocalSegment, transform: Transform) -> Iterator[LocalSegment]:
-    """The ledger with every entry changed, for as long as the context lasts."""
+    """Yield a copy of the segment with every entry transformed. The copy is deleted when the context ends."""
     path = ledger.path.with_suffix(".transformed")
     path.unlink(missing_ok=True)
     try:

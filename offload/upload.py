@@ -1,10 +1,11 @@
-"""One file of parts into one object: several at once, each again when it fails, none twice that is there already.
+"""Multipart upload of one file to one object, in parallel, with retries and resumption.
 
 Rules
-- Bytes go from the file to the connection as they are read; memory is bounded by the connections.
-- A part that fails for now is put again, with growing pauses. An upload of the same key that was begun before is gone
-  on with: parts of the right size and number are kept, because the key names one attempt over one sealed file.
-- Nothing is visible before all parts are there and the object has the length of the file.
+- Bytes are streamed from the file to the connection. The number of connections bounds the memory.
+- A part that fails with Unavailable is retried with growing pauses.
+- An unfinished upload of the same key is resumed. Its parts of the right number and size are reused. Reason: the key
+  names one attempt for one sealed file.
+- The object becomes visible when all parts are uploaded. Its length is then compared with the file's.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 
 class FilePart(NamedTuple):
-    """Bytes `[offset, offset + size)` of a file as part `number`."""
+    """Part `number` of an upload: bytes `[offset, offset + size)` of the file."""
 
     number: int
     offset: int
@@ -36,34 +37,35 @@ class FilePart(NamedTuple):
 
 
 class FileRange(io.RawIOBase):
-    """A part of an open file as a stream. The position is its own, so that many may share the file."""
+    """Stream over a range of an open file. Each stream has its own position, so several can share the descriptor."""
 
     def __init__(self, fd: int, offset: int, size: int) -> None:
         super().__init__()
         self._fd = fd
         self._offset = offset
         self._size = size
-        self._at = 0
+        self._position = 0
 
     def readable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
-        """It is: a part may have to be sent again."""
-        return True
+        return True  # boto3 rewinds a part to send it again
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = min(max(start + offset, 0), self._size)
-        return self._at
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = min(max(start + offset, 0), self._size)
+        return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        left = self._size - self._at
-        data = os.pread(self._fd, left if size is None or size < 0 else min(size, left), self._offset + self._at)
-        self._at += len(data)
+        remaining = self._size - self._position
+        data = os.pread(
+            self._fd, remaining if size is None or size < 0 else min(size, remaining), self._offset + self._position
+        )
+        self._position += len(data)
         return data
 
 
@@ -77,35 +79,38 @@ def upload_file(
     threads: int,
     told: OffloadCallbacks,
 ) -> None:
-    """Put a whole file as one object; raises Unavailable when that fails for now."""
+    """Upload a file as one object. Raises Unavailable if retries did not help, Refused if it was cancelled.
+
+    Raises Corrupt if the object's length differs from the file's.
+    """
     size = sum(part.size for part in parts)
-    if _is_there(store, key, size):
+    if _is_uploaded(store, key, size):
         told.progress(size)
         return
-    upload, there = _begun(store, key, metadata)
-    kept = {part.number: part for part in there}
-    put = {part.number: one for part in parts if (one := kept.get(part.number)) and one.size == part.size}
-    told.progress(sum(part.size for part in put.values()))
+    upload, existing = _resume_or_begin(store, key, metadata)
+    by_number = {part.number: part for part in existing}
+    uploaded = {part.number: one for part in parts if (one := by_number.get(part.number)) and one.size == part.size}
+    told.progress(sum(part.size for part in uploaded.values()))
     with disk.opened(path) as fd, ThreadPoolExecutor(threads, thread_name_prefix="upload") as pool:
-        left = [part for part in parts if part.number not in put]
-        waiting: dict[Future[UploadedPart], FilePart] = {}
+        remaining = [part for part in parts if part.number not in uploaded]
+        in_flight: dict[Future[UploadedPart], FilePart] = {}
         try:
-            while left or waiting:
+            while remaining or in_flight:
                 if told.cancelled():
-                    raise Refused(f"the upload of {store.address}/{key} was told to stop")
-                while left and len(waiting) < threads:
-                    part = left.pop(0)
-                    waiting[pool.submit(_put, store, upload, part, fd)] = part
-                done, _ = wait(waiting, timeout=1.0, return_when=FIRST_COMPLETED)
+                    raise Refused(f"the upload of {store.address}/{key} was cancelled")
+                while remaining and len(in_flight) < threads:
+                    part = remaining.pop(0)
+                    in_flight[pool.submit(_put, store, upload, part, fd)] = part
+                done, _ = wait(in_flight, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in done:
-                    put[waiting.pop(future).number] = future.result()
-                told.progress(sum(part.size for part in put.values()))
+                    uploaded[in_flight.pop(future).number] = future.result()
+                told.progress(sum(part.size for part in uploaded.values()))
         finally:
-            for future in waiting:
+            for future in in_flight:
                 future.cancel()
-    listed = [put[number] for number in sorted(put)]
-    retry(lambda: store.complete(upload, listed))
-    for other in retry(lambda: list(store.uploads(key))):  # begun by a request whose answer was lost
+    ordered = [uploaded[number] for number in sorted(uploaded)]
+    retry(lambda: store.complete(upload, ordered))
+    for other in retry(lambda: list(store.uploads(key))):  # of begin requests whose answer was lost
         if other.key == key:
             retry(lambda other=other: store.abort(other))  # type: ignore[misc]
     found = retry(lambda: store.head(key)).size
@@ -114,7 +119,7 @@ def upload_file(
 
 
 def retry(action: Callable[[], T]) -> T:
-    """Do it, and some more times while it fails for now, with growing pauses."""
+    """Return the result of `action`. Retries up to 3 times with growing pauses while it raises Unavailable."""
     for attempt in range(_ATTEMPTS - 1):
         try:
             return action()
@@ -127,15 +132,15 @@ def _put(store: ObjectStore, upload: Upload, part: FilePart, fd: int) -> Uploade
     return retry(lambda: store.put_part(upload, part.number, FileRange(fd, part.offset, part.size), part.size))
 
 
-def _is_there(store: ObjectStore, key: str, size: int) -> bool:
+def _is_uploaded(store: ObjectStore, key: str, size: int) -> bool:
     try:
         return retry(lambda: store.head(key)).size == size
     except NotFound:
         return False
 
 
-def _begun(store: ObjectStore, key: str, metadata: Mapping[str, str]) -> tuple[Upload, list[UploadedPart]]:
-    """The upload of this key that somebody began, with its parts, or a new one."""
+def _resume_or_begin(store: ObjectStore, key: str, metadata: Mapping[str, str]) -> tuple[Upload, list[UploadedPart]]:
+    """Return an unfinished upload of this key with its parts, or begin a new upload."""
     for upload in retry(lambda: list(store.uploads(key))):
         if upload.key == key:
             return upload, retry(lambda upload=upload: store.parts(upload))  # type: ignore[misc]

@@ -1,12 +1,15 @@
-"""Ranges of objects in memory: fetched once however many ask, a few ahead of whoever reads on, bounded.
+"""LRU cache of object ranges with prefetching.
 
-An object is cut into windows of a fixed size. Who reads on from where a read ended, or from the first byte of the data,
-is served by windows, and the next ones are on their way meanwhile. A read somewhere else fetches what it needs and no
-more.
+An object is divided into windows of a fixed size. A sequential read starts where an earlier read ended, or at the first
+byte of the data. Sequential reads are served from windows, and the next windows are prefetched. Any other read fetches
+exactly its range, unless all its windows are cached.
 
-Invariants: at most `bytes_max` are kept, windows that are on their way included, but for those that somebody waits for;
-the least recently used go first. A fetch that failed is forgotten: the next reader tries again. One thread pool bounds
-what is in flight.
+Invariants
+- Concurrent readers of a window share one fetch.
+- The cache holds at most `bytes_max`, including fetches in flight. The least recently used window is evicted first.
+  Exception: windows that a reader waits for are not evicted.
+- A failed fetch is not cached: the next reader tries again.
+- One thread pool bounds the number of fetches in flight.
 """
 
 from __future__ import annotations
@@ -22,103 +25,103 @@ from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.offload.storage.object_store import ObjectStore
 
-_ENDS_KEPT = 64
+_ENDS_MAX = 64
 
 
 @dataclass
 class WindowedObject:
-    """One object that is read through windows; `size` is its length in bytes."""
+    """An object that is read through the cache. `size` is its length in bytes."""
 
     store: ObjectStore
     key: str
     size: int
     first: int
-    """Where its data begin: who reads from there reads on, it is assumed."""
-    ends: deque[int] = field(default_factory=lambda: deque(maxlen=_ENDS_KEPT))
+    """Offset of the first data byte. A read from here or before counts as sequential."""
+    ends: deque[int] = field(default_factory=lambda: deque(maxlen=_ENDS_MAX))
 
 
 class WindowCache:
-    """Windows of all objects that a process reads. Any thread may call any method."""
+    """Cache of the windows of all objects that a process reads. Thread-safe."""
 
     def __init__(self, window_bytes: int, bytes_max: int, threads: int) -> None:
-        self._window = window_bytes
-        self._most = max(bytes_max // window_bytes, 1)
-        self._ahead = min(threads, self._most - 1)
+        self._window_bytes = window_bytes
+        self._windows_max = max(bytes_max // window_bytes, 1)
+        self._prefetch_windows = min(threads, self._windows_max - 1)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
-        self._kept: OrderedDict[tuple[str, str, int], Future[pa.Buffer]] = OrderedDict()
+        self._windows: OrderedDict[tuple[str, str, int], Future[pa.Buffer]] = OrderedDict()
         self._awaited: Counter[Future[pa.Buffer]] = Counter()
         self._lock = threading.Lock()
         self._closed = False
         self.requests = 0
 
     def read(self, source: WindowedObject, start: int, length: int, *, alone: bool = False) -> pa.Buffer:
-        """Exactly the bytes `[start, start + length)`; a view of one window where they lie in one.
+        """Return exactly the bytes `[start, start + length)`. Within one window the result is a view of the window.
 
-        `alone`: the reader knows better what it reads next, and nothing else is fetched.
+        With `alone` nothing else is fetched: the caller plans its own reads. Raises Unavailable after `close`.
         """
         end = start + length
-        first, last = start // self._window, (end - 1) // self._window
+        first, last = start // self._window_bytes, (end - 1) // self._window_bytes
         with self._lock:
-            reads_on = not alone and self._reads_on(source, start)
+            is_sequential = not alone and self._is_sequential(source, start)
             source.ends.append(end)
-            if not reads_on and not all(self._key(source, n) in self._kept for n in range(first, last + 1)):
-                wanted = None
+            if not is_sequential and not all(self._key(source, n) in self._windows for n in range(first, last + 1)):
+                futures = None
             else:
-                wanted = [self._wanted(source, number) for number in range(first, last + 1)]
-                for number in range(last + 1, last + 1 + self._ahead if reads_on else 0):
-                    if number * self._window < source.size:
-                        self._wanted(source, number)
-            self._awaited.update(wanted or [])
-            self._make_room()
-        if wanted is None:
+                futures = [self._window_of(source, number) for number in range(first, last + 1)]
+                for number in range(last + 1, last + 1 + self._prefetch_windows if is_sequential else 0):
+                    if number * self._window_bytes < source.size:
+                        self._window_of(source, number)
+            self._awaited.update(futures or [])
+            self._evict_oldest()
+        if futures is None:
             return self._fetch(source, start, length)
         try:
-            return self._cut([future.result() for future in wanted], start - first * self._window, length)
+            return self._slice([future.result() for future in futures], start - first * self._window_bytes, length)
         except CancelledError:
             raise _closed(source) from None
         finally:
             with self._lock:
-                self._awaited -= Counter(wanted)
+                self._awaited -= Counter(futures)
 
-    def forget(self, source: WindowedObject) -> None:
-        """Let go of what is kept of an object."""
+    def evict(self, source: WindowedObject) -> None:
+        """Evict all windows of an object."""
         with self._lock:
-            for key in [key for key in self._kept if key[:2] == (source.store.address, source.key)]:
-                del self._kept[key]
+            for key in [key for key in self._windows if key[:2] == (source.store.address, source.key)]:
+                del self._windows[key]
 
     def close(self) -> None:
-        """Fetch nothing more; what is read from now on is Unavailable."""
+        """Cancel the fetches in flight. Later reads through windows raise Unavailable."""
         with self._lock:
             self._closed = True
-            self._kept.clear()
+            self._windows.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _reads_on(self, source: WindowedObject, start: int) -> bool:
-        return start <= source.first or any(0 <= start - before <= self._window for before in source.ends)
+    def _is_sequential(self, source: WindowedObject, start: int) -> bool:
+        return start <= source.first or any(0 <= start - before <= self._window_bytes for before in source.ends)
 
-    def _wanted(self, source: WindowedObject, number: int) -> Future[pa.Buffer]:
+    def _window_of(self, source: WindowedObject, number: int) -> Future[pa.Buffer]:
         if self._closed:
             raise _closed(source)
         key = self._key(source, number)
-        found = self._kept.get(key)
+        found = self._windows.get(key)
         if found is None or (found.done() and (found.cancelled() or found.exception() is not None)):
-            start = number * self._window
-            found = self._pool.submit(self._fetch, source, start, min(self._window, source.size - start))
-            self._kept[key] = found
-        self._kept.move_to_end(key)
+            start = number * self._window_bytes
+            found = self._pool.submit(self._fetch, source, start, min(self._window_bytes, source.size - start))
+            self._windows[key] = found
+        self._windows.move_to_end(key)
         return found
 
-    def _make_room(self) -> None:
-        """Let the oldest windows go; those that anybody waits for stay."""
-        for key in list(self._kept)[: max(len(self._kept) - self._most, 0)]:
-            if self._kept[key] not in self._awaited:
-                self._kept.pop(key).cancel()
+    def _evict_oldest(self) -> None:
+        """Evict the least recently used windows above the limit, except windows that a reader waits for."""
+        for key in list(self._windows)[: max(len(self._windows) - self._windows_max, 0)]:
+            if self._windows[key] not in self._awaited:
+                self._windows.pop(key).cancel()
 
     def _fetch(self, source: WindowedObject, start: int, length: int) -> pa.Buffer:
         self.requests += 1
         return _as_arrow(source.store.get_range(source.key, start, length))
 
-    def _cut(self, windows: list[pa.Buffer], start: int, length: int) -> pa.Buffer:
+    def _slice(self, windows: list[pa.Buffer], start: int, length: int) -> pa.Buffer:
         if len(windows) == 1:
             return windows[0].slice(start, length)
         joined = bytearray()

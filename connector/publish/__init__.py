@@ -1,4 +1,4 @@
-"""Sealed segments into a Delta table, each once.
+"""Publication of sealed segments to a Delta table, each exactly once.
 
-`publisher` is the loop over commits and knows how far the table is; `delta_table` makes, widens and appends.
+`publisher` has the loop over segments. `delta_table` creates, widens and appends to the table.
 """

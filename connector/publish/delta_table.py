@@ -1,11 +1,12 @@
-"""A Delta table as a publisher needs it: by path or by name, made, appended to, asked for its history.
+"""Operations on a Delta table for a publisher: create, append, widen, and read the history.
 
-Only DataFrames and SQL are used, so that a platform brings its own Delta. A target with a slash is a path of any file
-system that Spark reaches, any other is a name, `[catalog.][schema.]table`.
+Only DataFrames and SQL are used, so a platform can bring its own Delta. A target with a slash is a path of any file
+system that Spark reaches. Any other target is a name, `[catalog.][schema.]table`.
 
-Rules: an append is one commit, passed over by Delta when its version is not above the newest of its application. A
-commit to a table on this host's disk waits for that of another process. What lost a race against another commit is
-`LostRace`: whoever asked looks again.
+Rules
+- An append is one commit. Delta skips the commit if its version is not greater than the newest of its application.
+- A commit to a table on a local disk waits for the commit of another process.
+- A commit that lost a race against another commit raises LostRace. The caller reads the table's state again.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NAME = re.compile(r"[^\s`/;.]+(\.[^\s`/;.]+){0,2}")
-# How Delta says that another commit was faster, as a class or as an error's name.
-_RACES = re.compile(
+# Exception classes and error names with which Delta reports a concurrent commit.
+_LOST_RACE = re.compile(
     r"Concurrent(Transaction|Append|DeleteRead|DeleteDelete|Write|Modification)Exception|MetadataChangedException|"
     r"ProtocolChangedException|DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED|"
     r"DELTA_TABLE_ALREADY_EXISTS|TABLE_OR_VIEW_ALREADY_EXISTS|DELTA_PATH_EXISTS"
 )
-_ABSENT = re.compile(
+_NO_TABLE = re.compile(
     r"DELTA_(MISSING_DELTA_TABLE|TABLE_NOT_FOUND|PATH_DOES_NOT_EXIST|ONLY_OPERATION)|PATH_NOT_FOUND|"
     r"TABLE_OR_VIEW_NOT_FOUND|SCHEMA_NOT_FOUND|is not a Delta table"
 )
@@ -37,18 +38,18 @@ _RECENT = 50
 
 
 class LostRace(Unavailable):
-    """Another commit was faster; nothing of this one is in the table."""
+    """Conflict with a concurrent commit. Nothing of this commit is in the table."""
 
 
 class DeltaTable:
-    """One table of one session."""
+    """Delta table in a Spark session."""
 
     def __init__(self, spark: SparkSession, target: str) -> None:
         self.spark = spark
         self.is_path = "/" in target
         if not self.is_path and not _NAME.fullmatch(target):
             raise Refused(
-                f"{target!r} is no table",
+                f"{target!r} is neither a path nor a table name",
                 hint="Give a path, such as ./tables/orders or s3a://bucket/orders, or [catalog.][schema.]table",
             )
         self.target = absolute_path(target) if self.is_path else target
@@ -69,7 +70,7 @@ class DeltaTable:
         return same
 
     def identity(self) -> str:
-        """The id that Delta gave the table when it was made; empty when there is none."""
+        """Return the id that Delta gave the table at its creation; empty if there is no table."""
         found = self._detail()
         return "" if found is None else str(found["id"])
 
@@ -80,7 +81,7 @@ class DeltaTable:
     def _detail(self) -> Any:
         found = self._query(f"DESCRIBE DETAIL {self.sql}")
         if found is not None and found[0]["format"] != "delta":
-            raise Refused(f"{self} is a table of {found[0]['format']}, and segments are published to Delta's")
+            raise Refused(f"{self} has format {found[0]['format']}, but segments are published to Delta tables only")
         if found is not None and not self.is_path:
             self._directory = directory_of(str(found[0]["location"] or ""))
         return None if found is None else found[0]
@@ -98,9 +99,10 @@ class DeltaTable:
         partitions: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Make the table with its first rows in one commit; an error leaves no table. Raises Raced if there is one.
+        """Create the table with its first rows in one commit. Raises LostRace if the table exists.
 
-        A table with a name takes user metadata from the session of `rows` only: see `tagged_session`.
+        After an error there is no table. A table with a name takes user metadata only from the session of `rows`: see
+        `tagged_session`.
         """
         write = _appending(rows, app, version, user_metadata).partitionBy(*partitions).options(**(properties or {}))
         try:
@@ -108,25 +110,25 @@ class DeltaTable:
         except LostRace:
             raise
         except Exception as error:
-            if self.identity():  # of other columns: of somebody who was faster
-                raise LostRace(f"another maker of {self} was faster: {error}") from error
+            if self.identity():  # another process created the table, with other columns
+                raise LostRace(f"another process created {self} at the same time: {error}") from error
             raise
 
     def append(self, rows: DataFrame, app: str, version: int, user_metadata: str) -> None:
-        """One commit of these rows, if the table has none of this application with this version or above."""
+        """Append the rows in one commit. Delta skips it if `app` has a commit of this version or a greater one."""
         self._save(_appending(rows, app, version, user_metadata))
 
     def widen(self, rows: DataFrame, user_metadata: str) -> None:
-        """Give it the columns of these rows that it has not."""
+        """Add the columns of `rows` that the table does not have."""
         write = rows.where("false").write.format("delta").mode("append").option("mergeSchema", "true")
         self._save(write.option("userMetadata", user_metadata))
 
     def recent(self) -> list[TableChange]:
-        """Its newest commits, newest first."""
+        """Return the newest commits, newest first."""
         return self.history(_RECENT)
 
     def history(self, limit: int = 0) -> list[TableChange]:
-        """Its commits, newest first, so far back as its log goes; none of a table that is not there."""
+        """Return the commits in the table's log, newest first; none if there is no table."""
         rows = self._query(f"DESCRIBE HISTORY {self.sql}" + (f" LIMIT {limit}" if limit else ""))
         return [
             TableChange(int(row["version"]), str(row["operation"]), row["userMetadata"], str(row["timestamp"]))
@@ -148,7 +150,7 @@ class DeltaTable:
         return NO_SEGMENT if found is None else int(found)
 
     def run(self, statement: str) -> list[Any]:
-        """A statement of SQL; raises Raced."""
+        """Run an SQL statement under the table lock and return its rows. Raises LostRace."""
         try:
             with table_lock(self._directory):
                 return list(self.spark.sql(statement).collect())
@@ -168,13 +170,13 @@ class DeltaTable:
             raise
 
     def _query(self, statement: str) -> list[Any] | None:
-        """The rows of a statement about the table; None when there is no table."""
+        """Return the rows of a statement about the table; None if there is no table."""
         from pyspark.errors import PySparkException
 
         try:
             return list(self.spark.sql(statement).collect()) or None
         except PySparkException as error:
-            if _ABSENT.search(_said(error)):
+            if _NO_TABLE.search(_error_text(error)):
                 return None
             raise
 
@@ -185,35 +187,35 @@ def _appending(rows: DataFrame, app: str, version: int, user_metadata: str) -> A
 
 
 def tagged_session(spark: SparkSession, user_metadata: str, transaction: tuple[str, int] | None = None) -> SparkSession:
-    """A session whose statements of SQL commit with these user metadata, and once for the transaction (app, version).
+    """Return a new session whose SQL commits have these user metadata and this transaction (app, version).
 
-    SQL takes both from the session only, and other threads may commit in the user's.
+    Reason: SQL statements take both from the session only, and other threads may commit in the user's session.
     """
-    apart = spark.newSession()
-    apart.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
-    apart.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
-    apart.conf.set("spark.databricks.delta.commitInfo.userMetadata", user_metadata)
+    tagged = spark.newSession()
+    tagged.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
+    tagged.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
+    tagged.conf.set("spark.databricks.delta.commitInfo.userMetadata", user_metadata)
     if transaction is not None:
-        apart.conf.set("spark.databricks.delta.write.txnAppId", transaction[0])
-        apart.conf.set("spark.databricks.delta.write.txnVersion", str(transaction[1]))
-    return apart
+        tagged.conf.set("spark.databricks.delta.write.txnAppId", transaction[0])
+        tagged.conf.set("spark.databricks.delta.write.txnVersion", str(transaction[1]))
+    return tagged
 
 
 def raise_lost_race(error: Exception, table: DeltaTable) -> None:
-    """Raise Raced if an error of Spark's says that another commit was faster."""
-    found = _RACES.search(_said(error))
+    """Raise LostRace if an error of Spark reports a concurrent commit."""
+    found = _LOST_RACE.search(_error_text(error))
     if found is not None:
         raise LostRace(
             f"another commit to {table} was faster: {found[0]}",
-            hint="Nothing of this one is there. Publish again when fewer others write to the table",
+            hint="Nothing of this commit is in the table. Publish again when fewer programs write to the table",
         ) from error
 
 
 def absolute_path(path: str) -> str:
-    """A path as Spark takes it, a relative one of this host made absolute."""
+    """Return a path as Spark takes it. A relative local path becomes absolute."""
     return path if "://" in path or path.startswith(("dbfs:", "file:")) else str(Path(path).expanduser().absolute())
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     java = getattr(error, "java_exception", None)
     return f"{type(error).__name__} {error} {java or ''}"

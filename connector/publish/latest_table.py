@@ -1,14 +1,15 @@
-"""The newest row of each key: a second table beside the published one, brought up to date by MERGE.
+"""View table with the newest row of each key, updated from the published table by MERGE.
 
-    published table ── rows behind what the view has, the newest of each key ──▶ MERGE ──▶ view
+    published table ── segments after the view's last one, the newest row of each key ──▶ MERGE ──▶ view
 
 Rules
-- What the view has is told by its own commits, as in the published table; its rows come from there and never from the
-  log, so a view that is added later, or was killed, catches up.
-- A MERGE is of one log, with the log's life and the newest segment as Delta's transaction: one that comes late,
-  behind a newer one, is passed over, and never brings back a key that was deleted since.
-- Only a newer position replaces a row. A row without a key is in no view. A tombstone deletes: a row whose other
-  columns are all null, unless the user says which rows do.
+- The view's commits state its last segment, as in the published table. Rows are read from the published table, never
+  from the log. A view that was added later or was killed therefore catches up.
+- A MERGE covers one log. Its Delta transaction is the log's incarnation and the newest segment. Delta skips a MERGE
+  that arrives after a newer one, so a deleted key does not reappear.
+- Only a row with a newer position replaces a row. Rows without a key are ignored.
+- A tombstone deletes its key. By default, a tombstone is a row whose other columns are all null; the user may give a
+  condition instead.
 """
 
 from __future__ import annotations
@@ -31,36 +32,42 @@ _DELETES, _RANK = "__deletes", "__rank"
 
 @dataclass(frozen=True, slots=True)
 class LatestRows:
-    """One view of one published table. `key` is the column that tells rows apart; `deleted_when` is SQL over a row."""
+    """View of a published table. `key` is the key column. `deleted_when` is an SQL condition for tombstones."""
 
     table: DeltaTable
     view: DeltaTable
     key: str = "__key"
     deleted_when: str = ""
 
-    def require_free(self, log: SealedLog, own: Sequence[str]) -> None:
-        """Refuse columns of the view's own names. Asked before a segment is published, which is not taken back."""
-        if taken := {_DELETES, _RANK} & set(own):
+    def require_free(self, log: SealedLog, log_columns: Sequence[str]) -> None:
+        """Raise Refused if the log has a column with a name that the view uses internally.
+
+        Called before a segment is published, because a published segment cannot be withdrawn.
+        """
+        if clashing := {_DELETES, _RANK} & set(log_columns):
             raise Refused(
-                f"column {', '.join(sorted(taken))} of {log.name} has a name that view {self.view} needs for itself",
+                f"column {', '.join(sorted(clashing))} of {log.name} has a name that view {self.view} uses internally",
                 hint="Publish without the view, or rename it in the ledger",
             )
 
-    def refresh(self, log: SealedLog, up_to: int, own: Sequence[str]) -> None:
-        """Bring the view up to this segment of the published table. `own`: the columns of the log's own rows."""
-        self.require_free(log, own)  # it may have got one since
+    def refresh(self, log: SealedLog, up_to: int, log_columns: Sequence[str]) -> None:
+        """Merge the published segments up to `up_to` into the view. `log_columns` are the columns of the log's rows.
+
+        Raises LostRace, or Refused for a column name or a missing key column.
+        """
+        self.require_free(log, log_columns)  # a column may have been added since the first check
         newest = find_newest_segment(self.view.history(), log.name, "view")
-        has = newest.segment if newest is not None and newest.incarnation == log.incarnation else NO_SEGMENT
-        if up_to <= has:
+        merged_up_to = newest.segment if newest is not None and newest.incarnation == log.incarnation else NO_SEGMENT
+        if up_to <= merged_up_to:
             return
-        said = Publication("view", log.name, log.incarnation, up_to).text()
-        apart = tagged_session(self.view.spark, said, (app_id(log.name, log.incarnation), up_to))
-        rows = self._rows(self.table.in_session(apart).frame(), log, (has, up_to), own)
+        metadata = Publication("view", log.name, log.incarnation, up_to).text()
+        session = tagged_session(self.view.spark, metadata, (app_id(log.name, log.incarnation), up_to))
+        rows = self._rows(self.table.in_session(session).frame(), log, (merged_up_to, up_to), log_columns)
         columns = [name for name in rows.columns if name not in (_DELETES, _RANK)]
-        view = self.view.in_session(apart)
+        view = self.view.in_session(session)
         if not self.view.identity():
-            kept = rows.where(f"NOT {_quoted(_DELETES)}").select(*map(_quoted, columns))
-            view.create(kept, app_id(log.name, log.incarnation), up_to, said)
+            live = rows.where(f"NOT {_quoted(_DELETES)}").select(*map(_quoted, columns))
+            view.create(live, app_id(log.name, log.incarnation), up_to, metadata)
             return
         if set(columns) - set(self.view.frame().columns):
             self.view.widen(self.table.frame().select(*map(_quoted, columns)), Publication("create").text())
@@ -69,10 +76,12 @@ class LatestRows:
         try:
             view.run(_merge(self.view.sql, source, self.key, columns))
         finally:
-            apart.catalog.dropTempView(source)
+            session.catalog.dropTempView(source)
 
-    def _rows(self, rows: DataFrame, log: SealedLog, segments: tuple[int, int], own: Sequence[str]) -> DataFrame:
-        """The newest row of each key of the segments `(after, up to]`, and whether it deletes."""
+    def _rows(
+        self, rows: DataFrame, log: SealedLog, segments: tuple[int, int], log_columns: Sequence[str]
+    ) -> DataFrame:
+        """Return the newest row of each key in the segments `(segments[0], segments[1]]`, with the tombstone flag."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
@@ -86,12 +95,13 @@ class LatestRows:
         found = found.where((segment > segments[0]) & (segment <= segments[1]) & key.isNotNull())
         newest = f.row_number().over(Window.partitionBy(key).orderBy(f.col("__position").desc()))
         found = found.withColumn(_RANK, newest).where(f.col(_RANK) == 1)
-        return found.withColumn(_DELETES, f.expr(self._deletes([name for name in rows.columns if name in own])))
+        names = [name for name in rows.columns if name in log_columns]
+        return found.withColumn(_DELETES, f.expr(self._deletes(names)))
 
-    def _deletes(self, own: Sequence[str]) -> str:
+    def _deletes(self, log_columns: Sequence[str]) -> str:
         if self.deleted_when:
             return f"coalesce({self.deleted_when}, false)"
-        values = [name for name in own if name != self.key]
+        values = [name for name in log_columns if name != self.key]
         return " AND ".join(f"{_quoted(name)} IS NULL" for name in values) or "false"
 
 

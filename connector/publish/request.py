@@ -1,4 +1,4 @@
-"""How a ledger is published: what a user can say of it, checked before anything is done. Values."""
+"""Options of a publication, validated before any write. Values."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ _KEY = "__key"
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """What is wanted beside ledger and table.
+    """Options of a publication, besides ledger and table.
 
-    file_bytes: about how much of the log goes into one file of the table.
-    dead_letters: the table for rows that cannot be decoded; without one such a row fails its segment.
-    restart: publish again from what is there, when table or ledger were made anew.
-    accept_changes: go on although somebody else changed rows of the table.
-    latest: a second table, with the newest row of each `key`, a column of the table; `deleted_when` is SQL over a row.
-    follow_retention: delete rows of segments that retention took.
-    seal_after_ms: seal what is being written when it is older than this; None: never.
-    optimize_after: OPTIMIZE when so many segments came since the last one; 0: never.
-    properties: of the table, when it is made.
+    - partitions: partition columns of a new table.
+    - file_bytes: approximate bytes of the log per data file.
+    - dead_letters: table for rows that cannot be decoded. Without it, such a row fails its segment.
+    - restart: continue with the existing segments after the table or the ledger was deleted and created again.
+    - accept_changes: continue although another program changed rows of the table.
+    - latest: view table with the newest row of each `key`, a column of the table.
+    - deleted_when: SQL condition for rows that delete their key from the view.
+    - follow_retention: delete the rows of segments that retention deleted.
+    - seal_after_ms: seal the open segment if it is older than this. None: never.
+    - optimize_after: run OPTIMIZE after this number of segments. 0: never.
+    - properties: table properties of a new table.
     """
 
     partitions: tuple[PartitionColumn, ...] = BY_DATE
@@ -49,18 +51,18 @@ class Publishing:
         if not _MIB <= self.file_bytes <= 16 * 1024 * _MIB:
             raise Refused(f"file_bytes is {self.file_bytes}, expected {_MIB} to {16 * 1024 * _MIB}")
         if not self.latest and (self.deleted_when or self.key != _KEY):
-            said = "deleted_when" if self.deleted_when else "key"
+            option = "deleted_when" if self.deleted_when else "key"
             raise Refused(
-                f"{said} is {(self.deleted_when or self.key)!r}, and there is no view for it: latest is empty",
-                hint="Name with latest the table that keeps the newest row of each key",
+                f"{option} is {(self.deleted_when or self.key)!r}, but there is no view: latest is empty",
+                hint="Set latest to the table for the newest row of each key",
             )
-        names = [one.name for one in self.partitions]
+        names = [column.name for column in self.partitions]
         if len(set(names)) != len(names):
             raise Refused(f"partition columns {', '.join(names)} are not different", hint="Name each once")
 
     @classmethod
     def of(cls, partition_by: Sequence[str] | None = None, **options: object) -> Publishing:
-        """From what a user writes: `partition_by` None is the publish date, empty is none."""
+        """Make the options from a user's arguments. `partition_by`: None means the publish date, empty means none."""
         if isinstance(partition_by, str):
             raise Refused(f"partition_by is the text {partition_by!r}", hint=f"Give a list: [{partition_by!r}]")
         if partition_by is None:

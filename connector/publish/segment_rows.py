@@ -1,13 +1,13 @@
-"""The rows of a segment as columns of a published table.
+"""Columns of a published table, from the rows of a segment.
 
     __position  __publishTime  __eventTime  __key  __topic  __incarnation  __messageProperties  [partitions]  rows …
 
 Rules
-- What says where and when a row was stands first: Delta keeps statistics of the first columns, so a range of positions
-  or times names its files. New columns of the ledger come behind all others.
-- `__incarnation` tells the lives of a log apart: one that was deleted and made again states the same topic.
-- The date is that of the publish time in UTC, whatever the session's zone.
-- A type that Delta has not is refused by column, before anything is written.
+- Position and times are the first columns. Reason: Delta keeps statistics of the first columns only, so a query over
+  a range of positions or times can skip files. New columns of the ledger are appended at the end.
+- `__incarnation` distinguishes a log from a deleted log of the same topic.
+- The publish date is in UTC, independent of the session's time zone.
+- Types that Delta does not support are refused by column name, before any write.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 PUBLISH_DATE = "__publishDate"
 _DATE = "date_from_unix_date(cast(unix_micros(__publishTime) div 86400000000 as int))"
-_NOT_OF_DELTA = frozenset({"DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "TimeType"})
-_NOT_WITHIN = frozenset({"NullType"})  # a column of its own becomes text
+_UNSUPPORTED_TYPES = frozenset({"DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "TimeType"})
+_UNSUPPORTED_NESTED_TYPES = frozenset({"NullType"})  # a top-level column without a type becomes text
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionColumn:
-    """One partition column: a column of the rows, or one that is made by an expression of SQL."""
+    """Partition column: a column of the rows, or a column that an SQL expression computes."""
 
     name: str
     expression: str = ""
 
     @classmethod
     def parse(cls, text: str) -> PartitionColumn:
-        """From `NAME` or `NAME=EXPRESSION`; the publish date is known by its name."""
+        """Parse `NAME` or `NAME=EXPRESSION`. `__publishDate` needs no expression. Raises Refused."""
         name, _, expression = (part.strip() for part in text.partition("="))
         if not name or ("=" in text and not expression):
             raise Refused(f"{text!r} is no partition column", hint="Give NAME, or NAME=EXPRESSION of SQL")
@@ -53,40 +53,40 @@ BY_DATE = (PartitionColumn.parse(PUBLISH_DATE),)
 def computed_columns(
     wanted: Sequence[PartitionColumn], partitioned_by: Sequence[str], columns: Sequence[str]
 ) -> tuple[PartitionColumn, ...]:
-    """What is to be made of rows for a table that is there: what it is partitioned by, and what it has of the rest.
+    """Return the columns to compute for an existing table: its partition columns, and other known computed columns.
 
-    A partition column that nobody says an expression for has to be one of the rows.
+    A partition column without an expression must be a column of the rows.
     """
-    known = {one.name: one for one in (*BY_DATE, *wanted) if one.expression}
-    beside = [one for one in known.values() if one.name in columns and one.name not in partitioned_by]
-    return (*(known.get(name, PartitionColumn(name)) for name in partitioned_by), *beside)
+    expressions = {column.name: column for column in (*BY_DATE, *wanted) if column.expression}
+    extra = [column for column in expressions.values() if column.name in columns and column.name not in partitioned_by]
+    return (*(expressions.get(name, PartitionColumn(name)) for name in partitioned_by), *extra)
 
 
 def table_rows(frame: DataFrame, partitions: Sequence[PartitionColumn], incarnation: str) -> DataFrame:
-    """What goes into the table: rows that could be decoded, with all columns in the table's order."""
+    """Return the decoded rows with all columns in the table's order. Raises Refused for a column or type."""
     from pyspark.sql import functions as f
 
     if RESCUED in frame.columns:
         frame = frame.where(_reason(frame).isNull())
     rows = [name for name in frame.columns if not is_metadata_column(name)]
-    made = [one for one in partitions if one.expression]
+    computed = [column for column in partitions if column.expression]
     _require_partitions(partitions, [*rows, *PUBLISHED_METADATA, INCARNATION])
     require_types(frame.schema, rows)
     columns = [
-        *_beside(incarnation),
-        *(f.expr(one.expression).alias(one.name) for one in made),
+        *_provenance_columns(incarnation),
+        *(f.expr(column.expression).alias(column.name) for column in computed),
         *(_column(frame.schema, name) for name in rows),
     ]
     return frame.select(*columns)
 
 
 def dead_letters(frame: DataFrame, incarnation: str) -> DataFrame:
-    """What goes into the dead-letter table: where each undecodable row is, and what it was."""
+    """Return the rows of the dead-letter table: position, reason, payload and rescued JSON of undecodable rows."""
     from pyspark.sql import functions as f
 
     text = f.col(RESCUED)
     return frame.where(_reason(frame).isNotNull()).select(
-        *_beside(incarnation),
+        *_provenance_columns(incarnation),
         f.expr(_DATE).alias(PUBLISH_DATE),
         _reason(frame).alias("reason"),
         f.unbase64(f.get_json_object(text, "$.payload")).alias("payload"),
@@ -94,7 +94,7 @@ def dead_letters(frame: DataFrame, incarnation: str) -> DataFrame:
     )
 
 
-def _beside(incarnation: str) -> list[Column]:
+def _provenance_columns(incarnation: str) -> list[Column]:
     from pyspark.sql import functions as f
 
     columns = [f.col(name) for name in PUBLISHED_METADATA]
@@ -103,14 +103,14 @@ def _beside(incarnation: str) -> list[Column]:
 
 
 def _reason(frame: DataFrame) -> Column:
-    """Why a row could not be decoded; null for one that was, also where it has columns that nobody asked for."""
+    """Return the reason why a row could not be decoded; null for decoded rows, also with unrequested columns."""
     from pyspark.sql import functions as f
 
     return f.get_json_object(frame[RESCUED], "$._reason")
 
 
 def _column(schema: StructType, name: str) -> Column:
-    """A column; one that is null in all rows as text, for Delta keeps no column without a type."""
+    """Return a column. A column without a type becomes text: Delta stores no column without a type."""
     from pyspark.sql import functions as f
 
     column = f.col("`" + name.replace("`", "``") + "`")
@@ -118,38 +118,41 @@ def _column(schema: StructType, name: str) -> Column:
 
 
 def is_metadata_column(name: str) -> bool:
-    """Whether a column is no part of the rows themselves."""
+    """Return whether a column is metadata and not part of the rows."""
     return name in {RESCUED, INCARNATION} or name in METADATA.names or name in PROVENANCE.names
 
 
-def _require_partitions(partitions: Sequence[PartitionColumn], known: Sequence[str]) -> None:
-    for one in partitions:
-        if not one.expression and one.name not in known:
+def _require_partitions(partitions: Sequence[PartitionColumn], columns: Sequence[str]) -> None:
+    for column in partitions:
+        if not column.expression and column.name not in columns:
             raise Refused(
-                f"partition column {one.name!r} is none of {', '.join(known)}",
-                hint=f"Give one of them, {PUBLISH_DATE}, or NAME=EXPRESSION: of a table that is there, as when it was "
-                "made",
+                f"partition column {column.name!r} is none of {', '.join(columns)}",
+                hint=f"Give one of them, {PUBLISH_DATE}, or NAME=EXPRESSION. For an existing table, give the "
+                "expression with which it was created",
             )
-        if one.expression and one.name in known:
+        if column.expression and column.name in columns:
             raise Refused(
-                f"partition column {one.name!r} is made by {one.expression!r}, and the rows have one of that name",
-                hint="Give it another name",
+                f"partition column {column.name!r} is computed by {column.expression!r}, but the rows have a column "
+                "of this name",
+                hint="Rename the partition column",
             )
 
 
 def require_types(schema: StructType, rows: Sequence[str]) -> None:
-    """Refuse the first of these columns that Delta cannot hold."""
+    """Raise Refused for the first of these columns whose type Delta does not support."""
     for name in rows:
         kind = schema[name].dataType
-        if _found_within(kind, _NOT_OF_DELTA) or (kind.typeName() != "void" and _found_within(kind, _NOT_WITHIN)):
+        if _contains_type(kind, _UNSUPPORTED_TYPES) or (
+            kind.typeName() != "void" and _contains_type(kind, _UNSUPPORTED_NESTED_TYPES)
+        ):
             raise Refused(
                 f"column {name!r} is {kind.simpleString()}, which no Delta table can hold",
                 hint="Name the columns to publish by option 'columns', without it",
             )
 
 
-def _found_within(kind: DataType, names: frozenset[str]) -> bool:
-    """Whether a type is one of these, or has one of them anywhere in it."""
+def _contains_type(kind: DataType, names: frozenset[str]) -> bool:
+    """Return whether a type is one of `names` or contains one at any depth."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     inner: list[DataType] = []
@@ -159,4 +162,4 @@ def _found_within(kind: DataType, names: frozenset[str]) -> bool:
         inner = [kind.keyType, kind.valueType]
     elif isinstance(kind, StructType):
         inner = [field.dataType for field in kind.fields]
-    return type(kind).__name__ in names or any(_found_within(one, names) for one in inner)
+    return type(kind).__name__ in names or any(_contains_type(part, names) for part in inner)

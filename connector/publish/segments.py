@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTasks(BatchPlanner):
-    """Tasks that another process planned, as a plan."""
+    """Plan with tasks that another process planned."""
 
     columns: StructType
     planned: Sequence[Task]
@@ -68,10 +68,10 @@ class PlannedTasks(BatchPlanner):
 
 
 def part_rows(spark: SparkSession, name: str, parts: Sequence[Task], columns: StructType) -> DataFrame:
-    """The rows of the parts, by a source of this name; `columns` is what Spark calls theirs."""
+    """Return the rows of the parts, read by a data source that is registered as `name`. `columns` is their schema."""
 
     class PlannedParts(DataSource):
-        """These parts: a class of a function is pickled with what it knows."""
+        """Data source of the parts. A class inside a function is pickled with the function's variables."""
 
         @classmethod
         def name(cls) -> str:
@@ -89,10 +89,10 @@ def part_rows(spark: SparkSession, name: str, parts: Sequence[Task], columns: St
 
 INCARNATION = "__incarnation"
 RESCUED = "__rescued"
-"""The column that holds what could not be decoded, while a segment is published with a dead-letter table."""
+"""The column with undecodable data, while a segment is published with a dead-letter table."""
 PUBLISHED_METADATA = ("__position", "__publishTime", "__eventTime", "__key", "__topic", "__messageProperties")
-# What says which rows of which ledger are read: a segment that is published in part would count as published.
-_OURS = (
+# Options that select rows. A user may not set them: a partly published segment would count as published.
+_PUBLISHER_OPTIONS = (
     "path", "ledger", "ledgers", "ledgersPattern", "table", "history", "includeMetadata", "rescuedDataColumn",
     "startingPosition", "startingPositions", "startingTimestamp", "startingTimestamps",
     "endingPosition", "endingPositions", "endingTimestamp", "endingTimestamps",
@@ -101,7 +101,7 @@ _OURS = (
 
 @dataclass(frozen=True, slots=True)
 class PublishableSegment:
-    """One sealed segment. `rows` is -1 if rows were not counted."""
+    """Sealed segment. `rows` is -1 if rows were not counted."""
 
     ledger_id: int
     entries: int
@@ -115,9 +115,9 @@ class PublishableSegment:
 
 @dataclass(frozen=True, slots=True)
 class SealedLog:
-    """One log: its canonical name, its incarnation, its current start, its sealed segments in order.
+    """Log with its canonical name, incarnation, current start, and sealed segments in order.
 
-    `properties` are the ledger's; empty without a broker.
+    `properties` are the ledger's properties; empty without a broker.
     """
 
     name: str
@@ -127,7 +127,7 @@ class SealedLog:
     properties: Mapping[str, str]
 
     def next_after(self, segment: int) -> PublishableSegment | None:
-        """The first that is newer than a segment, or NO_SEGMENT."""
+        """Return the first segment after `segment` (or NO_SEGMENT), or None."""
         at = bisect_right(self.segments, segment, key=lambda one: one.ledger_id)
         return self.segments[at] if at < len(self.segments) else None
 
@@ -138,28 +138,28 @@ class SealedLog:
 
 
 class StoreSegments:
-    """The segments of a ledger of a store. `options` are those of `format("ledger")`, without a place."""
+    """Segments of a ledger in a store. `options` are those of `format("ledger")` without row selection."""
 
     def __init__(self, ledger: str, options: Mapping[str, str], file_bytes: int) -> None:
         self.name = canonical_name(ledger)
-        self._options = _checked(options)
+        self._options = _with_location(options)
         self._file_bytes = file_bytes
         self.connection = self._read(self.name).connection
 
     def logs(self) -> list[SealedLog]:
         whole = self.describe(self.name)
-        # What the whole says of its partitions are sums: their segments they say themselves.
-        return [_sealed(self.describe(one.name) if whole.partitions else one) for one in whole.partitions or [whole]]
+        # The description of a partitioned ledger has sums only. Each partition describes its own segments.
+        return [_to_sealed_log(self.describe(one.name) if whole.partitions else one) for one in whole.partitions or [whole]]
 
     def seal(self, older_than_ms: int) -> None:
-        """Seal what is being written, where its segment is older than that."""
+        """Seal the open segment of each log if it is older than `older_than_ms`."""
         whole = self.describe(self.name)
         for log in whole.partitions or [whole]:
             request = SealLedger(log.name, older_than_ms)
             self.connection.call(lambda client, request=request: client.call("seal", request))  # type: ignore[misc]
 
     def describe(self, name: str) -> LedgerDescription:
-        """A ledger as it stands; NotFound."""
+        """Return the current description of a ledger. Raises NotFound."""
         found: LedgerDescription = self.connection.call(lambda client: client.call("describe", NameLedger(name)))
         return found
 
@@ -182,27 +182,27 @@ class StoreSegments:
         return _frame(spark, self._options, log, segment, read.shape(), self._file_bytes)
 
     def _read(self, name: str, *, rescue: bool = False) -> LedgerRead:
-        return LedgerRead(read_options({**self._options, **_wishes(name, rescue=rescue)}, "batch read"))
+        return LedgerRead(read_options({**self._options, **_row_options(name, rescue=rescue)}, "batch read"))
 
 
 class BucketSegments:
-    """The segments of a topic of a bucket. `options` name the bucket and how it is reached."""
+    """Segments of a topic in a bucket. `options` are the bucket and its access options."""
 
     def __init__(self, ledger: str, options: Mapping[str, str], file_bytes: int) -> None:
         self._ledger = ledger
         sizes = dict.fromkeys(("minpartitionbytes", "targetpartitionbytes"), str(file_bytes))
-        self._options = sizes | {name.lower(): value for name, value in _checked(options).items()}
+        self._options = sizes | {name.lower(): value for name, value in _with_location(options).items()}
         self._source = f"ledger_parts_{new_id().replace('-', '')}"
-        self._wished: dict[bool, BucketRead] = {}
+        self._reads: dict[bool, BucketRead] = {}
 
     @cached_property
     def _read(self) -> BucketRead:
-        """The read of the topic; it keeps its findings."""
-        return BucketRead(self._wishing(_wishes(self._ledger, rescue=False)))
+        """The read of the topic, which caches its findings."""
+        return BucketRead(self._options_with(_row_options(self._ledger, rescue=False)))
 
     def logs(self) -> list[SealedLog]:
-        """The topic, or its partitions, as the bucket holds them now."""
-        self._wished.clear()  # what came since may have more columns
+        """Return the current state of the topic or of its partitions."""
+        self._reads.clear()  # new segments may have more columns
         self._read.refresh(for_columns=True)
         found = []
         for log in self._read.logs:
@@ -225,17 +225,17 @@ class BucketSegments:
         return [str(name) for name in self._read.shape().rows.names]
 
     def rows(self, spark: SparkSession, log: SealedLog, segment: PublishableSegment, *, rescue: bool) -> DataFrame:
-        """Read from the objects, as planned here: a source would look through the whole bucket for each segment."""
-        if rescue not in self._wished:
-            wanted = _wishes(self._ledger, rescue=rescue)
-            names = self._read.with_options(self._wishing(wanted)).shape().rows.names
+        """Return the rows of a segment. Planned in this process: a source would list the whole bucket per segment."""
+        if rescue not in self._reads:
+            wanted = _row_options(self._ledger, rescue=rescue)
+            names = self._read.with_options(self._options_with(wanted)).shape().rows.names
             del wanted["includeMetadata"]
-            self._wished[rescue] = self._read.with_options(self._wishing(wanted | _columns(_free(log, names))))
-        read = self._wished[rescue]
+            self._reads[rescue] = self._read.with_options(self._options_with(wanted | _columns(_require_free_names(log, names))))
+        read = self._reads[rescue]
         range_ = PositionRange(Position(segment.ledger_id, 0), segment.last.next())
         return part_rows(spark, self._source, read.tasks(self._log(read, log), range_), read.schema())
 
-    def _wishing(self, wanted: Mapping[str, str]) -> LedgerOptions:
+    def _options_with(self, wanted: Mapping[str, str]) -> LedgerOptions:
         return read_options(self._options | {name.lower(): value for name, value in wanted.items()}, "batch read")
 
     @staticmethod
@@ -249,15 +249,15 @@ def segment_source(ledger: str, options: Mapping[str, str], file_bytes: int) -> 
     return kind(ledger, options, file_bytes)
 
 
-def _checked(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without the store's default, which workers would not find."""
+def _with_location(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with the store's location, which workers cannot resolve. Raises Refused for row selection."""
     from pyspark_ledger.ledger.location import store_location
 
-    ours = {name.lower() for name in _OURS}
+    ours = {name.lower() for name in _PUBLISHER_OPTIONS}
     wrong = sorted(name for name in options if name.lower() in ours)
     if wrong:
         raise Refused(
-            f"option {wrong[0]!r} is the publisher's own", hint="Give the ledger, and whole segments are published"
+            f"option {wrong[0]!r} is set by the publisher", hint="Remove the option: whole segments are published"
         )
     given = dict(options)
     lowered = {name.lower(): name for name in given}
@@ -266,12 +266,12 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-def _wishes(name: str, *, rescue: bool) -> dict[str, str]:
+def _row_options(name: str, *, rescue: bool) -> dict[str, str]:
     wanted = {"ledger": name, "includeMetadata": "true"}
     return {**wanted, "rescuedDataColumn": RESCUED} if rescue else wanted
 
 
-def _sealed(found: LedgerDescription) -> SealedLog:
+def _to_sealed_log(found: LedgerDescription) -> SealedLog:
     segments = tuple(
         PublishableSegment(one.ledger_id, one.entries, one.rows, one.size_bytes)
         for one in found.segments
@@ -280,12 +280,12 @@ def _sealed(found: LedgerDescription) -> SealedLog:
     return SealedLog(found.name, found.incarnation, found.start, segments, found.properties)
 
 
-def _free(log: SealedLog, names: Sequence[str]) -> Sequence[str]:
-    """The names of a log's own columns; Refused when the publisher makes a column of such a name."""
-    taken = {RESCUED, INCARNATION, *PROVENANCE.names}.intersection(names)
-    if taken:
+def _require_free_names(log: SealedLog, names: Sequence[str]) -> Sequence[str]:
+    """Return the names of a log's columns. Raises Refused if one is the name of a column of the publisher."""
+    clashing = {RESCUED, INCARNATION, *PROVENANCE.names}.intersection(names)
+    if clashing:
         raise Refused(
-            f"column {min(taken)!r} of ledger {log.name} has the name of one that the publisher makes",
+            f"column {min(clashing)!r} of ledger {log.name} has the name of a column that the publisher makes",
             hint="Name the columns to publish by option 'columns', without it",
         )
     return names
@@ -299,8 +299,8 @@ def _frame(
     shape: RowShape,
     file_bytes: int,
 ) -> DataFrame:
-    """A segment as a DataFrame whose columns are the shape's, in parts of about `file_bytes`."""
-    wanted = _columns(_free(log, shape.rows.names))
+    """Return a segment as a DataFrame with the columns of `shape`, in partitions of about `file_bytes`."""
+    wanted = _columns(_require_free_names(log, shape.rows.names))
     named = {name.lower() for name in options}
     reader = spark.read.format("ledger").options(**options).options(**wanted)
     if RESCUED in shape.schema.names:

@@ -1,14 +1,14 @@
-"""One process of a host at a time commits to a table on its disk: Delta tells two of them apart everywhere but there.
+"""Lock file for commits to a Delta table on a local disk. Other file systems need no lock.
 
-Delta's log store makes a version of a table by `is it there?` and `rename`, on a local disk two steps that only threads
-of one JVM are kept from doing at once. Two processes could both make the same version, and the first one's segment
-would be gone. So a commit is made under an exclusive `flock` that the kernel gives up with its process.
+On a local disk, Delta's log store creates a version in two steps: an existence check and a rename. It excludes only
+threads of the same JVM. Two processes could create the same version, and the first one's segment would be lost.
+Therefore a commit holds an exclusive `flock`, which the kernel releases when the process ends.
 
 Rules
-- What is locked is the directory of the table's log, so that nothing is left behind; while there is no version, the
-  nearest directory above the table, so that one process makes it.
-- A table elsewhere is Delta's alone, and so are commits of those who know nothing of this. A file system without locks
-  is passed over.
+- The lock is on the directory of the table's log, so no file is left behind. Before the first version, the lock is on
+  the nearest existing directory above the table.
+- A table on another file system is not locked: Delta detects concurrent commits there.
+- Programs that do not use this lock are not excluded. A file system without locks is used unlocked.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def table_lock(table: Path | None) -> Iterator[None]:
-    """Nobody else commits to the table in this directory meanwhile; None for one that is elsewhere."""
-    fd = None if table is None else _taken(table)
+    """Hold the lock of the table in this directory. `None` means a table on another file system: no lock."""
+    fd = None if table is None else _acquire(table)
     try:
         yield
     finally:
@@ -36,54 +36,54 @@ def table_lock(table: Path | None) -> Iterator[None]:
 
 
 def directory_of(location: str) -> Path | None:
-    """The directory of a path or a `file:` address, as Spark writes them; None for what is elsewhere."""
+    """Return the directory of a path or a `file:` address, as Spark writes them; None for other file systems."""
     parsed = urlsplit(location)
     if parsed.scheme == "file":
         return Path(unquote(parsed.path))
     return Path(location) if location.startswith("/") else None
 
 
-def _taken(table: Path) -> int | None:
-    """The lock, once it is this process'; None where there are no locks."""
+def _acquire(table: Path) -> int | None:
+    """Wait for the lock and return its descriptor; None if the file system has no locks."""
     while True:
-        place = _place(table)
+        directory = _lock_directory(table)
         try:
-            fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            continue  # it went meanwhile
+            continue  # the directory was deleted meanwhile
         except PermissionError:
-            return None  # whoever cannot list it cannot commit there either, and Delta says so
+            return None  # a process that cannot list the directory cannot commit there; Delta reports it
         try:
-            _wait(fd, place)
+            _wait_for_lock(fd, directory)
         except OSError as none:
             os.close(fd)
-            _log.debug("%s cannot be locked: %s", place, none)
+            _log.debug("%s cannot be locked: %s", directory, none)
             return None
         except BaseException:
             os.close(fd)
             raise
-        if _place(table) == place and _is_still(fd, place):
+        if _lock_directory(table) == directory and _is_same_directory(fd, directory):
             return fd
         os.close(fd)
 
 
-def _place(table: Path) -> Path:
+def _lock_directory(table: Path) -> Path:
     log = table / "_delta_log"
     if any(log.glob("*.json")):
         return log
     return next(above for above in table.parents if above.is_dir())
 
 
-def _wait(fd: int, place: Path) -> None:
+def _wait_for_lock(fd: int, directory: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        _log.info("%s: waiting for another process that commits", place)
+        _log.info("%s: waiting for the commit of another process", directory)
         fcntl.flock(fd, fcntl.LOCK_EX)
 
 
-def _is_still(fd: int, place: Path) -> bool:
+def _is_same_directory(fd: int, directory: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(fd), place.stat())
+        return os.path.samestat(os.fstat(fd), directory.stat())
     except FileNotFoundError:
         return False

@@ -1,7 +1,8 @@
-"""What retention took from a log goes from its published table, too, where the user wants that.
+"""Retention of a published table: deletes the rows of segments that the log's retention deleted. Optional.
 
-Rules: rows of segments before the log's beginning go, in one DELETE that says what it is. A log whose segments go
-because they are published keeps its table: the two together would delete everything, and are refused.
+Rules
+- Rows of segments before the log's start are deleted by one DELETE with the publisher's user metadata.
+- A ledger with `deleteAfterPublish` is refused. Reason: both together would delete every row.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from pyspark_ledger.offload.table.commit_metadata import Publication
 
 
 def require_no_deletion(source: StoreSegments) -> None:
-    """Refuse a ledger that is deleted as it is published."""
+    """Raise Refused if the ledger's segments are deleted after publication."""
     found = source.connection.call(lambda client: client.call("policy", ChangePolicy(source.name)))
     if found.effective["deleteAfterPublish"]:
         raise Refused(
-            f"{source.name} has policy deleteAfterPublish, and its table was to follow its retention: all would go",
+            f"{source.name} has policy deleteAfterPublish, and follow_retention is set: all rows would be deleted",
             hint="Publish without follow_retention, or set the policy to 0",
         )
 
 
 def delete_trimmed(table: DeltaTable, log: SealedLog) -> None:
-    """Delete the rows of a log that lie before its beginning."""
-    said = Publication("retention", log.name, log.incarnation).text()
+    """Delete the table's rows of segments before the start of the log. Raises LostRace."""
+    metadata = Publication("retention", log.name, log.incarnation).text()
     topic, incarnation = (text.replace("\\", "\\\\").replace("'", "\\'") for text in (log.topic, log.incarnation))
-    gone = (
+    trimmed_rows = (
         f"`__topic` = '{topic}' AND `__incarnation` = '{incarnation}' "
         f"AND `__position`.`ledgerId` < {log.start.ledger_id}"
     )
-    apart = table.in_session(tagged_session(table.spark, said))
-    apart.run(f"DELETE FROM {table.sql} WHERE {gone}")  # noqa: S608  # a quoted name and numbers
+    session_table = table.in_session(tagged_session(table.spark, metadata))
+    session_table.run(f"DELETE FROM {table.sql} WHERE {trimmed_rows}")  # noqa: S608  # a quoted name and numbers

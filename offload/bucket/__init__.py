@@ -1,4 +1,4 @@
-"""Offloaded topics of a bucket, read without a broker.
+"""Reads of offloaded topics in a bucket, without a broker.
 
-Objects that Pulsar or this project wrote are listed, planned and fetched.
+The package lists the objects of Pulsar or of this project, plans reads, and fetches entries.
 """

@@ -1,19 +1,19 @@
-"""What a bucket holds, made of its objects alone: topics, their sealed ledgers, and what is missing. Pure.
+"""Catalogue of a bucket, built from its objects alone: topics, their segments, and gaps. Pure.
 
-    attempt   one upload of one ledger: <uuid>-ledger-<id> and its index, in any folder below the address
-    segment   the attempt that counts for a ledger
-    gap       entries that the topic had and the bucket has not, by range
+    attempt   one upload of one segment: <uuid>-ledger-<id> and its index, in any folder below the address
+    segment   the valid attempt of a ledger id
+    gap       a range of entries that the topic had and the bucket does not have
 
 Rules
-- A topic is what the user metadata of an object says, else the custom metadata in its index. Objects of one topic are
-  kept apart by cluster and, where they state it, by the incarnation of the managed ledger. Older Pulsars state neither:
-  their objects belong to the one cluster that has the later ledgers.
-- An attempt counts when its index is there, can be read, and its data object is as long as the index says. Attempts of
-  one ledger that count must agree in last entry id and length; the one that holds most entries is read.
-- What an attempt lacks is a gap only where the topic goes on behind it: what comes last may still be on its way. Not so
-  where an index has lost its data: the index is put last.
-- Pulsar's own record, where it is given, says which ledgers there are and which attempt is the one. Objects that tell
-  no topic at all are found by it, and by nothing else.
+- The topic of an object is in its user metadata, else in the custom metadata of its index.
+- Objects of one topic are grouped by cluster and by incarnation of the managed ledger. Older versions of Pulsar state
+  neither. Their objects belong to the topic's only cluster, if its segments are later.
+- An attempt is valid if its index is readable and its data object is at least as long as the index states.
+- Valid attempts of one segment must agree in last entry id and length. The attempt with the most entries is read.
+- A missing segment is a gap only if later segments of the topic exist. Reason: the last segments may still be in
+  upload. Exception: an index without its data object is always a gap, because the index is written last.
+- A Pulsar record, if given, determines the segments of the topic and the valid attempt of each. Objects that state no
+  topic are found only through such a record.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _UNSTATED = ("", "")  # no cluster, no incarnation
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One upload as it was found. `fault` says why it does not count; `damaged`: because bytes disagree.
+    """Upload of a segment. `fault` is the reason why it is invalid; `damaged` if bytes disagree.
 
-    `topic` is the managed ledger in Pulsar's spelling, empty where nothing tells it; `data_bytes` is -1 without an
-    object. `object_name` is the key of the data object where it is not the one that `key` makes, `entries` how many a
-    ledger has that cannot be read.
+    `topic` is the managed ledger in Pulsar's spelling, or empty if no object states it. `data_bytes` is -1 without a
+    data object. `object_name` is the name of the data object if it differs from the name of `key`. `entries` is the
+    number of entries of an unreadable segment, or -1.
     """
 
     key: ObjectKey
@@ -61,7 +61,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A sealed ledger that can be read: `held` of its `entries`."""
+    """Sealed segment that can be read."""
 
     ledger_id: int
     data_name: str
@@ -69,17 +69,17 @@ class Segment:
 
     @property
     def entries(self) -> int:
-        """Entries that the ledger had."""
+        """The number of entries that the segment had."""
         return self.index.entries
 
     @property
     def stored_entries(self) -> int:
-        """Entries that are in the object."""
+        """The number of entries in the data object."""
         return self.index.stored_entries
 
 
 class Gap(NamedTuple):
-    """Entries `[first, end)` of a ledger that are not in the bucket; an `end` of -1 is not known."""
+    """Entries `[first, end)` of a segment that are not in the bucket. `end` is -1 if it is unknown."""
 
     ledger_id: int
     first: int
@@ -93,7 +93,7 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicLedgers:
-    """A topic of the bucket. `path` is its name in Pulsar's spelling; ledgers rise."""
+    """Topic of the bucket. `path` is its name in Pulsar's spelling. Segments and gaps are ordered by ledger id."""
 
     path: str
     cluster: str
@@ -107,35 +107,50 @@ class TopicLedgers:
 
 
 class Catalogue:
-    """The attempts that a listing found, by topic."""
+    """Attempts of a listing, grouped by topic."""
 
     def __init__(self, attempts: Iterable[Attempt]) -> None:
-        self.attempts = sorted(attempts, key=lambda one: (one.topic, one.cluster, one.key.ledger_id, one.data_name))
+        self.attempts = sorted(
+            attempts, key=lambda attempt: (attempt.topic, attempt.cluster, attempt.key.ledger_id, attempt.data_name)
+        )
         self._topics: dict[str, dict[tuple[str, str], list[Attempt]]] = defaultdict(lambda: defaultdict(list))
         for attempt in self.attempts:
             self._topics[attempt.topic][attempt.cluster, attempt.incarnation].append(attempt)
 
     def find(self, name: str, records: Sequence[PulsarRecord] = (), *, cluster: str = "") -> list[TopicLedgers]:
-        """The topic of that name, in any spelling, or its partitions in order; raises NotFound or Refused."""
-        nameless = [one for group in self._topics.get("", {}).values() for one in group] if records else []
+        """Return the topic of that name in any spelling, or its partitions in order.
+
+        Raises NotFound, or Refused if name or cluster are ambiguous or no record matches.
+        """
+        topicless = [attempt for group in self._topics.get("", {}).values() for attempt in group] if records else []
         try:
             paths = self._paths(name)
         except NotFound:
-            found = [_recorded(claimed, record) for claimed, record in _claimed(name, nameless, records)]
+            found = [
+                _topic_by_record(claimed, record) for claimed, record in _attempts_by_record(name, topicless, records)
+            ]
             if not found:
                 raise
             return found
         topics = [self._topic(path, cluster) for path in paths]
         if not records:
-            return [_resolved(topic, _by_listing(topic)) for topic in topics]
-        chosen = [_record_of(topic, records, alone=len(topics) == 1) for topic in topics]
-        return [_recorded(topic + _of(record, nameless), record) for topic, record in zip(topics, chosen, strict=True)]
+            return [_to_topic(topic, _segments_by_listing(topic)) for topic in topics]
+        chosen = [_find_record(topic, records, alone=len(topics) == 1) for topic in topics]
+        return [
+            _topic_by_record(topic + _attempts_of(record, topicless), record)
+            for topic, record in zip(topics, chosen, strict=True)
+        ]
 
     @property
     def topicless_faults(self) -> list[str]:
-        """Why ledgers cannot be read that tell no topic either: any of them may be of any topic."""
+        """Faults of damaged segments that state no topic. Each may belong to any topic."""
         groups = self._topics.get("", {}).values()
-        return [f"ledger {one.key.ledger_id}: {one.fault}" for group in groups for one in group if one.damaged]
+        return [
+            f"ledger {attempt.key.ledger_id}: {attempt.fault}"
+            for group in groups
+            for attempt in group
+            if attempt.damaged
+        ]
 
     def _paths(self, name: str) -> list[str]:
         written = {path: spelled(path) for path in self._topics if path}
@@ -147,66 +162,74 @@ class Catalogue:
         near = nearest(spellings(name)[0], written.values())
         hint = f"Did you mean {near!r}?" if near else "Read without a name to see what there is"
         faults = self.topicless_faults
-        more = f"; {len(faults)} that cannot be read tell none: {faults[0]}" if faults else ""
+        more = f"; {len(faults)} unreadable segments state no topic: {faults[0]}" if faults else ""
         raise NotFound(f"no object is of topic {name!r}; there are {len(written)} topics{more}", hint=hint)
 
     def _topic(self, path: str, cluster: str) -> list[Attempt]:
-        groups = _with_older(self._topics[path])
+        groups = _merge_unstated_cluster(self._topics[path])
         found = {group: attempts for group, attempts in groups.items() if cluster in ("", group[0])}
         if len(found) != 1:
-            said = "; ".join(f"cluster {one!r} incarnation {other!r}" for one, other in sorted(groups))
+            found_text = "; ".join(
+                f"cluster {name!r} incarnation {incarnation!r}" for name, incarnation in sorted(groups)
+            )
             wanted = f"cluster {cluster!r}" if cluster else "one cluster"
             raise Refused(
-                f"topic {spelled(path)} is there {len(groups)} times: {said}; {wanted} was expected",
-                hint="Name the cluster, or give an address with one of them only",
+                f"topic {spelled(path)} exists {len(groups)} times: {found_text}; {wanted} was expected",
+                hint="Name the cluster, or give an address that contains one of them only",
             )
         return next(iter(found.values()))
 
 
-def _paths_of(wanted: str, said: Mapping[str, str]) -> list[str]:
-    """The paths of the topic of this name, or of its partitions in order; `said` is what each path is called."""
-    exact = [path for path, one in said.items() if one == wanted]
-    parts = [(partition_of(one), path) for path, one in said.items()]
+def _paths_of(wanted: str, names: Mapping[str, str]) -> list[str]:
+    """Return the path of the topic with this name, or the paths of its partitions in order.
+
+    `names` maps paths to names. Raises Refused if the name is ambiguous.
+    """
+    exact = [path for path, name in names.items() if name == wanted]
+    parts = [(partition_of(name), path) for path, name in names.items()]
     partitions = [path for part, path in sorted((part, path) for part, path in parts if part and part[0] == wanted)]
     if exact and partitions:
         raise Refused(
             f"{wanted!r} is a topic of its own and has {len(partitions)} partitions here, {partitions[0]} the first",
-            hint="Name the partition that is meant",
+            hint="Name one partition",
         )
     if len(exact) > 1:
-        raise Refused(f"{wanted!r} is called {' and '.join(map(repr, exact))} here", hint="Name it as it is called")
+        raise Refused(f"{wanted!r} is the name of {' and '.join(map(repr, exact))}", hint="Give one of these names")
     return exact or partitions
 
 
-def _with_older(groups: Mapping[tuple[str, str], list[Attempt]]) -> dict[tuple[str, str], list[Attempt]]:
-    """The groups; what states no cluster is of the only one that does, if no ledger of that came before it."""
+def _merge_unstated_cluster(groups: Mapping[tuple[str, str], list[Attempt]]) -> dict[tuple[str, str], list[Attempt]]:
+    """Return the groups by cluster and incarnation. Attempts without a cluster are merged into the only other group.
+
+    They are merged only if that group has no earlier segment.
+    """
     named = {group: attempts for group, attempts in groups.items() if group != _UNSTATED}
     older = groups.get(_UNSTATED, [])
     if not older or len(named) != 1:
         return dict(groups)
     ((group, newer),) = named.items()
-    if max(one.key.ledger_id for one in older) > min(one.key.ledger_id for one in newer):
+    if max(attempt.key.ledger_id for attempt in older) > min(attempt.key.ledger_id for attempt in newer):
         return dict(groups)
     return {group: newer + older}
 
 
-def _claimed(
-    name: str, nameless: Sequence[Attempt], records: Sequence[PulsarRecord]
+def _attempts_by_record(
+    name: str, topicless: Sequence[Attempt], records: Sequence[PulsarRecord]
 ) -> Iterator[tuple[list[Attempt], PulsarRecord]]:
-    """The attempts without a topic that records of this name, or of its partitions, have; with the record of each."""
+    """Yield each record of this topic or its partitions with its attempts, among attempts that state no topic."""
     wanted = spellings(name)[0]
     for record in records:
         called = spellings(record.topic)[0] if record.topic else wanted if len(records) == 1 else ""
         part = partition_of(called) if called else None
-        attempts = _of(record, nameless)
+        attempts = _attempts_of(record, topicless)
         if attempts and (called == wanted or (part and part[0] == wanted)):
-            yield [replace(one, topic=pulsar_path(called)) for one in attempts], record
+            yield [replace(attempt, topic=pulsar_path(called)) for attempt in attempts], record
 
 
-def _of(record: PulsarRecord, attempts: Iterable[Attempt]) -> list[Attempt]:
-    """Those of the attempts that are of a record's ledgers."""
+def _attempts_of(record: PulsarRecord, attempts: Iterable[Attempt]) -> list[Attempt]:
+    """Return the attempts of a record's segments."""
     known = {ledger.ledger_id for ledger in record.ledgers}
-    return [one for one in attempts if one.key.ledger_id in known]
+    return [attempt for attempt in attempts if attempt.key.ledger_id in known]
 
 
 def _by_ledger(attempts: Iterable[Attempt]) -> dict[int, list[Attempt]]:
@@ -216,30 +239,33 @@ def _by_ledger(attempts: Iterable[Attempt]) -> dict[int, list[Attempt]]:
     return grouped
 
 
-def _by_listing(attempts: Sequence[Attempt]) -> list[Segment | Gap]:
-    """What the objects show, without gaps at the end that were only begun."""
-    found = [_chosen(ledger_id, listed) for ledger_id, listed in sorted(_by_ledger(attempts).items())]
+def _segments_by_listing(attempts: Sequence[Attempt]) -> list[Segment | Gap]:
+    """Return segments and gaps by the objects. Unfinished uploads at the end are dropped."""
+    found = [_choose_segment(ledger_id, listed) for ledger_id, listed in sorted(_by_ledger(attempts).items())]
     while found and isinstance(found[-1], Gap) and found[-1].end < 0:
         found.pop()
     return found
 
 
-def _resolved(attempts: Sequence[Attempt], found: Iterable[Segment | Gap]) -> TopicLedgers:
+def _to_topic(attempts: Sequence[Attempt], found: Iterable[Segment | Gap]) -> TopicLedgers:
     segments, gaps = [], []
-    for one in found:
-        if isinstance(one, Gap):
-            gaps.append(one)
+    for item in found:
+        if isinstance(item, Gap):
+            gaps.append(item)
             continue
-        segments.append(one)
-        if one.stored_entries < one.entries:
-            cause = f"Pulsar's offloader stopped in {one.data_name} and reported success"
-            gaps.append(Gap(one.ledger_id, one.stored_entries, one.entries, cause))
+        segments.append(item)
+        if item.stored_entries < item.entries:
+            cause = f"Pulsar's offloader stopped in {item.data_name} and reported success"
+            gaps.append(Gap(item.ledger_id, item.stored_entries, item.entries, cause))
     first = attempts[0]
     return TopicLedgers(first.topic, first.cluster, first.incarnation, tuple(segments), tuple(gaps))
 
 
-def _chosen(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Gap:
-    """The segment of a ledger; a gap when nothing was completed. Damage is an error: no other attempt makes it good."""
+def _choose_segment(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Gap:
+    """Return the segment of a ledger id, or a gap if no attempt was completed.
+
+    Raises Corrupt if no attempt is valid and one is damaged, Refused if valid attempts disagree.
+    """
     counting = [attempt for attempt in attempts if not attempt.fault and attempt.index is not None]
     if not counting:
         damaged = [attempt for attempt in attempts if attempt.damaged]
@@ -247,37 +273,39 @@ def _chosen(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Gap:
             raise Corrupt(f"ledger {ledger_id}: {damaged[0].fault}")
         known = max(attempt.entries for attempt in attempts)
         return Gap(ledger_id, 0, known, "; ".join(attempt.fault for attempt in attempts))
-    segments = [Segment(ledger_id, one.data_name, one.index) for one in counting if one.index is not None]
-    said = {(one.index.metadata.lastEntryId, one.index.metadata.length) for one in segments}
-    if len(said) > 1:
+    segments = [
+        Segment(ledger_id, attempt.data_name, attempt.index) for attempt in counting if attempt.index is not None
+    ]
+    totals = {(segment.index.metadata.lastEntryId, segment.index.metadata.length) for segment in segments}
+    if len(totals) > 1:
         names = ", ".join(segment.data_name for segment in segments)
         raise Refused(
             f"ledger {ledger_id} was offloaded {len(segments)} times and last entry id and length differ: "
-            f"{sorted(said)} ({names})",
+            f"{sorted(totals)} ({names})",
             hint="These are different ledgers: give an address with one of them only",
         )
     return max(segments, key=lambda segment: segment.stored_entries)
 
 
-def _recorded(attempts: Sequence[Attempt], record: PulsarRecord) -> TopicLedgers:
-    """A topic as Pulsar's own record has it."""
+def _topic_by_record(attempts: Sequence[Attempt], record: PulsarRecord) -> TopicLedgers:
+    """Return a topic with the segments and attempts of Pulsar's record."""
     listed, found = _by_ledger(attempts), []
     offloaded = [number for number, known in enumerate(record.ledgers) if known.offloaded]
     for number, known in enumerate(record.ledgers):
         if known.offloaded:
-            found.append(_known(known, listed.get(known.ledger_id, [])))
+            found.append(_segment_by_record(known, listed.get(known.ledger_id, [])))
         elif offloaded and number < offloaded[-1]:
             cause = "Pulsar has not offloaded it; it is in BookKeeper"
             found.append(Gap(known.ledger_id, 0, known.entries, cause))
-    return _resolved(attempts, found)
+    return _to_topic(attempts, found)
 
 
-def _known(known: KnownSegment, attempts: Sequence[Attempt]) -> Segment | Gap:
-    meant = [one for one in attempts if known.attempt is None or one.key == known.attempt]
+def _segment_by_record(known: KnownSegment, attempts: Sequence[Attempt]) -> Segment | Gap:
+    meant = [attempt for attempt in attempts if known.attempt is None or attempt.key == known.attempt]
     if not meant:
         name = known.attempt.data_name if known.attempt else f"…-ledger-{known.ledger_id}"
         return Gap(known.ledger_id, 0, known.entries, f"Pulsar offloaded it, object {name} is not here")
-    found = _chosen(known.ledger_id, meant)
+    found = _choose_segment(known.ledger_id, meant)
     if isinstance(found, Gap):
         return found._replace(end=known.entries)
     if found.entries != known.entries:
@@ -287,7 +315,7 @@ def _known(known: KnownSegment, attempts: Sequence[Attempt]) -> Segment | Gap:
     return found
 
 
-def _record_of(attempts: Sequence[Attempt], records: Sequence[PulsarRecord], *, alone: bool) -> PulsarRecord:
+def _find_record(attempts: Sequence[Attempt], records: Sequence[PulsarRecord], *, alone: bool) -> PulsarRecord:
     path, there = attempts[0].topic, {attempt.key.ledger_id for attempt in attempts}
     for record in records:
         if record.topic:
@@ -303,5 +331,5 @@ def _record_of(attempts: Sequence[Attempt], records: Sequence[PulsarRecord], *, 
 
 
 def without_index(attempt: Attempt) -> Attempt:
-    """An attempt whose data object stands alone: a crash came before its index."""
+    """Return the attempt marked as incomplete: its data object has no index object."""
     return replace(attempt, fault=f"{attempt.data_name} has no index object: the upload was not completed")

@@ -1,7 +1,9 @@
-"""What the entries of a segment say of themselves: where they are, when, how many rows, of which transaction. Values.
+"""Heads of a segment's entries: offset, length, time, rows and transaction of each. Values.
 
-Rules: arrays have one item for each entry. Only what is rare is kept by name: entries of transactions, the markers that
-end them, and chunks of messages. An entry's time is the broker's where it left one, else its producer's.
+Rules
+- Arrays have one item per entry.
+- Entries of transactions, transaction markers and message chunks are rare and are kept in lists.
+- The time of an entry is the broker's timestamp, else the producer's publish time.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ TXN_COMMIT, TXN_ABORT = 21, 22
 
 
 class Chunk(NamedTuple):
-    """A part of a message: chunk `number` of `chunks`, and where its entry is."""
+    """Chunk `number` of `chunks` of a message, with the location of its entry."""
 
     position: Position
     message: tuple[str, str]
@@ -36,19 +38,19 @@ class Chunk(NamedTuple):
     transaction: RunId | None
 
 
-def _nothing() -> Integers:
+def _empty() -> Integers:
     return np.empty(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
 class EntryHeads:
-    """The entries of one segment, from its first."""
+    """Heads of one segment's entries, from the first entry."""
 
     ledger_id: int
-    offsets: Integers = field(default_factory=_nothing)
-    lengths: Integers = field(default_factory=_nothing)
-    times: Integers = field(default_factory=_nothing)
-    rows: Integers = field(default_factory=_nothing)
+    offsets: Integers = field(default_factory=_empty)
+    lengths: Integers = field(default_factory=_empty)
+    times: Integers = field(default_factory=_empty)
+    rows: Integers = field(default_factory=_empty)
     transactional: list[tuple[Position, RunId]] = field(default_factory=list)
     outcomes: list[tuple[RunId, bool]] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
@@ -62,7 +64,7 @@ class EntryHeads:
 
 
 def gather_heads(frames: Iterable[StreamedFrame], ledger_id: int, data_name: str, where: str) -> EntryHeads:
-    """The heads of a segment's entries; raises Corrupt for an entry that cannot be read."""
+    """Return the heads of a segment's entries. Raises Corrupt if an entry is unreadable."""
     offsets: list[int] = []
     lengths: list[int] = []
     times: list[int] = []
@@ -77,7 +79,7 @@ def gather_heads(frames: Iterable[StreamedFrame], ledger_id: int, data_name: str
         rows.append(entry_rows(metadata))
         run = run_id(metadata)
         if run is not None:
-            _note_transaction(heads, Position(ledger_id, entry_id), run, entry)
+            _add_transaction(heads, Position(ledger_id, entry_id), run, entry)
         if metadata.num_chunks_from_msg > 1 and not metadata.HasField("marker_type"):
             message = (metadata.producer_name, metadata.uuid)
             number, chunks = metadata.chunk_id, metadata.num_chunks_from_msg
@@ -90,12 +92,12 @@ def gather_heads(frames: Iterable[StreamedFrame], ledger_id: int, data_name: str
 
 
 def entry_time(entry: ParsedEntry) -> int:
-    """When an entry was stored, in milliseconds since 1970."""
+    """Return the time of an entry in milliseconds since 1970."""
     stamped = entry.stamp.timestamp_ms if entry.stamp else 0
     return min(stamped or entry.metadata.publish_time, 2**63 - 1)
 
 
-def _note_transaction(heads: EntryHeads, position: Position, run: RunId, entry: ParsedEntry) -> None:
+def _add_transaction(heads: EntryHeads, position: Position, run: RunId, entry: ParsedEntry) -> None:
     metadata = entry.metadata
     if not metadata.HasField("marker_type"):
         heads.transactional.append((position, run))

@@ -42,43 +42,51 @@ Opener = Callable[[ParsedEntry, str], ParsedEntry]
 def read_part(
     store: ObjectStore, part: Part, *, skip_missing: bool = False, opener: Opener | None = None
 ) -> Iterator[tuple[Position, ParsedEntry]]:
-    """The entries of a part that a reader may see, in order; with `skip_missing` what is not there is logged only.
+    """Yield the visible entries of a part in order. With `skip_missing`, missing ranges are logged and skipped.
 
-    Encrypted entries come as they are, or as `opener` gives them.
+    Encrypted entries are decrypted by `opener`, if given. Raises Corrupt, DataLoss, NotFound or Refused.
     """
-    ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for span in part.ranges]
-    with RangePrefetcher(store, ranges) as ahead:
-        for number, span in enumerate(part.ranges):
+    object_ranges = [
+        ObjectRange(byte_range.data_name, byte_range.offset, byte_range.end_offset) for byte_range in part.ranges
+    ]
+    with RangePrefetcher(store, object_ranges) as prefetcher:
+        for number, byte_range in enumerate(part.ranges):
             try:
-                yield from _read_span(store, part, span, ahead.pieces(number), opener)
+                yield from _read_range(store, part, byte_range, prefetcher.pieces(number), opener)
             except (DataLoss, NotFound) as missing:
                 if not skip_missing:
                     raise
-                _log.warning("entries %d:%d to %d are left out: %s", span.ledger_id, span.first, span.end - 1, missing)
+                _log.warning(
+                    "entries %d:%d to %d are left out: %s",
+                    byte_range.ledger_id,
+                    byte_range.first,
+                    byte_range.end - 1,
+                    missing,
+                )
 
 
-def _read_span(
-    store: ObjectStore, part: Part, span: ByteRange, pieces: Iterable[Buffer], opener: Opener | None
+def _read_range(
+    store: ObjectStore, part: Part, byte_range: ByteRange, pieces: Iterable[Buffer], opener: Opener | None
 ) -> Iterator[tuple[Position, ParsedEntry]]:
-    where = f"{store.address}/{span.data_name}"
-    for frame in stream_frames(pieces, span, where):
-        if frame.entry_id < span.first:
+    where = f"{store.address}/{byte_range.data_name}"
+    for frame in stream_frames(pieces, byte_range, where):
+        if frame.entry_id < byte_range.first:
             continue
-        position = Position(span.ledger_id, frame.entry_id)
+        position = Position(byte_range.ledger_id, frame.entry_id)
         if position in part.hidden:
             continue
-        entry = _parsed(frame.entry, f"entry {position} in {where}", opener)
-        seen = _seen(store, part, position, entry, opener)
-        if seen is not None:
-            yield position, seen
+        entry = _parse(frame.entry, f"entry {position} in {where}", opener)
+        visible = _visible_entry(store, part, position, entry, opener)
+        if visible is not None:
+            yield position, visible
 
 
-def _parsed(data: memoryview, where: str, opener: Opener | None) -> ParsedEntry:
+def _parse(data: memoryview, where: str, opener: Opener | None) -> ParsedEntry:
     entry = parse_entry(data, where, require_checksum=False)
     return entry if opener is None or not entry.metadata.encryption_keys else opener(entry, where)
 
 
-def _seen(
+def _visible_entry(
     store: ObjectStore, part: Part, position: Position, entry: ParsedEntry, opener: Opener | None
 ) -> ParsedEntry | None:
     metadata = entry.metadata
@@ -89,22 +97,22 @@ def _seen(
         kind = "a chunk of a message" if chunked else "of a transaction"
         raise Refused(
             f"entry {position} is {kind}, and option 'offloadScan' is 'none'",
-            hint="Set offloadScan to auto: what is to be seen of it is known only after a pass over the topic",
+            hint="Set offloadScan to auto: a scan of the topic determines whether the entry is visible",
         )
     if not chunked:
         return entry
     chunks = part.messages.get(position)
-    return None if chunks is None else _whole(store, chunks, entry, opener)
+    return None if chunks is None else _assemble(store, chunks, entry, opener)
 
 
-def _whole(store: ObjectStore, chunks: tuple[Chunk, ...], last: ParsedEntry, opener: Opener | None) -> ParsedEntry:
-    """The message; its last chunk as it is where that is encrypted and could not be opened."""
+def _assemble(store: ObjectStore, chunks: tuple[Chunk, ...], last: ParsedEntry, opener: Opener | None) -> ParsedEntry:
+    """Return the message of the chunks. If the last chunk is still encrypted, return the last chunk."""
     if last.metadata.encryption_keys:
         return last
     assembler = ChunkAssembler()
     for chunk in chunks[:-1]:
         where = f"entry {chunk.position} in {store.address}/{chunk.data_name}"
-        assembler.add(_parsed(_fetched(store, chunk, where), where, opener), where)
+        assembler.add(_parse(_fetch_chunk(store, chunk, where), where, opener), where)
     where = f"entry {chunks[-1].position} in {store.address}/{chunks[-1].data_name}"
     whole = assembler.add(last, where)
     if whole is None:
@@ -112,7 +120,7 @@ def _whole(store: ObjectStore, chunks: tuple[Chunk, ...], last: ParsedEntry, ope
     return whole
 
 
-def _fetched(store: ObjectStore, chunk: Chunk, where: str) -> memoryview:
+def _fetch_chunk(store: ObjectStore, chunk: Chunk, where: str) -> memoryview:
     data = memoryview(store.get_range(chunk.data_name, chunk.offset, FRAME_BYTES + chunk.length)).cast("B")
     length, entry_id = FRAME.unpack_from(data, 0)
     if (length, entry_id) != (chunk.length, chunk.position.entry_id):
@@ -123,21 +131,25 @@ def _fetched(store: ObjectStore, chunk: Chunk, where: str) -> memoryview:
 
 
 def read_heads(store: ObjectStore, segments: Sequence[Segment]) -> dict[int, EntryHeads]:
-    """The heads of segments, by ledger id; raises Corrupt, DataLoss or what the store raises."""
-    spans = [span for segment in segments for span in segment_ranges(segment)]
-    ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for span in spans]
+    """Return the heads of segments by ledger id. Raises Corrupt, DataLoss, or the store's errors."""
+    byte_ranges = [byte_range for segment in segments for byte_range in segment_ranges(segment)]
+    object_ranges = [
+        ObjectRange(byte_range.data_name, byte_range.offset, byte_range.end_offset) for byte_range in byte_ranges
+    ]
     by_ledger: dict[int, list[tuple[int, ByteRange]]] = {segment.ledger_id: [] for segment in segments}
-    for number, span in enumerate(spans):
-        by_ledger[span.ledger_id].append((number, span))
+    for number, byte_range in enumerate(byte_ranges):
+        by_ledger[byte_range.ledger_id].append((number, byte_range))
     found: dict[int, EntryHeads] = {}
-    with RangePrefetcher(store, ranges) as ahead:
+    with RangePrefetcher(store, object_ranges) as prefetcher:
         for segment in segments:
             ledger_id, where = segment.ledger_id, f"{store.address}/{segment.data_name}"
-            frames = _frames(ahead, by_ledger[ledger_id], where)
+            frames = _frames(prefetcher, by_ledger[ledger_id], where)
             found[ledger_id] = gather_heads(frames, ledger_id, segment.data_name, where)
     return found
 
 
-def _frames(ahead: RangePrefetcher, spans: Sequence[tuple[int, ByteRange]], where: str) -> Iterator[StreamedFrame]:
-    for number, span in spans:
-        yield from stream_frames(ahead.pieces(number), span, where)
+def _frames(
+    prefetcher: RangePrefetcher, byte_ranges: Sequence[tuple[int, ByteRange]], where: str
+) -> Iterator[StreamedFrame]:
+    for number, byte_range in byte_ranges:
+        yield from stream_frames(prefetcher.pieces(number), byte_range, where)

@@ -1,12 +1,11 @@
-"""The objects of a bucket, looked at: one listing, and one request for each index object, many at once.
+"""Listing of a bucket's offloaded objects: one list request, and one concurrent request per index object.
 
 Rules
-- Whatever is not named as Pulsar names offloaded objects is passed over; the folder before a name means nothing.
-- Streaming offloads (version 2) are not read and not passed over: their ledgers are listed, and are missing by name.
-- An object of a later format is not guessed at: its attempt does not count, and says why.
-- Objects do not change: of a bucket that is looked at again only the indexes of what is new are read, and of attempts
-  that did not count.
-- An index is read whole and bounded. What cannot be read is a fault of its attempt, never of the bucket.
+- Objects without a name of Pulsar's form are skipped. The folder before the name has no meaning.
+- Streaming offloads (version 2) are not read. Their segments are listed as missing.
+- An object of a later format version makes its attempt invalid, with the reason.
+- Objects never change. A repeated listing therefore reads only the indexes of new attempts and of invalid attempts.
+- An index is read as a whole, up to a limit. An unreadable index is a fault of its attempt, not of the bucket.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _STREAMED = re.compile(r"(?:.*/)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-ind
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The objects of one attempt; a size of -1: not there. `changed_ms`: when each was written."""
+    """Objects of one attempt. A size is -1 if the object is missing. `changed_ms`: last changes of data and index."""
 
     key: ObjectKey
     folder: str
@@ -44,56 +43,61 @@ class _Listed:
 
 
 class BucketListing:
-    """Everything below a store's address, looked at as often as somebody asks."""
+    """Repeatable listing of all offloaded objects below a store's address."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
-        self._known: dict[_Listed, Attempt] = {}
+        self._complete_attempts: dict[_Listed, Attempt] = {}
 
     def catalogue(self) -> Catalogue:
-        """What is there now; raises NotFound when there is nothing to read."""
+        """List the bucket and return its catalogue.
+
+        Raises NotFound if there are no offloaded objects, Unsupported if there are streaming offloads only.
+        """
         store = self.store
-        listed, strange = _listed(store)
-        if not listed and not strange:
+        listed, streaming_keys = _listed(store)
+        if not listed and not streaming_keys:
             raise NotFound(
                 f"{store.address} holds no offloaded ledger: no object is named <uuid>-ledger-<id>",
                 hint="Give the bucket and prefix that Pulsar or `ledger offload` wrote to",
             )
         if not listed:
-            raise Unsupported(f"{store.address} holds only streaming offloads (version 2), such as {strange[0]}")
+            raise Unsupported(f"{store.address} holds only streaming offloads (version 2), such as {streaming_keys[0]}")
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="catalogue") as pool:
             found = list(pool.map(self._attempt, listed))
-            self._known = {one: attempt for one, attempt in zip(listed, found, strict=True) if not attempt.fault}
-            for streamed in pool.map(lambda key: _streamed(store, key), strange):
+            self._complete_attempts = {
+                item: attempt for item, attempt in zip(listed, found, strict=True) if not attempt.fault
+            }
+            for streamed in pool.map(lambda key: _streaming_attempts(store, key), streaming_keys):
                 found += streamed
         return Catalogue(found)
 
     def _attempt(self, listed: _Listed) -> Attempt:
-        return self._known.get(listed) or _looked_at(self.store, listed)
+        return self._complete_attempts.get(listed) or _read_attempt(self.store, listed)
 
 
 def read_catalogue(store: ObjectStore) -> Catalogue:
-    """The catalogue of everything below the store's address; raises NotFound when there is nothing to read."""
+    """Return the catalogue of all objects below the store's address. Raises NotFound or Unsupported."""
     return BucketListing(store).catalogue()
 
 
 def _listed(store: ObjectStore) -> tuple[list[_Listed], list[str]]:
     found: dict[tuple[str, ObjectKey], dict[bool, ListedObject]] = {}
-    strange = []
-    for one in store.objects():
-        folder, slash, name = one.key.rpartition("/")
+    streaming_keys = []
+    for item in store.objects():
+        folder, slash, name = item.key.rpartition("/")
         parsed = ObjectKey.parse(name)
         if parsed is None:
-            if _STREAMED.fullmatch(one.key):
-                strange.append(one.key)
+            if _STREAMED.fullmatch(item.key):
+                streaming_keys.append(item.key)
             continue
         key, is_index = parsed
-        found.setdefault((folder + slash, key), {})[is_index] = one
-    return [_attempted(folder, key, of) for (folder, key), of in found.items()], strange
+        found.setdefault((folder + slash, key), {})[is_index] = item
+    return [_to_listed(folder, key, objects) for (folder, key), objects in found.items()], streaming_keys
 
 
-def _attempted(folder: str, key: ObjectKey, of: Mapping[bool, ListedObject]) -> _Listed:
-    data, index = of.get(False), of.get(True)
+def _to_listed(folder: str, key: ObjectKey, objects: Mapping[bool, ListedObject]) -> _Listed:
+    data, index = objects.get(False), objects.get(True)
     return _Listed(
         key,
         folder,
@@ -103,64 +107,64 @@ def _attempted(folder: str, key: ObjectKey, of: Mapping[bool, ListedObject]) -> 
     )
 
 
-def _looked_at(store: ObjectStore, listed: _Listed) -> Attempt:
+def _read_attempt(store: ObjectStore, listed: _Listed) -> Attempt:
     attempt = Attempt(listed.key, listed.folder, data_bytes=listed.data_bytes)
     if listed.index_bytes < 0:
         try:
-            return without_index(_named(attempt, store.head(attempt.data_name).metadata))
+            return without_index(_with_names(attempt, store.head(attempt.data_name).metadata))
         except NotFound:
-            return without_index(attempt)  # it was swept meanwhile
+            return without_index(attempt)  # the object was deleted meanwhile
     name = f"{listed.folder}{listed.key.index_name}"
     try:
         data, head = store.get(name, _INDEX_BYTES_MAX)
     except NotFound:
         return without_index(attempt)
     except (Corrupt, Refused) as wrong:
-        return _faulty(_named(attempt, _metadata_of(store, attempt.data_name)), wrong.message, damaged=True)
-    return _indexed(store, _named(attempt, head.metadata), name, data, head.metadata.get(VERSION_NAME, VERSION))
+        return _with_fault(_with_names(attempt, _metadata_of(store, attempt.data_name)), wrong.message, damaged=True)
+    return _with_index(store, _with_names(attempt, head.metadata), name, data, head.metadata.get(VERSION_NAME, VERSION))
 
 
-def _indexed(store: ObjectStore, attempt: Attempt, name: str, data: bytes, version: str) -> Attempt:
-    """What the bytes of an index object make of its attempt."""
+def _with_index(store: ObjectStore, attempt: Attempt, name: str, data: bytes, version: str) -> Attempt:
+    """Return the attempt with its parsed index, or with the fault of the index."""
     if version != VERSION:
-        return _faulty(attempt, f"{name} is of format version {version!r}, expected {VERSION!r}")
+        return _with_fault(attempt, f"{name} is of format version {version!r}, expected {VERSION!r}")
     try:
         index = parse_index(data, f"{store.address}/{name}")
     except LedgerError as wrong:
-        return _faulty(attempt, wrong.message, damaged=isinstance(wrong, Corrupt))
-    return _compared(_named(attempt, {}, index), index, f"{store.address}/{attempt.data_name}")
+        return _with_fault(attempt, wrong.message, damaged=isinstance(wrong, Corrupt))
+    return _check_data_size(_with_names(attempt, {}, index), index, f"{store.address}/{attempt.data_name}")
 
 
 def _metadata_of(store: ObjectStore, name: str) -> Mapping[str, str]:
-    """The user metadata of an object; none where they cannot be read either."""
+    """Return the user metadata of an object, or none if they are unreadable."""
     try:
         return store.head(name).metadata
     except (Corrupt, NotFound):
         return {}
 
 
-def _streamed(store: ObjectStore, key: str) -> list[Attempt]:
-    """The ledgers of a streaming offload, none of which counts."""
+def _streaming_attempts(store: ObjectStore, key: str) -> list[Attempt]:
+    """Return an invalid attempt for each segment of a streaming offload."""
     folder, slash, name = key.rpartition("/")
     data_name = key.removesuffix("-index")
     attempt, where = uuid.UUID(name.removesuffix("-index")), f"{store.address}/{key}"
     try:
         data, head = store.get(key, _INDEX_BYTES_MAX)
-        ledgers = parse_streaming_index(data, where).ledgers
+        segments = parse_streaming_index(data, where).ledgers
     except LedgerError as wrong:
         return [Attempt(ObjectKey(attempt, -1), folder + slash, fault=wrong.message, object_name=data_name)]
     topic, cluster = head.metadata.get(TOPIC_NAME, ""), head.metadata.get(CLUSTER_NAME, "")
     fault = f"{data_name} is a streaming offload (version 2), which is not read"
     return [
         Attempt(
-            ObjectKey(attempt, one.ledger_id), folder + slash, topic, cluster, fault=fault, object_name=data_name,
-            entries=one.info.entries,
+            ObjectKey(attempt, segment.ledger_id), folder + slash, topic, cluster, fault=fault, object_name=data_name,
+            entries=segment.info.entries,
         )
-        for one in ledgers
+        for segment in segments
     ]  # fmt: skip
 
 
-def _named(attempt: Attempt, metadata: Mapping[str, str], index: BlockIndex | None = None) -> Attempt:
+def _with_names(attempt: Attempt, metadata: Mapping[str, str], index: BlockIndex | None = None) -> Attempt:
     return Attempt(
         attempt.key,
         attempt.folder,
@@ -172,17 +176,17 @@ def _named(attempt: Attempt, metadata: Mapping[str, str], index: BlockIndex | No
     )
 
 
-def _compared(attempt: Attempt, index: BlockIndex, where: str) -> Attempt:
-    """Whether the data object is there and whole, by its size."""
+def _check_data_size(attempt: Attempt, index: BlockIndex, where: str) -> Attempt:
+    """Return the attempt, with a fault if its data object is missing or shorter than the index states."""
     if attempt.data_bytes < 0:
-        return replace(_faulty(attempt, f"{where} is not there, only its index is"), entries=index.entries)
+        return replace(_with_fault(attempt, f"{where} is not there, only its index is"), entries=index.entries)
     if attempt.data_bytes < index.data_bytes:
-        said = f"{where} has {attempt.data_bytes} bytes, its index states {index.data_bytes}"
-        return _faulty(attempt, said, damaged=True)
+        fault = f"{where} has {attempt.data_bytes} bytes, its index states {index.data_bytes}"
+        return _with_fault(attempt, fault, damaged=True)
     return attempt
 
 
-def _faulty(attempt: Attempt, fault: str, *, damaged: bool = False) -> Attempt:
+def _with_fault(attempt: Attempt, fault: str, *, damaged: bool = False) -> Attempt:
     return Attempt(
         attempt.key, attempt.folder, attempt.topic, attempt.cluster, attempt.incarnation, attempt.index,
         attempt.data_bytes, fault, damaged,

@@ -1,10 +1,10 @@
-"""The sealed ledgers of one topic as a log to plan reads of: positions, ranges, and the parts that tasks read. Pure.
+"""Log of one topic in a bucket, for the planning of reads: positions, ranges, and the parts of tasks. Pure.
 
 Rules
-- Segments whose heads are known are cut at any entry, others at blocks; either way a part reads exactly its entries.
-- The log begins with the first entry that is there and ends behind the last one, or before the first entry of a
-  transaction that has no outcome here.
-- Parts are a function of the range and of objects that do not change.
+- Segments with heads are split at any entry, other segments at blocks. A part reads exactly its entries in both cases.
+- The log starts at its first stored entry and ends after its last stored entry. It ends earlier, before the first
+  entry of a transaction without an outcome, if there is one.
+- Parts depend only on the range and on immutable objects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Part:
 
 
 class BucketLog:
-    """One topic, with the heads of some of its segments."""
+    """Log of one topic, with the heads of some or all of its segments."""
 
     def __init__(self, topic: TopicLedgers, heads: Mapping[int, EntryHeads] | None = None) -> None:
         self.topic = topic
@@ -48,8 +48,12 @@ class BucketLog:
 
     @cached_property
     def visibility(self) -> Visibility:
-        """What transactions and chunks make of it; empty where heads were not gathered."""
-        return visibility_of(self.heads[one.ledger_id] for one in self.topic.segments) if self.scanned else Visibility()
+        """The visibility of entries of transactions and of chunks; empty if the log was not scanned."""
+        return (
+            visibility_of(self.heads[segment.ledger_id] for segment in self.topic.segments)
+            if self.scanned
+            else Visibility()
+        )
 
     @property
     def scanned(self) -> bool:
@@ -57,7 +61,7 @@ class BucketLog:
 
     @property
     def incarnation(self) -> str:
-        """What tells it from another topic of its name: the log's incarnation, or the cluster that wrote it."""
+        """The incarnation of the managed ledger, else the cluster. Distinguishes topics of the same name."""
         return self.topic.incarnation or self.topic.cluster
 
     @property
@@ -66,7 +70,7 @@ class BucketLog:
 
     @property
     def end(self) -> Position:
-        """Behind the last entry that may be read."""
+        """The position after the last readable entry."""
         if self.visibility.open_from is not None:
             return self.visibility.open_from
         if not self.topic.segments:
@@ -75,7 +79,7 @@ class BucketLog:
         return Position(last.ledger_id, last.stored_entries)
 
     def gaps_in(self, range_: PositionRange) -> list[Gap]:
-        return [gap for gap in self.topic.gaps if _lies_in(gap, range_)]
+        return [gap for gap in self.topic.gaps if _overlaps(gap, range_)]
 
     def require_whole(self, range_: PositionRange) -> None:
         """Raise DataLoss naming every gap in a range."""
@@ -89,17 +93,17 @@ class BucketLog:
             )
 
     def require_position(self, wanted: Position, option: str) -> Position:
-        """The position, if the log has it."""
-        if not self.start <= wanted <= self._last():
+        """Return the position, at most the end of the log. Raises DataLoss if the log does not contain it."""
+        if not self.start <= wanted <= self._last_position():
             raise DataLoss(
                 f"option {option!r} is {wanted}, {self.topic.name} begins at {self.start} and ends at {self.end} "
                 f"in the bucket",
-                hint="Give a position within, or earliest or latest",
+                hint="Give a position between them, or earliest or latest",
             )
         return min(wanted, self.end)
 
     def find_time(self, timestamp_ms: int) -> Position:
-        """The first entry that was stored at or after a time; the end when none was. Needs heads."""
+        """Return the first entry that was stored at or after a time, or the end. Requires heads."""
         for segment in self.topic.segments:
             times = self.heads[segment.ledger_id].times
             found = np.flatnonzero(times >= timestamp_ms)
@@ -108,7 +112,7 @@ class BucketLog:
         return self.end
 
     def measure(self, range_: PositionRange) -> tuple[int, int]:
-        """Rows and bytes of a range. Needs heads."""
+        """Return the rows and bytes of a range. Requires heads."""
         rows = size = 0
         for segment, first, end in self._slices(range_):
             heads = self.heads[segment.ledger_id]
@@ -117,7 +121,7 @@ class BucketLog:
         return rows, size
 
     def split_by_limit(self, range_: PositionRange, rows: int | None, size_bytes: int | None) -> Position:
-        """How far a batch may read: all that the limits allow, at least one entry. Needs heads."""
+        """Return the end of the longest prefix of a range within the limits, at least one entry. Requires heads."""
         rows_left, bytes_left, read = rows, size_bytes, False
         for segment, first, end in self._slices(range_):
             heads = self.heads[segment.ledger_id]
@@ -137,74 +141,74 @@ class BucketLog:
         return range_.end
 
     def parts(self, range_: PositionRange, target_bytes: int) -> list[Part]:
-        """The range cut into parts of about `target_bytes`, in order."""
+        """Split a range into parts of about `target_bytes`, in order."""
         found: list[Part] = []
-        spans: list[ByteRange] = []
+        ranges: list[ByteRange] = []
         size = 0
-        for span in self._spans(range_, target_bytes):
-            if spans and size + span.size_bytes > target_bytes:
-                found.append(self._part(spans))
-                spans, size = [], 0
-            spans.append(span)
-            size += span.size_bytes
-        return [*found, self._part(spans)] if spans else found
+        for byte_range in self._byte_ranges(range_, target_bytes):
+            if ranges and size + byte_range.size_bytes > target_bytes:
+                found.append(self._part(ranges))
+                ranges, size = [], 0
+            ranges.append(byte_range)
+            size += byte_range.size_bytes
+        return [*found, self._part(ranges)] if ranges else found
 
     def size_of(self, range_: PositionRange) -> int:
-        """About how many bytes a range has, without its heads."""
+        """Return the approximate bytes of a range. Does not require heads."""
         return sum(
             segment.index.data_bytes * (end - first) // max(segment.stored_entries, 1)
             for segment, first, end in self._slices(range_)
         )
 
-    def _part(self, spans: Sequence[ByteRange]) -> Part:
-        seen, scanned = self.visibility, self.scanned
-        if not seen.hidden and not seen.messages:
-            return Part(tuple(spans), scanned)
-        hidden = frozenset(_within(self._hidden_places, spans))
-        messages = {place: seen.messages[place] for place in _within(self._message_places, spans)}
-        return Part(tuple(spans), scanned, hidden, messages)
+    def _part(self, ranges: Sequence[ByteRange]) -> Part:
+        visibility, scanned = self.visibility, self.scanned
+        if not visibility.hidden and not visibility.messages:
+            return Part(tuple(ranges), scanned)
+        hidden = frozenset(_positions_in(self._hidden_positions, ranges))
+        messages = {place: visibility.messages[place] for place in _positions_in(self._message_positions, ranges)}
+        return Part(tuple(ranges), scanned, hidden, messages)
 
     @cached_property
-    def _hidden_places(self) -> list[Position]:
+    def _hidden_positions(self) -> list[Position]:
         return sorted(self.visibility.hidden)
 
     @cached_property
-    def _message_places(self) -> list[Position]:
+    def _message_positions(self) -> list[Position]:
         return sorted(self.visibility.messages)
 
-    def _last(self) -> Position:
+    def _last_position(self) -> Position:
         if not self.topic.segments:
             return LATEST
         last = self.topic.segments[-1]
         return Position(last.ledger_id, last.entries)
 
     def _slices(self, range_: PositionRange) -> Iterator[tuple[Segment, int, int]]:
-        """The entries `[first, end)` of each segment in a range."""
+        """Yield the entries `[first, end)` of each segment in a range."""
         stop = min(range_.end, self.end)
         segments = self.topic.segments
         for at in range(bisect_left(segments, range_.start.ledger_id, key=attrgetter("ledger_id")), len(segments)):
-            segment, here = segments[at], segments[at].ledger_id
-            if here > stop.ledger_id:
+            segment, ledger_id = segments[at], segments[at].ledger_id
+            if ledger_id > stop.ledger_id:
                 return
-            first = range_.start.entry_id if here == range_.start.ledger_id else 0
-            end = min(stop.entry_id, segment.stored_entries) if here == stop.ledger_id else segment.stored_entries
+            first = range_.start.entry_id if ledger_id == range_.start.ledger_id else 0
+            end = min(stop.entry_id, segment.stored_entries) if ledger_id == stop.ledger_id else segment.stored_entries
             if first < end:
                 yield segment, max(first, 0), end
 
-    def _spans(self, range_: PositionRange, target_bytes: int) -> Iterator[ByteRange]:
+    def _byte_ranges(self, range_: PositionRange, target_bytes: int) -> Iterator[ByteRange]:
         for segment, first, end in self._slices(range_):
             blocks = segment.index.blocks
             heads = self.heads.get(segment.ledger_id)
             number = bisect_right(blocks, first, key=lambda block: block.first_entry) - 1
             while number < len(blocks) and blocks[number].first_entry < end:
-                span = block_range(segment, number)
-                begin, stop = max(first, span.at_entry), min(end, span.end)
+                byte_range = block_range(segment, number)
+                begin, stop = max(first, byte_range.at_entry), min(end, byte_range.end)
                 if heads is None:
-                    yield _narrowed(span, begin, stop)
-                elif begin == span.at_entry and stop == span.end and span.size_bytes <= target_bytes:
-                    yield span
+                    yield _narrow(byte_range, begin, stop)
+                elif begin == byte_range.at_entry and stop == byte_range.end and byte_range.size_bytes <= target_bytes:
+                    yield byte_range
                 else:
-                    yield from _cut(span, heads, begin, stop, target_bytes)
+                    yield from _split_block(byte_range, heads, begin, stop, target_bytes)
                 number += 1
 
 
@@ -229,34 +233,36 @@ def segment_ranges(segment: Segment) -> list[ByteRange]:
     ]
 
 
-def _narrowed(span: ByteRange, first: int, end: int) -> ByteRange:
-    """The entries `[first, end)` of a block whose frames are not known: it is walked from its start."""
+def _narrow(byte_range: ByteRange, first: int, end: int) -> ByteRange:
+    """Return the entries `[first, end)` of a block without heads. The reader scans the block from its start."""
     return ByteRange(
-        span.data_name, span.ledger_id, span.offset, span.end_offset, span.at_entry, first, end,
-        header=True, whole=end == span.end,
+        byte_range.data_name, byte_range.ledger_id, byte_range.offset, byte_range.end_offset, byte_range.at_entry,
+        first, end, header=True, whole=end == byte_range.end,
     )  # fmt: skip
 
 
-def _cut(span: ByteRange, heads: EntryHeads, first: int, end: int, target_bytes: int) -> Iterator[ByteRange]:
-    """Entries `[first, end)` of a block in spans of whole frames, of at most `target_bytes` or one entry."""
+def _split_block(
+    byte_range: ByteRange, heads: EntryHeads, first: int, end: int, target_bytes: int
+) -> Iterator[ByteRange]:
+    """Yield the entries `[first, end)` of a block in ranges of whole frames, of `target_bytes` or one entry."""
     offsets, ends = heads.offsets, heads.ends
     while first < end:
         limit = int(offsets[first]) + target_bytes
         stop = max(first + 1, first + int(np.searchsorted(ends[first:end], limit, side="right")))
         yield ByteRange(
-            span.data_name, span.ledger_id, int(offsets[first]), int(ends[stop - 1]), first, first, stop,
+            byte_range.data_name, byte_range.ledger_id, int(offsets[first]), int(ends[stop - 1]), first, first, stop,
             header=False, whole=False,
         )  # fmt: skip
         first = stop
 
 
-def _within(places: Sequence[Position], spans: Sequence[ByteRange]) -> Iterator[Position]:
-    """Those of the places, which rise, that lie in the spans."""
-    for span in spans:
-        first = bisect_left(places, Position(span.ledger_id, span.first))
-        yield from places[first : bisect_left(places, Position(span.ledger_id, span.end), first)]
+def _positions_in(positions: Sequence[Position], ranges: Sequence[ByteRange]) -> Iterator[Position]:
+    """Yield the positions that lie in the ranges. `positions` must be sorted."""
+    for byte_range in ranges:
+        first = bisect_left(positions, Position(byte_range.ledger_id, byte_range.first))
+        yield from positions[first : bisect_left(positions, Position(byte_range.ledger_id, byte_range.end), first)]
 
 
-def _lies_in(gap: Gap, range_: PositionRange) -> bool:
+def _overlaps(gap: Gap, range_: PositionRange) -> bool:
     end = Position(gap.ledger_id, gap.end if gap.end >= 0 else LATEST.entry_id)
     return Position(gap.ledger_id, gap.first) < range_.end and end > range_.start

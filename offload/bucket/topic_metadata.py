@@ -1,12 +1,14 @@
-"""What Pulsar itself says of a topic's ledgers, when a user hands it over: a file of one of three kinds.
+"""Pulsar's record of a topic's segments, parsed from a file that a user gives. The file is of one of three kinds:
 
     internal statistics            JSON of `pulsar-admin topics stats-internal TOPIC`
     … of a partitioned topic       JSON of `pulsar-admin topics partitioned-stats-internal TOPIC`: one of each partition
     metadata record                the raw value of /managed-ledgers/…, plain or compressed
 
-Rules: which ledgers the topic has, and in the record which attempt of each is the one, is Pulsar's to say and goes
-before what a listing shows. The record lists ledgers in no order: here they rise. The last one is open and was never
-offloaded.
+Rules
+- The file determines the segments of the topic, before a listing of the bucket. A metadata record also determines the
+  valid attempt of each segment.
+- A metadata record is unordered. Parsed segments are ordered by ledger id.
+- The last segment is open and was never offloaded.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _JSON = b"{"
 
 
 class KnownSegment(NamedTuple):
-    """One ledger of a topic. `attempt` is the offload that counts, where the source says it."""
+    """Segment of a topic. `attempt` is the valid offload attempt, or None if the file does not state it."""
 
     ledger_id: int
     entries: int
@@ -34,7 +36,7 @@ class KnownSegment(NamedTuple):
 
 
 class PulsarRecord(NamedTuple):
-    """The ledgers of one topic, oldest first. `topic` is `persistent://…` where the file says it, else empty."""
+    """Segments of one topic, oldest first. `topic` is `persistent://…`, or empty if the file does not state it."""
 
     topic: str
     ledgers: tuple[KnownSegment, ...]
@@ -55,14 +57,14 @@ _STATS = msgspec.json.Decoder(_Stats)
 
 
 def parse_records(data: bytes, where: str) -> list[PulsarRecord]:
-    """The topics that a file speaks of, each with at least one ledger; raises Corrupt naming `where`."""
-    found = _parsed(data, where)
+    """Parse the topics of a file. Each has at least one segment. Raises Corrupt with `where`."""
+    found = _parse(data, where)
     if not found or not all(record.ledgers for record in found):
         raise Corrupt(f"{where} of {len(data)} bytes lists no ledger, and every topic of Pulsar has one")
     return found
 
 
-def _parsed(data: bytes, where: str) -> list[PulsarRecord]:
+def _parse(data: bytes, where: str) -> list[PulsarRecord]:
     if not data.lstrip().startswith(_JSON):
         return [_of_value(data, where)]
     try:
@@ -77,15 +79,15 @@ def _parsed(data: bytes, where: str) -> list[PulsarRecord]:
 
 def _of_stats(topic: str, stats: _Stats) -> PulsarRecord:
     listed = stats.ledgers or []
-    ledgers = (KnownSegment(one.ledgerId, one.entries, one.offloaded, None) for one in listed)
-    return PulsarRecord(topic, tuple(sorted(ledgers, key=lambda known: known.ledger_id)))
+    ledgers = (KnownSegment(segment.ledgerId, segment.entries, segment.offloaded, None) for segment in listed)
+    return PulsarRecord(topic, tuple(sorted(ledgers, key=lambda segment: segment.ledger_id)))
 
 
 def _of_value(data: bytes, where: str) -> PulsarRecord:
     ledgers = []
-    for line in parse_ledger_info(data, where).ledgerInfo:
-        context = line.offloadContext
-        done = line.HasField("offloadContext") and context.complete
-        attempt = ObjectKey.of_halves(context.uidMsb, context.uidLsb, line.ledgerId) if done else None
-        ledgers.append(KnownSegment(line.ledgerId, line.entries, done, attempt))
-    return PulsarRecord("", tuple(sorted(ledgers, key=lambda known: known.ledger_id)))
+    for info in parse_ledger_info(data, where).ledgerInfo:
+        context = info.offloadContext
+        done = info.HasField("offloadContext") and context.complete
+        attempt = ObjectKey.of_halves(context.uidMsb, context.uidLsb, info.ledgerId) if done else None
+        ledgers.append(KnownSegment(info.ledgerId, info.entries, done, attempt))
+    return PulsarRecord("", tuple(sorted(ledgers, key=lambda segment: segment.ledger_id)))

@@ -1,10 +1,10 @@
-"""Which entries a reader may see: what transactions and chunks make of a log. Pure.
+"""Visibility of the entries of a log, as determined by transactions and message chunks. Pure.
 
 Rules
-- Entries of an aborted transaction are hidden. One that is still open where the bucket ends ends the read: nothing from
-  its first entry on is seen, as Pulsar's own readers stop there.
-- A chunked message stands where its last chunk stands. A first chunk begins a message anew, a chunk that was there
-  already is passed over, and a message of which a chunk is missing is never delivered.
+- Entries of an aborted transaction are hidden.
+- If a transaction has no outcome in the bucket, the log ends before its first entry, as for Pulsar's own readers.
+- The position of a chunked message is the position of its last chunk.
+- A first chunk starts the message anew. A repeated chunk is skipped. A message with a missing chunk is not delivered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from pyspark_ledger.offload.bucket.entry_heads import Chunk, EntryHeads
 
 @dataclass(slots=True)
 class Visibility:
-    """What is known of a log. `open_from` is the first entry of the first transaction without an outcome."""
+    """Hidden entries and chunked messages of a log.
+
+    `open_from` is the first entry of the first transaction without an outcome. `messages` is keyed by the position of
+    the last chunk.
+    """
 
     hidden: dict[Position, RunId] = field(default_factory=dict)
     open_from: Position | None = None
@@ -28,34 +32,36 @@ class Visibility:
 
 
 def visibility_of(heads: Iterable[EntryHeads]) -> Visibility:
-    """The visibility of a whole log, whose segments come in order."""
+    """Return the visibility of a whole log. `heads` must be in the order of segments."""
     log = list(heads)
-    outcomes = {run: committed for one in log for run, committed in one.outcomes}
-    seen = Visibility()
-    for one in log:
-        for position, run in one.transactional:
+    outcomes = {run: committed for segment in log for run, committed in segment.outcomes}
+    visibility = Visibility()
+    for segment in log:
+        for position, run in segment.transactional:
             committed = outcomes.get(run)
-            if committed is None and seen.open_from is None:
-                seen.open_from, seen.open_transaction = position, run
+            if committed is None and visibility.open_from is None:
+                visibility.open_from, visibility.open_transaction = position, run
             if committed is False:
-                seen.hidden[position] = run
-    seen.messages = _assembled(chunk for one in log for chunk in one.chunks if chunk.position not in seen.hidden)
-    return seen
+                visibility.hidden[position] = run
+    visibility.messages = _assemble(
+        chunk for segment in log for chunk in segment.chunks if chunk.position not in visibility.hidden
+    )
+    return visibility
 
 
-def _assembled(chunks: Iterable[Chunk]) -> dict[Position, tuple[Chunk, ...]]:
-    """The chunks of each whole message, by the position of the last."""
-    begun: dict[tuple[str, str], list[Chunk]] = {}
-    whole: dict[Position, tuple[Chunk, ...]] = {}
+def _assemble(chunks: Iterable[Chunk]) -> dict[Position, tuple[Chunk, ...]]:
+    """Return the chunks of each complete message, by the position of the last chunk."""
+    unfinished: dict[tuple[str, str], list[Chunk]] = {}
+    messages: dict[Position, tuple[Chunk, ...]] = {}
     for chunk in chunks:
-        known = [] if chunk.number == 0 else begun.get(chunk.message, [])
-        if chunk.number < len(known) or (chunk.number and not known):
+        message_chunks = [] if chunk.number == 0 else unfinished.get(chunk.message, [])
+        if chunk.number < len(message_chunks) or (chunk.number and not message_chunks):
             continue
-        if chunk.number > len(known):
-            begun.pop(chunk.message, None)
+        if chunk.number > len(message_chunks):
+            unfinished.pop(chunk.message, None)
             continue
-        known.append(chunk)
-        begun[chunk.message] = known
+        message_chunks.append(chunk)
+        unfinished[chunk.message] = message_chunks
         if chunk.number == chunk.chunks - 1:
-            whole[chunk.position] = tuple(begun.pop(chunk.message))
-    return whole
+            messages[chunk.position] = tuple(unfinished.pop(chunk.message))
+    return messages

@@ -1,4 +1,4 @@
-"""Names and index objects of PIP-17.
+"""Object names and index objects of PIP-17 (tiered storage).
 
-Pure: bytes in, values out, and the reverse.
+Pure encoders and decoders.
 """

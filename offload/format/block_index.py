@@ -1,16 +1,19 @@
-"""The index object of an offloaded ledger (PIP-17, version 1): which block of the data object begins with which entry.
+"""Index object of an offloaded segment (PIP-17, version 1): the first entry and the offset of each block.
 
     0    magic DE47DE47  u32        4    index length  i32     8    data object length  i64
     16   data header length i64     24   blocks        i32     28   metadata length     i32
     32   metadata        BookKeeper's LedgerMetadataFormat, bare protobuf
     …    per block: (first entry id i64, part id i32, offset of the block i64)      big-endian throughout
 
-Rules: blocks rise in entry id, part id and offset; the first begins with entry 0 at offset 0 as part 1. Everything that
-can be checked against something else is, and what disagrees is Corrupt naming both; sizes are bounded by the object's
-own before anything is allocated. The streaming form (version 2) is Unsupported by name.
+Rules
+- Blocks rise in entry id, part id and offset. The first block begins with entry 0 at offset 0 as part 1.
+- All redundant values are compared. A disagreement raises Corrupt with both values.
+- Sizes are compared with the object's size before memory is allocated.
+- The streaming format (version 2) raises Unsupported.
 
-Where an entry fits no block, Pulsar's offloader lists a last block that begins where the data object ends, by its own
-count, and reports success: the entries from there on are not in the object, whatever the metadata says.
+Known fault of Pulsar's offloader: if an entry does not fit into a block, the offloader stops and reports success. The
+index then lists a last block that begins where the data object ends. The entries from this block on are not in the
+object, although the metadata counts them.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ _BLOCK = struct.Struct(">qiq")
 
 @dataclass(frozen=True, slots=True)
 class IndexedBlock:
-    """One block of the data object; `offset` is that of its header."""
+    """Block of the data object. `offset` is the offset of its header."""
 
     first_entry: int
     part_id: int
@@ -46,7 +49,7 @@ class IndexedBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockIndex:
-    """The index of one offloaded ledger. `data_bytes` is the length of the data object."""
+    """Index of one offloaded segment. `data_bytes` is the length of the data object."""
 
     data_bytes: int
     metadata: LedgerMetadataFormat
@@ -54,18 +57,18 @@ class BlockIndex:
 
     @property
     def entries(self) -> int:
-        """Entries of the ledger, as its metadata states them."""
+        """The number of entries that the metadata states."""
         return self.metadata.lastEntryId + 1
 
     @property
     def stored_entries(self) -> int:
-        """Entries that the data object has a block for: fewer than `entries` where the offloader gave up in silence."""
+        """The number of entries in the data object: fewer than `entries` if Pulsar's offloader stopped early."""
         last = self.blocks[-1]
         return self.entries if last.offset < self.data_bytes else last.first_entry
 
     @property
     def managed_ledger(self) -> str:
-        """The name of the managed ledger in Pulsar's spelling; empty when the metadata does not say."""
+        """The name of the managed ledger in Pulsar's spelling; empty if the metadata has none."""
         for pair in self.metadata.customMetadata:
             if pair.key == MANAGED_LEDGER:
                 return pair.value.decode()
@@ -73,16 +76,16 @@ class BlockIndex:
 
     @property
     def payload_schemas(self) -> str:
-        """The payload schemas of its messages as JSON, where they were registered here; else empty."""
+        """The payload schemas of the messages as JSON; empty if none were registered here."""
         for pair in self.metadata.customMetadata:
             if pair.key == PAYLOAD_SCHEMAS:
                 return pair.value.decode(errors="replace")
         return ""
 
     def block_of(self, entry_id: int) -> IndexedBlock:
-        """The block that holds an entry; raises Refused beyond the last one."""
+        """Return the block that contains an entry. Raises Refused if the segment has no such entry."""
         if not 0 <= entry_id < self.entries:
-            raise Refused(f"entry {entry_id} is not in the ledger, whose last entry is {self.entries - 1}")
+            raise Refused(f"entry {entry_id} is not in the segment, whose last entry is {self.entries - 1}")
         return self.blocks[bisect_right(self.blocks, entry_id, key=lambda block: block.first_entry) - 1]
 
     def encode(self) -> bytes:
@@ -94,7 +97,7 @@ class BlockIndex:
 
 
 def parse_index(data: bytes, where: str) -> BlockIndex:
-    """Read an index object; raises Corrupt or Unsupported naming `where` and both values."""
+    """Parse an index object. Raises Corrupt or Unsupported with `where` and both values."""
     if len(data) < _HEAD.size:
         raise Corrupt(f"{where}: an index has at least {_HEAD.size} bytes, this object {len(data)}")
     magic, length, data_bytes, header_bytes, count, metadata_bytes = _HEAD.unpack_from(data)

@@ -1,10 +1,10 @@
-"""Names of offloaded objects, as Pulsar's tiered storage gives them.
+"""Names of offloaded objects in Pulsar's tiered storage.
 
     <uuid>-ledger-<ledger id>            the data object: the bytes of a sealed segment
-    <uuid>-ledger-<ledger id>-index      its index, written last; where it is, the data is whole
-    <uuid>-ledger-<ledger id>-entries    ours: the place of every entry, which is the sealed sidecar; may be missing
+    <uuid>-ledger-<ledger id>-index      the block index, written last: if it exists, the data object is complete
+    <uuid>-ledger-<ledger id>-entries    the entry index (the sealed sidecar); optional, and only this project has it
 
-The UUID is of one attempt. Its halves stand in the metadata record as signed 64-bit numbers.
+The UUID identifies one attempt. The metadata record contains its halves as signed 64-bit numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENTRIES_SUFFIX = "-entries"
 
 
 class ObjectKey(NamedTuple):
-    """One attempt to offload one ledger."""
+    """Key of one attempt to offload one segment."""
 
     attempt: uuid.UUID
     ledger_id: int
@@ -39,17 +39,17 @@ class ObjectKey(NamedTuple):
 
     @property
     def entries_name(self) -> str:
-        """The key of the object with the place of every entry."""
+        """The name of the entry index: the object with the offset of every entry."""
         return f"{self.data_name}{ENTRIES_SUFFIX}"
 
     @classmethod
     def of_halves(cls, most: int, least: int, ledger_id: int) -> ObjectKey:
-        """The key that an offload context with these signed halves names."""
+        """Return the key for an offload context with these signed halves of the UUID."""
         return cls(of_halves(most, least), ledger_id)
 
     @classmethod
     def parse(cls, name: str) -> tuple[ObjectKey, bool] | None:
-        """The key that an object's name is of, and whether it is an index; None for other objects."""
+        """Return the key for an object's name, and whether the object is a block index. None for other names."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""The index object of a streaming offload (version 2): several ledgers in one data object. Read, never written.
+"""Index object of a streaming offload (version 2): several segments in one data object. Read, never written.
 
     0    magic 3D1FB0BC  u32        4    index length  i32     8    data object length  i64
     16   data header length i64     24   per ledger, up to the end:
@@ -7,8 +7,10 @@
 
     block header: magic 26A66D32  header length i64  block length i64  first entry id i64  ledger id i64  92 zero bytes
 
-Rules: nothing in Pulsar 4.0 calls what writes these; the parser is there so such an object is named for what it is.
-A ledger may begin with any entry. Every length is bounded by the object's own before anything is allocated.
+Rules
+- Pulsar 4.0 never calls its writer of this format. The parser exists so that an error can name such an object.
+- A segment may begin with any entry.
+- Lengths are compared with the object's size before memory is allocated.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _ZEROS = bytes(92)
 
 
 class StreamedSegment(NamedTuple):
-    """One ledger of the data object; `info` is its line of the managed ledger's list, as it was when it was written."""
+    """Segment in the data object. `info` is its record in the managed ledger's list at the time of the offload."""
 
     ledger_id: int
     info: ManagedLedgerInfo.LedgerInfo
@@ -40,7 +42,7 @@ class StreamedSegment(NamedTuple):
 
 
 class StreamingIndex(NamedTuple):
-    """The ledgers of one data object, in order."""
+    """Segments of one data object, in order."""
 
     data_bytes: int
     ledgers: tuple[StreamedSegment, ...]
@@ -51,7 +53,7 @@ class StreamingIndex(NamedTuple):
 
 
 class StreamingBlock(NamedTuple):
-    """What a block of a streaming offload says of itself."""
+    """Header of a block of a streaming offload."""
 
     block_bytes: int
     first_entry: int
@@ -59,7 +61,7 @@ class StreamingBlock(NamedTuple):
 
 
 def parse_streaming_index(data: bytes, where: str) -> StreamingIndex:
-    """Read an index object of version 2; raises Corrupt naming `where` and both values."""
+    """Parse an index object of version 2. Raises Corrupt with `where` and both values."""
     if len(data) < _HEAD.size:
         raise Corrupt(f"{where}: an index has at least {_HEAD.size} bytes, this object {len(data)}")
     magic, length, data_bytes, header_bytes = _HEAD.unpack_from(data)
@@ -86,7 +88,7 @@ def parse_streaming_index(data: bytes, where: str) -> StreamingIndex:
 
 
 def parse_streaming_header(data: bytes | memoryview, where: str) -> StreamingBlock:
-    """Read a block header of version 2; every bit is compared, raises Corrupt."""
+    """Parse a block header of version 2. Raises Corrupt if any bit is wrong."""
     if len(data) < HEADER_BYTES:
         raise Corrupt(f"{where}: a block header has {HEADER_BYTES} bytes, {len(data)} are left")
     magic, header_bytes, block_bytes, first_entry, ledger_id, zeros = _HEADER.unpack_from(data)
@@ -104,18 +106,18 @@ def _ledger(data: bytes, at: int, where: str) -> tuple[StreamedSegment, int]:
     if at + _GROUP.size > len(data):
         raise Corrupt(f"{where}: a ledger at byte {at} needs {_GROUP.size} bytes, {len(data) - at} are left")
     ledger_id, count, metadata_bytes = _GROUP.unpack_from(data, at)
-    begin = at + _GROUP.size
-    if count < 1 or metadata_bytes < 0 or begin + metadata_bytes + count * _BLOCK.size > len(data):
+    start = at + _GROUP.size
+    if count < 1 or metadata_bytes < 0 or start + metadata_bytes + count * _BLOCK.size > len(data):
         raise Corrupt(
             f"{where}: ledger {ledger_id} at byte {at} states {count} blocks and {metadata_bytes} bytes of metadata, "
-            f"{len(data) - begin} bytes are left"
+            f"{len(data) - start} bytes are left"
         )
-    rows = begin + metadata_bytes
+    rows = start + metadata_bytes
     end = rows + count * _BLOCK.size
     try:
-        info = ManagedLedgerInfo.LedgerInfo.FromString(data[begin:rows])
+        info = ManagedLedgerInfo.LedgerInfo.FromString(data[start:rows])
     except DecodeError as wrong:
-        raise Corrupt(f"{where}: {metadata_bytes} bytes at {begin} are no line of a ledger list: {wrong}") from wrong
+        raise Corrupt(f"{where}: {metadata_bytes} bytes at {start} are no line of a ledger list: {wrong}") from wrong
     if not info.IsInitialized() or info.ledgerId != ledger_id:
         raise Corrupt(f"{where}: ledger {ledger_id} at byte {at} has metadata of ledger {info.ledgerId}")
     blocks = tuple(IndexedBlock(*row) for row in _BLOCK.iter_unpack(data[rows:end]))

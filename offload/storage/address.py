@@ -1,7 +1,9 @@
-"""Where objects are kept, as a user writes it: `s3://bucket[/prefix]`, `file:///path` or a directory.
+"""Addresses of object storage, as a user writes them: `s3://bucket[/prefix]`, `file:///path` or a directory.
 
-Rules: an address names no credentials. A bucket is spelled as S3 demands it; a prefix stands before every key, with one
-slash between. `s3a://` and `s3n://`, as Hadoop writes them, mean `s3://`.
+Rules
+- An address contains no credentials.
+- A bucket name follows S3's rules. A prefix precedes every key, separated by one slash.
+- Hadoop's schemes `s3a://` and `s3n://` mean `s3://`.
 """
 
 from __future__ import annotations
@@ -30,31 +32,31 @@ class ObjectAddress:
 
     @classmethod
     def parse(cls, text: str | os.PathLike[str]) -> ObjectAddress:
-        """Read an address; raises Refused with the bad value, which is not shown when it may hold a password."""
-        given = os.fspath(text)
-        if not given.strip():
+        """Parse an address. Raises Refused with the bad value, except parts that may contain a password."""
+        original = os.fspath(text)
+        if not original.strip():
             raise Refused("the address of the object storage is empty", hint=_HINT)
-        if "://" not in given:
-            return cls(directory=_directory(given))
+        if "://" not in original:
+            return cls(directory=_directory(original))
         try:
-            parts = urlsplit(given)
+            parts = urlsplit(original)
         except ValueError:
-            raise Refused("the address of the object storage has a '[' or ']' that ends nowhere", hint=_HINT) from None
+            raise Refused("the address of the object storage has an unpaired '[' or ']'", hint=_HINT) from None
         if "@" in parts.netloc:
             raise Refused(
-                "an address of object storage holds a user or a password, which is not shown here",
+                "the address of the object storage contains a user or a password, which is not shown here",
                 hint="Name a profile, the environment or a credential provider instead",
             )
-        if parts.query or parts.fragment:  # of a signed address it is a password
-            shown = given.partition("?")[0].partition("#")[0]
-            raise Refused(f"address {shown!r} has a query or a fragment behind it, which is not shown here", hint=_HINT)
+        if parts.query or parts.fragment:  # the query of a presigned URL is a secret
+            stripped = original.partition("?")[0].partition("#")[0]
+            raise Refused(f"address {stripped!r} has a query or a fragment, which is not shown here", hint=_HINT)
         if parts.scheme == "file":
             if parts.netloc not in ("", "localhost"):
-                raise Refused(f"address {given!r} names the host {parts.netloc!r}", hint=_HINT)
+                raise Refused(f"address {original!r} names the host {parts.netloc!r}", hint=_HINT)
             return cls(directory=_directory(unquote(parts.path)))
         if parts.scheme not in _S3:
-            raise Refused(f"address {given!r} is neither of S3 nor a directory", hint=_HINT)
-        return cls(_bucket(parts.netloc, given), _prefix(parts.path, given))
+            raise Refused(f"address {original!r} is neither an S3 address nor a directory", hint=_HINT)
+        return cls(_bucket(parts.netloc, original), _prefix(parts.path, original))
 
     def __str__(self) -> str:
         if self.directory is not None:
@@ -62,7 +64,7 @@ class ObjectAddress:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     def key(self, name: str) -> str:
-        """The whole key of an object in the bucket."""
+        """Return the full key of an object in the bucket: prefix and name."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
@@ -77,21 +79,21 @@ def _directory(text: str) -> Path:
         return Path(text).expanduser().absolute()
     except RuntimeError as wrong:
         raise Refused(
-            f"directory {text!r} is in no home: there is no such user", hint="Write the whole path"
+            f"directory {text!r} names the home of a user that does not exist", hint="Write the whole path"
         ) from wrong
 
 
-def _bucket(name: str, given: str) -> str:
+def _bucket(name: str, original: str) -> str:
     if not _BUCKET.fullmatch(name) or ".." in name:
         raise Refused(
-            f"address {given!r} names the bucket {name!r}",
+            f"address {original!r} names the bucket {name!r}",
             hint="A bucket has 3 to 63 lower-case letters, digits, dots and hyphens",
         )
     return name
 
 
-def _prefix(path: str, given: str) -> str:
+def _prefix(path: str, original: str) -> str:
     prefix = path.strip("/")
     if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
-        raise Refused(f"address {given!r} has an empty part, '.' or '..' in its prefix", hint=_HINT)
+        raise Refused(f"address {original!r} has an empty part, '.' or '..' in its prefix", hint=_HINT)
     return prefix

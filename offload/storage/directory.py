@@ -1,12 +1,14 @@
-"""Objects in a directory: for tests, small set-ups, and what was downloaded from a bucket.
+"""Object store in a local directory: for tests, small set-ups, and copies of a bucket.
 
     <directory>/<key>               the object's bytes
     <directory>/<key>.meta.json     its user metadata and size, written first; absent means no metadata
     <directory>/.uploads/<id>/      an upload: `key.json`, and each part under its number
 
-Rules: a name appears by a rename after the bytes were synced, so an object is whole or not there. A listing leaves out
-hidden names and metadata files. An object without its metadata file is one without metadata; such a file without its
-object is no object. A conditional put holds a lock on the directory.
+Rules
+- An object is renamed to its name after its bytes were synced. An incomplete object is therefore never visible.
+- A listing skips hidden names and metadata files.
+- An object without a metadata file has no user metadata. A metadata file without an object is ignored.
+- A conditional put holds a lock on the directory.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _PIECE = 1024 * 1024
 
 
 class ObjectSidecar(msgspec.Struct, frozen=True):
-    """What stands beside an object; the names are those of the files that Pulsar's own objects are kept with."""
+    """Content of a metadata file. The field names are those in the metadata files of Pulsar's objects."""
 
     key: str = ""
     size: int = -1
@@ -53,15 +55,15 @@ class ObjectSidecar(msgspec.Struct, frozen=True):
     userMetadata: dict[str, str] = {}  # noqa: N815 — see the docstring
 
 
-_STATED = msgspec.json.Decoder(ObjectSidecar)
+_SIDECAR_DECODER = msgspec.json.Decoder(ObjectSidecar)
 
 
 class DirectoryStore:
-    """One directory of objects; made by the first write."""
+    """Object store in one directory. The first write creates the directory."""
 
     def __init__(self, directory: Path, *, part_bytes_min: int = PART_BYTES_MIN) -> None:
         self._directory = directory
-        self._reached: set[Path] = set()  # folders to which the way is durable
+        self._durable_folders: set[Path] = set()  # folders whose parent directories are synced
         self._part_bytes_min = part_bytes_min
 
     @property
@@ -78,12 +80,12 @@ class DirectoryStore:
         if_match: str = "",
     ) -> str:
         path, found = self._path(key), require_metadata(metadata, key)
-        with self._locked():
-            self._require(path, key, only_new=only_new, if_match=if_match)
+        with self._exclusive_lock():
+            self._require_condition(path, key, only_new=only_new, if_match=if_match)
             etag = hashlib.md5(data, usedforsecurity=False).hexdigest()
             with self._scratch() as scratch:
                 _write_file(scratch, [data])
-                self._publish(scratch, path, ObjectSidecar(key, len(data), etag, found))
+                self._rename_into_place(scratch, path, ObjectSidecar(key, len(data), etag, found))
         return etag
 
     def get(self, key: str, most: int) -> FetchedObject:
@@ -103,12 +105,12 @@ class DirectoryStore:
         return data
 
     def head(self, key: str) -> ObjectHead:
-        with self._undisturbed(), self._opened(key) as fd:
-            status, stated = os.fstat(fd), self._sidecar(key)
-        if stated.size not in (-1, status.st_size):
-            raise Corrupt(f"{self.address}/{key} has {status.st_size} bytes, its metadata say {stated.size}")
-        etag = stated.etag or f"{status.st_mtime_ns:x}-{status.st_size:x}"
-        return ObjectHead(key, status.st_size, etag.strip('"'), stated.userMetadata)
+        with self._shared_lock(), self._opened(key) as fd:
+            status, sidecar = os.fstat(fd), self._sidecar(key)
+        if sidecar.size not in (-1, status.st_size):
+            raise Corrupt(f"{self.address}/{key} has {status.st_size} bytes, its metadata say {sidecar.size}")
+        etag = sidecar.etag or f"{status.st_mtime_ns:x}-{status.st_size:x}"
+        return ObjectHead(key, status.st_size, etag.strip('"'), sidecar.userMetadata)
 
     def objects(self, prefix: str = "", *, after: str = "") -> Iterator[ListedObject]:
         found: list[str] = []
@@ -126,7 +128,7 @@ class DirectoryStore:
             yield ListedObject(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; the metadata go last."""
+        """Delete objects. The metadata file of an object is deleted after the object."""
         for key in keys:
             path = self._path(key)
             path.unlink(missing_ok=True)
@@ -137,8 +139,8 @@ class DirectoryStore:
         upload = Upload(key, new_id())
         folder = self._uploads / upload.upload_id
         disk.make_directory(folder)
-        stated = ObjectSidecar(key, userMetadata=require_metadata(metadata, key))
-        _write_file(folder / "key.json", [msgspec.json.encode(stated)])
+        sidecar = ObjectSidecar(key, userMetadata=require_metadata(metadata, key))
+        _write_file(folder / "key.json", [msgspec.json.encode(sidecar)])
         return upload
 
     def put_part(self, upload: Upload, number: int, data: bytes | PartSource, size: int) -> UploadedPart:
@@ -157,7 +159,7 @@ class DirectoryStore:
         return UploadedPart(number, digest.hexdigest(), size)
 
     def parts(self, upload: Upload) -> list[UploadedPart]:
-        """The parts that are there; of one that was put twice, the later."""
+        """Return the uploaded parts by number. Of a part that was put twice, the later upload counts."""
         found: dict[int, tuple[int, UploadedPart]] = {}
         for path in self._upload(upload).glob("[0-9]*-*"):
             number, _, etag = path.name.partition("-")
@@ -170,17 +172,17 @@ class DirectoryStore:
         path = self._path(upload.key)
         folder = self._uploads / upload.upload_id
         if not folder.exists() and path.exists() and path.stat().st_size == sum(part.size for part in parts):
-            return  # completed before, the answer was lost
+            return  # completed by an earlier call
         folder = self._upload(upload)
         self._require_parts(upload, parts)
-        stated = _STATED.decode((folder / "key.json").read_bytes())
+        sidecar = _SIDECAR_DECODER.decode((folder / "key.json").read_bytes())
         size, etags = sum(part.size for part in parts), "".join(part.etag for part in parts)
         etag = f"{hashlib.md5(bytes.fromhex(etags), usedforsecurity=False).hexdigest()}-{len(parts)}"
         files = [folder / f"{part.number:05}-{part.etag}" for part in parts]
         with self._scratch() as scratch:
             _write_file(scratch, (piece for file in files for piece in _file_pieces(file)))
-            with self._locked():
-                self._publish(scratch, path, ObjectSidecar(upload.key, size, etag, stated.userMetadata))
+            with self._exclusive_lock():
+                self._rename_into_place(scratch, path, ObjectSidecar(upload.key, size, etag, sidecar.userMetadata))
         shutil.rmtree(folder)
 
     def abort(self, upload: Upload) -> None:
@@ -191,12 +193,12 @@ class DirectoryStore:
             return
         for folder in sorted(self._uploads.iterdir()):
             with suppress(FileNotFoundError, NotADirectoryError):
-                stated = _STATED.decode((folder / "key.json").read_bytes())
-                if stated.key.startswith(prefix):
-                    yield Upload(stated.key, folder.name)
+                sidecar = _SIDECAR_DECODER.decode((folder / "key.json").read_bytes())
+                if sidecar.key.startswith(prefix):
+                    yield Upload(sidecar.key, folder.name)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the store holds no connection."""
 
     @property
     def _uploads(self) -> Path:
@@ -204,12 +206,12 @@ class DirectoryStore:
 
     def _path(self, key: str) -> Path:
         if any(part.startswith(".") for part in require_key(key).split("/")) or key.endswith(_SIDECAR):
-            raise Refused(f"object key {key!r} cannot be kept in a directory: it is hidden or ends with {_SIDECAR!r}")
+            raise Refused(f"object key {key!r} cannot be stored in a directory: it is hidden or ends with {_SIDECAR!r}")
         return self._directory / key
 
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
-        """A name for a file that is renamed when it is whole; what is there of one that is not goes."""
+        """Yield the path of a scratch file. The file is deleted at the end unless it was renamed."""
         disk.make_directory(self._uploads)
         scratch = self._uploads / f".{new_id()}"
         try:
@@ -240,25 +242,25 @@ class DirectoryStore:
     def _sidecar(self, key: str) -> ObjectSidecar:
         path = _sidecar_of(self._path(key))
         try:
-            return _STATED.decode(path.read_bytes())
+            return _SIDECAR_DECODER.decode(path.read_bytes())
         except FileNotFoundError:
             return ObjectSidecar()
         except JSON_FAULTS as wrong:
             raise Corrupt(f"{path}: {json_fault(wrong)}") from wrong
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _exclusive_lock(self) -> Iterator[None]:
         disk.make_directory(self._uploads)
         fd = disk.open_or_create(self._uploads / ".lock")
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # of this description: it keeps other threads out, too
+            fcntl.flock(fd, fcntl.LOCK_EX)  # flock is per open file description, so it excludes other threads too
             yield
         finally:
             os.close(fd)
 
     @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """While nobody replaces an object. A directory that is only read has no lock, and nobody to lock out."""
+    def _shared_lock(self) -> Iterator[None]:
+        """Hold a shared lock: no object is replaced meanwhile. A read-only directory has no lock file and no writer."""
         try:
             fd = os.open(self._uploads / ".lock", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, PermissionError):
@@ -270,7 +272,7 @@ class DirectoryStore:
         finally:
             os.close(fd)
 
-    def _require(self, path: Path, key: str, *, only_new: bool, if_match: str) -> None:
+    def _require_condition(self, path: Path, key: str, *, only_new: bool, if_match: str) -> None:
         if only_new and path.exists():
             raise AlreadyExists(f"{self.address}/{key} exists already")
         if if_match:
@@ -278,22 +280,22 @@ class DirectoryStore:
             if found != if_match:
                 raise AlreadyExists(f"{self.address}/{key} has etag {found}, {if_match} was expected")
 
-    def _publish(self, scratch: Path, path: Path, stated: ObjectSidecar) -> None:
+    def _rename_into_place(self, scratch: Path, path: Path, sidecar: ObjectSidecar) -> None:
         disk.make_directory(path.parent)
-        with self._scratch() as beside:
-            _write_file(beside, [msgspec.json.encode(stated)])
-            beside.rename(_sidecar_of(path))
+        with self._scratch() as sidecar_scratch:
+            _write_file(sidecar_scratch, [msgspec.json.encode(sidecar)])
+            sidecar_scratch.rename(_sidecar_of(path))
         scratch.rename(path)
         disk.sync_directory(path.parent)
-        if path.parent not in self._reached:
-            # Once for each folder: who made it, an upload or another process, and how far that came, is not known.
+        if path.parent not in self._durable_folders:
+            # Once for each folder. Reason: another process or upload may have made the folder without syncing it.
             disk.sync_names_above(path.parent)
-            self._reached.add(path.parent)
+            self._durable_folders.add(path.parent)
 
     def _require_parts(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
-        there = {(part.number, part.etag): part.size for part in self.parts(upload)}
+        existing = {(part.number, part.etag): part.size for part in self.parts(upload)}
         for before, part in zip((None, *parts), parts, strict=False):
-            if there.get((part.number, part.etag)) != part.size:
+            if existing.get((part.number, part.etag)) != part.size:
                 raise Refused(f"upload {upload.upload_id} of {upload.key!r} has no part {part}")
             if before is not None and (before.number >= part.number or before.size < self._part_bytes_min):
                 raise Refused(
@@ -301,7 +303,7 @@ class DirectoryStore:
                     f"least {self._part_bytes_min} bytes"
                 )
         if not parts:
-            raise Refused(f"upload {upload.upload_id} of {upload.key!r} was to be completed without a part")
+            raise Refused(f"upload {upload.upload_id} of {upload.key!r} cannot be completed without a part")
 
 
 def _is_object(name: str) -> bool:
@@ -309,7 +311,7 @@ def _is_object(name: str) -> bool:
 
 
 def _require_gone(error: OSError) -> None:
-    """Raise Refused unless what could not be listed is gone: a listing never leaves out objects in silence."""
+    """Raise Refused unless the path does not exist any more. Reason: a listing must not skip objects silently."""
     if not isinstance(error, FileNotFoundError):
         raise Refused(
             f"{error.filename} cannot be listed: {error.strerror}",
@@ -336,7 +338,7 @@ def _file_pieces(path: Path) -> Iterator[bytes]:
 
 
 def _write_file(path: Path, pieces: Iterable[bytes]) -> None:
-    """A new file with these bytes, synced."""
+    """Create a file with these bytes and fsync it."""
     fd = disk.create_file(path)
     try:
         offset = 0

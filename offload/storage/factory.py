@@ -1,4 +1,4 @@
-"""An object store from its address: the one place that knows which class goes with which spelling."""
+"""Factory of object stores: selects the class by the address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark_ledger.offload.storage.s3_options import S3Options
 
 
 def open_object_store(address: str | os.PathLike[str], options: S3Options | None = None) -> ObjectStore:
-    """The store at `s3://bucket[/prefix]`, `file:///path` or a directory. Nothing is asked of it yet."""
+    """Return the store at `s3://bucket[/prefix]`, `file:///path` or a directory. No request is sent yet."""
     parsed = ObjectAddress.parse(address)
     if parsed.directory is not None:
         return DirectoryStore(parsed.directory)

@@ -1,13 +1,17 @@
-"""Object storage, as narrow as the rest of this package needs it: parts, a conditional put, ranged reads, a listing.
+"""Interface of object storage: multipart uploads, conditional put, ranged reads and listing.
 
 Rules
-- A key is a flat name inside the address of the store, which may itself be a prefix of a bucket; no key begins or ends
-  with a slash or has an empty part, `.` or `..`.
-- User metadata are texts by name; names come back in lower case, as S3 gives them.
-- An upload is invisible until `complete`, and whole from then on. Parts may be put in any order, by any thread, twice.
-- Errors are those of `ledger.errors`: NotFound (key, bucket or upload), AlreadyExists (a condition was not met),
-  Unauthenticated (credentials), Refused (the store will never do it), Corrupt (a range that the object does not have),
-  Unavailable (worth trying again; of a conditional put: whether it was done is not known).
+- A key is a name below the store's address, which may be a prefix of a bucket. A key has no leading or trailing slash
+  and no part that is empty, `.` or `..`.
+- User metadata are texts by name. Names are returned in lower case, as S3 does.
+- An upload is invisible until `complete`, and then becomes visible as a whole.
+- Parts may be put in any order, by any thread, and repeatedly.
+
+Errors (`ledger.errors`)
+- NotFound: the key, bucket or upload does not exist. AlreadyExists: a condition is not met.
+- Unauthenticated: credentials are missing or refused. Refused: a retry cannot succeed.
+- Corrupt: the object does not have the requested range.
+- Unavailable: a retry may succeed. After a conditional put it is unknown whether the object was written.
 """
 
 from __future__ import annotations
@@ -22,12 +26,12 @@ from pyspark_ledger.ledger.errors import Refused
 KEY_BYTES_MAX = 1024
 METADATA_BYTES_MAX = 2048
 PART_BYTES_MIN = 5 * 1024 * 1024
-"""What S3 takes of any part but the last."""
+"""S3's minimum size of every part except the last."""
 PARTS_MAX = 10_000
 
 
 class ListedObject(NamedTuple):
-    """One line of a listing."""
+    """Line of a listing."""
 
     key: str
     size: int
@@ -36,7 +40,7 @@ class ListedObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
-    """What is known of an object without its bytes."""
+    """Size, etag and user metadata of an object."""
 
     key: str
     size: int
@@ -45,21 +49,21 @@ class ObjectHead:
 
 
 class FetchedObject(NamedTuple):
-    """A whole small object and what is known of it."""
+    """Bytes and head of a small object."""
 
     data: bytes
     head: ObjectHead
 
 
 class Upload(NamedTuple):
-    """An object that is being put in parts: a value that survives a restart."""
+    """Multipart upload that is not completed. The value stays valid after a restart."""
 
     key: str
     upload_id: str
 
 
 class UploadedPart(NamedTuple):
-    """One part of an upload, numbered from 1."""
+    """Uploaded part. `number` counts from 1."""
 
     number: int
     etag: str
@@ -67,10 +71,10 @@ class UploadedPart(NamedTuple):
 
 
 class PartSource(Protocol):
-    """The bytes of a part as a stream, which is read from its beginning again when it has to be sent again."""
+    """Stream of the bytes of a part. A retry reads the stream from its beginning again."""
 
     def read(self, size: int = -1, /) -> bytes:
-        """The next bytes, empty at the end."""
+        """Return the next bytes, or empty bytes at the end."""
 
     def seek(self, offset: int, whence: int = 0, /) -> int: ...
 
@@ -78,7 +82,7 @@ class PartSource(Protocol):
 
 
 class ObjectStore(Protocol):
-    """One bucket or directory. Any thread may call any method; what pickles is configuration."""
+    """Bucket or directory of objects. Thread-safe. Only its configuration is pickled."""
 
     @property
     def address(self) -> str:
@@ -93,56 +97,61 @@ class ObjectStore(Protocol):
         only_new: bool = False,
         if_match: str = "",
     ) -> str:
-        """Write a whole object in one step; its etag. With a condition: AlreadyExists where it is not met."""
+        """Write an object in one request and return its etag. Raises AlreadyExists if the condition is not met."""
 
     def get(self, key: str, most: int) -> FetchedObject:
-        """A whole object of at most `most` bytes; a larger one is Refused before its bytes are fetched."""
+        """Return a whole object. Raises Refused before fetching its bytes if it has more than `most` bytes."""
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
-        """Exactly the bytes `[start, start + length)`; Corrupt where the object ends before."""
+        """Return exactly the bytes `[start, start + length)`. Raises Corrupt if the object is shorter."""
 
     def head(self, key: str) -> ObjectHead:
-        """What is known of an object; raises NotFound."""
+        """Return size, etag and user metadata of an object. Raises NotFound."""
 
     def objects(self, prefix: str = "", *, after: str = "") -> Iterator[ListedObject]:
-        """The objects whose keys begin with `prefix` and come after `after`, in the order of their keys."""
+        """Yield the objects whose keys start with `prefix` and are greater than `after`, in key order."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; one that is gone already is no error."""
+        """Delete objects. A missing object is no error."""
 
     def begin_upload(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
-        """Begin an object in parts."""
+        """Begin a multipart upload."""
 
     def put_part(self, upload: Upload, number: int, data: bytes | PartSource, size: int) -> UploadedPart:
-        """Put one part, from 1 to `PARTS_MAX`: bytes, or a stream that can be read again from its beginning."""
+        """Upload part `number` (1 to `PARTS_MAX`) from bytes or from a rewindable stream."""
 
     def parts(self, upload: Upload) -> list[UploadedPart]:
-        """The parts that are there, by number; raises NotFound when the upload is over."""
+        """Return the uploaded parts by number. Raises NotFound if the upload was completed or aborted."""
 
     def complete(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
-        """Make the object of exactly these parts, in their order. May be repeated after a lost answer."""
+        """Create the object from exactly these parts, in order. May be repeated after a lost answer."""
 
     def abort(self, upload: Upload) -> None:
-        """Throw an upload away with its parts; one that is over already is no error."""
+        """Abort an upload and delete its parts. An upload that is completed or aborted is no error."""
 
     def uploads(self, prefix: str = "") -> Iterator[Upload]:
-        """Uploads that are neither completed nor thrown away."""
+        """Yield the uploads that are neither completed nor aborted and whose keys start with `prefix`."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 def require_key(key: str) -> str:
-    """The key; raises Refused for one that some store could not keep apart from others."""
+    """Return the key. Raises Refused if some store could confuse the key with another."""
     if not key or len(key.encode()) > KEY_BYTES_MAX or any(part in ("", ".", "..") for part in key.split("/")):
-        raise Refused(f"object key {key[:80]!r} is none: 1 to {KEY_BYTES_MAX} bytes, no part empty, '.' or '..'")
+        raise Refused(
+            f"object key {key[:80]!r} is invalid: expected 1 to {KEY_BYTES_MAX} bytes, no part empty, '.' or '..'"
+        )
     if any(ord(char) < 32 or ord(char) == 127 for char in key):
         raise Refused(f"object key {key[:80]!r} has a control character")
     return key
 
 
 def require_metadata(metadata: Mapping[str, str] | None, key: str) -> dict[str, str]:
-    """User metadata as every store keeps them: names in lower case, visible ASCII, 2 KiB in all."""
+    """Return the user metadata with names in lower case.
+
+    Raises Refused unless names and values are printable ASCII of at most 2 KiB in total.
+    """
     found = {name.lower(): value for name, value in (metadata or {}).items()}
     if len(found) != len(metadata or {}):
         raise Refused(f"metadata of {key!r} have names that differ only in case: {sorted(metadata or {})}")

@@ -1,7 +1,10 @@
-"""Ranges of objects as a sequence of pieces, several of which are on their way while one is used.
+"""Sequential reads of object ranges with prefetching.
 
-Rules: memory is bounded by the pieces in flight and the one in use. Pieces come in order. What is not asked for any
-more is not fetched: leaving the block cancels it.
+Rules
+- Each range is fetched in pieces. Several pieces are fetched while the caller uses one.
+- Memory is bounded by the pieces in flight and the piece in use.
+- Pieces are returned in order.
+- Leaving the `with` block cancels the fetches that are left.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ IN_FLIGHT = 3
 
 
 class ObjectRange(NamedTuple):
-    """The bytes `[start, end)` of an object."""
+    """Bytes `[start, end)` of an object."""
 
     name: str
     start: int
@@ -28,7 +31,7 @@ class ObjectRange(NamedTuple):
 
 
 class RangePrefetcher:
-    """Fetches ranges in order, in pieces of at most `piece_bytes`, at most `in_flight` at once."""
+    """Prefetcher of ranges in order, in pieces of at most `piece_bytes`, with at most `in_flight` fetches at once."""
 
     def __init__(
         self,
@@ -40,8 +43,8 @@ class RangePrefetcher:
     ) -> None:
         self._store = store
         self._in_flight = in_flight
-        self._todo = deque(_cut(ranges, piece_bytes))
-        self._coming: deque[tuple[int, Future[Buffer]]] = deque()
+        self._pending = deque(_split(ranges, piece_bytes))
+        self._fetches: deque[tuple[int, Future[Buffer]]] = deque()
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="read-ahead")
 
     def __enter__(self) -> Self:
@@ -50,29 +53,29 @@ class RangePrefetcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._todo.clear()
+        self._pending.clear()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def pieces(self, number: int) -> Iterator[Buffer]:
-        """The pieces of range `number`, which is never before one that was asked for already."""
+        """Yield the pieces of range `number`. Numbers must not decrease between calls; skipped ranges are dropped."""
         while True:
-            self._fill()
-            if not self._coming or self._coming[0][0] > number:
+            self._submit_fetches()
+            if not self._fetches or self._fetches[0][0] > number:
                 return
-            owner, future = self._coming.popleft()
+            owner, future = self._fetches.popleft()
             if owner == number:
                 yield future.result()
             else:
                 future.cancel()
 
-    def _fill(self) -> None:
-        while self._todo and len(self._coming) < self._in_flight:
-            owner, piece = self._todo.popleft()
+    def _submit_fetches(self) -> None:
+        while self._pending and len(self._fetches) < self._in_flight:
+            owner, piece = self._pending.popleft()
             length = piece.end - piece.start
-            self._coming.append((owner, self._pool.submit(self._store.get_range, piece.name, piece.start, length)))
+            self._fetches.append((owner, self._pool.submit(self._store.get_range, piece.name, piece.start, length)))
 
 
-def _cut(ranges: Sequence[ObjectRange], piece_bytes: int) -> Iterator[tuple[int, ObjectRange]]:
+def _split(ranges: Sequence[ObjectRange], piece_bytes: int) -> Iterator[tuple[int, ObjectRange]]:
     for number, whole in enumerate(ranges):
         for start in range(whole.start, whole.end, piece_bytes):
             yield number, ObjectRange(whole.name, start, min(start + piece_bytes, whole.end))

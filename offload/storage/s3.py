@@ -1,16 +1,16 @@
-"""Objects in a bucket of S3, or of a server with the same protocol, through boto3, and S3's errors as this project's.
+"""Object store in an S3 bucket or a compatible server, through boto3, and the mapping of S3's errors.
 
 Rules of objects
-- Clients are made by the process that uses them, at its first call. Nothing of a connection pickles or is forked.
-- boto3 tries a request again, with growing pauses. A body that broke off is asked for again here.
-- A conditional put is tried once: after a lost answer the condition would fail because of the put itself.
-- A range is exactly as long as was asked for, or an error. An object that changed its length is Corrupt.
+- A process makes its clients at its first call. Connections are neither pickled nor inherited by a fork.
+- boto3 retries requests with growing pauses. This module retries bodies that break off.
+- A conditional put is tried once. Reason: after a lost answer, the object that the put wrote would fail the condition.
+- A range has exactly the requested length. An object whose length changed raises Corrupt.
 
 Rules of errors
-- Errors are divided by what the caller can do about them.
-- A message names the object, the operation and S3's own code and text. It never has credentials: the part of an answer
-  that repeats a signature is left out.
-- An unknown error is Unavailable if it is the server's or the network's, else Refused.
+- Errors are classified by the action that the caller can take.
+- A message names the object, the operation and S3's code and text. It never contains credentials: the part of an
+  answer that repeats a signature is left out.
+- An unknown error of the server or the network is Unavailable. Any other unknown error is Refused.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ _BY_CODE: dict[str, tuple[type[LedgerError], str]] = {
     **dict.fromkeys(("SlowDown", "RequestTimeout", "Throttling", "TooManyRequests", "429"), (Unavailable, "")),
 }
 _CREDENTIALS = "Look at the credentials and at the policy of the bucket"
-# Operations by which boto3 fetches credentials while it signs a request to S3.
+# Operations with which boto3 fetches credentials before it signs a request to S3.
 _FETCHES = frozenset({"AssumeRole", "AssumeRoleWithWebIdentity", "CreateToken", "GetRoleCredentials"})
 
 
 @contextmanager
 def s3_errors(what: str) -> Iterator[None]:
-    """Turns what boto3 raises into an error that begins with `what`: the operation and the object."""
+    """Convert errors of boto3 to this project's errors. Messages begin with `what`: the operation and the object."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
     except ClientError as error:
-        raise _answered(error.response, error.operation_name, what) from None
+        raise _error_of_response(error.response, error.operation_name, what) from None
     except BotoCoreError as error:
-        raise _unanswered(error, what) from None
-    except OSError as error:  # a connection that broke inside of urllib3
+        raise _error_of_botocore(error, what) from None
+    except OSError as error:  # a broken connection in urllib3
         raise Unavailable(f"{what}: {error}") from None
 
 
-def _answered(response: Any, operation: str, what: str) -> LedgerError:
-    said, status = response.get("Error", {}), response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    code, text = str(said.get("Code", "")), str(said.get("Message", ""))[:300]
+def _error_of_response(response: Any, operation: str, what: str) -> LedgerError:
+    error, status = response.get("Error", {}), response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code, text = str(error.get("Code", "")), str(error.get("Message", ""))[:300]
     if operation in _FETCHES:
         kind = Unavailable if status >= 500 else Unauthenticated
         return kind(f"{what}: {operation} answers {status} {code}", hint="Look at the role, its trust and the token")
@@ -89,7 +89,7 @@ def _answered(response: Any, operation: str, what: str) -> LedgerError:
     return known(f"{what}: S3 answers {status} {code}" + (f", {text}" if text != code else ""), hint=hint)
 
 
-def _unanswered(error: Any, what: str) -> LedgerError:
+def _error_of_botocore(error: Any, what: str) -> LedgerError:
     from botocore import exceptions
 
     missing = (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.CredentialRetrievalError)
@@ -109,15 +109,15 @@ T = TypeVar("T")
 
 
 class S3Store:
-    """One bucket, with a prefix before every key."""
+    """Object store in one bucket, with a prefix before every key."""
 
     def __init__(self, address: ObjectAddress, options: S3Options) -> None:
         self._address = address
         self._options = options
         self._lock = threading.Lock()
         self._clients: dict[bool, Any] = {}
-        self._made_in = 0
-        self._found_by = ""
+        self._clients_pid = 0
+        self._credential_source = ""
 
     def __getstate__(self) -> tuple[ObjectAddress, S3Options]:
         return self._address, self._options
@@ -139,7 +139,7 @@ class S3Store:
         if_match: str = "",
     ) -> str:
         condition = {"IfNoneMatch": "*"} if only_new else {"IfMatch": f'"{if_match}"'} if if_match else {}
-        with self._asking(f"put {self._named(key)}"):
+        with self._requesting(f"put {self._url(key)}"):
             answer = self._client(once=bool(condition)).put_object(
                 **self._object(key),
                 **self._options.write_request(),
@@ -152,17 +152,17 @@ class S3Store:
 
     def get(self, key: str, most: int) -> FetchedObject:
         def fetch() -> FetchedObject:
-            with self._asking(f"get {self._named(key)}"):
+            with self._requesting(f"get {self._url(key)}"):
                 answer = self._client().get_object(**self._object(key), **self._options.request())
                 with closing(answer["Body"]) as body:
                     if answer["ContentLength"] > most:
                         size = answer["ContentLength"]
-                        raise Refused(f"{self._named(key)} has {size} bytes, at most {most} were expected")
+                        raise Refused(f"{self._url(key)} has {size} bytes, at most {most} were expected")
                     data = body.read()
             self._require_whole(key, len(data), answer["ContentLength"])
             return FetchedObject(data, _head_of(key, answer))
 
-        return self._again(fetch)
+        return self._retry_body(fetch)
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
         if not length:
@@ -170,61 +170,61 @@ class S3Store:
         wanted = f"bytes={start}-{start + length - 1}"
 
         def fetch() -> Buffer:
-            with self._asking(f"get {wanted} of {self._named(key)}"):
+            with self._requesting(f"get {wanted} of {self._url(key)}"):
                 answer = self._client().get_object(**self._object(key), **self._options.request(), Range=wanted)
                 with closing(answer["Body"]) as body:
                     stated = answer["ContentLength"]
                     if stated != length:
                         raise Corrupt(
-                            f"{self._named(key)}: {wanted} was asked for, S3 has {answer.get('ContentRange', stated)}"
+                            f"{self._url(key)}: {wanted} was requested, S3 has {answer.get('ContentRange', stated)}"
                         )
                     data: Buffer = body.read()
             self._require_whole(key, len(memoryview(data)), length)
             return data
 
-        return self._again(fetch)
+        return self._retry_body(fetch)
 
     def head(self, key: str) -> ObjectHead:
-        with self._asking(f"head {self._named(key)}"):
+        with self._requesting(f"head {self._url(key)}"):
             answer = self._client().head_object(**self._object(key), **self._options.request())
         return _head_of(key, answer)
 
     def objects(self, prefix: str = "", *, after: str = "") -> Iterator[ListedObject]:
-        said = {"Bucket": self._address.bucket, "Prefix": self._address.key(prefix), **self._options.request()}
+        request = {"Bucket": self._address.bucket, "Prefix": self._address.key(prefix), **self._options.request()}
         if after:
-            said["StartAfter"] = self._address.key(after)
+            request["StartAfter"] = self._address.key(after)
         skip = len(self._address.key(""))
         while True:
-            with self._asking(f"list {self.address}"):
-                page = self._client().list_objects_v2(**said)
+            with self._requesting(f"list {self.address}"):
+                page = self._client().list_objects_v2(**request)
             for found in page.get("Contents", ()):
                 modified_ms = int(found["LastModified"].timestamp() * 1000)
                 yield ListedObject(found["Key"][skip:], found["Size"], modified_ms)
             if not page.get("IsTruncated"):
                 return
-            said["ContinuationToken"] = page["NextContinuationToken"]
+            request["ContinuationToken"] = page["NextContinuationToken"]
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects, a thousand at a time; every one that S3 keeps is an error."""
+        """Delete objects, a thousand per request. Raises Unavailable if S3 did not delete an object."""
         left = iter(keys)
         while names := list(islice(left, _DELETE_AT_ONCE)):
             listed = [{"Key": self._address.key(require_key(name))} for name in names]
-            with self._asking(f"delete {len(names)} objects of {self.address}, {names[0]!r} the first"):
+            with self._requesting(f"delete {len(names)} objects of {self.address}, {names[0]!r} the first"):
                 answer = self._client().delete_objects(
                     Bucket=self._address.bucket,
                     Delete={"Objects": listed, "Quiet": True},
                     **self._options.request(),
                 )
-            kept = [one for one in answer.get("Errors", ()) if one.get("Code") != "NoSuchKey"]
-            if kept:
-                first = kept[0]
+            failed = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
+            if failed:
+                first = failed[0]
                 raise Unavailable(
-                    f"{len(kept)} of {len(names)} objects of {self.address} were not deleted, the first is "
+                    f"{len(failed)} of {len(names)} objects of {self.address} were not deleted, the first is "
                     f"{first.get('Key')!r}: {first.get('Code')}"
                 )
 
     def begin_upload(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
-        with self._asking(f"begin {self._named(key)}"):
+        with self._requesting(f"begin {self._url(key)}"):
             answer = self._client().create_multipart_upload(
                 **self._object(key),
                 **self._options.write_request(),
@@ -236,18 +236,18 @@ class S3Store:
     def put_part(self, upload: Upload, number: int, data: bytes | PartSource, size: int) -> UploadedPart:
         if not 1 <= number <= PARTS_MAX:
             raise Refused(f"part {number} of {upload.key!r} is outside 1 to {PARTS_MAX}")
-        with self._asking(f"put part {number} of {self._named(upload.key)}"):
+        with self._requesting(f"put part {number} of {self._url(upload.key)}"):
             answer = self._client().upload_part(
                 **self._part_of(upload), PartNumber=number, Body=data, ContentLength=size
             )
         return UploadedPart(number, _etag(answer), size)
 
     def parts(self, upload: Upload) -> list[UploadedPart]:
-        """The parts that are there, by number; of one that was put twice, which some servers list twice, the later."""
+        """Return the uploaded parts by number. Some servers list a part that was put twice; the later upload counts."""
         found: dict[int, tuple[Any, UploadedPart]] = {}
         after = 0
         while True:
-            with self._asking(f"list the parts of {self._named(upload.key)}"):
+            with self._requesting(f"list the parts of {self._url(upload.key)}"):
                 page = self._client().list_parts(**self._part_of(upload), PartNumberMarker=after)
             for listed in page.get("Parts", ()):
                 part = (listed["LastModified"], UploadedPart(listed["PartNumber"], _etag(listed), listed["Size"]))
@@ -258,33 +258,33 @@ class S3Store:
 
     def complete(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         if not parts:
-            raise Refused(f"upload {upload.upload_id} of {upload.key!r} was to be completed without a part")
+            raise Refused(f"upload {upload.upload_id} of {upload.key!r} cannot be completed without a part")
         listed = [{"PartNumber": part.number, "ETag": f'"{part.etag}"'} for part in parts]
         try:
-            with self._asking(f"complete {self._named(upload.key)}"):
+            with self._requesting(f"complete {self._url(upload.key)}"):
                 self._client().complete_multipart_upload(**self._part_of(upload), MultipartUpload={"Parts": listed})
         except NotFound:
-            # Perhaps the answer to the first attempt was lost: then the object is there.
+            # The answer to an earlier attempt may have been lost. In this case the object exists.
             self._require_completed(upload, sum(part.size for part in parts))
 
     def abort(self, upload: Upload) -> None:
         try:
-            with self._asking(f"abort {self._named(upload.key)}"):
+            with self._requesting(f"abort {self._url(upload.key)}"):
                 self._client().abort_multipart_upload(**self._part_of(upload))
         except NotFound:
             return
 
     def uploads(self, prefix: str = "") -> Iterator[Upload]:
-        said = {"Bucket": self._address.bucket, "Prefix": self._address.key(prefix), **self._options.request()}
+        request = {"Bucket": self._address.bucket, "Prefix": self._address.key(prefix), **self._options.request()}
         skip = len(self._address.key(""))
         while True:
-            with self._asking(f"list the uploads of {self.address}"):
-                page = self._client().list_multipart_uploads(**said)
+            with self._requesting(f"list the uploads of {self.address}"):
+                page = self._client().list_multipart_uploads(**request)
             for found in page.get("Uploads", ()):
                 yield Upload(found["Key"][skip:], found["UploadId"])
             if not page.get("IsTruncated"):
                 return
-            said["KeyMarker"], said["UploadIdMarker"] = page["NextKeyMarker"], page["NextUploadIdMarker"]
+            request["KeyMarker"], request["UploadIdMarker"] = page["NextKeyMarker"], page["NextUploadIdMarker"]
 
     def close(self) -> None:
         with self._lock:
@@ -294,29 +294,29 @@ class S3Store:
 
     def _client(self, *, once: bool = False) -> Any:
         with self._lock:
-            if self._made_in != os.getpid():
-                self._clients, self._made_in = {}, os.getpid()
+            if self._clients_pid != os.getpid():
+                self._clients, self._clients_pid = {}, os.getpid()
             if once not in self._clients:
                 session = self._options.session(self.address)
-                self._found_by = getattr(session.get_credentials(), "method", "")
+                self._credential_source = getattr(session.get_credentials(), "method", "")
                 self._clients[once] = self._options.client_of(session, once=once)
             return self._clients[once]
 
     @contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
-        """Turn what boto3 raises into errors that begin with `what`, the operation and the object.
+    def _requesting(self, what: str) -> Iterator[None]:
+        """Convert errors of boto3 to this project's errors. Messages begin with `what`: the operation and the object.
 
-        After missing or refused credentials the next request looks for them again: a file or token may be new by then.
+        After missing or refused credentials the clients are discarded, so the next request resolves credentials anew.
         """
         try:
             with s3_errors(what):
                 yield
         except Unauthenticated as refused:
             with self._lock:
-                self._clients, found_by = {}, self._found_by
-            said = f" (credentials found by {found_by!r})" if found_by else ""
+                self._clients, found_by = {}, self._credential_source
+            source = f" (credentials found by {found_by!r})" if found_by else ""
             hint = ". ".join(filter(None, (refused.hint, self._options.advice)))
-            raise Unauthenticated(f"{refused.message}{said}", hint=hint) from None
+            raise Unauthenticated(f"{refused.message}{source}", hint=hint) from None
 
     def _object(self, key: str) -> dict[str, str]:
         return {"Bucket": self._address.bucket, "Key": self._address.key(require_key(key))}
@@ -324,11 +324,11 @@ class S3Store:
     def _part_of(self, upload: Upload) -> dict[str, str]:
         return {**self._object(upload.key), "UploadId": upload.upload_id, **self._options.request()}
 
-    def _named(self, key: str) -> str:
+    def _url(self, key: str) -> str:
         return f"s3://{self._address.bucket}/{self._address.key(key)}"
 
-    def _again(self, fetch: Callable[[], T]) -> T:
-        """A body breaks off after the answer began, where boto3 does not try again."""
+    def _retry_body(self, fetch: Callable[[], T]) -> T:
+        """Return the result of `fetch`. Retries bodies that break off after the answer began: boto3 does not."""
         for attempt in range(self._options.attempts - 1):
             try:
                 return fetch()
@@ -338,12 +338,12 @@ class S3Store:
 
     def _require_whole(self, key: str, found: int, wanted: int) -> None:
         if found != wanted:
-            raise Unavailable(f"the body of {self._named(key)} broke off after {found} of {wanted} bytes")
+            raise Unavailable(f"the body of {self._url(key)} broke off after {found} of {wanted} bytes")
 
     def _require_completed(self, upload: Upload, size: int) -> None:
         head = self.head(upload.key)
         if head.size != size:
-            raise Corrupt(f"{self._named(upload.key)} has {head.size} bytes, its parts had {size}")
+            raise Corrupt(f"{self._url(upload.key)} has {head.size} bytes, its parts had {size}")
 
 
 def _etag(answer: Mapping[str, Any]) -> str:

@@ -1,12 +1,13 @@
-"""How a bucket is reached: endpoint, credentials by reference, encryption. A value that pickles and holds no secret.
+"""Options of S3 access: endpoint, credentials by reference, encryption. A value that pickles and contains no secret.
 
-Where credentials come from, first that is given
-1. `credentialProvider`, `module:function`: called with the address in the process that reads or writes, where for
-   example Unity Catalog's credentials exist. It answers a boto3 or botocore session, or a mapping with `access_key`,
-   `secret_key` and perhaps `token` and `expiry_time` (ISO 8601: called again before it).
+Credentials come from the first of these sources that is set:
+1. `credentialProvider`, `module:function`: called with the address in the process that reads or writes. For example,
+   Unity Catalog's credentials exist only there. The function returns a boto3 or botocore session, or a mapping. The
+   mapping has `access_key`, `secret_key`, and optionally `token` and `expiry_time` (ISO 8601). The function is called
+   again before `expiry_time`.
 2. `profile` of the AWS files.
-3. boto3's own chain: environment, web identity, container, instance.
-With `role`, what was found is used to assume it, again whenever it expires.
+3. boto3's default chain: environment, web identity, container, instance.
+With `role`, these credentials are used to assume the role. The role is assumed again when it expires.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """Everything but the bucket's name; empty texts are not used."""
+    """Options of S3 access without the bucket's name. Empty texts mean the default."""
 
     endpoint: str = ""
     region: str = ""
     path_style: bool | None = None
-    """None: where an endpoint is named, as Pulsar does."""
+    """None: path style if an endpoint is set, like Pulsar."""
     profile: str = ""
     role: str = ""
     role_session_name: str = ROLE_SESSION
@@ -46,11 +47,11 @@ class S3Options:
     connect_timeout_ms: int = 10_000
     read_timeout_ms: int = _TIMEOUT_MS
     advice: str = ""
-    """Where this process's credentials come from; part of the error when they are missing or refused."""
+    """Text on the source of this process's credentials. Part of the error if they are missing or refused."""
 
     def __post_init__(self) -> None:
         if self.kms_key and self.encryption != "aws:kms":
-            raise Refused(f"a KMS key was given, the encryption is {self.encryption or 'none'!r}", hint="Say aws:kms")
+            raise Refused(f"a KMS key was given, the encryption is {self.encryption or 'none'!r}", hint="Set aws:kms")
         if self.encryption not in ("", "AES256", "aws:kms"):
             raise Refused(f"encryption is {self.encryption!r}, expected AES256 or aws:kms")
         if self.bucket_owner and not (self.bucket_owner.isdecimal() and len(self.bucket_owner) == 12):
@@ -58,29 +59,29 @@ class S3Options:
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
             raise Refused(f"endpoint is {self.endpoint!r}, expected http://… or https://…")
         if "@" in self.endpoint:
-            raise Refused("the endpoint holds a user or a password, which is not shown here")
+            raise Refused("the endpoint contains a user or a password, which is not shown here")
         module, _, function = self.credential_provider.partition(":")
         if self.credential_provider and not (module and function):
             raise Refused(f"credential provider is {self.credential_provider!r}, expected module:function")
 
     @property
     def uses_path_style(self) -> bool:
-        """Whether the bucket stands in the path of a request and not in its host."""
+        """Whether the bucket is part of a request's path instead of its host."""
         return bool(self.endpoint) if self.path_style is None else self.path_style
 
     def request(self) -> dict[str, str]:
         return {"ExpectedBucketOwner": self.bucket_owner} if self.bucket_owner else {}
 
     def write_request(self) -> dict[str, str]:
-        said = {"ServerSideEncryption": self.encryption} if self.encryption else {}
-        return {**self.request(), **said, **({"SSEKMSKeyId": self.kms_key} if self.kms_key else {})}
+        encryption = {"ServerSideEncryption": self.encryption} if self.encryption else {}
+        return {**self.request(), **encryption, **({"SSEKMSKeyId": self.kms_key} if self.kms_key else {})}
 
     def object_store_options(self, address: str) -> dict[str, str]:
-        """The same for Rust's `object_store`, with the credentials as they are now."""
+        """Return the options for Rust's `object_store`, with the current credentials."""
         session = self.session(address)
         keys, endpoint = self._keys(session, address), self._endpoint(session)
         by_path = bool(endpoint) if self.path_style is None else self.path_style
-        told = {
+        options = {
             "AWS_ACCESS_KEY_ID": keys.access_key,
             "AWS_SECRET_ACCESS_KEY": keys.secret_key,
             "AWS_SESSION_TOKEN": keys.token,
@@ -89,10 +90,10 @@ class S3Options:
             "AWS_ALLOW_HTTP": "true" if endpoint.startswith("http://") else "",
             "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if by_path else "true",
         }
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in options.items() if value}
 
     def client(self, address: str, *, once: bool = False) -> Any:
-        """A new client of S3, in this process; with `once` it tries everything once."""
+        """Return a new client of S3 in this process. With `once` it does not retry."""
         return self.client_of(self.session(address), once=once)
 
     def client_of(self, session: Any, *, once: bool = False) -> Any:
@@ -105,23 +106,26 @@ class S3Options:
             read_timeout=self.read_timeout_ms / 1000,
             max_pool_connections=self.connections,
             tcp_keepalive=True,
-            # Trailing checksums are beyond many servers; every entry has a checksum of its own.
+            # Many servers do not support trailing checksums. Every entry has a checksum of its own.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
-        # Servers with an endpoint of their own mostly have no region, and the signature wants one.
+        # Most servers with an own endpoint have no region, but the signature needs one.
         region = self.region or session.region_name or ("us-east-1" if self.endpoint else None)
         return session.client("s3", endpoint_url=self.endpoint or None, region_name=region, config=config)
 
     @property
     def _addressing_style(self) -> str:
-        """`auto` without a wish: an endpoint that only boto3 knows, from the environment, is addressed by path."""
+        """boto3's addressing style. By default `auto`: path style for an endpoint from boto3's environment."""
         if self.path_style is None and not self.endpoint:
             return "auto"
         return "path" if self.uses_path_style else "virtual"
 
     def session(self, address: str) -> Any:
-        """A new session of boto3 with the credentials for an address, in this process."""
+        """Return a new session of boto3 with the credentials for an address, in this process.
+
+        Raises Refused if boto3 is not installed, Unauthenticated if there is no session.
+        """
         try:
             import boto3
         except ImportError as missing:
@@ -131,13 +135,17 @@ class S3Options:
         from botocore.exceptions import BotoCoreError
 
         try:
-            session = self._provided(address) if self.credential_provider else boto3.Session(**self._named())
-            return self._assumed(session) if self.role else session
+            session = (
+                self._provider_session(address)
+                if self.credential_provider
+                else boto3.Session(**self._profile_arguments())
+            )
+            return self._role_session(session) if self.role else session
         except BotoCoreError as wrong:
             raise Unauthenticated(f"no session for {address}: {wrong}") from None
 
     def _endpoint(self, session: Any) -> str:
-        """The endpoint of the options, else one that boto3 has from the environment or the AWS files, else none."""
+        """Return the endpoint of the options, else boto3's from environment or AWS files. Empty for Amazon's own."""
         found = self.endpoint or str(self.client_of(session).meta.endpoint_url)
         return "" if (urlsplit(found).hostname or "").endswith(_AMAZON) else found
 
@@ -149,35 +157,35 @@ class S3Options:
             keys = found and found.get_frozen_credentials()
         except ClientError as refused:
             code = refused.response.get("Error", {}).get("Code", "")
-            said = f"no credentials for {address}: {refused.operation_name} answers {code}"
-            raise Unauthenticated(said, hint=self.advice) from None
+            text = f"no credentials for {address}: {refused.operation_name} answers {code}"
+            raise Unauthenticated(text, hint=self.advice) from None
         except BotoCoreError as wrong:
             raise Unauthenticated(f"no credentials for {address}: {wrong}", hint=self.advice) from None
         if keys is None:
             raise Unauthenticated(f"there are no credentials for {address}", hint=self.advice)
         return keys
 
-    def _named(self) -> dict[str, str]:
+    def _profile_arguments(self) -> dict[str, str]:
         return {"profile_name": self.profile} if self.profile else {}
 
-    def _provided(self, address: str) -> Any:
+    def _provider_session(self, address: str) -> Any:
         import boto3
         from botocore.credentials import Credentials, RefreshableCredentials
 
-        found = self._ask_provider(address)
+        found = self._call_provider(address)
         if hasattr(found, "client") and hasattr(found, "region_name"):
             return found
         if hasattr(found, "create_client"):
             return boto3.Session(botocore_session=found)
         if found.get("expiry_time"):
             credentials = RefreshableCredentials.create_from_metadata(
-                _with_token(found), lambda: _with_token(self._ask_provider(address)), "ledger"
+                _with_token(found), lambda: _with_token(self._call_provider(address)), "ledger"
             )
         else:
             credentials = Credentials(found["access_key"], found["secret_key"], found.get("token"))
         return _session_of(credentials)
 
-    def _ask_provider(self, address: str) -> Any:
+    def _call_provider(self, address: str) -> Any:
         module, _, name = self.credential_provider.partition(":")
         where = f"credential provider {self.credential_provider!r}"
         try:
@@ -186,7 +194,7 @@ class S3Options:
             raise Refused(f"{where} cannot be imported: {missing}", hint="Ship its module to every worker") from None
         try:
             found = function(address)
-        except Exception as error:  # noqa: BLE001 — only its kind: what it says may hold what it knows
+        except Exception as error:  # noqa: BLE001 — only its class: the text may contain secrets
             raise Unauthenticated(f"{where} failed for {address}: {type(error).__name__}") from None
         is_session = hasattr(found, "client") or hasattr(found, "create_client")
         if not is_session and not (isinstance(found, Mapping) and {"access_key", "secret_key"} <= set(found)):
@@ -195,12 +203,12 @@ class S3Options:
             )
         return found
 
-    def _assumed(self, session: Any) -> Any:
+    def _role_session(self, session: Any) -> Any:
         from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 
-        said = {"RoleSessionName": self.role_session_name or ROLE_SESSION}
+        arguments = {"RoleSessionName": self.role_session_name or ROLE_SESSION}
         if self.role_external_id:
-            said["ExternalId"] = self.role_external_id
+            arguments["ExternalId"] = self.role_external_id
         source = session.get_credentials()
         if source is None:
             raise Unauthenticated(f"there are no credentials to assume role {self.role!r} with")
@@ -209,7 +217,7 @@ class S3Options:
             lambda service, **rest: session.client(service, **{"region_name": region, **rest}),
             source,
             self.role,
-            extra_args=said,
+            extra_args=arguments,
         )
         return _session_of(DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role"))
 
@@ -223,5 +231,5 @@ def _session_of(credentials: Any) -> Any:
     from botocore.session import get_session
 
     session = get_session()
-    session._credentials = credentials  # noqa: SLF001 — botocore has no public way to give refreshable ones
+    session._credentials = credentials  # noqa: SLF001 — botocore has no public setter for refreshable credentials
     return boto3.Session(botocore_session=session)

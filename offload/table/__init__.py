@@ -1,4 +1,4 @@
-"""A published Delta table, read: one version, its rows, how far it is.
+"""Reads of a published Delta table: its versions, its rows, and the last published segment of each log.
 
 `commit_metadata` is the format that publisher and reader share.
 """

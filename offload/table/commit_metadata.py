@@ -1,17 +1,17 @@
-"""What a commit of a published table says of itself, and what follows from the commits of a table. Values, and pure.
+"""Metadata in the commits of a published table, and conclusions from a table's commits. Pure values.
 
     {"publication":1,"kind":"segment","ledger":"public/default/persistent/orders","incarnation":"…",
      "segment":7,"last":"7:1233","rows":1000,"after":12}
 
-stands as `userMetadata` in every commit that is ours. Delta keeps beside it, for good, the newest `segment` of each
-`app_id`: it passes over a commit whose segment is not above that.
+is the `userMetadata` of every commit of a publisher. Delta also keeps the newest `segment` of each `app_id`
+permanently, and skips a commit whose segment is not greater.
 
 Rules
-- Segments of a log are committed in order, each by itself, so the newest one that is committed says that all before it
-  are there.
-- A commit that changes rows and is not ours is somebody else's change. What only rewrites or describes them is not.
-- A segment says up to which version its publisher had looked for such changes: others may commit between its looking
-  and its writing, and what stands there is looked at by the next one.
+- The segments of a log are committed in order, one per commit. If a segment is committed, so are all segments before.
+- A foreign change is a commit that changes rows and is not a publisher's. Commits that only rewrite or describe rows
+  are not foreign changes.
+- A segment's commit states in `after` up to which version its publisher has reviewed the commits. Another program may
+  commit between the review and the publisher's own commit. The next publisher reviews such a commit.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 
 Kind = Literal["create", "segment", "retention", "view"]
 NO_SEGMENT = -1
-"""What is published of a log of which nothing is."""
+"""Segment id that means: no segment is published."""
 _VERSION = 1
-# Of Delta's operations those that leave all rows as they are.
+# Delta operations that do not change rows.
 _SAME_ROWS = frozenset(
     {
         "OPTIMIZE", "VACUUM START", "VACUUM END", "REORG", "CLUSTER BY", "COMPUTE STATS", "ANALYZE TABLE",
@@ -41,9 +41,10 @@ _SAME_ROWS = frozenset(
 
 
 class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One commit of ours. `last` is the position of the segment's last entry; `rows` -1: nobody counted them.
+    """Metadata of a publisher's commit. `last` is the position of the segment's last entry. `rows` -1: not counted.
 
-    `after`: the version up to which others' changes are known; -1 before a table's first, None of an earlier release.
+    `after` is the version up to which foreign changes were reviewed: -1 before the table's first commit, None in
+    commits of an earlier release.
     """
 
     kind: Kind
@@ -64,7 +65,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """One commit of a table, as its history tells it."""
+    """Commit in the history of a table."""
 
     version: int
     operation: str
@@ -73,17 +74,20 @@ class TableChange:
 
     @property
     def publication(self) -> Publication | None:
-        """What it says, if it is ours."""
+        """The publisher's metadata; None if the commit is not a publisher's."""
         return parse_publication(self.user_metadata)
 
 
 def app_id(ledger: str, incarnation: str) -> str:
-    """Whose segments Delta counts: one life of one log."""
+    """Return Delta's application id for one incarnation of a log."""
     return f"ledger:{ledger}:{incarnation}"
 
 
 def parse_publication(text: str | None) -> Publication | None:
-    """What a commit says, None when it is not ours; Unsupported when a later release wrote it."""
+    """Parse a commit's metadata. Returns None if it is not a publisher's.
+
+    Raises Unsupported if a later release wrote the metadata.
+    """
     if not text or not text.startswith("{"):
         return None
     try:
@@ -93,7 +97,7 @@ def parse_publication(text: str | None) -> Publication | None:
     if head.publication != _VERSION:
         raise Unsupported(
             f"the table has a commit of publication {head.publication}, this release knows {_VERSION}",
-            hint="Publish with the release that wrote it, or a later one",
+            hint="Publish with the release that wrote the commit, or a later release",
         )
     try:
         return msgspec.json.decode(text, type=Publication)
@@ -102,22 +106,22 @@ def parse_publication(text: str | None) -> Publication | None:
 
 
 def find_newest_segment(changes: Iterable[TableChange], ledger: str, kind: Kind = "segment") -> Publication | None:
-    """The newest commit of a segment of this log, or of a view up to one; `changes` in any order."""
+    """Return the newest commit of `kind` for this log, or None. `changes` may be in any order."""
     newest: tuple[int, Publication] | None = None
     for change in changes:
-        said = change.publication
-        if said is None or said.kind != kind or said.ledger != ledger:
+        publication = change.publication
+        if publication is None or publication.kind != kind or publication.ledger != ledger:
             continue
         if newest is None or change.version > newest[0]:
-            newest = change.version, said
+            newest = change.version, publication
     return None if newest is None else newest[1]
 
 
 def find_foreign_change(changes: Sequence[TableChange]) -> TableChange | None:
-    """The newest change of rows by somebody else that no segment's publisher has looked at; None when there is none."""
-    looked = _looked_up_to(changes)
-    for change in sorted(changes, key=lambda one: -one.version):
-        if change.version <= looked:
+    """Return the newest foreign change that no publisher has reviewed, or None."""
+    reviewed = _reviewed_version(changes)
+    for change in sorted(changes, key=lambda change: -change.version):
+        if change.version <= reviewed:
             return None
         if change.publication is None and change.operation.upper() not in _SAME_ROWS:
             return change
@@ -125,16 +129,16 @@ def find_foreign_change(changes: Sequence[TableChange]) -> TableChange | None:
 
 
 def covers_unreviewed_commits(changes: Sequence[TableChange]) -> bool:
-    """Whether these newest commits go back to the last one that nobody has looked at."""
-    looked = _looked_up_to(changes)
-    return any(one.version <= max(looked + 1, 0) for one in changes)
+    """Return whether `changes` reach back to the first commit that no publisher has reviewed."""
+    reviewed = _reviewed_version(changes)
+    return any(change.version <= max(reviewed + 1, 0) for change in changes)
 
 
-def _looked_up_to(changes: Sequence[TableChange]) -> int:
-    """The version up to which a publisher has looked; a segment of an earlier release says it of all before it."""
-    looked = NO_SEGMENT
+def _reviewed_version(changes: Sequence[TableChange]) -> int:
+    """Return the version up to which a publisher reviewed. Earlier releases reviewed up to their own commit."""
+    reviewed = NO_SEGMENT
     for change in changes:
-        said = change.publication
-        if said is not None and said.kind == "segment":
-            looked = max(looked, change.version if said.after is None else said.after)
-    return looked
+        publication = change.publication
+        if publication is not None and publication.kind == "segment":
+            reviewed = max(reviewed, change.version if publication.after is None else publication.after)
+    return reviewed

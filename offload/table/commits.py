@@ -1,13 +1,13 @@
-"""What the commits of a Delta table say of themselves: who published which ledger, and what took rows away since.
+"""Search of a Delta table's commits for a wholesale removal of published rows.
 
     _delta_log/<version, 20 digits>.json     lines of JSON; one of them is {"commitInfo": {...}}
 
 Rules
-- The commits of one version are looked at from the newest back, and no further than somebody has to know. They are
-  read from their files: what `deltalake` lists as the history is of the newest version, whichever was opened.
-- A segment's commit says up to which version its publisher had looked for changes by others. What came in between is
-  looked at here; a commit of an earlier release does not say it, and ends the search.
-- A commit whose file was cleaned away, or lies a thousand commits back, is not known, and nothing is concluded.
+- Commits are read from the opened version backwards, only as far as necessary. They are read from their files. Reason:
+  `deltalake` always lists the history of the newest version.
+- A segment's commit states up to which version its publisher reviewed foreign changes. Later commits are checked here.
+  A commit of an earlier release does not state a version and ends the search.
+- The search ends at a commit file that was cleaned up, and after a thousand commits. Nothing is concluded from them.
 """
 
 from __future__ import annotations
@@ -24,69 +24,69 @@ _COMMIT_BYTES_MOST = 512 * 1024 * 1024
 
 
 class TableCommits:
-    """The commits up to one version; those that were looked at are kept."""
+    """Commits up to one version. Commits that were read are cached."""
 
     def __init__(self, address: TableAddress, version: int) -> None:
         self._address = address
         self._next = version
-        self._known: list[tuple[int, dict[str, Any]]] = []
+        self._commit_infos: list[tuple[int, dict[str, Any]]] = []
         self._version = version
 
     def find_removal(self, incarnation: str) -> str:
-        """What took rows of a log away wholesale and no publisher of it has looked at; nothing when nothing did."""
-        number, looked = 0, -1
-        while number < _COMMITS_MOST and self._look(number):
-            version, said = self._known[number]
-            if version <= looked:
+        """Return the newest unreviewed commit that removed rows wholesale, as text; empty if there is none."""
+        number, reviewed = 0, -1
+        while number < _COMMITS_MOST and self._load(number):
+            version, info = self._commit_infos[number]
+            if version <= reviewed:
                 break
-            looked = max(looked, _looked_up_to(version, said, incarnation))
-            undone = "" if version <= looked else _undoing(version, said)
-            if undone:
-                return undone
+            reviewed = max(reviewed, _reviewed_version(version, info, incarnation))
+            removal = "" if version <= reviewed else _removal_of(version, info)
+            if removal:
+                return removal
             number += 1
         return ""
 
-    def _look(self, number: int) -> bool:
-        """Whether that commit is known, counted back from the newest."""
-        while len(self._known) <= number and self._next >= 0:
+    def _load(self, number: int) -> bool:
+        """Load commit `number`, counted back from the newest. Returns whether it exists."""
+        while len(self._commit_infos) <= number and self._next >= 0:
             try:
                 data = self._address.read(f"_delta_log/{self._next:020}.json", _COMMIT_BYTES_MOST)
             except NotFound:
                 self._next = -1
             else:
-                self._known.append(
+                self._commit_infos.append(
                     (self._next, _commit_info(data, f"version {self._next} of {self._address.location}"))
                 )
                 self._next -= 1
-        return number < len(self._known)
+        return number < len(self._commit_infos)
 
 
 def _commit_info(data: bytes, where: str) -> dict[str, Any]:
     for line in data.splitlines():
         if line.startswith(b'{"commitInfo"'):
             try:
-                said = json.loads(line)["commitInfo"]
+                info = json.loads(line)["commitInfo"]
             except JSON_FAULTS as wrong:
                 raise Corrupt(f"{where} is no JSON: {json_fault(wrong)}") from wrong
-            return said if isinstance(said, dict) else {}
+            return info if isinstance(info, dict) else {}
     return {}
 
 
-def _looked_up_to(version: int, said: dict[str, Any], incarnation: str) -> int:
-    """Up to which version whoever published a segment of this log had looked; -1 where the commit is no such."""
+def _reviewed_version(version: int, info: dict[str, Any], incarnation: str) -> int:
+    """Return the version up to which the publisher of this commit reviewed; -1 if it is no segment of this log."""
     try:
-        told = json.loads(said.get("userMetadata") or "null")
-        if told["incarnation"] == incarnation and told["segment"] >= 0:
-            return int(told.get("after", version))
+        publication = json.loads(info.get("userMetadata") or "null")
+        if publication["incarnation"] == incarnation and publication["segment"] >= 0:
+            return int(publication.get("after", version))
     except (*JSON_FAULTS, TypeError, KeyError):
         pass
     return -1
 
 
-def _undoing(version: int, said: dict[str, Any]) -> str:
-    """What a commit is called that took rows away wholesale; nothing for any other."""
-    operation = str(said.get("operation", ""))
-    replaced = str((said.get("operationParameters") or {}).get("mode", "")).lower() == "overwrite"
+def _removal_of(version: int, info: dict[str, Any]) -> str:
+    """Return the operation and version of a commit that removed rows wholesale; empty for any other commit."""
+    operation = str(info.get("operation", ""))
+    replaced = str((info.get("operationParameters") or {}).get("mode", "")).lower() == "overwrite"
     remade = operation.startswith(("CREATE OR REPLACE", "REPLACE TABLE"))
     if operation in {"RESTORE", "TRUNCATE"} or remade or (operation == "WRITE" and replaced):
         return f"{operation}{' (overwrite)' if replaced else ''} in version {version}"

@@ -1,7 +1,8 @@
-"""A data file of a table as the table's own log states it: which positions it can hold, and of which log. Values.
+"""Data file of a table with the statistics of Delta's log: positions and incarnations that it may contain. Values.
 
-Rules: bounds are inclusive and never too narrow: where the log says nothing, a file may hold anything. Statistics of
-texts are cut at 32 characters, so a bound may be a beginning of what it bounds.
+Rules
+- Bounds are inclusive and never too narrow. A file without statistics may contain any row.
+- Delta truncates statistics of texts at 32 characters, so a bound may be a prefix of the value.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from dataclasses import dataclass
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 
 POSITION, INCARNATION, PUBLISH_TIME = "__position", "__incarnation", "__publishTime"
-"""The columns that say where a row stood: position, incarnation of the log, and when it was published."""
+"""The columns with a row's position, the incarnation of its log, and its publish time."""
 STATED_CHARACTERS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """One file. `rows` is -1 where it is not stated; `kept` says of each row whether it is still there, all if empty.
+    """Data file. `rows` is -1 if Delta's log does not state it.
 
-    `values` are those of the columns by which the table is partitioned: they stand in no file.
+    `live_rows` has a bit per row that is 1 if the row is not deleted; empty if no row is deleted. `values` are the
+    values of the partition columns, which a data file does not contain.
     """
 
     path: str
@@ -34,11 +36,11 @@ class TableFile:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether it is stated which positions it holds."""
+        """Whether Delta's log states the positions."""
         return self.high != LATEST
 
     def may_contain(self, incarnation: str, range_: PositionRange) -> bool:
-        """Whether a row of that log in the range can be here."""
+        """Return whether the file may contain a row of this incarnation in the range."""
         if not (self.low < range_.end and range_.start <= self.high):
             return False
         if self.incarnations is None:
@@ -47,22 +49,22 @@ class TableFile:
         return low <= incarnation and incarnation[:STATED_CHARACTERS] <= high
 
     def belongs_to(self, incarnation: str) -> bool:
-        """Whether all rows here are of that log, as stated."""
+        """Return whether all rows are of this incarnation, by the statistics."""
         return self.incarnations is not None and all(
             bound[:STATED_CHARACTERS] == incarnation[:STATED_CHARACTERS] for bound in self.incarnations
         )
 
     def is_within(self, range_: PositionRange) -> bool:
-        """Whether all rows here are in the range, as stated."""
+        """Return whether all rows are in the range, by the statistics."""
         return self.has_bounds and range_.start <= self.low and self.high < range_.end
 
 
 def bounds(
     low_ledger: int, low_entry: int | None, high_ledger: int, high_entry: int | None
 ) -> tuple[Position, Position]:
-    """The first and last position that a file can hold, by the least and greatest of ledger ids and entry ids.
+    """Return the first and last possible position for the minima and maxima of ledger ids and entry ids.
 
-    Entry ids bound nothing where there is more than one ledger: they begin anew in each.
+    Entry ids are ignored if the file has rows of several segments: entry ids start at 0 in each segment.
     """
     if low_ledger == high_ledger and low_entry is not None and high_entry is not None:
         return Position(low_ledger, low_entry), Position(high_ledger, high_entry)

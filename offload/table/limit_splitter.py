@@ -1,9 +1,10 @@
-"""How far a quota of rows and bytes reaches into the published rows of a log, cut at entries.
+"""Split of a log's published rows at a limit of rows and bytes. The split point is an entry boundary.
 
 Rules
-- Order is that of positions, whatever order the rows have in the files: rows that a compaction has mixed are looked for
-  where they may be. Files that are taken whole are not opened.
-- Bytes are those of the files, by their share of rows. At least one entry is always taken, if there is any.
+- Rows are ordered by position, not by their order in the files. A compaction may have mixed them.
+- Files that fit into the limit as a whole are not opened.
+- The bytes of a row are the file's bytes divided by its rows.
+- A split contains at least one entry, if the range has any.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LimitSplit:
-    """The rows of a log from where it was asked up to `end`; `whole`: the range holds no more."""
+    """Rows of a log from the start of the range to `end`. `whole`: the range has no further rows."""
 
     end: Position
     rows: int = 0
@@ -36,7 +37,7 @@ class LimitSplit:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """The entries of which there are rows, in order: where each is, and how many rows and bytes it has."""
+    """Entries with published rows, in order: position, rows and bytes of each."""
 
     ledgers: Integers
     entries: Integers
@@ -49,29 +50,29 @@ class _Entries:
 
 
 class LimitSplitter:
-    """Quotas of one version of a table. Remembers the entries of files that it had to open."""
+    """Splitter for one version of a table. Caches the entries of files that it opened."""
 
     def __init__(self, snapshot: TableSnapshot) -> None:
         self._snapshot = snapshot
-        self._known: dict[tuple[str, ...], _Entries] = {}
+        self._entries_by_files: dict[tuple[str, ...], _Entries] = {}
 
     def candidate_files(self, wanted: LogRows) -> list[TableFile]:
-        """The files that may hold a wanted row, in the order of what they can hold."""
+        """Return the files that may contain a wanted row, ordered by their first possible position."""
         return [file for file in self._snapshot.files if file.may_contain(wanted.incarnation, wanted.range)]
 
     def split(self, wanted: LogRows, rows: int, size_bytes: int) -> LimitSplit:
-        """The longest beginning of the wanted rows with at most so many rows and bytes; at least one entry."""
+        """Return the longest prefix of the wanted rows within the limits, but at least one entry."""
         at, taken_rows, taken_bytes = wanted.range.start, 0, 0
         for files in _overlapping(self.candidate_files(wanted)):
             left_rows, left_bytes = rows - taken_rows, size_bytes - taken_bytes
             if taken_rows and (left_rows <= 0 or left_bytes <= 0):
                 return LimitSplit(at, taken_rows, taken_bytes)
             more_rows, more_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
-            stated = all(_is_stated(file, wanted) for file in files)
+            stated = all(_is_fully_stated(file, wanted) for file in files)
             if not stated or more_rows > left_rows or more_bytes > left_bytes:
                 found = self._entries(files, wanted)
                 row_ends, byte_ends = np.cumsum(found.rows), np.cumsum(found.sizes)
-                count = min(_upto(row_ends, left_rows), _upto(byte_ends, left_bytes))
+                count = min(_count_up_to(row_ends, left_rows), _count_up_to(byte_ends, left_bytes))
                 if not taken_rows and not count:
                     count = min(1, len(found.rows))
                 more_rows, more_bytes = (int(ends[count - 1]) if count else 0 for ends in (row_ends, byte_ends))
@@ -85,18 +86,18 @@ class LimitSplitter:
         return LimitSplit(wanted.range.end, taken_rows, taken_bytes, whole=True)
 
     def find_time(self, wanted: LogRows, publish_ms: int) -> Position | None:
-        """The first position of a wanted row that was published at or after a time; None when there is none."""
+        """Return the first position of a wanted row that was published at or after a time, or None."""
         first: Position | None = None
         for file in self.candidate_files(wanted):
             if first is not None and file.low >= first:
                 break
-            # Statistics of times are cut to milliseconds.
+            # Delta truncates statistics of times to milliseconds.
             if file.newest_ms is None or file.newest_ms + 1 >= publish_ms:
-                found = self._first_in(file, wanted, publish_ms)
+                found = self._find_time_in(file, wanted, publish_ms)
                 first = found if first is None or (found is not None and found < first) else first
         return first
 
-    def _first_in(self, file: TableFile, wanted: LogRows, publish_ms: int) -> Position | None:
+    def _find_time_in(self, file: TableFile, wanted: LogRows, publish_ms: int) -> Position | None:
         first: Position | None = None
         since = pa.scalar(publish_ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
         for batch in self._rows(file, wanted, (POSITION, PUBLISH_TIME)):
@@ -110,12 +111,14 @@ class LimitSplitter:
         return first
 
     def _entries(self, files: Sequence[TableFile], wanted: LogRows) -> _Entries:
-        """The entries of files that are wanted, found by reading where their rows stood."""
+        """Return the wanted entries of files, found by reading the position column."""
         key = (wanted.incarnation, *(file.path for file in files))
-        if key not in self._known:
+        if key not in self._entries_by_files:
             whole = LogRows(wanted.incarnation, PositionRange(EARLIEST, LATEST))
-            self._known[key] = _entries_of([(file, list(self._rows(file, whole, (POSITION,)))) for file in files])
-        return self._known[key].within(wanted.range)
+            self._entries_by_files[key] = _entries_of(
+                [(file, list(self._rows(file, whole, (POSITION,)))) for file in files]
+            )
+        return self._entries_by_files[key].within(wanted.range)
 
     def _rows(self, file: TableFile, wanted: LogRows, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         part = TablePart(self._snapshot.address, self._snapshot.version, (), wanted)
@@ -137,7 +140,7 @@ def _entries_of(files: Sequence[tuple[TableFile, Sequence[pa.RecordBatch]]]) -> 
 
 
 def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
-    """Files in groups: what a group can hold comes before what the next can."""
+    """Yield groups of files. Every position in a group precedes every position in the next group."""
     group: list[TableFile] = []
     high = EARLIEST
     for file in files:
@@ -150,8 +153,8 @@ def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
         yield group
 
 
-def _is_stated(file: TableFile, wanted: LogRows) -> bool:
-    """Whether the table's log says how many wanted rows are here: all of them."""
+def _is_fully_stated(file: TableFile, wanted: LogRows) -> bool:
+    """Return whether all rows of the file are wanted and Delta's log states their number."""
     return (
         file.rows >= 0 and not file.live_rows and file.belongs_to(wanted.incarnation) and file.is_within(wanted.range)
     )
@@ -161,6 +164,6 @@ def _row_bytes(file: TableFile) -> float:
     return file.size_bytes / max(file.rows, 1)
 
 
-def _upto(ends: npt.NDArray[np.float64] | Integers, most: int) -> int:
-    """How many of these sums are at most so much."""
+def _count_up_to(ends: npt.NDArray[np.float64] | Integers, most: int) -> int:
+    """Return the number of running sums that are at most `most`."""
     return int(np.searchsorted(ends, most, side="right"))

@@ -1,12 +1,12 @@
-"""Rows of a published table, out of its data files: those of some logs at some positions, as the columns asked for.
+"""Reads of a published table's data files: the rows of a log in a range of positions, as the requested columns.
 
 Rules
-- Only the columns that are asked for are read, and those that say where a row stood where a file may hold others too.
-- Row groups that hold no position of a range are passed over by the file's own statistics.
-- A column that a file does not have is null, one by which the table is partitioned is what the table's log says; types
-  are cast without loss, or refused naming both.
-- A file is shared out by its row groups: a share takes those whose middle lies in it, so every row is read once.
-- A file that is not there any more is a loss with its name. Nothing is passed over in silence.
+- Only the requested columns are read. Position and incarnation are read too if a file may contain other rows.
+- Row groups without a position of the range are skipped by the file's statistics.
+- A column that a file does not have is null. A partition column has the value in Delta's log.
+- Types are cast without loss. Otherwise the read is refused with both types.
+- A file is divided by its row groups. A share reads the groups whose middle lies in it, so every row is read once.
+- A missing file raises DataLoss with its name. Nothing is skipped silently.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """The rows of one log that are wanted."""
+    """Wanted rows: a range of positions of one incarnation of a log."""
 
     incarnation: str
     range: PositionRange
@@ -45,7 +45,7 @@ class LogRows:
 
 @dataclass(frozen=True, slots=True)
 class FileShare:
-    """Share `number` of `shares` of a file."""
+    """Share of a data file: number `number` of `shares`."""
 
     file: TableFile
     number: int = 0
@@ -53,13 +53,16 @@ class FileShare:
 
     @property
     def size_bytes(self) -> int:
-        """About how much of the file it is."""
+        """The approximate size of the share in bytes."""
         return self.file.size_bytes // self.shares
 
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """What one task reads of a version of a table, of one log. `version` is for people. Pickles; holds no secret."""
+    """Input of one task: rows of one log in a version of a table. `version` is for messages only.
+
+    The value pickles and contains no secret.
+    """
 
     address: TableAddress
     version: int
@@ -68,7 +71,7 @@ class TablePart:
 
 
 def read_table_part(part: TablePart, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, as columns of `target`; DataLoss for a file that is gone."""
+    """Yield the rows of a part with the columns of `target`. Raises DataLoss if a file is missing."""
     for share in part.files:
         yield from _share_rows(part, share, target)
 
@@ -76,30 +79,32 @@ def read_table_part(part: TablePart, target: pa.Schema) -> Iterator[pa.RecordBat
 def _share_rows(part: TablePart, share: FileShare, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     where = f"{share.file.path} of table {part.address.location}"
     fit = ColumnFit(target)
-    typed = [field.name for field in target if not pa.types.is_null(field.type)]  # Delta keeps no column without one
+    typed = [
+        field.name for field in target if not pa.types.is_null(field.type)
+    ]  # Delta stores no column without a type
     for batch in read_rows(part, share, typed):
-        yield fit.fit(_with_values(batch, share.file, target, where), where)
+        yield fit.fit(_add_partition_columns(batch, share.file, target, where), where)
 
 
 def read_rows(part: TablePart, share: FileShare, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The wanted rows of a share, with those of these columns that the file has, and perhaps more."""
+    """Yield the wanted rows of a share with the columns `names` that the file has, and possibly further columns."""
     where = f"{share.file.path} of table {part.address.location}"
     with open_file(part.address, part.version, share.file) as file:
         wanted = _Wanted(share.file, part.wanted)
         own = [name for name in names if name in file.schema_arrow.names]
         read = [*own, *(name for name in wanted.columns if name.split(".")[0] not in own)]
-        for group, first, rows in _groups(file.metadata, share, part.wanted.range):
-            done = first
+        for group, first, rows in _row_groups(file.metadata, share, part.wanted.range):
+            row_number = first
             for batch in file.iter_batches(rows, row_groups=[group], columns=read):
-                kept = wanted.mask(batch, done, where)
-                done += batch.num_rows
-                taken = batch if kept is None else batch.filter(pa.array(kept))
-                if taken.num_rows:
-                    yield taken
+                mask = wanted.mask(batch, row_number, where)
+                row_number += batch.num_rows
+                selected = batch if mask is None else batch.filter(pa.array(mask))
+                if selected.num_rows:
+                    yield selected
 
 
 def open_file(address: TableAddress, version: int, file: TableFile) -> pq.ParquetFile:
-    """A data file, opened; DataLoss when it is not there any more."""
+    """Open a data file. Raises DataLoss if the file is missing, Corrupt if it is no Parquet file."""
     try:
         if address.local:
             source: Any = str(address.local_file(file.path))
@@ -109,21 +114,21 @@ def open_file(address: TableAddress, version: int, file: TableFile) -> pq.Parque
         raise DataLoss(
             f"file {file.path} of version {version} of table {address.location} is gone: VACUUM removes the files of "
             "old versions",
-            hint="Read again. A batch of a stream that is run again reads the newest version with option "
-            "failOnDataLoss false. Keep versions for longer than a reader takes (delta.deletedFileRetentionDuration), "
-            "where every host sees them",
+            hint="Read again. With option failOnDataLoss false, a stream's repeated batch reads the newest version. "
+            "Keep old versions for longer than a read takes (delta.deletedFileRetentionDuration), in a location that "
+            "every host can read",
         ) from gone
     except pa.ArrowInvalid as wrong:
         raise Corrupt(f"file {file.path} of table {address.location} is no Parquet file: {wrong}") from wrong
 
 
 def positions(batch: pa.RecordBatch) -> tuple[Integers, Integers]:
-    """Ledger ids and entry ids of the rows of a batch that has the column `__position`, in whole or these two of it."""
+    """Return the ledger ids and entry ids of a batch's rows. The column `__position` needs only these two fields."""
     column = batch.column(batch.schema.get_field_index(POSITION))
     ids = pc.struct_field(column, "ledgerId"), pc.struct_field(column, "entryId")
-    if any(one.null_count for one in ids):
-        raise Corrupt(f"a published row has no {POSITION}", hint="Somebody else wrote rows into the table")
-    ledgers, entries = (np.asarray(one.to_numpy(zero_copy_only=False), dtype=np.int64) for one in ids)
+    if any(column.null_count for column in ids):
+        raise Corrupt(f"a published row has no {POSITION}", hint="Another program wrote rows to the table")
+    ledgers, entries = (np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64) for column in ids)
     return ledgers, entries
 
 
@@ -135,68 +140,70 @@ def within(ledgers: Integers, entries: Integers, range_: PositionRange) -> Mask:
 
 
 class _Wanted:
-    """Which rows of one file are wanted, and what has to be read to tell."""
+    """Filter of one file's rows, and the columns that the filter reads."""
 
     def __init__(self, file: TableFile, wanted: LogRows) -> None:
         self._wanted = wanted
         self._by_incarnation = not file.belongs_to(wanted.incarnation)
         self._by_position = not file.is_within(wanted.range)
-        self._kept = np.unpackbits(np.frombuffer(file.live_rows, np.uint8)).astype(bool) if file.live_rows else None
+        self._live_rows = (
+            np.unpackbits(np.frombuffer(file.live_rows, np.uint8)).astype(bool) if file.live_rows else None
+        )
 
     @property
     def columns(self) -> list[str]:
         return [*([INCARNATION] if self._by_incarnation else []), *([_LEDGER, _ENTRY] if self._by_position else [])]
 
     def mask(self, batch: pa.RecordBatch, first: int, where: str) -> Mask | None:
-        """Which rows of a batch, whose first is that row of the file, are wanted; None for all of them."""
-        found: list[Mask] = []
+        """Return the mask of the wanted rows, or None if all are. `first` is the file's row number of the first row."""
+        masks: list[Mask] = []
         if self._by_incarnation:
-            found.append(_equals(batch, self._wanted.incarnation))
+            masks.append(_equals(batch, self._wanted.incarnation))
         if self._by_position:
-            found.append(within(*positions(batch), self._wanted.range))
-        if self._kept is not None:
-            left = self._kept[first : first + batch.num_rows]
-            if len(left) != batch.num_rows:
-                raise Corrupt(f"{where} has more rows than the table's log knows of")
-            found.append(left)
-        kept: Mask = np.logical_and.reduce(found) if found else np.ones(0, dtype=bool)
-        return None if kept.all() else kept
+            masks.append(within(*positions(batch), self._wanted.range))
+        if self._live_rows is not None:
+            live = self._live_rows[first : first + batch.num_rows]
+            if len(live) != batch.num_rows:
+                raise Corrupt(f"{where} has more rows than the table's log states")
+            masks.append(live)
+        mask: Mask = np.logical_and.reduce(masks) if masks else np.ones(0, dtype=bool)
+        return None if mask.all() else mask
 
 
 def _equals(batch: pa.RecordBatch, incarnation: str) -> Mask:
-    found = pc.fill_null(pc.equal(batch.column(batch.schema.get_field_index(INCARNATION)), incarnation), False)
-    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=bool)
+    matches = pc.fill_null(pc.equal(batch.column(batch.schema.get_field_index(INCARNATION)), incarnation), False)
+    return np.asarray(matches.to_numpy(zero_copy_only=False), dtype=bool)
 
 
-def _groups(metadata: Any, share: FileShare, range_: PositionRange) -> Iterator[tuple[int, int, int]]:
-    """The row groups of a share that may hold what is wanted: number, number of the first row, rows in a batch."""
-    first, begin = 0, 0
+def _row_groups(metadata: Any, share: FileShare, range_: PositionRange) -> Iterator[tuple[int, int, int]]:
+    """Yield the row groups of a share that may contain wanted rows: number, first row number, rows per batch."""
+    first, start = 0, 0
     sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
     total = max(sum(sizes), 1)
     for number, size in enumerate(sizes):
         group = metadata.row_group(number)
-        middle = (begin + size / 2) / total
-        mine = share.number / share.shares <= middle < (share.number + 1) / share.shares
-        if mine and group.num_rows and _may_hold(group, range_):
+        middle = (start + size / 2) / total
+        is_in_share = share.number / share.shares <= middle < (share.number + 1) / share.shares
+        if is_in_share and group.num_rows and _may_hold(group, range_):
             yield number, first, max(min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(size, 1)), 1)
         first += group.num_rows
-        begin += size
+        start += size
 
 
 def _may_hold(group: Any, range_: PositionRange) -> bool:
-    """Whether a row group may hold a position of the range, by its own statistics of ledger ids."""
+    """Return whether a row group may contain a position of the range, by its statistics of ledger ids."""
     for number in range(group.num_columns):
         column = group.column(number)
         if column.path_in_schema == _LEDGER:
-            told = column.statistics
-            if told is None or not told.has_min_max:
+            statistics = column.statistics
+            if statistics is None or not statistics.has_min_max:
                 return True
-            return bool(told.min <= range_.end.ledger_id and range_.start.ledger_id <= told.max)
+            return bool(statistics.min <= range_.end.ledger_id and range_.start.ledger_id <= statistics.max)
     return True
 
 
-def _with_values(batch: pa.RecordBatch, file: TableFile, target: pa.Schema, where: str) -> pa.RecordBatch:
-    """The batch with the columns that the table is partitioned by, of those that are asked for."""
+def _add_partition_columns(batch: pa.RecordBatch, file: TableFile, target: pa.Schema, where: str) -> pa.RecordBatch:
+    """Return the batch with the partition columns that `target` has."""
     for name, value in file.values:
         if name in target.names and name not in batch.schema.names:
             field = target.field(name)
@@ -206,7 +213,7 @@ def _with_values(batch: pa.RecordBatch, file: TableFile, target: pa.Schema, wher
 
 
 class _ObjectFile(io.RawIOBase):
-    """An object as a file that is read where it is asked."""
+    """File interface to an object: each read fetches a range."""
 
     def __init__(self, address: TableAddress, file: TableFile) -> None:
         super().__init__()
@@ -231,8 +238,8 @@ class _ObjectFile(io.RawIOBase):
         return self._size
 
     def read(self, size: int = -1, /) -> bytes:
-        left = max(self._size - self._at, 0)
-        data = bytes(self._store.get_range(self._key, self._at, left if size < 0 else min(size, left)))
+        remaining = max(self._size - self._at, 0)
+        data = bytes(self._store.get_range(self._key, self._at, remaining if size < 0 else min(size, remaining)))
         self._at += len(data)
         return data
 

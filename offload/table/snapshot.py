@@ -1,13 +1,13 @@
-"""One version of a Delta table that ledgers are published to: its files, its columns, and how far each log is in it.
+"""Version of a published Delta table: its files, its columns, and the last published segment of each log.
 
-The table's log is replayed by the library `deltalake`; the data files are read by `offload.table.rows`.
+The library `deltalake` replays Delta's log. `offload.table.rows` reads the data files.
 
 Rules
-- A version never changes. What is read of it is the same whenever it is read, or an error.
-- A commit holds one whole segment of one log, in the order of segments. So how far a log is published is the version of
-  the log's own application, or the highest ledger id among its rows where the table's log has forgotten that.
-- What took rows away wholesale since then (RESTORE, an overwrite) makes that untrue, and is refused by name.
-- A table that has to be read in a way that is not known here is refused with what to do.
+- A version never changes. Repeated reads return the same rows or raise an error.
+- A commit contains one whole segment of one log, in the order of segments. The last published segment is therefore the
+  transaction version of the log's application. If Delta's log expired it, the highest ledger id of the rows counts.
+- A later wholesale removal of rows (RESTORE, an overwrite) invalidates this number and is refused by name.
+- A table that needs an unsupported reader feature is refused with a hint.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from pyspark_ledger.offload.table.table_address import TableAddress
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-# What a table may ask of its readers: what deltalake's log needs to know, and what the reader of files knows.
-_KNOWN = frozenset(
+# Reader features that deltalake's log replay or the reader of data files supports.
+_SUPPORTED_FEATURES = frozenset(
     {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening", "typeWidening-preview"}
 )
 _DELETIONS = "deletionVectors"
@@ -40,7 +40,7 @@ _SQL = "Read it by Spark: union spark.read.format('delta') up to the last publis
 
 
 class TableSnapshot:
-    """One version of one table."""
+    """Version of a published table."""
 
     def __init__(self, address: TableAddress, table: DeltaTable) -> None:
         self.address = address
@@ -53,7 +53,7 @@ class TableSnapshot:
         """The schema as Delta and Spark write it, in JSON."""
         self._commits = TableCommits(address, self.version)
         _require_readable(table, self)
-        self.files: tuple[TableFile, ...] = tuple(self._listed())
+        self.files: tuple[TableFile, ...] = tuple(self._list_files())
 
     def __str__(self) -> str:
         return f"version {self.version} of table {self.address.location}"
@@ -63,46 +63,46 @@ class TableSnapshot:
         return [field["name"] for field in json.loads(self.columns)["fields"]]
 
     def published_up_to(self, incarnation: str, application: str) -> int:
-        """The newest ledger id of a log that is in the table whole; -1 when there is none.
+        """Return the ledger id of the last published segment of a log; -1 if there is none.
 
-        `application` is whose transactions the commits of that log are. Refused when rows were taken away since.
+        `application` is Delta's application id of the log. Raises Refused if published rows were removed since.
         """
-        known = self._table.transaction_version(application)
+        published = self._table.transaction_version(application)
         by_rows = [file.high.ledger_id for file in self.files if file.has_bounds and file.belongs_to(incarnation)]
-        newest = max([-1 if known is None else known, *by_rows])
-        undone = self._commits.find_removal(incarnation) if newest >= 0 else ""
-        if undone:
+        newest = max([-1 if published is None else published, *by_rows])
+        removal = self._commits.find_removal(incarnation) if newest >= 0 else ""
+        if removal:
             raise Refused(
-                f"table {self.address.location} was changed by {undone} after ledger {newest} was published to it: "
-                "what was published may be there no more",
+                f"table {self.address.location} was changed by {removal} after ledger {newest} was published to it: "
+                "published rows may be missing",
                 hint="Restore the version before it, or publish to a new table",
             )
         return newest
 
-    def _listed(self) -> list[TableFile]:
+    def _list_files(self) -> list[TableFile]:
         actions = pa.table(self._table.get_add_actions(flatten=False))
         paths = [unquote(path) for path in actions.column("path").to_pylist()]
-        deleted = self._deleted(set(paths)) if _DELETIONS in _features(self._table) else {}
-        strange = [path for path in paths if "://" in path or path.startswith(("/", "file:"))]
-        if strange:
-            raise Unsupported(f"{self} lists {strange[0]}, a file of another table: it is a shallow clone", hint=_SQL)
+        deleted = self._load_deletion_vectors(set(paths)) if _DELETIONS in _features(self._table) else {}
+        foreign = [path for path in paths if "://" in path or path.startswith(("/", "file:"))]
+        if foreign:
+            raise Unsupported(f"{self} lists {foreign[0]}, a file of another table: it is a shallow clone", hint=_SQL)
         low, high = (_Statistics(actions, side) for side in ("min", "max"))
         values = actions.column("partition").to_pylist() if "partition" in actions.column_names else []
         rows, sizes = actions.column("num_records").to_pylist(), actions.column("size_bytes").to_pylist()
         files = []
         for number, path in enumerate(paths):
             first, last = low.of(number), high.of(number)
-            span = (EARLIEST, LATEST)
+            file_bounds = (EARLIEST, LATEST)
             if first.ledger is not None and last.ledger is not None:
-                span = bounds(first.ledger, first.entry, last.ledger, last.entry)
-            told = first.incarnation is not None and last.incarnation is not None
+                file_bounds = bounds(first.ledger, first.entry, last.ledger, last.entry)
+            has_incarnations = first.incarnation is not None and last.incarnation is not None
             files.append(
                 TableFile(
                     path,
                     int(sizes[number]),
                     -1 if rows[number] is None else int(rows[number]),
-                    *span,
-                    (str(first.incarnation), str(last.incarnation)) if told else None,
+                    *file_bounds,
+                    (str(first.incarnation), str(last.incarnation)) if has_incarnations else None,
                     tuple((values[number] or {}).items()) if values else (),
                     deleted.get(path, b""),
                     last.publish_ms,
@@ -110,17 +110,17 @@ class TableSnapshot:
             )
         return sorted(files, key=lambda file: (file.low, file.path))
 
-    def _deleted(self, paths: AbstractSet[str]) -> dict[str, bytes]:
-        """Of files of which rows were deleted, which rows are still there, as bits."""
+    def _load_deletion_vectors(self, paths: AbstractSet[str]) -> dict[str, bytes]:
+        """Return a bit per row for each file with deleted rows: 1 if the row is not deleted."""
         root = unquote(self._table.table_uri).removeprefix("file://").rstrip("/") + "/"
         found = {}
         for batch in pa.RecordBatchReader.from_stream(self._table.deletion_vectors()):
-            for path, kept in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
-                bits = np.asarray(kept.values.to_numpy(zero_copy_only=False), dtype=bool)
+            for path, live in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+                bits = np.asarray(live.values.to_numpy(zero_copy_only=False), dtype=bool)
                 found[unquote(path).removeprefix("file://").removeprefix(root)] = np.packbits(bits).tobytes()
         if not found.keys() <= paths:
-            lost = min(found.keys() - paths)
-            raise Corrupt(f"{self} says that rows of {lost} were deleted, which is none of its files", hint=_SQL)
+            unlisted = min(found.keys() - paths)
+            raise Corrupt(f"{self} has a deletion vector for {unlisted}, which is none of its files", hint=_SQL)
         return found
 
 
@@ -133,25 +133,30 @@ class _Bound:
 
 
 class _Statistics:
-    """One side of the statistics of all files; what is not stated is None."""
+    """Minima or maxima of all files; None for values that Delta's log does not state."""
 
     def __init__(self, actions: pa.Table, side: str) -> None:
         found = actions.column(side).combine_chunks() if side in actions.column_names else None
-        self._ledgers = _at(found, POSITION, "ledgerId")
-        self._entries = _at(found, POSITION, "entryId")
-        self._incarnations = _at(found, INCARNATION)
-        times = _at(found, PUBLISH_TIME)
+        self._ledgers = _nested_column(found, POSITION, "ledgerId")
+        self._entries = _nested_column(found, POSITION, "entryId")
+        self._incarnations = _nested_column(found, INCARNATION)
+        times = _nested_column(found, PUBLISH_TIME)
         self._times = None if times is None else pc.cast(times, pa.timestamp("ms"), safe=False).cast(pa.int64())
 
     def of(self, number: int) -> _Bound:
         def value(column: pa.Array | None) -> Any:
             return None if column is None else column[number].as_py()
 
-        return _Bound(*(value(one) for one in (self._ledgers, self._entries, self._incarnations, self._times)))
+        columns = (self._ledgers, self._entries, self._incarnations, self._times)
+        return _Bound(*(value(column) for column in columns))
 
 
 def open_table(address: TableAddress, version: int | None = None) -> TableSnapshot:
-    """The newest version of a table, or a given one; NotFound, Unauthenticated, or DataLoss when that is gone."""
+    """Open a version of a table, by default the newest.
+
+    Raises NotFound if there is no table, DataLoss if the version is gone, Unavailable or Unsupported if it is
+    unreadable, and Unauthenticated.
+    """
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -179,7 +184,7 @@ def open_table(address: TableAddress, version: int | None = None) -> TableSnapsh
 
 
 def require_same_table(snapshot: TableSnapshot, table_id: str) -> None:
-    """Refused when the table is not the one that a reader began with."""
+    """Raise Refused if the table was deleted and created again since the reader began."""
     if snapshot.table_id != table_id:
         raise Refused(
             f"table {snapshot.address.location} was deleted and made again: its id is {snapshot.table_id}, the reader "
@@ -192,15 +197,15 @@ def _require_readable(table: DeltaTable, snapshot: TableSnapshot) -> None:
     protocol = table.protocol()
     if protocol.min_reader_version > 3:
         raise Unsupported(f"{snapshot} needs reader version {protocol.min_reader_version}, 3 is known here", hint=_SQL)
-    strange = sorted(_features(table) - _KNOWN)
+    unsupported = sorted(_features(table) - _SUPPORTED_FEATURES)
     mapped = (table.metadata().configuration or {}).get("delta.columnMapping.mode", "none")
-    if "columnMapping" in strange or mapped != "none":
+    if "columnMapping" in unsupported or mapped != "none":
         raise Unsupported(
             f"{snapshot} has columns that were renamed or dropped (columnMapping, mode {mapped})",
             hint=f"ALTER TABLE … DROP FEATURE columnMapping makes it plain again. {_SQL}",
         )
-    if strange:
-        raise Unsupported(f"{snapshot} needs readers that know {', '.join(strange)}", hint=_SQL)
+    if unsupported:
+        raise Unsupported(f"{snapshot} needs readers that know {', '.join(unsupported)}", hint=_SQL)
     if POSITION not in snapshot.names or INCARNATION not in snapshot.names:
         raise Refused(
             f"{snapshot} has no column {POSITION!r} or {INCARNATION!r}: no ledger was published to it",
@@ -212,7 +217,7 @@ def _features(table: DeltaTable) -> set[str]:
     return set(table.protocol().reader_features or ())
 
 
-def _at(found: pa.Array | None, *names: str) -> pa.Array | None:
+def _nested_column(found: pa.Array | None, *names: str) -> pa.Array | None:
     for name in names:
         if found is None or not pa.types.is_struct(found.type) or found.type.get_field_index(name) < 0:
             return None

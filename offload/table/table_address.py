@@ -1,7 +1,9 @@
-"""Where a published table is: a directory, or a bucket that is reached as every bucket is here.
+"""Address of a published table: a directory or an S3 bucket.
 
-Rules: what a user gives is a path or an `s3://` address. The name of a table means something to a catalog only, and a
-data source has no session to ask one. An address pickles, and holds no secret.
+Rules
+- A user gives a path or an `s3://` address. A table name is refused: only a catalog can resolve it, and a data source
+  has no session.
+- An address pickles and contains no secret.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from pyspark_ledger.offload.storage.s3_options import S3Options
 
 @dataclass(frozen=True, slots=True)
 class TableAddress:
-    """Where a table is, and how that is reached. Pickles, and holds no secret."""
+    """Location of a table and the options of S3 access."""
 
     location: str
     s3: S3Options
 
     @classmethod
     def of(cls, table: str, s3: S3Options | None = None) -> TableAddress:
-        """The address as a user gives it; Refused for the name of a table, which only a catalog can resolve."""
+        """Parse the address that a user gives. Raises Refused for a table name, Unsupported for a `%` in the path."""
         if not table.strip():
             raise Refused("option 'history' is empty", hint="Give the table's path or s3:// address")
         parsed = ObjectAddress.parse(table)
@@ -34,8 +36,8 @@ class TableAddress:
             return cls(str(parsed), s3 or S3Options())
         if "://" not in table and "/" not in table and not parsed.directory.exists():
             raise Refused(
-                f"option 'history' is {table!r}, and there is no such directory; a table of a catalog is known to "
-                "Spark's session, not where a source is planned",
+                f"option 'history' is {table!r}, and there is no such directory; a catalog's table is known to "
+                "Spark's session only, and a source is planned without a session",
                 hint=f'Give its path: pyspark_ledger.history_of(spark, "{table}") asks DESCRIBE DETAIL for it',
             )
         return cls(str(parsed.directory), s3 or S3Options())
@@ -45,14 +47,14 @@ class TableAddress:
         return "://" not in self.location
 
     def storage_options(self) -> dict[str, str] | None:
-        """How deltalake reaches a bucket, as our own options say; None for a directory."""
+        """Return the options with which deltalake reaches the bucket; None for a directory."""
         return None if self.local else self.s3.object_store_options(self.location)
 
     def local_file(self, path: str) -> Path:
         return Path(self.location) / path
 
     def read(self, path: str, most: int) -> bytes:
-        """A whole small file of the table; raises NotFound, and Refused for a larger one."""
+        """Return a whole file of the table. Raises NotFound, or Refused if it has more than `most` bytes."""
         if not self.local:
             return bytes(open_object_store(self.location, self.s3).get(path, most).data)
         try:

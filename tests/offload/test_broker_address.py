@@ -24,8 +24,8 @@ def offloading(api: LedgerStore) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        (f"s3://user:{SECRET}@bucket", "holds a user or a password"),
-        ("ftp://bucket", "is neither of S3 nor a directory"),
+        (f"s3://user:{SECRET}@bucket", "contains a user or a password"),
+        ("ftp://bucket", "is neither an S3 address nor a directory"),
         ("s3://B", "names the bucket 'B'"),
     ],
 )

@@ -184,7 +184,7 @@ def test_a_sidecar_that_is_lost_with_the_data_comes_back_from_the_bucket(rig: Of
 def test_sidecar_without_its_object_is_made_from_the_data_object(
     make_rig: Callable[..., OffloadRig],
 ) -> None:
-    rig = make_rig(places=False)
+    rig = make_rig(entry_index=False)
     payloads = rig.fill(2, 20, size=200)
     rig.offload()
     assert len(rig.stored()) == 4

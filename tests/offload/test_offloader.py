@@ -153,7 +153,7 @@ def test_a_ledger_that_is_damaged_here_is_never_called_offloaded(rig: OffloadRig
 # testOffloadReadRandomAccess
 @pytest.mark.parametrize("places", [True, False])
 def test_random_reads_give_the_right_entries(make_rig: Callable[..., OffloadRig], places: bool) -> None:
-    rig = make_rig(places=places)
+    rig = make_rig(entry_index=places)
     key, payloads = offloaded(rig, entries=60)
     ledger = handle(rig, key)
     for first, entries in ((59, 1), (0, 1), (7, 20), (30, 5), (29, 31), (0, 60), (13, 1), (12, 2)):
@@ -179,7 +179,7 @@ def test_a_small_read_fetches_what_it_needs_and_scans_no_block(make_rig: Callabl
 
 
 def test_offsets_that_were_learned_are_kept(make_rig: Callable[..., OffloadRig]) -> None:
-    rig = make_rig(places=False, window_bytes=256)
+    rig = make_rig(entry_index=False, window_bytes=256)
     key, payloads = offloaded(rig, entries=60)
     ledger = handle(rig, key)
     assert payloads_of(ledger, 40, 1) == payloads[40:41]
@@ -281,7 +281,7 @@ def test_each_field_of_the_index_is_compared(rig: OffloadRig, at: int, value: by
 def test_each_field_of_a_block_is_compared_where_there_are_no_places(
     make_rig: Callable[..., OffloadRig], at: int, value: bytes, message: str
 ) -> None:
-    rig = make_rig(places=False)
+    rig = make_rig(entry_index=False)
     key, _ = offloaded(rig)
     spoil(rig, key.data_name, at, value)
     with pytest.raises((Corrupt, DataLoss), match=message) as raised:
@@ -290,7 +290,7 @@ def test_each_field_of_a_block_is_compared_where_there_are_no_places(
 
 
 def test_padding_is_compared_when_the_places_are_made_anew(make_rig: Callable[..., OffloadRig]) -> None:
-    rig = make_rig(places=False)
+    rig = make_rig(entry_index=False)
     local, _ = sealed(rig)
     key = ObjectKey(uuid.uuid4(), local.ledger_id)
     rig.copies.offload(local, key.attempt, EXTRA)
@@ -410,7 +410,7 @@ def test_what_is_read_ahead_is_bounded(make_rig: Callable[..., OffloadRig]) -> N
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 90_000
-    assert len(rig.copies.windows._kept) <= 4
+    assert len(rig.copies.windows._windows) <= 4
 
 
 def test_offloaded_ledger_is_read_where_its_record_says(rig: OffloadRig, tmp_path: Path) -> None:

@@ -47,17 +47,17 @@ def test_window_with_a_waiter_is_not_cancelled_for_another_reader(store: GatedSt
     with ThreadPoolExecutor(2) as readers:
         first = readers.submit(windows.read, WindowedObject(store, "one", len(DATA), 0), 0, 30)
         assert store.asked.wait(60)
-        while len(windows._kept) < 3:  # its windows wait for the only thread
+        while len(windows._windows) < 3:  # its windows wait for the only thread
             pass
         second = readers.submit(windows.read, WindowedObject(store, "two", len(DATA), 0), 0, 30)
-        while not any(key[1] == "two" for key in list(windows._kept)):
+        while not any(key[1] == "two" for key in list(windows._windows)):
             pass
         store.go.set()
         assert bytes(first.result(60)) == bytes(second.result(60)) == DATA[:30]
     assert not windows._awaited
     assert not windows._awaited
     assert bytes(windows.read(WindowedObject(store, "one", len(DATA), 0), 0, 10)) == DATA[:10]
-    assert len(windows._kept) <= 2
+    assert len(windows._windows) <= 2
     windows.close()
 
 
@@ -66,7 +66,7 @@ def test_who_waits_when_it_is_closed_is_told_to_read_again(store: GatedStore) ->
     with ThreadPoolExecutor(1) as readers:
         waiting = readers.submit(windows.read, WindowedObject(store, "one", len(DATA), 0), 0, 50)
         assert store.asked.wait(60)
-        while len(windows._kept) < 5:
+        while len(windows._windows) < 5:
             pass
         windows.close()
         store.go.set()

@@ -63,7 +63,7 @@ def test_a_query_publishes_what_is_sealed(spark_session: SparkSession, store: Pa
             time.sleep(0.1)
         DeltaTable(spark_session, str(table)).run(f"DELETE FROM delta.`{table}` WHERE id = 2")  # noqa: S608 — a path of our own
         append(store, 6)
-        with pytest.raises(StreamingQueryException, match="changed by somebody else"):
+        with pytest.raises(StreamingQueryException, match="changed by another program"):
             query.awaitTermination(_SECONDS)
     finally:
         query.stop()
@@ -71,6 +71,6 @@ def test_a_query_publishes_what_is_sealed(spark_session: SparkSession, store: Pa
 
 
 def test_what_is_refused_is_refused_before_the_query(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="key is 'id', and there is no view"):
+    with pytest.raises(Refused, match="key is 'id', but there is no view"):
         publish_stream(spark_session, "orders", str(tmp_path / "t"), options={"store": str(store)}, key="id")
     assert not (tmp_path / "t").exists()

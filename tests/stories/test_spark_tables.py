@@ -238,7 +238,7 @@ def test_view_keeps_its_partition_column_and_survives_a_lost_race(
     assert list(map(tuple, rows)) == [("tea", "fr", None)]
     (log,) = publisher.source.logs()
     assert publisher.latest is not None
-    with pytest.raises(Refused, match=r"column __rank of .* has a name that view .* needs for itself"):
+    with pytest.raises(Refused, match=r"column __rank of .* has a name that view .* uses internally"):
         publisher.latest.refresh(log, log.segments[-1].ledger_id, ["item", "__rank"])
 
 
@@ -254,7 +254,7 @@ def test_a_column_that_the_view_needs_is_refused_before_anything_is_made(
         part.seal()
     table, letters, view = (str(tmp_path / name) for name in ("table", "letters", "view"))
     wishes = {"options": {"store": str(store)}, "dead_letters": letters}
-    with pytest.raises(Refused, match=r"column __rank of .* has a name that view .* needs for itself"):
+    with pytest.raises(Refused, match=r"column __rank of .* has a name that view .* uses internally"):
         publish(spark_session, "orders", table, latest=view, key="item", **wishes)
     assert [Path(one).exists() for one in (table, letters, view)] == [False] * 3
     assert publish(spark_session, "orders", table, **wishes), "without the view"

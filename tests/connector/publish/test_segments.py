@@ -58,7 +58,7 @@ def test_what_is_gone_and_what_is_wrong(store: Path) -> None:
     ],
 )  # fmt: skip
 def test_no_option_makes_a_published_segment_shorter(store: Path, option: str, value: str) -> None:
-    with pytest.raises(Refused, match=f"{option!r} is the publisher's own"):
+    with pytest.raises(Refused, match=f"{option!r} is set by the publisher"):
         segment_source("orders", {"store": str(store), option: value}, 2**27)
 
 
@@ -69,5 +69,7 @@ def test_a_column_of_a_name_that_tables_have_is_not_dropped_in_silence(store: Pa
     orders.seal()
     source = segment_source("orders", {"store": str(store)}, 2**27)
     (log,) = source.logs()
-    with pytest.raises(Refused, match=f"column '{name}' of ledger .* has the name of one that the publisher makes"):
+    with pytest.raises(
+        Refused, match=f"column '{name}' of ledger .* has the name of a column that the publisher makes"
+    ):
         source.rows(None, log, log.segments[0], rescue=False)  # type: ignore[arg-type]  # refused before it is asked

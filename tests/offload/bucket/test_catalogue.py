@@ -198,7 +198,7 @@ def test_unreadable_index_fails_its_topic_and_no_other(tmp_path: Path, what: str
 def test_what_cannot_be_read_and_tells_no_topic_is_said(tmp_path: Path) -> None:
     key = put_segment(tmp_path, 4, ENTRIES, sidecar=False)
     damage_index(tmp_path, key.data_name)
-    with pytest.raises(NotFound, match=r"0 topics; 1 that cannot be read tell none: ledger 4: .* expected 0xde47"):
+    with pytest.raises(NotFound, match=r"0 topics; 1 unreadable segments state no topic: ledger 4: .* expected 0xde47"):
         only(tmp_path)
     put_segment(tmp_path, 5, ENTRIES)
     assert [segment.ledger_id for segment in only(tmp_path).segments] == [5]

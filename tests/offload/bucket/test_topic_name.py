@@ -98,7 +98,7 @@ def test_two_paths_that_are_written_alike_are_told_apart_by_what_they_are(tmp_pa
     put_segment(tmp_path, 3, [message(0)], topic="a/b/persistent/x+y")
     put_segment(tmp_path, 4, [message(0)], topic="a/b/persistent/x%20y")
     with pytest.raises(
-        Refused, match=r"'a/b/persistent/x y' is called 'a/b/persistent/x%20y' and 'a/b/persistent/x\+y'"
+        Refused, match=r"'a/b/persistent/x y' is the name of 'a/b/persistent/x%20y' and 'a/b/persistent/x\+y'"
     ):
         rows(tmp_path, "a/b/x y")
     assert len(rows(tmp_path, "a/b/persistent/x%20y")) == 1
