@@ -89,7 +89,11 @@ def upload_file(
         return
     upload, existing = _resume_or_begin(store, key, metadata)
     by_number = {part.number: part for part in existing}
-    uploaded = {part.number: one for part in parts if (one := by_number.get(part.number)) and one.size == part.size}
+    uploaded = {
+        part.number: existing_part
+        for part in parts
+        if (existing_part := by_number.get(part.number)) and existing_part.size == part.size
+    }
     told.progress(sum(part.size for part in uploaded.values()))
     with disk.opened(path) as fd, ThreadPoolExecutor(threads, thread_name_prefix="upload") as pool:
         remaining = [part for part in parts if part.number not in uploaded]

@@ -128,7 +128,7 @@ class SealedLog:
 
     def next_after(self, segment: int) -> PublishableSegment | None:
         """Return the first segment after `segment` (or NO_SEGMENT), or None."""
-        at = bisect_right(self.segments, segment, key=lambda one: one.ledger_id)
+        at = bisect_right(self.segments, segment, key=lambda item: item.ledger_id)
         return self.segments[at] if at < len(self.segments) else None
 
     @property
@@ -149,7 +149,9 @@ class StoreSegments:
     def logs(self) -> list[SealedLog]:
         whole = self.describe(self.name)
         # The description of a partitioned ledger has sums only. Each partition describes its own segments.
-        return [_to_sealed_log(self.describe(one.name) if whole.partitions else one) for one in whole.partitions or [whole]]
+        return [
+            _to_sealed_log(self.describe(log.name) if whole.partitions else log) for log in whole.partitions or [whole]
+        ]
 
     def seal(self, older_than_ms: int) -> None:
         """Seal the open segment of each log if it is older than `older_than_ms`."""
@@ -206,11 +208,15 @@ class BucketSegments:
         self._read.refresh(for_columns=True)
         found = []
         for log in self._read.logs:
-            whole = [one for one in log.topic.segments if Position(one.ledger_id, one.stored_entries) <= log.end]
+            whole = [
+                segment
+                for segment in log.topic.segments
+                if Position(segment.ledger_id, segment.stored_entries) <= log.end
+            ]
             segments = tuple(
-                PublishableSegment(one.ledger_id, one.stored_entries, -1, one.index.data_bytes)
-                for one in whole
-                if one.stored_entries
+                PublishableSegment(segment.ledger_id, segment.stored_entries, -1, segment.index.data_bytes)
+                for segment in whole
+                if segment.stored_entries
             )
             found.append(SealedLog(canonical_name(log.topic.name), log.incarnation, log.start, segments, {}))
         return found
@@ -230,7 +236,9 @@ class BucketSegments:
             wanted = _row_options(self._ledger, rescue=rescue)
             names = self._read.with_options(self._options_with(wanted)).shape().rows.names
             del wanted["includeMetadata"]
-            self._reads[rescue] = self._read.with_options(self._options_with(wanted | _columns(_require_free_names(log, names))))
+            self._reads[rescue] = self._read.with_options(
+                self._options_with(wanted | _columns(_require_free_names(log, names)))
+            )
         read = self._reads[rescue]
         range_ = PositionRange(Position(segment.ledger_id, 0), segment.last.next())
         return part_rows(spark, self._source, read.tasks(self._log(read, log), range_), read.schema())
@@ -240,7 +248,7 @@ class BucketSegments:
 
     @staticmethod
     def _log(read: BucketRead, log: SealedLog) -> BucketLog:
-        return next(one for one in read.logs if canonical_name(one.topic.name) == log.name)
+        return next(found for found in read.logs if canonical_name(found.topic.name) == log.name)
 
 
 def segment_source(ledger: str, options: Mapping[str, str], file_bytes: int) -> StoreSegments | BucketSegments:
@@ -273,9 +281,9 @@ def _row_options(name: str, *, rescue: bool) -> dict[str, str]:
 
 def _to_sealed_log(found: LedgerDescription) -> SealedLog:
     segments = tuple(
-        PublishableSegment(one.ledger_id, one.entries, one.rows, one.size_bytes)
-        for one in found.segments
-        if one.close_ms and one.entries
+        PublishableSegment(segment.ledger_id, segment.entries, segment.rows, segment.size_bytes)
+        for segment in found.segments
+        if segment.close_ms and segment.entries
     )
     return SealedLog(found.name, found.incarnation, found.start, segments, found.properties)
 

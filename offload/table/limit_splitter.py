@@ -127,8 +127,8 @@ class LimitSplitter:
 
 def _entries_of(files: Sequence[tuple[TableFile, Sequence[pa.RecordBatch]]]) -> _Entries:
     placed = [(file, *positions(batch)) for file, batches in files for batch in batches]
-    ledgers, entries = (np.concatenate([np.empty(0, np.int64), *(one[side] for one in placed)]) for side in (1, 2))
-    sizes = np.concatenate([np.empty(0), *(np.full(len(one[1]), _row_bytes(one[0])) for one in placed)])
+    ledgers, entries = (np.concatenate([np.empty(0, np.int64), *(item[side] for item in placed)]) for side in (1, 2))
+    sizes = np.concatenate([np.empty(0), *(np.full(len(item[1]), _row_bytes(item[0])) for item in placed)])
     order = np.lexsort((entries, ledgers))
     ledgers, entries, sizes = ledgers[order], entries[order], sizes[order]
     new = np.ones(len(order), dtype=bool)

@@ -121,7 +121,7 @@ def test_equal_attempts_are_one_and_different_ones_are_refused(tmp_path: Path) -
 def test_two_clusters_of_one_topic_are_refused_until_one_is_named(tmp_path: Path) -> None:
     put_segment(tmp_path, 4, ENTRIES, cluster="east")
     put_segment(tmp_path, 5, ENTRIES, cluster="west")
-    with pytest.raises(Refused, match=r"there 2 times: cluster 'east'.*cluster 'west'"):
+    with pytest.raises(Refused, match=r"exists 2 times: cluster 'east'.*cluster 'west'"):
         only(tmp_path)
     (topic,) = listed(tmp_path).find("t", cluster="west")
     assert [segment.ledger_id for segment in topic.segments] == [5]
@@ -134,7 +134,7 @@ def test_objects_without_a_cluster_belong_to_that_of_the_later_ledgers(tmp_path:
         (topic,) = listed(tmp_path).find("t", cluster=cluster)
         assert ([segment.ledger_id for segment in topic.segments], topic.cluster) == ([4, 9], "west")
     put_segment(tmp_path, 12, ENTRIES, sidecar=False)
-    with pytest.raises(Refused, match="there 2 times: cluster '' incarnation ''; cluster 'west'"):
+    with pytest.raises(Refused, match="exists 2 times: cluster '' incarnation ''; cluster 'west'"):
         only(tmp_path)
 
 
