@@ -1,4 +1,4 @@
-"""What the tests of offloading share: a rig over a directory, closed when the test is over."""
+"""Fixtures of the offload tests: rigs over a directory or an address, closed after the test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.rigs.offload import OffloadRig
 
 @pytest.fixture
 def make_rig(tmp_path: Path) -> Iterator[Callable[..., OffloadRig]]:
-    """Makes rigs over a directory, or over an address."""
+    """Factory of rigs over a directory, or over an address."""
     made: list[OffloadRig] = []
 
     def make(address: str = "", options: Any = None, **rest: Any) -> OffloadRig:

@@ -1,7 +1,7 @@
 """Goal: a broker that a user's process starts finds credentials where boto3 does, and shows none.
 
-Method: a real S3 that verifies signatures and session tokens, and its own STS. Each test has one way to credentials in
-its environment and works in a directory of its own, as a user's process does; the broker works elsewhere.
+Method: a real S3 that verifies signatures and session tokens, and its own STS. Each test has one source of credentials
+in its environment. It works in a directory of its own, as a user's process does. The broker's directory is another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class World:
         self.server, self.issuer = server, issuer
 
     def temporary(self) -> tuple[str, str, str]:
-        """Access key, secret key and token of a session."""
+        """Return access key, secret key and token of a session."""
         keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY, "region_name": "us-east-1"}
         sts = boto3.client("sts", endpoint_url=self.server.endpoint, **keys)
         found = sts.assume_role(RoleArn=ROLE, RoleSessionName="session")["Credentials"]
@@ -56,7 +56,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: World) -> Path:
-    """A home and working directory with nothing of AWS in it, and none in the environment but the endpoint."""
+    """A home and working directory without AWS files. The environment has the endpoint only."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -74,7 +74,7 @@ def bucket() -> str:
 
 @pytest.fixture
 def started(home: Path, store_path: Path, bucket: str) -> Iterator[Callable[[], LedgerStore]]:
-    """Starts a broker with the environment of the moment, for a store with one ledger and a bucket."""
+    """Starter of a broker with the current environment, for a store with one ledger and a bucket."""
 
     def start() -> LedgerStore:
         store = connect(store_path)
@@ -96,7 +96,7 @@ def offloaded(store: LedgerStore, rows: int = 100) -> None:
 
 
 def shown(store: Path) -> bytes:
-    """All that a broker and its supervisor leave to be read: files of the store, their command lines."""
+    """Return all readable traces of a broker and its supervisor: files of the store, and command lines."""
     record = BrokerRecord.read(store)
     assert record is not None
     parent = Path(f"/proc/{record.pid}/stat").read_text().rpartition(")")[2].split()[1]
@@ -115,7 +115,7 @@ def session_token(world: World, _: Path) -> tuple[Environment, list[str]]:
 
 
 def profile(_: World, home: Path) -> tuple[Environment, list[str]]:
-    """Files by relative paths, in the directory in which the user's process works."""
+    """Files with relative paths, in the working directory of the user's process."""
     (home / "keys").write_text(PROFILE + SECRET_KEY)
     (home / "settings").write_text("[profile writer]\nregion = eu-west-3\n")
     files = {"AWS_SHARED_CREDENTIALS_FILE": "./keys", "AWS_CONFIG_FILE": "settings"}
@@ -193,7 +193,7 @@ def test_wrong_keys_name_the_bucket_where_they_were_found_and_what_to_do(
 def test_broker_without_credentials_says_how_it_gets_them(
     started: Callable[[], LedgerStore], store_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = started()  # somebody else's process
+    store = started()  # another user's process
     for name, value in keys(None, None)[0].items():  # type: ignore[arg-type]
         monkeypatch.setenv(name, value)
     with pytest.raises(LedgerError) as raised:

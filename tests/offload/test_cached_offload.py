@@ -1,5 +1,6 @@
-"""Goal: what lies in object storage only is read there once for all readers, byte for byte. Method: a real store whose
-local copies are gone, read through the broker's cache in blocks that overlap, by threads, in a cache that is too small.
+"""Goal: offloaded data is fetched from object storage once for all readers, byte for byte.
+
+Method: a real store without local copies. Threads read overlapping blocks through a broker cache that is too small.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NEIGHBOURS = {  # else `slowest-reader` caches nothing of a backlog
 
 
 class CachedLog:
-    """Offloaded ledgers, read in the name of readers."""
+    """Offloaded segments, read by registered readers."""
 
     def __init__(self, rig: OffloadRig, **settings: int | str) -> None:
         self.payloads = rig.fill(4, entries=8, size=60)
@@ -61,7 +62,7 @@ class CachedLog:
         return found
 
     def map_tail(self, reader: str) -> int:
-        """Map another log, which lies in local files, as a reader on this host does; its bytes."""
+        """Map another log in local files, as a reader on this host does. Return its bytes."""
         blocks = self.rig.store.ledger("tail").blocks(PositionRange(EARLIEST, LATEST), 300)
         self.reads.hand_out(blocks, ReaderId(TAIL, reader))
         return sum(block.length for block in blocks)
@@ -144,8 +145,9 @@ def test_read_permits_return_after_the_read_and_memory_after_the_last_use(
 def test_threads_read_every_byte_through_a_cache_that_is_too_small(
     make: Callable[..., CachedLog], policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A third of what there is fits; ranges overlap; readers come, settle, are reset and leave. What is above the limit
-    is what each of them reads now: at most 2,000 bytes.
+    """A third of the data fits into the cache. Ranges overlap; readers start, acknowledge, are reset and end.
+
+    The excess over the limit is what each reader reads at the moment: at most 2,000 bytes.
     """
     monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry.MIB", 600)
     log = make(managedLedgerCacheSizeMB=1, cacheEvictionPolicy=policy, managedLedgerMaxReadsInFlightSizeInMB=1)

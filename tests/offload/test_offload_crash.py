@@ -1,8 +1,8 @@
-"""Goal: whatever dies at whatever step, nothing is lost, the next run completes, and nothing stays in the bucket.
+"""Goal: after a crash at any step nothing is lost, the next run completes, and no object is left over.
 
-Method: every call that the protocol makes, to the record or to the object storage, is a step; for each step the broker
-dies just before it, and just after it, and another one takes the store over. A directory stands for the bucket; the
-calls are the same.
+Method: every call of the protocol to the record or to the object storage is a step. For each step, the broker dies just
+before and just after it, and another broker takes the store over. A directory stands for the bucket, with the same
+calls.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ STORE_CALLS = ("put", "begin_upload", "put_part", "complete", "delete", "abort",
 
 
 class Died(BaseException):
-    """The broker's process is gone: nothing of ours may handle this."""
+    """Death of the broker's process. No code of the project may handle this error."""
 
 
 class DyingStore:
-    """An object store in whose `at`-th call the process dies, before or after it was done."""
+    """An object store in whose `at`-th call the process dies, before or after the call took effect."""
 
     def __init__(self, real: Any, at: int, *, after: bool) -> None:
         self.real, self.at, self.after, self.calls = real, at, after, 0
@@ -52,7 +52,7 @@ class DyingStore:
 
 
 def wound(rig: OffloadRig, at: int, *, after: bool) -> DyingStore:
-    """Let the rig's offloader die in a call, and the next broker have a sound one."""
+    """Make the rig's offloader die in a call. The next broker has an intact offloader."""
     dying = DyingStore(rig.objects, at, after=after)
     rig.copies._store_at = lambda *_: dying  # type: ignore[method-assign]
     return dying
@@ -65,7 +65,7 @@ def heal(rig: OffloadRig) -> None:
 
 
 def whole(rig: OffloadRig, payloads: list[bytes]) -> None:
-    """Nothing is lost, and the bucket holds what the records state and nothing else."""
+    """Require that nothing is lost and that the bucket has exactly the objects of the records."""
     assert rig.contents() == payloads
     rig.store.offloads.sweep()
     rig.store.offloads.sweep_left()
@@ -117,7 +117,7 @@ def test_the_broker_dies_at_a_change_of_the_record(
         return done
 
     monkeypatch.setattr(rig.store._metadata, "update_ledger", dying)
-    # In the writing turn of a log only an error of ours can be told: one after which a broker does nothing any more.
+    # In the write stage of a log only a project error can be raised: an error after which the broker does nothing.
     assert rig.offload().state == "cancelled"
     assert calls == at
     monkeypatch.undo()
@@ -164,7 +164,7 @@ def test_local_data_deleted_before_a_reader_maps_them_are_read_from_bucket(rig: 
     before = rig.store.ledger("log").snapshot
     rig.store.ledger("log").trim()
     assert before.segments[0].path.exists() is False
-    rig.store.ledger("log")._snapshot = before  # what a reader looked at a moment ago
+    rig.store.ledger("log")._snapshot = before  # the snapshot that a reader took just before
     assert rig.contents() == payloads
 
 

@@ -1,5 +1,6 @@
-"""Goal: ledgers go to object storage by themselves when they are due, and their local copy when that is. Method: a
-clock that is moved by hand, and rounds of what the broker does by itself.
+"""Goal: due segments are offloaded automatically, and their local copies are deleted when due.
+
+Method: a clock that is moved by hand, and rounds of the broker's background tasks.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def test_a_threshold_of_nothing_offloads_at_the_seal(rig: OffloadRig) -> None:
     rig.append(b"x")
     rig.policy(managedLedgerOffloadThresholdInBytes=0)
     rig.append(b"y", b"z", b"1")
-    rig.store.upkeep._look_after(rig.store.ledger("log").name)  # as the seal has it done
+    rig.store.upkeep._look_after(rig.store.ledger("log").name)  # as the seal triggers it
     rig.store.offloads.round()
     assert rig.complete() == rig.ids()[:1]
 

@@ -1,7 +1,6 @@
 """Goal: a prefix of a log is offloaded, read and deleted by PIP-17's rules. Method: Pulsar's cases, one test each.
 
-Most go by a directory: what an S3 server does with objects is the matter of the contract, and faults have a file of
-their own.
+Most tests use a directory. The tests of the object stores cover S3, and faults have a file of their own.
 """
 
 from __future__ import annotations
@@ -228,7 +227,7 @@ def test_what_an_incomplete_attempt_left_goes_with_the_ledger(rig: OffloadRig) -
 # testDontOffloadEmpty
 def test_an_empty_ledger_is_never_offloaded(rig: OffloadRig) -> None:
     rig.fill(1)
-    rig.crash()  # seals what was open; nothing is appended since
+    rig.crash()  # seals the open segment; nothing is appended afterwards
     assert rig.offload().state == "done"
     assert rig.complete() == rig.ids()
 

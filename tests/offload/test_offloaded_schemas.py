@@ -1,4 +1,4 @@
-"""Goal: who reads a bucket of ours gets the columns of its payloads without a registry. Method: offloaded and read."""
+"""Goal: a reader of an own bucket gets the payloads' columns without a registry. Method: segments offloaded and read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Goal: what is written is what Pulsar writes, what is read is what was written, and what is damaged is named.
+"""Goal: objects are written as Pulsar writes them, are read back exactly, and damage is reported by name.
 
-Method: Pulsar's cases of its offloader, index and streams; every field of every object changed; a directory and, once,
-a real S3 server.
+Method: Pulsar's test cases of its offloader, index and streams. Every field of every object is changed. The tests use a
+directory and, once, a real S3 server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXTRA = {"ManagedLedgerName": "public/default/persistent/log", "pulsarClusterNam
 
 
 def sealed(rig: OffloadRig, entries: int = 20, size: int = 60) -> tuple[LocalSegment, list[bytes]]:
-    """A sealed ledger of several blocks, and its payloads."""
+    """Return a sealed segment of several blocks, and its payloads."""
     payloads = [bytes([number % 251]) * (size + number % 7) for number in range(entries)]
     rig.log(entries=entries).append([entry(payload) for payload in payloads]).result()
     rig.append(b"next", entries=entries)
@@ -60,7 +60,7 @@ def payloads_of(ledger: OffloadedSegmentReader, first: int, entries: int) -> lis
 
 
 def spoil(rig: OffloadRig, key: str, at: int, value: bytes, metadata: dict[str, str] | None = None) -> None:
-    """Change bytes of an object, and perhaps its metadata."""
+    """Change bytes of an object, and optionally its metadata."""
     found = rig.objects.get(key, 1 << 30)
     data = found.data[:at] + value + found.data[at + len(value) :]
     rig.objects.put(key, data, {**found.head.metadata, **(metadata or {})})
@@ -328,7 +328,7 @@ def test_an_index_that_is_too_large_to_be_one_is_never_fetched(
 
 
 def longer(frame: memoryview) -> bytes:
-    """Every entry longer by a byte, its envelope as it was: not what Pulsar could read, but easy to see."""
+    """Append a byte to an entry and keep its envelope. Pulsar could not read the result, but it is easy to detect."""
     return bytes(frame) + b"!"
 
 

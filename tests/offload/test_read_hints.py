@@ -1,6 +1,7 @@
-"""Goal: what a driver says that it reads next is there when its tasks ask, read once, in a bounded part of the cache;
-and who runs away from others waits for them. Method: ledgers that lie in object storage only, hints as drivers give
-them, the objects that are fetched counted, a clock moved by hand where time matters.
+"""Goal: prefetched entries are cached once, in a bounded part of the cache, before a driver's tasks request them.
+A leading reader waits for readers close behind it.
+
+Method: segments in object storage only, prefetch requests as drivers send them, counted fetches, and a manual clock.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SIZE = 60
 
 
 class HintedLog:
-    """Four ledgers of eight entries that are in object storage only, and one that is open."""
+    """Four segments of eight entries in object storage only, and one open segment."""
 
     def __init__(self, rig: OffloadRig, **settings: int | str) -> None:
         self.payloads = rig.fill(4, entries=8, size=SIZE)
@@ -73,7 +74,7 @@ class HintedLog:
         return self.rig.store.ledger("log").blocks(self.range(first, end), 10_000)
 
     def read(self, reader: str, first: int, end: int) -> None:
-        """As `DoGet` does; every byte is compared."""
+        """Read as `DoGet` does and compare every byte."""
         reading, found = ReaderId(NAME, reader), list[bytes]()
         blocks = self.blocks(first, end)
         self.reads.begins(blocks, reading)
@@ -88,7 +89,7 @@ class HintedLog:
         return self.reads.cache.ledger(NAME).cache.entries
 
     def settled(self) -> None:
-        """Wait until nothing is read ahead any more."""
+        """Wait until no prefetch is in flight."""
         wait_until(lambda: self.reads.hints.ahead._threads == 0)
 
 
@@ -104,13 +105,13 @@ def test_what_is_hinted_is_there_when_it_is_asked_for(make: Callable[..., Hinted
     assert log.hint("a", 0, 32) == 0
     wait_until(lambda: log.entries() == 32)
     counted = log.reads.metrics()
-    assert (counted.hits, counted.misses) == (0, 0)  # nobody has got any of it
+    assert (counted.hits, counted.misses) == (0, 0)  # no reader has received an entry
     assert log.reads.cache.ledger(NAME).counts.ahead_bytes == counted.size_bytes
     requests = len(log.fetched)
     log.read("a", 0, 32)
     assert len(log.fetched) == requests
     counted = log.reads.metrics()
-    assert (counted.hits, counted.misses) == (0, 32)  # they were read from storage, for the first who got them
+    assert (counted.hits, counted.misses) == (0, 32)  # fetched from storage, for the first reader
     log.follow("b")
     log.read("b", 0, 32)
     assert (log.reads.metrics().hits, log.reads.metrics().misses) == (32, 32)
@@ -135,7 +136,9 @@ def test_a_reader_that_hints_nothing_is_read_ahead_for_when_it_asks(make: Callab
     log.follow("a")
     blocks = log.blocks(0, 32)
     log.reads.begins(blocks, ReaderId(NAME, "a"))
-    wait_until(lambda: log.entries() == 32 - blocks[0].entries)  # all but the first, which it reads itself
+    wait_until(
+        lambda: log.entries() == 32 - blocks[0].entries
+    )  # all except the first block, which the reader fetches itself
     log.read("a", 0, 32)
     assert log.reads.metrics().misses == 32
 
@@ -149,7 +152,7 @@ def test_what_is_ahead_is_bounded_and_goes_on_when_it_is_read(
     log.hint("a", 0, 32)
     log.settled()
     ahead, unit = log.reads.cache.ledger(NAME).counts.ahead_bytes, log.blocks(0, 32)[0].length
-    assert 1000 <= ahead < 1000 + unit  # a quarter of 4000, and what it takes to get there
+    assert 1000 <= ahead < 1000 + unit  # a quarter of 4000, and at most one unit more
     log.read("a", 0, 8)
     log.settled()
     assert log.reads.cache.ledger(NAME).counts.ahead_bytes > ahead
@@ -187,7 +190,7 @@ def test_what_was_read_ahead_for_a_query_that_died_stands_in_nobodys_way(make: C
     log.reads.drop(NAME)
     log.reads.hints.expire()
     assert not log.reads.hints.ahead.readings()
-    assert not log.reads.cache.ledgers()  # nor is the ledger made again by that
+    assert not log.reads.cache.ledgers()  # and the ledger is not created again
 
 
 def test_a_failure_is_told_to_who_asks_and_to_nobody_else(make: Callable[..., HintedLog]) -> None:
@@ -229,7 +232,7 @@ def test_a_ledger_that_is_gone_is_passed_over(make: Callable[..., HintedLog]) ->
 def test_who_runs_away_waits_for_those_close_behind(
     make: Callable[..., HintedLog], monkeypatch: pytest.MonkeyPatch, *, paced: bool
 ) -> None:
-    """A cache of half of what there is: the first is at 20 of 32 when the other begins, at the same pace."""
+    """Half of the data fits into the cache. The leader is at 20 of 32 when the other starts, at the same speed."""
     monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry.MIB", 1600)
     log = make(managedLedgerCacheSizeMB=1)
     log.follow("first")

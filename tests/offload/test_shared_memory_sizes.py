@@ -1,6 +1,7 @@
-"""Goal: a host, or a container, with little shared memory or none reads everything, and nobody is killed. Method: a
-broker and its readers as processes that see a `/dev/shm` of their own: 64 MB as Docker gives, a few pages, one that
-cannot be written to. Each byte is compared.
+"""Goal: a host or container with little or no shared memory reads everything, and no process is killed.
+
+Method: a broker and its readers run as processes with a `/dev/shm` of their own. It has 64 MB like Docker's, or a few
+pages, or is read-only. Each byte is compared.
 """
 
 from __future__ import annotations
@@ -89,6 +90,6 @@ def test_everything_is_read_whatever_shared_memory_there_is(tmp_path: Path, opti
     assert found["statuses"] == [0, 0]
     assert found["taken"] <= 64 * 2**20
     assert found["size"] <= 256 * 2**20
-    assert found["misses"] == 96  # what does not fit into shared memory is cached all the same
-    assert 3 * 96 <= found["hits"] < 4 * 96  # what is told and has no place after all is sent, and counts once more
+    assert found["misses"] == 96  # blocks that do not fit into shared memory are cached anyway
+    assert 3 * 96 <= found["hits"] < 4 * 96  # a block that was located but not placed is sent, and counts again
     assert (found["mapped"] > 0) == (options == "size=64m")

@@ -1,6 +1,8 @@
-"""Goal: readers on the broker's host map what was read from object storage once, a few blocks at a time; without shared
-memory, or where it is full or gone, they get the same bytes. Method: ledgers in objects only, places mapped as readers
-map them; then a broker, a process, whose cache is too small, hammered by processes that compare every byte.
+"""Goal: readers on the broker's host map blocks that were fetched from object storage once, a few blocks at a time.
+If shared memory is missing, full or deleted, readers get the same bytes.
+
+Method: segments in objects only, mapped as readers map them. Then a broker process with a cache that is too small,
+under load of processes that compare every byte.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ from tests.rigs.entry import parsed
 from tests.rigs.offload import HOUR, OffloadRig
 
 NAME = "public/default/persistent/log"
-SHM = Path("/dev/shm")  # noqa: S108 — where blocks are
+SHM = Path("/dev/shm")  # noqa: S108 — the directory of blocks
 
 
 class SharedLog:
-    """Four ledgers of eight entries that are in object storage only, read by somebody who maps."""
+    """Four segments of eight entries in object storage only, read by a reader that maps blocks."""
 
     def __init__(self, rig: OffloadRig, root: Path, **settings: int | str) -> None:
         self.payloads = rig.fill(4, entries=8, size=60)
@@ -68,7 +70,7 @@ class SharedLog:
         )
 
     def mapped(self, reader: str, first: int, end: int) -> list[bytes]:
-        """Everything of a range, asked for again and again."""
+        """Map a whole range with repeated requests."""
         found = list[bytes]()
         while first + len(found) < end:
             places = self.places(reader, first + len(found), end)
@@ -110,7 +112,7 @@ def test_a_few_blocks_are_answered_at_a_time(make: Callable[..., SharedLog], mon
 def test_what_was_answered_is_there_when_it_is_mapped_and_goes_then(make: Callable[..., SharedLog]) -> None:
     log = make()
     first = log.places("a", 0, 32)
-    log.reads.change(Settings.of({"managedLedgerCacheSizeMB": 0}))  # everything is let go of
+    log.reads.change(Settings.of({"managedLedgerCacheSizeMB": 0}))  # everything is evicted
     counted = log.reads.metrics()
     assert counted.size_bytes == counted.lingering_bytes == sum(place.length for place in first) > 0
     assert [payload for place in first for payload in payloads_of(place)] == log.payloads[
@@ -129,7 +131,7 @@ def test_what_was_answered_is_there_when_it_is_mapped_and_goes_then(make: Callab
 def test_blocks_are_sent_while_readers_pin_half_of_the_limit(
     make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch, *, let_go: bool
 ) -> None:
-    """Whether the cache let go of what they have, or has it, too."""
+    """Test with the readers' blocks evicted from the cache, and with the blocks still cached."""
     monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry.MIB", 1600)
     log = make(managedLedgerCacheSizeMB=1)
     cache = log.reads.cache
@@ -210,7 +212,7 @@ def store(store_path: Path) -> Iterator[LedgerStore]:
     assert len(list(SHM.glob(ours))) == 1
     opened.client.call("shutdown", Empty())
     until = time.monotonic() + 60
-    while list(SHM.glob(ours)):  # who leaves takes its blocks along
+    while list(SHM.glob(ours)):  # a reader that ends releases its blocks
         assert time.monotonic() < until
         time.sleep(0.02)
 
@@ -271,12 +273,12 @@ def test_mapped_blocks_of_readers_count_at_the_broker_after_a_killed_one(
 
 
 def test_rows_that_are_kept_hold_no_block(store: LedgerStore, tmp_path: Path) -> None:
-    """Also those whose payload begins, by chance, where Arrow wants it."""
+    """Test also rows whose payload happens to be aligned as Arrow requires."""
     notes, client = offloaded_notes(store, tmp_path / "objects"), store.client
     rows = notes.read()
     assert client.call("cache", Empty()).mapped_entries == 300
     client.call("settings.change", ChangeSetting("managedLedgerCacheSizeMB", 0))
-    wait_until(lambda: client.call("cache", Empty()).lingering_bytes == 0)  # what was answered is kept for two seconds
+    wait_until(lambda: client.call("cache", Empty()).lingering_bytes == 0)  # located blocks are pinned for two seconds
     assert [len(row["note"]) for row in rows.to_pylist()] == list(range(300))
 
 
@@ -330,7 +332,7 @@ _MB = 1024 * 1024
 
 @pytest.fixture
 def big(store: LedgerStore, store_path: Path, tmp_path: Path) -> LedgerStore:
-    """A ledger of 48 MB in object storage, over a cache of 16 MiB."""
+    """A ledger of 48 MB in object storage, with a cache of 16 MiB."""
     store.offload_to(tmp_path / "objects")
     client = store.client
     client.create(CreateLedger("big"))
@@ -388,13 +390,12 @@ def test_stopped_reader_keeps_its_bytes_and_leaves_others_the_rest(big: LedgerSt
     counted = client.call("cache", Empty())
     assert counted.hits > 0
     assert counted.lingering_bytes < 10 * _MB < counted.size_bytes
-    assert (
-        largest <= (16 + 2 * 2 * 4) * _MB
-    )  # the limit, and of each of the two a block that is read and one that is sent
+    # The limit, and for each of the two readers a block that is fetched and a block that is sent.
+    assert largest <= (16 + 2 * 2 * 4) * _MB
     stopped.send_signal(signal.SIGCONT)
     entries, mapped = map(int, stopped.communicate(timeout=60)[0].split())
     assert entries == 120
-    assert 4 * _MB < mapped <= 10 * _MB  # half of the limit, and the answer that passed it
+    assert 4 * _MB < mapped <= 10 * _MB  # half of the limit, and the answer that exceeded it
     wait_until(lambda: client.call("cache", Empty()).lingering_bytes == 0)
     blocks = client.read_blocks(ReadRequest("big", PositionRange(EARLIEST, LATEST)))
-    assert all([block.mapped for block in blocks])  # noqa: C419 — as they come, none is kept
+    assert all([block.mapped for block in blocks])  # noqa: C419 — one at a time, so no block is held

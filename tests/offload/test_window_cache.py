@@ -1,5 +1,6 @@
-"""Goal: whoever waits for a window gets it, whoever else lets go of windows or closes meanwhile. Method: a store that
-answers when a test says so, one thread that fetches, readers in threads.
+"""Goal: a reader that waits for a window gets it, although other readers evict windows or close meanwhile.
+
+Method: a store whose answers a test controls, one fetching thread, and readers in threads.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ DATA = bytes(range(250))
 
 
 class GatedStore(DirectoryStore):
-    """A directory that answers once `go` is set."""
+    """A directory that answers after `go` is set."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.asked, self.go = threading.Event(), threading.Event()
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
-        """The bytes, when it is time."""
+        """Return the bytes after `go` is set."""
         self.asked.set()
         assert self.go.wait(60)
         return super().get_range(key, start, length)
@@ -47,7 +48,7 @@ def test_window_with_a_waiter_is_not_cancelled_for_another_reader(store: GatedSt
     with ThreadPoolExecutor(2) as readers:
         first = readers.submit(windows.read, WindowedObject(store, "one", len(DATA), 0), 0, 30)
         assert store.asked.wait(60)
-        while len(windows._windows) < 3:  # its windows wait for the only thread
+        while len(windows._windows) < 3:  # the windows wait for the only thread
             pass
         second = readers.submit(windows.read, WindowedObject(store, "two", len(DATA), 0), 0, 30)
         while not any(key[1] == "two" for key in list(windows._windows)):

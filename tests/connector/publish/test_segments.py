@@ -1,4 +1,4 @@
-"""Goal: exactly what is sealed is there to be published, partition by partition, and what went before is a loss.
+"""Goal: exactly the sealed segments are listed, per partition, and segments deleted before publication are a loss.
 
 Method: a real store, without Spark.
 """

@@ -1,6 +1,6 @@
-"""Goal: of several processes of a host one at a time commits to a table on its disk, and one that dies lets go.
+"""Goal: one process of a host at a time commits to a local table, and a process that dies releases the lock.
 
-Method: processes that count in a file under the lock, which loses counts without it; one of them is killed.
+Method: processes increment a counter in a file under the lock; without the lock counts are lost. One is killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Goal: every message that a real Pulsar offloaded is read from the objects as Pulsar's client delivered it.
 
-Method: the objects of `tests/fixtures/pulsar`, read as a directory and from the S3 server, compared in all that is
-known of each message; cut into small parts, so that every part begins in the middle of something.
+Method: the objects of `tests/fixtures/pulsar` are read from a directory and from the S3 server. Every known field of
+each message is compared. Reads are split into small parts, so parts begin inside batches, blocks and messages.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_encrypted_messages_are_refused_by_the_name_of_their_key() -> None:
 
 @pytest.fixture
 def short(tmp_path: Path) -> ObjectStore:
-    """The objects of a topic whose offload stopped in silence; the padding, 10 MB of it, is made here."""
+    """The objects of a topic whose offload stopped silently. The 10 MB of padding are generated here."""
     shutil.copytree(ROOT / "08-chunked" / "objects", tmp_path / "objects")
     begin = (ROOT / "08-chunked" / f"{SHORT}.begin").read_bytes()
     block = 5 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""Goal: a bucket says what it holds, and what is missing. Method: objects made for each case, listed as they lie."""
+"""Goal: the catalogue of a bucket lists its segments and its gaps. Method: real objects, made for each case."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def test_an_index_without_its_data_is_a_gap(tmp_path: Path) -> None:
     first, last = only(tmp_path).segments
     (tmp_path / first.data_name).unlink()
     assert gaps(only(tmp_path)) == [(4, 0, 5)]
-    (tmp_path / last.data_name).unlink()  # it was there before its index, so it is not on its way
+    # The data object is written before its index, so the last segment is lost and not in upload.
+    (tmp_path / last.data_name).unlink()
     assert gaps(only(tmp_path)) == [(4, 0, 5), (12, 0, 5)]
 
 

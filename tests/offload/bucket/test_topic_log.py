@@ -1,6 +1,7 @@
-"""Goal: every reading of a log, however it is cut, gives exactly its entries. Method: logs made of small blocks.
+"""Goal: a read of a log returns exactly its entries, for every split. Method: logs of small blocks.
 
-Transactions and chunks that cross parts and ledgers, ranges, times, limits; pieces of every size; every byte damaged.
+The cases have transactions and chunks that cross parts and segments, ranges, times and limits. Pieces have every size,
+and every byte is damaged once.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ def test_every_damaged_byte_outside_of_entries_is_found(tmp_path: Path) -> None:
 
 
 def flip(directory: Path, log: BucketLog, ledger: int, value: bytes) -> None:
-    """One bit of a payload, so that everything but the checksum holds."""
+    """Flip a bit of a payload, so only the checksum is wrong."""
     (file,) = (directory / one.data_name for one in log.topic.segments if one.ledger_id == ledger)
     data = bytearray(file.read_bytes())
     data[data.index(value)] ^= 1

@@ -1,7 +1,7 @@
-"""Goal: a topic of anybody's bucket is found by its name, and never another one. Method: names of every kind.
+"""Goal: a topic of any bucket is found by its name, and no other topic is. Method: names of every kind.
 
-`+` and `%` are letters of a topic and signs of its path; Pulsar's first names have a cluster; and a bucket may hold
-names that no store of ours takes.
+`+` and `%` are letters of a topic and escapes of its path. Pulsar's old names have a cluster. A bucket may contain
+names that this project's stores refuse.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_a_path_is_ascii_and_comes_back_as_the_name(name: str) -> None:
     assert path.isascii()
     assert " " not in path
     assert spelled(path) == name
-    assert path == name or not name.startswith("a-b")  # what Pulsar takes stands as it is, but for the topic
+    assert path == name or not name.startswith("a-b")  # Pulsar encodes the topic only
 
 
 @pytest.mark.parametrize("name", ["non-persistent://public/default/t", "prop/use/ns", "", "/", "///", "persistent://"])

@@ -1,6 +1,7 @@
-"""Index objects byte for byte: golden vectors, every index a real Pulsar wrote, every field flipped.
+"""Goal: index objects are parsed and encoded byte for byte, and damage is detected.
 
-Method: parse and encode again must give the same bytes; what the index says must be what walking the data object finds.
+Method: golden vectors, every index of a real Pulsar, every field changed. Parsing and encoding must return the same
+bytes, and the index must agree with a scan of the data object.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Goal: the index of a streaming offload is read byte for byte, and never wrongly. Method: round trips, every cut."""
+"""Goal: the index of a streaming offload is read byte for byte. Method: round trips, and truncation at every byte."""
 
 from __future__ import annotations
 

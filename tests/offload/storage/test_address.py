@@ -1,4 +1,4 @@
-"""Goal: an address is read as Hadoop's and Pulsar's users write it, and never shows a secret. Method: tables."""
+"""Goal: addresses are parsed as users of Hadoop and Pulsar write them, and no secret is shown. Method: tables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Goal: an object in a directory is there after a loss of power, whatever had to be made for it, and a listing leaves
-none out. Method: note which directories are synced; make what nobody can look at.
+"""Goal: an object in a directory survives a power loss, with all its folders, and a listing skips no object.
+
+Method: the synced directories are recorded; unreadable directories are made.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def test_the_way_to_the_first_object_of_new_folders_is_durable(
 
 def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
-    for _ in range(20):  # a path longer than the system takes
+    for _ in range(20):  # a path that is longer than the system allows
         os.mkdir("x" * 250, dir_fd=folder)
         below = os.open("x" * 250, os.O_RDONLY, dir_fd=folder)
         os.close(folder)

@@ -1,4 +1,4 @@
-"""Goal: every object store keeps one contract. Method: each test runs over a directory and over a real S3 server."""
+"""Goal: every object store keeps the same contract. Method: tests run over a directory and a real S3 server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def store(opened: ObjectStore) -> ObjectStore:
-    """The store, empty."""
+    """An empty store."""
     opened.delete([found.key for found in opened.objects()])
     for upload in list(opened.uploads()):
         opened.abort(upload)
@@ -176,7 +176,7 @@ def test_an_upload_is_invisible_until_it_is_complete(store: ObjectStore) -> None
 def test_parts_that_are_there_are_known_after_a_restart(store: ObjectStore) -> None:
     upload = store.begin_upload("resumed")
     first = store.put_part(upload, 1, b"a" * PART, PART)
-    other = pickled(store)  # as another process has it
+    other = pickled(store)  # as in another process
     assert list(other.uploads("res")) == [upload]
     assert other.parts(upload) == [first]
     second = other.put_part(upload, 2, b"b", 1)

@@ -1,4 +1,4 @@
-"""Goal: pieces come in order, few at a time, and what is not wanted is not fetched. Method: a store that counts."""
+"""Goal: pieces are returned in order, few in flight, and skipped pieces are not fetched. Method: a counting store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA = bytes(range(250)) * 4
 
 
 class CountingStore(DirectoryStore):
-    """A directory that notes what is asked of it."""
+    """A directory that records its requests."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -25,7 +25,7 @@ class CountingStore(DirectoryStore):
         self.fails_at = -1
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
-        """The bytes, noted."""
+        """Record the request and return the bytes."""
         with self.lock:
             self.asked.append((start, length))
         if start == self.fails_at:

@@ -1,4 +1,4 @@
-"""Goal: an S3 that fails, hangs, cuts and loses answers costs time, nothing else. Method: a proxy before a real one."""
+"""Goal: an S3 that fails, hangs, truncates or loses answers costs only time. Method: a proxy before a real server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streaming_examples.s3_server import S3Server
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.offload import HOUR, OffloadRig
 
-# Of the calls that an offload makes: method, and a part of the path.
+# Calls of an offload: method, and a part of the path.
 CALLS = {
     "begin": ("POST", "uploads"),
     "part": ("PUT", "partNumber"),
@@ -50,7 +50,7 @@ def rig(
 
 
 def in_bucket(rig: OffloadRig, server: S3Server) -> tuple[list[str], int]:
-    """The keys, and uploads that were begun, past the proxy."""
+    """Return the keys and the unfinished uploads, read without the proxy."""
     store = open_object_store(rig.address, server.options)
     found = [one.key for one in store.objects()], len(list(store.uploads()))
     store.close()

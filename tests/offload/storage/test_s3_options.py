@@ -1,6 +1,6 @@
-"""Goal: encryption, owner and credentials are in the requests as they were asked for, and secrets in nothing else.
+"""Goal: requests have the configured encryption, owner and credentials, and no other output has secrets.
 
-Method: a server that records requests and answers as S3 and STS do.
+Method: a server that records requests and answers like S3 and STS.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Answer(BaseHTTPRequestHandler):
     server: Recorder
 
     def log_message(self, *_: object) -> None:
-        """Silent."""
+        """Log nothing."""
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -94,7 +94,7 @@ def nonsense(_: str) -> int:
 
 @pytest.fixture(autouse=True)
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The providers of this file under a module's name, and nothing from the machine's own configuration."""
+    """The providers of this file as a module, without the machine's own configuration."""
     import sys
     import types
 
@@ -111,7 +111,7 @@ def options(recorder: Recorder, function: str = "provider", **rest: Any) -> S3Op
 
 
 def put(recorder: Recorder, given: S3Options) -> dict[str, str]:
-    """Put one object; the headers of the request."""
+    """Put one object and return the headers of the request."""
     store = open_object_store("s3://bucket/prefix", given)
     store.put("key", b"data", {"role": "data"})
     store.close()

@@ -1,4 +1,4 @@
-"""Goal: what commits of a table say is read back exactly, and somebody else's change is told from ours and upkeep."""
+"""Goal: commit metadata is read back exactly, and foreign changes are distinguished from publications and upkeep."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def segment(number: int, ledger: str = ORDERS, incarnation: str = "a", after: in
 
 
 def changes(*said: tuple[str, str | None]) -> list[TableChange]:
-    """Newest first, as Delta tells them."""
+    """Return the changes newest first, as Delta lists them."""
     return [TableChange(version, *one) for version, one in reversed(list(enumerate(said)))]
 
 
@@ -132,7 +132,7 @@ def test_numbers_of_a_wish_are_whole_and_not_negative(wish: dict[str, object]) -
 
 @pytest.mark.parametrize("wish", [{"key": "user"}, {"deleted_when": "page IS NULL"}])
 def test_what_is_said_of_a_view_that_is_not_wanted_is_refused(wish: dict[str, str]) -> None:
-    with pytest.raises(Refused, match=f"{next(iter(wish))} is '{next(iter(wish.values()))}', and there is no view"):
+    with pytest.raises(Refused, match=f"{next(iter(wish))} is '{next(iter(wish.values()))}', but there is no view"):
         Publishing.of(**wish)
     assert Publishing.of(latest="./view", **wish).latest == "./view"
 

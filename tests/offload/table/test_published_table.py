@@ -1,6 +1,6 @@
-"""Goal: of a version of a table exactly the wanted rows are read, and how far each log is in it is never overstated.
+"""Goal: exactly the wanted rows of a version are read, and the last published segment is never overstated.
 
-Method: real Delta tables, laid down as a publisher does; what only Databricks writes (deletion vectors) by hand.
+Method: real Delta tables, written as a publisher does. Deletion vectors, which only Databricks writes, are hand-made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALL = PositionRange(EARLIEST, LATEST)
 
 
 def segment(table: Path | str, ledger_id: int, first: int, entries: int = 4, rows: int = 5, **more: object) -> int:
-    """Publish a ledger of so many entries and rows; the number after its last row."""
+    """Publish a segment of so many entries and rows. Return the number after its last row."""
     places = [(ledger_id, entry, row) for entry in range(entries) for row in range(rows)]
     end = first + len(places)
     incarnation = str(more.pop("incarnation", INCARNATION))
@@ -180,7 +180,7 @@ def test_rows_that_were_deleted_are_not_read(table: Path) -> None:
 
 
 def _deletion_vector(rows: list[int]) -> dict[str, object]:
-    """An inline vector: z85 of magic, one 32-bit bitmap, of which one array container."""
+    """Return an inline vector: z85 of magic and one 32-bit bitmap with one array container."""
     bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16) + struct.pack(f"<{len(rows)}H", *rows)
     data = struct.pack("<IqI", 1681511377, 1, 0) + bitmap
     data += b"\0" * (-len(data) % 4)
