@@ -1,4 +1,4 @@
-"""Goal: a reader of an own bucket gets the payloads' columns without a registry. Method: segments offloaded and read."""
+"""Goal: a reader of a bucket gets the payloads' columns without a registry. Method: segments offloaded and read."""
 
 from __future__ import annotations
 
