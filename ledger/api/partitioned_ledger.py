@@ -12,15 +12,17 @@ partitions: where the whole is asked for one it is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
 from pyspark_ledger.ledger.api.cursor import Cursor
-from pyspark_ledger.ledger.api.ledger import Ledger
-from pyspark_ledger.ledger.api.rows import rows_as_table, rows_table
+from pyspark_ledger.ledger.api.ledger import Ledger, Rows
+from pyspark_ledger.ledger.api.rows import listed_rows, rows_as_table, rows_table
+from pyspark_ledger.ledger.client.kept_producer import Entry, NothingAppended
 from pyspark_ledger.ledger.clock import new_id
-from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.names import partition_names, short_name
 from pyspark_ledger.ledger.partition_routing import murmur3_32, require_hashing_scheme
@@ -40,13 +42,17 @@ class PartitionedLedger(Ledger):
     def __init__(self, client: Client, name: str) -> None:
         super().__init__(client, name)
         self._turn = murmur3_32(f"ledger-api-{new_id()}")
+        self._parts: list[Ledger] = []
 
     def __repr__(self) -> str:
         return f"PartitionedLedger({self.name})"
 
     def partitions(self) -> list[Ledger]:
-        """Its partitions, as many as there are now."""
+        """Return the partitions that exist now. Raises NotFound if the partitioned ledger was deleted."""
         count = self.client.call("partitions", NameLedger(self.name)).partitions
+        if not count:
+            hint = "It was deleted; create it again with `create_partitioned`"
+            raise NotFound(f"there is no partitioned ledger {short_name(self.name)!r}", hint=hint)
         return [Ledger(self.client, name) for name in partition_names(self.name, count)]
 
     def increase_partitions(self, partitions: int) -> None:
@@ -59,15 +65,45 @@ class PartitionedLedger(Ledger):
         return any(sealed)
 
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
-        """Append rows, or one message, to the partition whose turn it is; the position after it, there."""
-        parts = self.partitions()
+        """Append rows, or one message, to the next partition. Return the position after them in that partition.
+
+        Added partitions are used after a silence, or when a partition has no producer yet.
+        """
+        if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
+            rows = listed_rows(rows)
         self._turn += 1
-        part = parts[self._turn % len(parts)]
+        position = self._append_kept(rows)
+        if position is not None:
+            return position
+        self._parts = self.partitions()
+        part = self._parts[self._turn % len(self._parts)]
         if isinstance(rows, bytes):
             return part.append(rows)
         given = rows_table(rows, self.schema())
         self._registered(given.schema)
         return part.append(given)
+
+    def _append_kept(self, rows: Rows | bytes) -> Position | None:
+        """Append by the idle producer of the next partition; None without one, or if the append did not begin.
+
+        A partition that was deleted is not created again, because the producer's ledger must exist.
+        """
+        if not self._parts:
+            return None
+        part = self._parts[self._turn % len(self._parts)]
+        kept = self.client.kept.take(part.name)
+        if kept is None:
+            return None
+        entries: list[Entry] = []
+        try:
+            with suppress(Refused):  # the full way names the whole ledger in its error
+                entries = part._entries(kept, rows)  # noqa: SLF001 — a partition is a ledger
+            return kept.append(entries) if entries else None
+        except (NothingAppended, NotFound):
+            kept.end()
+            return None
+        finally:
+            self.client.kept.give(kept)
 
     def producer(  # type: ignore[override]  # the same calls, but that a column has an id per partition
         self,

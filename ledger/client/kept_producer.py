@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.clock import new_id
-from pyspark_ledger.ledger.errors import DataLoss, LedgerError, Terminated
+from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Terminated
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.position import Position, PositionRange
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, LedgerDescription
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, DescribeLedger, LedgerDescription
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.segment.reader import iter_frames
 
@@ -115,7 +115,9 @@ class KeptProducer:
         """Count the entries from a sequence id on that the next broker has in its log. Raises `error` if none came."""
         before, self._producer = self._producer, None
         try:
-            epoch, made = self._client.hello().epoch, self._made()
+            epoch, made = self._client.hello().epoch, self._described()
+        except NotFound:
+            raise NothingAppended(f"ledger {self.ledger} was deleted") from error
         except LedgerError:
             raise error from None
         if made.incarnation != self._incarnation:
@@ -139,6 +141,10 @@ class KeptProducer:
                 if metadata.producer_name == self.name and metadata.sequence_id >= first_id:
                     self._known, count = position.next(), count + 1
         return count
+
+    def _described(self) -> LedgerDescription:
+        found: LedgerDescription = self._client.call("describe", DescribeLedger(self.ledger, lists=False))
+        return found
 
     def _made(self) -> LedgerDescription:
         made: LedgerDescription = self._client.call("create", CreateLedger(self.ledger, exist_ok=True, lists=False))

@@ -13,6 +13,7 @@ import pytest
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.client import append_transport, broker_connection
 from pyspark_ledger.ledger.client.append_transport import FlightStream, RingStream
+from pyspark_ledger.ledger.errors import NotFound, Refused
 
 Trips = list[str]
 
@@ -81,6 +82,46 @@ def test_a_second_append_is_one_message_of_a_stream(counted: Any) -> None:
     assert trips == ["FlightStream.send" if elsewhere else "RingStream.send"] * 3
     assert orders.read().column("id").to_pylist() == [0, 1, 2]
     assert log.read().column("value").to_pylist() == [b"0", b"1"]
+
+
+def test_an_append_to_a_partition_that_was_written_is_one_message(counted: Any) -> None:
+    store, trips, elsewhere = counted
+    clicks = store.create_partitioned("clicks", 2)
+    for number in range(2):
+        clicks.append([{"id": number}])
+    trips.clear()
+    for number in range(2, 6):
+        clicks.append([{"id": number}])
+    assert trips == ["FlightStream.send" if elsewhere else "RingStream.send"] * 4
+    assert sorted(clicks.read().column("id").to_pylist()) == list(range(6))
+    assert {partition.read().num_rows for partition in clicks.partitions()} == {3}
+
+
+def test_an_append_to_deleted_partitions_creates_none(counted: Any) -> None:
+    store, _, _ = counted
+    clicks = store.create_partitioned("clicks", 2)
+    for number in range(4):
+        clicks.append([{"id": number}])
+    store.delete("clicks")
+    for rows in ([{"id": 4}], [{"id": 5}], b"6"):
+        with pytest.raises(NotFound):
+            clicks.append(rows)
+    assert store.names() == []
+    store.create_partitioned("clicks", 3)
+    for number in range(3):
+        clicks.append([{"id": number}])
+    assert [partition.read().num_rows for partition in clicks.partitions()] == [1, 1, 1]
+
+
+def test_rows_that_do_not_fit_name_the_whole_ledger(counted: Any) -> None:
+    store, _, _ = counted
+    clicks = store.create_partitioned("clicks", 1)
+    clicks.append([{"id": 0}])
+    with pytest.raises(Refused, match="clicks") as refused:
+        clicks.append([{"id": 1, "other": "a"}])
+    assert "partition-0" not in str(refused.value)
+    clicks.append([{"id": 1}])
+    assert clicks.read().column("id").to_pylist() == [0, 1]
 
 
 def test_a_read_is_one_call_and_the_read_itself(counted: Any) -> None:
