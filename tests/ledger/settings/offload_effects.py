@@ -117,9 +117,9 @@ DRIVES: Drives = {
     "managedLedgerOffloadMaxThreads": [Drive(upload_threads, ([2], 10), {5: ([5], 13)}, FOLDER)],
     "managedLedgerOffloadReadThreads": [Drive(read_threads, (4, 4, 10), {7: (7, 7, 13)}, FOLDER)],
     "managedLedgerOffloadReadBufferSizeInBytes": [
-        Drive(lambda b: copies(b).windows._window, 16 << 20, {1 << 20: 1 << 20}, FOLDER)
+        Drive(lambda b: copies(b).windows._window_bytes, 16 << 20, {1 << 20: 1 << 20}, FOLDER)
     ],
-    "managedLedgerOffloadReadCacheSizeMB": [Drive(lambda b: copies(b).windows._most, 16, {32: 2}, FOLDER)],
+    "managedLedgerOffloadReadCacheSizeMB": [Drive(lambda b: copies(b).windows._windows_max, 16, {32: 2}, FOLDER)],
     "managedLedgerOffloadFineIndex": [Drive(objects, 3, {0: 2}, FOLDER)],
     "managedLedgerOffloadBucket": [Drive(has_target, (False, ""), {"s3://other": (True, "s3://other")})],
     "managedLedgerOffloadServiceEndpoint": [
