@@ -1,13 +1,13 @@
-"""The data source, once Spark has found it: reads the options and makes the right reader or writer.
+"""Implementation of the data source: parses the options and creates the reader or writer.
 
-`pyspark_ledger.DefaultSource` is the class that Spark knows. It comes here for everything, so that finding the source
-imports nothing heavy.
+Spark finds the class `pyspark_ledger.DefaultSource`. That class imports this module at its first use, so that Spark's
+search imports nothing heavy.
 
 Rules
-- Every option is checked when the source is made and again for its use.
+- Every option is checked when the source is created and again for its use.
 - A relative store becomes absolute on the driver, before anything is pickled.
-- User-given schemas are compared with the ledger's.
-- A bounded read of a bucket is of what the bucket held when its columns were asked for, like a read of a directory.
+- A schema that the user gives is compared with the ledger's schema.
+- A bounded read of a bucket reads the objects that existed when Spark asked for the columns, like a read of files.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.write.acknowledge import LedgerAcknowledgeWriter
     from pyspark_ledger.connector.write.writers import LedgerBatchWriter, LedgerStreamWriter
 
-# What Spark adds to the options while it makes a table of its catalog.
-_OF_A_CATALOG = "owner"
+# An option that Spark adds for tables of its catalog.
+_CATALOG_OPTION = "owner"
 
 
 class LedgerSource:
-    """One `format("ledger")` with its options: of ledgers of a store, or with option `offload` of a bucket."""
+    """Source of `format("ledger")` with its options: ledgers of a store, or with option `offload` a bucket."""
 
     def __init__(
         self,
@@ -50,26 +50,28 @@ class LedgerSource:
         self._version = version
         self._store: str | None = None
         self._findings: Any = None
-        named = {name.lower() for name in given}
-        if "offload" in named:
+        option_names = {name.lower() for name in given}
+        if "offload" in option_names:
             read_options(self._given)
             return
-        if default_store and "store" not in named:
-            self._given |= {name: text for name, text in (default_options or {}).items() if name.lower() not in named}
-        if _OF_A_CATALOG in named:
+        if default_store and "store" not in option_names:
+            self._given |= {
+                name: text for name, text in (default_options or {}).items() if name.lower() not in option_names
+            }
+        if _CATALOG_OPTION in option_names:
             raise Refused(
                 "no table of Spark's catalog can be a ledger: Spark hands the options of such a table to nobody",
                 hint="Use CREATE TEMPORARY VIEW … USING ledger OPTIONS (path 'orders')",
             )
         options = read_options(self._given)
-        if options.ledger or options.ledgers or options.ledgers_pattern:  # rows that are written may name theirs
+        if options.ledger or options.ledgers or options.ledgers_pattern:  # a write can name ledgers by a column
             options.addressing()
         self._store = store_location(options.store or default_store)
         if not options.store and not default_store:
             announce(self._store)
 
     def schema(self) -> StructType:
-        """Return the columns that a reader gets. Of a bucket the findings are kept: Spark pickles the source next."""
+        """Return the columns of a read. Findings of a bucket are kept, because Spark pickles the source next."""
         self._findings = None
         scan = self._scan(self._located(read_options(self._given)))
         schema = scan.schema()
@@ -77,15 +79,15 @@ class LedgerSource:
         return schema
 
     def batch_reader(self, schema: StructType) -> LedgerBatchReader:
-        """Return a reader of what the options select."""
+        """Return a reader of the selected ledgers. Raises Refused if `schema` does not match them."""
         from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
 
         scan = self._scan(self._options("batch read"), schema)
-        scan.schema()  # a user's schema that is not of these ledgers is refused now
+        scan.schema()  # refuses a user's schema that does not match the ledgers
         return LedgerBatchReader(scan)
 
     def stream_reader(self, schema: StructType) -> LedgerStreamReader:
-        """Return a reader of the stream that the options select."""
+        """Return a stream reader of the selected ledgers."""
         from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 
         options = self._options("stream read")
@@ -117,7 +119,7 @@ class LedgerSource:
 
     @staticmethod
     def _stream(options: LedgerOptions, schema: StructType) -> Callable[[LedgerOptions, StructType], StreamPlanner]:
-        """Return the planner of a stream; Refused for options that no stream has."""
+        """Return the class of the stream's planner. Raises Refused for options that a stream cannot have."""
         if options.bucket is not None:
             from pyspark_ledger.connector.read.bucket.stream import BucketStream, require_stream
 
@@ -136,7 +138,7 @@ class LedgerSource:
         return LedgerStream
 
     def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter | LedgerAcknowledgeWriter:
-        """An append, or what `action` says of rows that were read. Overwriting is refused."""
+        """Return a writer that appends rows or applies option `action`. Raises Refused for mode overwrite."""
         from pyspark_ledger.connector.write.target import prepare_target
         from pyspark_ledger.connector.write.writers import LedgerBatchWriter
 
@@ -156,11 +158,11 @@ class LedgerSource:
                 "option 'subscription' has no meaning for a write of rows",
                 hint="It belongs to a read, or to an 'action'",
             )
-        application = options.application  # checked before a ledger is made
+        application = options.application  # checked before a ledger is created
         return LedgerBatchWriter(prepare_target(options, schema), self._version, application)
 
     def stream_writer(self, schema: StructType) -> LedgerStreamWriter:
-        """A streaming sink. Complete mode appends the whole result at every batch."""
+        """Return a streaming sink. In complete mode each batch appends the whole result."""
         from pyspark_ledger.connector.write.target import prepare_target
         from pyspark_ledger.connector.write.writers import stream_writer
 
@@ -174,7 +176,7 @@ class LedgerSource:
         return options if self._store is None else replace(options, store=self._store)
 
     def _require_store(self) -> None:
-        """Refuse a write to a bucket."""
+        """Raise Refused for a write to a bucket."""
         if self._store is None:
             raise Refused(
                 "a bucket is read and never written: option 'offload' is given to a write",

@@ -1,10 +1,9 @@
-"""Private keys of encrypted messages, as option `cryptoKeys` names them: by reference, and read by tasks.
+"""Private keys of encrypted messages: references in option `cryptoKeys`, resolved by tasks.
 
-    file:/run/secrets/orders.pem                                  one key, whatever name the producers gave it
-    {"orders": "file:/run/secrets/orders.pem", "old": "env:OLD"}  several, by those names
+    file:/run/secrets/orders.pem                                  one key for every key name
+    {"orders": "file:/run/secrets/orders.pem", "old": "env:OLD"}  several keys by name
 
-Rules: only references are planned, pickled and shown. What is no reference may be a key that somebody pasted, and is
-never repeated.
+Only references are pickled and shown. A value that is not a reference may be a pasted key and is never printed.
 """
 
 from __future__ import annotations
@@ -29,23 +28,25 @@ _KEY_BYTES_MAX = 64 * 1024
 
 
 def key_references(value: str) -> KeyReferences:
-    """The references of the option, by name; raises ValueError, without a word of what was given."""
-    from pyspark_ledger.ledger.message.encryption import ANY_NAME  # options are read in processes that decode nothing
+    """Return the references in the option's value, by key name. Raises ValueError without the value."""
+    from pyspark_ledger.ledger.message.encryption import (
+        ANY_NAME,
+    )  # a late import: most processes that parse options decode nothing
 
-    said = value.strip()
-    named = {ANY_NAME: said}
-    if said.startswith("{"):
+    text = value.strip()
+    references = {ANY_NAME: text}
+    if text.startswith("{"):
         try:
-            named = msgspec.json.decode(said, type=dict[str, str])
+            references = msgspec.json.decode(text, type=dict[str, str])
         except JSON_FAULTS as wrong:
             raise ValueError(_FORMS) from wrong
-    if not named or not all(name and _is_reference(reference) for name, reference in named.items()):
+    if not references or not all(name and _is_reference(reference) for name, reference in references.items()):
         raise ValueError(_FORMS)
-    return tuple(sorted(named.items()))
+    return tuple(sorted(references.items()))
 
 
 def read_keys(references: KeyReferences) -> PrivateKeys | None:
-    """The keys, read now, on this host; None without a reference."""
+    """Return the keys, read on this host; None if there are no references."""
     from pyspark_ledger.ledger.message.encryption import PrivateKeys
 
     return PrivateKeys({name: _read(name, reference) for name, reference in references}) if references else None

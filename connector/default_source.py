@@ -1,7 +1,7 @@
-"""The class that Spark finds by itself: options go in, readers and writers come out.
+"""Data source class that Spark finds by its module name.
 
-Rule: importing this module never fails, and imports nothing heavy. Spark looks for a `DefaultSource` in every module
-called `pyspark_*`, and one that fails hides all others.
+Importing this module never fails and imports nothing heavy. Spark searches each module `pyspark_*` for a
+`DefaultSource`, and a failing import hides all other sources.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark_ledger.ledger.version import __version__
 
 try:
     from pyspark.sql.datasource import DataSource
-except Exception:  # noqa: BLE001 — connect() needs no Spark, and no other source suffers from one that is broken
+except Exception:  # noqa: BLE001 — connect() needs no Spark, and a broken Spark must not hide other sources
     DataSource = object  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @spark_face
 class DefaultSource(DataSource):
-    """The data source `ledger`; its options are in docs/options.md."""
+    """Data source `ledger`. Its options are in docs/options.md."""
 
     default_store: str | None = None
-    default_options: Mapping[str, str] = MappingProxyType({})  # what goes with that store
+    default_options: Mapping[str, str] = MappingProxyType({})  # options for the default store
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -54,5 +54,5 @@ class DefaultSource(DataSource):
         return self._source.batch_writer(schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802  # Spark's
-        """A streaming sink; complete mode comes as `overwrite` and appends."""
+        """Return a streaming sink. In complete mode (`overwrite`) each batch appends the whole result."""
         return self._source.stream_writer(schema)

@@ -1,15 +1,15 @@
-"""Columns as Spark's and Arrow's types: those of a ledger, the metadata columns, and those that a write adds.
+"""Columns as Spark and Arrow types: columns of a ledger, metadata columns, and columns that a write adds.
 
 Rules
 - A ledger's columns are registered as an Arrow schema, all nullable, by the first write.
-- Columns only grow, behind the existing ones. A type never changes, and a column is never removed.
-- A reader's schema must equal `to_arrow_schema(schema, timezone="UTC")` exactly. It is made in one place.
-- A ledger without registered columns holds messages as a Pulsar client wrote them: one column, `value binary`. Except
-  when the schema of their payloads is known (`connector.rows.shape`).
-- A type that Arrow, Spark or the log cannot carry is refused naming the column.
-- A write has the columns of its ledger. With `mergeSchema` it may add columns.
+- Columns are only added, after the existing columns. A type never changes, and a column is never removed.
+- A reader's schema must equal `to_arrow_schema(schema, timezone="UTC")` exactly. Only `arrow_schema` calls this.
+- A ledger without registered columns has messages as a Pulsar client wrote them: one column, `value binary`. Except if
+  the schema of the payloads is known (`connector.rows.shape`).
+- A type that Arrow, Spark or the ledger cannot store is refused with the name of the column.
+- A write must have the columns of its ledger. With `mergeSchema` it may add columns.
 - Rows that cannot be written are refused before anything is registered or staged.
-- If two writers add columns at once, each finds the other's columns and adds its own behind them.
+- If two writers add columns at the same time, the second writer adds its columns after those of the first.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ METADATA = pa.schema(
         ),
     ]
 )
-# How often a row was delivered before, where rows are acknowledged one by one; the last column of all.
+# Number of earlier deliveries of a row, in ack mode `explicit`. Always the last column.
 REDELIVERY_COUNT = pa.field("__redeliveryCount", pa.int32())
-# Metadata columns that a row is written with; the rest of METADATA follows from the row's place.
-SAID_BY_ROWS = ("__key", "__eventTime", "__messageProperties")
-# Names that no column of a ledger may have, in any case.
-_BESIDE_ROWS = {name.lower(): name for name in (*METADATA.names, "__ledger")}
-# Arrow could carry some of these; a reader other than this Spark could not tell what they are.
-_NOT_CARRIED = frozenset(
+# Metadata columns that a writer can set. The others of METADATA are computed from the row's position and entry.
+WRITABLE_METADATA = ("__key", "__eventTime", "__messageProperties")
+# Names that no column of a ledger may have; compared without case.
+_RESERVED_NAMES = {name.lower(): name for name in (*METADATA.names, "__ledger")}
+# Arrow can store some of these types, but other readers than this Spark cannot interpret them.
+_UNSUPPORTED_TYPES = frozenset(
     {"VariantType", "CalendarIntervalType", "YearMonthIntervalType", "GeometryType", "GeographyType"}
 )
 
 
 def spark_schema(columns: pa.Schema, ledger: str) -> StructType:
-    """The Spark schema of Arrow columns, all nullable; Unsupported names the column that has none."""
+    """Return the Spark schema of Arrow columns, all nullable. Raises Unsupported for a column without a Spark type."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructField, StructType
@@ -83,16 +83,16 @@ def spark_schema(columns: pa.Schema, ledger: str) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of a reader of these columns, to the letter."""
+    """Return the exact Arrow schema that Spark expects of a reader of these columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # Spark 4.0 and 4.1 have no argument for it: there a timestamp is in UTC by default.
-    named: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-    return to_arrow_schema(schema, **named)
+    # Spark 4.0 and 4.1 have no such argument. Their timestamps are in UTC by default.
+    arguments: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **arguments)
 
 
 def require_same_schema(given: StructType, own: StructType, ledger: str) -> None:
-    """Refuse a schema handed to `.schema()` that is not the ledger's own; the first difference is named."""
+    """Raise Refused if the schema of `.schema()` differs from the ledger's schema, with the first difference."""
     for position, field in enumerate(own):
         if position >= len(given) or given[position].name != field.name:
             found = f"{given[position].name!r}" if position < len(given) else "nothing"
@@ -114,28 +114,28 @@ def require_same_schema(given: StructType, own: StructType, ledger: str) -> None
 
 
 def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
-    """The columns to register for rows of this Spark schema; a type that cannot be kept is refused by column."""
+    """Return the columns to register for a Spark schema. Raises Refused for a type that cannot be stored."""
     if not len(schema):
         raise Refused(f"rows without columns cannot be written to ledger {ledger!r}", hint="Select at least one column")
-    seen: dict[str, str] = {}
+    spelling: dict[str, str] = {}
     for field in schema:
-        named = _BESIDE_ROWS.get(field.name.lower())
-        if named is not None:
+        reserved = _RESERVED_NAMES.get(field.name.lower())
+        if reserved is not None:
             raise Refused(
                 f"column {field.name!r} of what is written to ledger {ledger!r} has the name of a metadata column",
-                hint=f"Rename it or drop it: Spark ignores case, and {named!r} is not a column of rows",
+                hint=f"Rename it or drop it: Spark ignores case, and {reserved!r} is not a column of rows",
             )
-        if seen.setdefault(field.name.lower(), field.name) != field.name or schema.names.count(field.name) > 1:
+        if spelling.setdefault(field.name.lower(), field.name) != field.name or schema.names.count(field.name) > 1:
             raise Refused(
-                f"columns {seen[field.name.lower()]!r} and {field.name!r} of ledger {ledger!r} cannot be told apart",
+                f"columns {spelling[field.name.lower()]!r} and {field.name!r} of ledger {ledger!r} cannot be told apart",
                 hint="Give each column its own name; Spark ignores case",
             )
-        _require_carried(field.name, field.dataType, ledger)
+        _require_supported(field.name, field.dataType, ledger)
     return arrow_schema(nullable_type(schema))
 
 
 def require_writable(given: StructType, registered: pa.Schema, ledger: str) -> None:
-    """Refuse to write columns that are not those of the ledger, by name; types must be the same to Spark."""
+    """Raise Refused if the columns of a write differ from the ledger's in name or Spark type."""
     columns = columns_to_write(given, ledger)
     require_columns(columns, registered, ledger)
     own = spark_schema(registered, ledger)
@@ -144,15 +144,15 @@ def require_writable(given: StructType, registered: pa.Schema, ledger: str) -> N
 
 
 def grown_columns(given: StructType, registered: pa.Schema, ledger: str) -> pa.Schema:
-    """The columns of a ledger with those that rows of this schema add, behind its own; its own, where they add none.
+    """Return the ledger's columns, followed by the columns that a Spark schema adds.
 
-    Refused, naming the column and both types, when a column would change.
+    Raises Refused with the column and both types if the type of a column differs.
     """
     columns = columns_to_write(given, ledger)
     own = spark_schema(registered, ledger)
-    spelled = {name.lower(): name for name in registered.names}
+    spelling = {name.lower(): name for name in registered.names}
     for field in given:
-        known = spelled.get(field.name.lower())
+        known = spelling.get(field.name.lower())
         if known is not None and known != field.name:
             raise Refused(
                 f"column {field.name!r} cannot be added to ledger {ledger!r}, which has {known!r}",
@@ -173,21 +173,21 @@ def _require_same_type(column: str, wanted: DataType, given: DataType, ledger: s
         )
 
 
-def _require_carried(column: str, kind: DataType, ledger: str) -> None:
+def _require_supported(column: str, kind: DataType, ledger: str) -> None:
     from pyspark.errors import PySparkException
     from pyspark.sql.types import ArrayType, MapType, StructType
 
-    if type(kind).__name__ in _NOT_CARRIED:
+    if type(kind).__name__ in _UNSUPPORTED_TYPES:
         raise Refused(
             f"column {column!r} is {kind.simpleString()}, which ledger {ledger!r} cannot keep",
             hint="Cast it to a type with values of its own, such as string",
         )
     inner = {ArrayType: ("elementType",), MapType: ("keyType", "valueType")}.get(type(kind), ())
     for name in inner:
-        _require_carried(column, getattr(kind, name), ledger)
+        _require_supported(column, getattr(kind, name), ledger)
     if isinstance(kind, StructType):
         for field in kind:
-            _require_carried(f"{column}.{field.name}", field.dataType, ledger)
+            _require_supported(f"{column}.{field.name}", field.dataType, ledger)
         return
     try:
         arrow_schema(StructType().add("c", nullable_type(kind)))
@@ -199,9 +199,9 @@ def _require_carried(column: str, kind: DataType, ledger: str) -> None:
 
 
 def nullable_type(kind: Any) -> Any:
-    """The same type with null allowed everywhere inside: what a log keeps is not bound by one query's plan.
+    """Return the type with null allowed at every level, without collations and user-defined types.
 
-    Nor does it keep a collation, or that a type is a user's own: else what was written once could not be written again.
+    Reason: nullability depends on the plan of a query. The same rows must be writable by every query.
     """
     from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType, UserDefinedType
 
@@ -219,12 +219,15 @@ def nullable_type(kind: Any) -> Any:
 
 
 Ask = Callable[[str, "msgspec.Struct"], Any]
-"""A call of the broker's protocol: an action and its request."""
+"""Call of the broker's protocol with an action and its request."""
 _ROUNDS_MAX = 100
 
 
 def settled_columns(ask: Ask, given: StructType, found: SchemaVersion, ledger: str, *, merge: bool) -> SchemaVersion:
-    """The registered columns to write rows of this Spark schema with; `found` are those that the ledger has."""
+    """Return the registered columns for a write of a Spark schema. Registers added columns if `merge` is set.
+
+    `found` are the columns that the ledger has.
+    """
     require_columns_registered(found, ledger)
     if not merge:
         require_writable(given, schema_from_bytes(found.arrow_schema), ledger)
@@ -235,4 +238,4 @@ def settled_columns(ask: Ask, given: StructType, found: SchemaVersion, ledger: s
         if columns.equals(registered):
             return found
         found = ask("schema.register", RegisterSchema(ledger, schema_bytes(columns), found.version))
-    raise AssertionError(f"{_ROUNDS_MAX} others added columns to {ledger} meanwhile")
+    raise AssertionError(f"{_ROUNDS_MAX} other writers added columns to {ledger} meanwhile")

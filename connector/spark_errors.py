@@ -1,9 +1,9 @@
-"""The methods that Spark calls: an error of ours leaves them with one frame and without a chain.
+"""Error traceback of the methods that Spark calls: a LedgerError leaves them with one frame and without a chain.
 
-Spark puts the whole traceback of an error into its own message. The code, the sentence and the hint say what is wrong;
-frames of this package do not help a user. `connector.spark_errors` logs the whole traceback at level DEBUG.
+Spark copies the whole traceback of an error into its message. The code, the text and the hint of a LedgerError are
+enough for a user; frames of this package are not helpful. This module logs the whole traceback at level DEBUG.
 
-Errors that are not ours keep their traceback: nobody foresaw them.
+Other errors keep their traceback, because they are unexpected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.errors import LedgerError
 
 _METHODS = frozenset(
     {
-        "schema", "reader", "streamReader", "writer", "streamWriter",  # of the source
+        "schema", "reader", "streamReader", "writer", "streamWriter",  # of the data source
         "__init__", "partitions", "read", "initialOffset", "latestOffset", "reportLatestOffset", "getDefaultReadLimit",
         "prepareForTriggerAvailableNow", "commit", "stop", "write", "abort",
     }
@@ -27,29 +27,29 @@ _Face = TypeVar("_Face")
 
 
 def spark_face(face: type[_Face]) -> type[_Face]:
-    """Wrap the methods of a class that Spark calls, as far as the class defines them."""
+    """Wrap the methods of a class that Spark calls, if the class defines them."""
     for name in _METHODS & vars(face).keys():
         method = vars(face)[name]
-        setattr(face, name, _iterating(method) if name == "read" else _calling(method))
+        setattr(face, name, _wrap_iterator(method) if name == "read" else _wrap_call(method))
     return face
 
 
-def _calling(method: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_call(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return method(*given, **named)
+            return method(*args, **kwargs)
         except LedgerError as error:
             raise bare(error) from None
 
     return call
 
 
-def _iterating(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+def _wrap_iterator(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     @wraps(method)
-    def call(*given: Any, **named: Any) -> Iterator[Any]:
+    def call(*args: Any, **kwargs: Any) -> Iterator[Any]:
         try:
-            yield from method(*given, **named)
+            yield from method(*args, **kwargs)
         except LedgerError as error:
             raise bare(error) from None
 
@@ -57,7 +57,7 @@ def _iterating(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[A
 
 
 def bare(error: LedgerError) -> LedgerError:
-    """Return an error without frames and without the errors that led to it."""
+    """Return the error without traceback, cause and context."""
     _log.debug("%s", error, exc_info=error)
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)

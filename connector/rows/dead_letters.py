@@ -38,7 +38,7 @@ import pyarrow as pa
 
 from pyspark_ledger.connector.rows.message_values import RescuedPayload, parse_payload_text
 from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
-from pyspark_ledger.connector.schema import METADATA, RAW, SAID_BY_ROWS
+from pyspark_ledger.connector.schema import METADATA, RAW, WRITABLE_METADATA
 from pyspark_ledger.ledger.clock import monotonic_ms, pause, system_clock_ms
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unavailable
 from pyspark_ledger.ledger.message.batch_encoder import OutgoingMessage, ProducerMetadata, encode_messages
@@ -183,7 +183,7 @@ _ORIGIN = ("__topic", "__position")
 def dead_letter_shape(columns: pa.Schema | None, ledger: str) -> RowShape:
     """Return the shape by which rows are read to bury them; `columns` are their ledger's, None for messages."""
     rows = RAW if columns is None else columns
-    return row_shape(columns, None, RowOptions(columns=(*rows.names, *SAID_BY_ROWS, *_ORIGIN)), ledger)
+    return row_shape(columns, None, RowOptions(columns=(*rows.names, *WRITABLE_METADATA, *_ORIGIN)), ledger)
 
 
 def dead_letter_columns(shape: RowShape) -> pa.Schema:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_ledger.connector.schema import METADATA, SAID_BY_ROWS
+from pyspark_ledger.connector.schema import METADATA, WRITABLE_METADATA
 from pyspark_ledger.ledger.message.batch_columns import MessageColumns
 from pyspark_ledger.ledger.message.columns import cast_column
 from pyspark_ledger.ledger.message.entry import ARROW_PROPERTY, arrow_rows
@@ -90,7 +90,7 @@ def columns_of_entry(
         **(more or {}),
     }
     where = f"entry {position} of {topic.text}"
-    own = {name for name in SAID_BY_ROWS if name in batch.schema.names}
+    own = {name for name in WRITABLE_METADATA if name in batch.schema.names}
     return [
         cast_column(batch.column(name), METADATA.field(name), where) if name in own else columns[name]()
         for name in names

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_ledger.connector.schema import METADATA, SAID_BY_ROWS, spark_schema
+from pyspark_ledger.connector.schema import METADATA, WRITABLE_METADATA, spark_schema
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.partition_routing import partitions_for_keys
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LEDGER, KEY = "__ledger", "__key"
 # What an entry keeps of it, in this order, behind the columns of its ledger.
-KEPT = pa.schema([METADATA.field(name) for name in SAID_BY_ROWS])
+KEPT = pa.schema([METADATA.field(name) for name in WRITABLE_METADATA])
 ADDRESS = pa.schema([pa.field(LEDGER, pa.string()), *KEPT])
 _HASHING = "murmur3_32"
 Codes = npt.NDArray[np.int64]

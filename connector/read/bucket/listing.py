@@ -1,6 +1,6 @@
 """The listing of a bucket, `spark.read.format("ledger").option("offload", "s3://bucket").load()`.
 
-One row for each attempt to offload a ledger. The driver makes the listing, which is short beside what it lists.
+The listing has one row per offload attempt of a segment. The driver creates the rows when the read is planned.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LISTING = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ListingTask:
-    """The listing, as the driver made it."""
+    """Task with the rows of the listing."""
 
     rows: pa.RecordBatch
 
@@ -61,12 +61,12 @@ class ListingScan(BatchPlanner):
 
 
 def listing(options: LedgerOptions) -> pa.RecordBatch:
-    """One row for each attempt that the bucket of these options holds."""
+    """Return one row per offload attempt in the bucket of `options`."""
     catalogue = read_catalogue(require_bucket(options).store())
-    return pa.RecordBatch.from_pylist([_line(attempt) for attempt in catalogue.attempts], schema=LISTING)
+    return pa.RecordBatch.from_pylist([_row(attempt) for attempt in catalogue.attempts], schema=LISTING)
 
 
-def _line(attempt: Attempt) -> dict[str, object]:
+def _row(attempt: Attempt) -> dict[str, object]:
     index = attempt.index
     short = index is not None and index.stored_entries < index.entries
     return {

@@ -1,16 +1,16 @@
-"""Reads of a bucket's topic on the driver: its columns, its range, its tasks; and the bounded read.
+"""Reads of a bucket's topic on the driver: columns, range and tasks; and the bounded read.
 
 Rules
-- The catalogue and the heads of entries are read once and kept, because objects do not change. A stream looks for new
-  objects when it has reached the end of the known ones.
-- The findings of `load()` travel with the source (`BucketTopic`). The process that plans the read does not ask the
-  bucket for them again.
-- A topic has columns if its entries have columns. They are those of the entries at the beginning and at the end of its
-  segments. Otherwise its entries are messages, and their heads are read before anything is planned.
-- An entry of columns begins with their schema, so the first bytes of a block are enough. A block is read further only
-  if it begins with more of something else. The task that reads the rows verifies the checksum.
-- Payload schemas are those of option `payloadSchema`, else those that the newest ledger was offloaded with.
-- A partitioned topic is read as its partitions, each with a range of its own.
+- The catalogue and the entry heads are read once and kept. Reason: objects are immutable. A stream lists the bucket
+  again when it has read all known objects.
+- The catalogue and columns found by `load()` are pickled with the source (`BucketTopic`). The process that plans the
+  read does not read them again.
+- A topic has columns if its entries have columns. The columns are read from the first and the last entries of its
+  segments. Otherwise its entries are messages, and their heads are read before the read is planned.
+- An entry with columns starts with its schema. The first bytes of a block are therefore enough, unless the block
+  starts with other entries. The task that reads the rows verifies the checksum.
+- Payload schemas are those of option `payloadSchema`, else those that the newest segment was offloaded with.
+- A partitioned topic is read as its partitions. Each partition has its own range.
 """
 
 from __future__ import annotations
@@ -56,22 +56,24 @@ _log = logging.getLogger(__name__)
 _PEEK_BYTES = 256 * 1024
 
 
-def first_entry_columns(store: ObjectStore, span: ByteRange) -> pa.Schema | None:
-    """Return the columns of a block's first entry with rows: empty for a message, None if there are only markers."""
-    where = f"{store.address}/{span.data_name}"
-    begin = memoryview(store.get_range(span.data_name, span.offset, min(_PEEK_BYTES, span.size_bytes))).cast("B")
-    head = parse_head(begin[HEADER_BYTES + FRAME_BYTES :], f"entry {span.ledger_id}:{span.at_entry} in {where}")
+def first_entry_columns(store: ObjectStore, block: ByteRange) -> pa.Schema | None:
+    """Return the columns of a block's first entry with rows: empty for a message, None if all entries are markers."""
+    where = f"{store.address}/{block.data_name}"
+    first_bytes = memoryview(store.get_range(block.data_name, block.offset, min(_PEEK_BYTES, block.size_bytes))).cast(
+        "B"
+    )
+    head = parse_head(first_bytes[HEADER_BYTES + FRAME_BYTES :], f"entry {block.ledger_id}:{block.at_entry} in {where}")
     if head is not None and is_arrow(head.metadata):
         columns = leading_schema(head.payload)
         if columns is not None:
             return _without_metadata(columns)
-    ranges = [ObjectRange(span.data_name, span.offset, span.end_offset)]
-    with RangePrefetcher(store, ranges, piece_bytes=_PEEK_BYTES, in_flight=2) as ahead:
-        for frame in stream_frames(ahead.pieces(0), span, where):
-            place = f"entry {span.ledger_id}:{frame.entry_id} in {where}"
-            entry = parse_entry(frame.entry, place, require_checksum=False)
+    ranges = [ObjectRange(block.data_name, block.offset, block.end_offset)]
+    with RangePrefetcher(store, ranges, piece_bytes=_PEEK_BYTES, in_flight=2) as prefetcher:
+        for frame in stream_frames(prefetcher.pieces(0), block, where):
+            entry_place = f"entry {block.ledger_id}:{frame.entry_id} in {where}"
+            entry = parse_entry(frame.entry, entry_place, require_checksum=False)
             if not is_marker(entry.metadata):
-                return _schema_of(entry, place)
+                return _schema_of(entry, entry_place)
     return None
 
 
@@ -85,19 +87,19 @@ def _without_metadata(columns: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in columns if field.name not in METADATA.names])
 
 
-_PEEKS_AT_ONCE = 2
+_PARALLEL_READS = 2
 
 
 @dataclass(frozen=True)
 class BucketTopic:
-    """Findings on a topic when its columns were asked for: its ledgers, and its columns (None for messages)."""
+    """Catalogue of a topic and its columns (None for messages), passed to the process that plans the read."""
 
     topics: list[TopicLedgers]
     columns: pa.Schema | None
 
 
 class BucketRead:
-    """One read of a topic, or of its partitions, on the driver. `seen` has the findings of an earlier read."""
+    """Read of a topic or its partitions, on the driver. `findings` are those of the process that found the columns."""
 
     def __init__(
         self, options: LedgerOptions, given: StructType | None = None, findings: BucketTopic | None = None
@@ -123,7 +125,7 @@ class BucketRead:
 
     @property
     def topics(self) -> list[TopicLedgers]:
-        """The topic, or its partitions in order; raises NotFound."""
+        """Topic, or its partitions in order. Raises NotFound."""
         if self._topics is None:
             self._topics = self._found()
         return self._topics
@@ -136,39 +138,39 @@ class BucketRead:
             if self.options.history is None:
                 raise
             raise NotFound(
-                f"{nothing.message}; what its rows are only objects say",
+                f"{nothing.message}; its columns are only in objects",
                 hint="Read the table alone, by format('delta'), where all that was offloaded is published and gone; "
                 f"else: {nothing.hint or 'name the topic as it is in the bucket'}",
             ) from nothing
-        for stray in catalogue.topicless_faults:
-            _log.warning("%s may lack what cannot be read and tells no topic: %s", self.name, stray)
+        for fault in catalogue.topicless_faults:
+            _log.warning("%s may be incomplete, because an object without a topic cannot be read: %s", self.name, fault)
         return found
 
     @property
     def logs(self) -> list[BucketLog]:
-        """The topics as logs; messages with the heads of all their entries, unless the user said not to look."""
+        """Topics as logs. Logs of messages have the heads of all entries, unless option `offloadScan` disables that."""
         if self._logs is None:
             scan = self.columns is None and self.bucket.offload_scan == "auto"
             self._logs = [BucketLog(topic, self._entry_heads(topic) if scan else {}) for topic in self.topics]
         return self._logs
 
     def refresh(self, *, for_columns: bool = False) -> None:
-        """Forget the listing and, with `for_columns`, the columns. What was read of objects is kept."""
+        """Discard the listing and, with `for_columns`, the columns. Entry heads and columns of objects are kept."""
         self._topics = self._logs = None
         if for_columns:
             self.__dict__.pop("columns", None)
 
     def with_options(self, options: LedgerOptions) -> BucketRead:
-        """Return this read with other options; the findings so far are kept."""
-        same = BucketRead(options, findings=self.findings())
-        same._heads, same._logs = self._heads, self.logs
-        return same
+        """Return this read with other options and the same findings and entry heads."""
+        read = BucketRead(options, findings=self.findings())
+        read._heads, read._logs = self._heads, self.logs
+        return read
 
     @cached_property
     def columns(self) -> pa.Schema | None:
-        """The columns of the topic's entries, None for one of messages."""
+        """Columns of the topic's entries; None for messages."""
         found: dict[str, pa.Field] = {}
-        with ThreadPoolExecutor(_PEEKS_AT_ONCE, thread_name_prefix="peek") as pool:
+        with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="peek") as pool:
             for topic in self.topics:
                 for segment in topic.segments:
                     if segment.data_name not in self._end_columns:
@@ -183,7 +185,7 @@ class BucketRead:
         return pa.schema(list(found.values())) if found else None
 
     def findings(self) -> BucketTopic:
-        """Return the findings for the process that plans the read."""
+        """Return the catalogue and columns, for the process that plans the read."""
         return BucketTopic(self.topics, self.columns)
 
     def shape(self) -> RowShape:
@@ -192,15 +194,15 @@ class BucketRead:
             options.include_metadata, options.columns, options.rescued_data_column or "", options.payload_schema or ""
         )
         schemas = None if self.columns is not None or row_options.payload_schema else self._schemas()
-        # Who wrote a message is not published: a table behind which a bucket is read has none of it.
+        # A published table does not have the provenance columns, so a read of table and bucket has none.
         more = PROVENANCE if options.history is None else None
         shape = row_shape(self.columns, schemas, row_options, self.name, more=more)
         return shape if self._given is None else shape.as_given(self._given, self.name)
 
     def _schemas(self) -> TopicSchemas | None:
-        """The payload schemas that the newest ledger with any was offloaded with."""
+        """Return the payload schemas of the newest segment that was offloaded with schemas; None if there are none."""
         segments = [segment for topic in self.topics for segment in topic.segments]
-        for segment in sorted(segments, key=lambda one: one.ledger_id, reverse=True):
+        for segment in sorted(segments, key=lambda segment: segment.ledger_id, reverse=True):
             if segment.index.payload_schemas:
                 return parse_schemas(segment.index.payload_schemas, f"the index of {segment.data_name}")
         return None
@@ -211,24 +213,24 @@ class BucketRead:
     def start_position(self, log: BucketLog) -> Position:
         if self.options.starting_timestamp is not None:
             return self.with_heads(log).find_time(self.options.starting_timestamp)
-        wanted = self.options.starting_position or EARLIEST
-        if wanted in (EARLIEST, LATEST):
-            return log.start if wanted == EARLIEST else log.end
-        return self._placed(log, wanted, "startingPosition")
+        position = self.options.starting_position or EARLIEST
+        if position in (EARLIEST, LATEST):
+            return log.start if position == EARLIEST else log.end
+        return self._require_position(log, position, "startingPosition")
 
     def end_position(self, log: BucketLog) -> Position:
         if self.bucket.ending_timestamp is not None:
             return self.with_heads(log).find_time(self.bucket.ending_timestamp)
-        wanted = self.options.ending_position or LATEST
-        return log.end if wanted == LATEST else self._placed(log, wanted, "endingPosition")
+        position = self.options.ending_position or LATEST
+        return log.end if position == LATEST else self._require_position(log, position, "endingPosition")
 
     def with_heads(self, log: BucketLog) -> BucketLog:
-        """The log with all its heads."""
+        """Return `log` after reading the heads of all its entries."""
         log.heads.update(self._entry_heads(log.topic))
         return log
 
     def tasks(self, log: BucketLog, range_: PositionRange) -> list[BucketTask]:
-        """Return the tasks of a range; DataLoss if entries are missing and `failOnDataLoss` is set."""
+        """Return the tasks of a range. Raises DataLoss if entries are missing and `failOnDataLoss` is set."""
         if not range_:
             return []
         skip = not self.bucket.fail_on_data_loss
@@ -240,29 +242,31 @@ class BucketRead:
         target = part_bytes(log.size_of(range_), self.options.min_partition_bytes, self.options.target_partition_bytes)
         return [BucketTask(source, log.topic.name, part) for part in log.parts(range_, target)]
 
-    def require_one_topic(self, wanted: Position, option: str) -> None:
-        """Refuse the position of an option where there are partitions."""
+    def require_one_topic(self, position: Position, option: str) -> None:
+        """Raise Refused if an option gives a position and the topic has several partitions."""
         if len(self.topics) > 1:
             raise Refused(
-                f"option {option!r} is {wanted}, and {self.name} has {len(self.topics)} partitions here",
+                f"option {option!r} is {position}, and {self.name} has {len(self.topics)} partitions here",
                 hint="A position is of one partition: load that one, or give a timestamp",
             )
 
-    def _placed(self, log: BucketLog, wanted: Position, option: str) -> Position:
-        self.require_one_topic(wanted, option)
-        return log.require_position(wanted, option)
+    def _require_position(self, log: BucketLog, position: Position, option: str) -> Position:
+        self.require_one_topic(position, option)
+        return log.require_position(position, option)
 
     def _entry_heads(self, topic: TopicLedgers) -> dict[int, EntryHeads]:
-        missing = [one for one in topic.segments if (one.data_name, one.ledger_id) not in self._heads]
+        missing = [segment for segment in topic.segments if (segment.data_name, segment.ledger_id) not in self._heads]
         if missing:
-            _log.info("looking through %d ledgers of %s", len(missing), topic.name)
+            _log.info("reading the entry heads of %d segments of %s", len(missing), topic.name)
             found = read_heads(self.store, missing)
-            self._heads.update({(one.data_name, one.ledger_id): found[one.ledger_id] for one in missing})
-        return {one.ledger_id: self._heads[one.data_name, one.ledger_id] for one in topic.segments}
+            self._heads.update(
+                {(segment.data_name, segment.ledger_id): found[segment.ledger_id] for segment in missing}
+            )
+        return {segment.ledger_id: self._heads[segment.data_name, segment.ledger_id] for segment in topic.segments}
 
 
 class BucketScan(BatchPlanner):
-    """Plan of a bounded read of a topic. `seen` has the findings of the process that asked for the columns."""
+    """Plan of a bounded read of a topic. `findings` are those of the process that found the columns."""
 
     def __init__(
         self, options: LedgerOptions, given: StructType | None = None, findings: BucketTopic | None = None
@@ -277,25 +281,25 @@ class BucketScan(BatchPlanner):
 
     def tasks(self) -> list[Task]:
         read = self._read
-        found: list[Task] = []
+        tasks: list[Task] = []
         for log in read.logs:
             start, end = read.start_position(log), read.end_position(log)
             if start > end:
                 raise Refused(f"the read of {log.topic.name} begins at {start} and ends before it, at {end}")
-            found += read.tasks(log, PositionRange(start, end))
-        return found
+            tasks += read.tasks(log, PositionRange(start, end))
+        return tasks
 
 
 def require_bucket(options: LedgerOptions) -> BucketOptions:
-    """The options of the bucket; they are there whenever one is read."""
+    """Return the bucket's options. Raises Refused if option `offload` is not set."""
     if options.bucket is None:
         raise Refused("no bucket is named", hint="Name it by option 'offload'")
     return options.bucket
 
 
 def _ends(segment: Segment) -> list[ByteRange]:
-    spans = segment_ranges(segment)
-    return list({span.offset: span for span in (*spans[:1], *spans[-1:])}.values())
+    blocks = segment_ranges(segment)
+    return list({block.offset: block for block in (*blocks[:1], *blocks[-1:])}.values())
 
 
 def _join(found: dict[str, pa.Field], columns: pa.Schema, topic: str) -> None:

@@ -1,11 +1,11 @@
-"""The stream of a bucket: `spark.readStream.format("ledger").option("offload", …)`, sealed ledgers in batches.
+"""The stream of a bucket, `spark.readStream.format("ledger").option("offload", …)`: offloaded segments in batches.
 
 Rules
-- It begins with the first entry, unless the options say otherwise, and comes to an end of what is there; ledgers that
-  are offloaded later follow in later batches.
-- `tasks(start, end)` is a function of its arguments and of objects that do not change.
-- Limits hold for the partitions of a topic together, shared out evenly; each batch reads at least one entry.
-- Nothing is acknowledged: no broker is asked.
+- The stream starts at the first entry, unless an option sets another start. Segments that are offloaded later follow in
+  later batches.
+- `tasks(start, end)` depends only on its arguments and on immutable objects.
+- The limits apply to all partitions of a topic together and are split evenly. Each batch has at least one entry.
+- Nothing is acknowledged, because no broker is involved.
 """
 
 from __future__ import annotations
@@ -47,71 +47,73 @@ class BucketStream(StreamPlanner):
         return self._initial
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
-        left = self._left(start)
-        if not left and self.pinned_ends is None:
+        unread = self._unread(start)
+        if not unread and self.pinned_ends is None:
             self.read.refresh()
-            left = self._left(start)
-        if not left:
+            unread = self._unread(start)
+        if not unread:
             return None
-        ends = {log.topic.path: range_.end for log, range_ in left}
+        ends = {log.topic.path: range_.end for log, range_ in unread}
         if limited and self.limits:
-            reached = share_limits(left, self.limits, lambda log, rows, size: self._reach(*log, rows, size))
-            ends = {log.topic.path: end for (log, _), (end, _, _) in zip(left, reached, strict=True)}
+            parts = share_limits(unread, self.limits, lambda log, rows, size: self._take(*log, rows, size))
+            ends = {log.topic.path: end for (log, _), (end, _, _) in zip(unread, parts, strict=True)}
         moved = {
-            log.topic.path: LedgerOffset(ends.get(log.topic.path, self._at(start, log)), log.incarnation)
+            log.topic.path: LedgerOffset(ends.get(log.topic.path, self._position(start, log)), log.incarnation)
             for log in self.read.logs
         }
-        began = {name: offset.position for name, offset in start.ledgers.items()} if start.initial else {}
-        return StreamOffset(moved, initial=False, start_positions=began)
+        starts = {name: offset.position for name, offset in start.ledgers.items()} if start.initial else {}
+        return StreamOffset(moved, initial=False, start_positions=starts)
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[BucketTask]:
-        found: list[BucketTask] = []
-        known = {log.topic.path: log for log in self.read.logs}
+        tasks: list[BucketTask] = []
+        logs = {log.topic.path: log for log in self.read.logs}
         for path in end.ledgers:
-            if path not in known:
+            if path not in logs:
                 self.read.refresh()
-                known = {log.topic.path: log for log in self.read.logs}
-            log = known.get(path)
+                logs = {log.topic.path: log for log in self.read.logs}
+            log = logs.get(path)
             if log is None:
                 raise DataLoss(f"topic {path} of the checkpoint is not in {self.read.bucket.address} any more")
-            own = start if path in start.ledgers else StreamOffset({path: LedgerOffset(log.start, log.incarnation)})
-            range_ = batch_range(path, own, end)
+            log_start = (
+                start if path in start.ledgers else StreamOffset({path: LedgerOffset(log.start, log.incarnation)})
+            )
+            range_ = batch_range(path, log_start, end)
             if range_.end > log.end:
                 raise DataLoss(f"{path} ends at {log.end} in the bucket, the checkpoint is at {range_.end}")
-            found += self.read.tasks(log, range_)
-        return found
+            tasks += self.read.tasks(log, range_)
+        return tasks
 
     def pin_end(self) -> None:
         self.pinned_ends = {log.topic.path: log.end for log in self.read.logs}
 
-    def _at(self, start: StreamOffset, log: BucketLog) -> Position:
-        known = start.ledgers.get(log.topic.path)
-        if known is None:
+    def _position(self, start: StreamOffset, log: BucketLog) -> Position:
+        offset = start.ledgers.get(log.topic.path)
+        if offset is None:
             return log.start
-        if known.incarnation != log.incarnation:
+        if offset.incarnation != log.incarnation:
             raise Refused(
-                f"{log.topic.name} was written by {log.incarnation!r}, the checkpoint is of {known.incarnation!r}",
+                f"{log.topic.name} was written by {log.incarnation!r}, the checkpoint is of {offset.incarnation!r}",
                 hint="Start with a new checkpoint",
             )
-        return known.position
+        return offset.position
 
-    def _left(self, start: StreamOffset) -> list[tuple[BucketLog, PositionRange]]:
+    def _unread(self, start: StreamOffset) -> list[tuple[BucketLog, PositionRange]]:
         ranges = []
         for log in self.read.logs:
             end = log.end if self.pinned_ends is None else min(log.end, self.pinned_ends.get(log.topic.path, log.start))
-            range_ = PositionRange(self._at(start, log), end)
+            range_ = PositionRange(self._position(start, log), end)
             if range_ and log.parts(range_, 2**62):
                 ranges.append((log, range_))
         return ranges
 
-    def _reach(self, log: BucketLog, range_: PositionRange, rows: int, size_bytes: int) -> tuple[Position, int, int]:
-        """Return the end of what the limits allow of a range, at least one entry, with its rows and bytes."""
+    def _take(self, log: BucketLog, range_: PositionRange, rows: int, size_bytes: int) -> tuple[Position, int, int]:
+        """Return the end of the part within the limits (at least one entry), with its rows and bytes."""
         end = self.read.with_heads(log).split_by_limit(range_, rows, size_bytes)
         return end, *log.measure(PositionRange(range_.start, end))
 
 
 def require_stream(options: LedgerOptions) -> None:
-    """Refuse options that no stream of a bucket has."""
+    """Raise Refused or Unsupported for options that a stream of a bucket cannot have."""
     if not options.ledger:
         raise Refused("no ledger is named, and a stream reads one", hint="Name it in load()")
     if options.history is not None:

@@ -1,7 +1,9 @@
-"""What a task does with a part of a bucket: objects in, record batches out. No broker is asked.
+"""Tasks that read a part of a bucket's topic from its objects, without a broker.
 
-Rules: the store of objects is opened in the process that reads, and kept there for its next task. Credentials are found
-there, too, and so are the keys of encrypted messages. With a rescue column, what no key opens goes there as it is.
+Rules
+- The executor opens the object store and keeps it for later tasks.
+- The executor resolves the credentials and the keys of encrypted messages. A task has only references to them.
+- With a rescue column, a message that no key decrypts is rescued in its encrypted form.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BucketObjects:
-    """What the partitions of a read share; pickles, and holds no secret."""
+    """Parameters that all tasks of a read share. Pickled; contains no secret."""
 
     address: str
     s3: S3Options
@@ -51,22 +53,22 @@ class BucketTask:
     def read(self) -> Iterator[pa.RecordBatch]:
         source = self.source
         store = _store(source.address, source.s3)
-        opener = _opener(read_keys(source.keys), lenient=source.shape.rescues)
+        opener = _make_opener(read_keys(source.keys), lenient=source.shape.rescues)
         entries = read_part(store, self.part, skip_missing=source.skip_missing, opener=opener)
         yield from entry_rows(Topic.of(self.topic), source.shape).batches(entries)
 
 
-def _opener(keys: PrivateKeys | None, *, lenient: bool) -> Opener | None:
+def _make_opener(keys: PrivateKeys | None, *, lenient: bool) -> Opener | None:
     if keys is None or not lenient:
         return None if keys is None else keys.opened
 
-    def opened(entry: ParsedEntry, where: str) -> ParsedEntry:
+    def open_or_keep(entry: ParsedEntry, where: str) -> ParsedEntry:
         try:
             return keys.opened(entry, where)
         except (Unsupported, Refused):
             return entry
 
-    return opened
+    return open_or_keep
 
 
 @lru_cache(maxsize=4)

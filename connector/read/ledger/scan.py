@@ -1,12 +1,12 @@
-"""Reads of ledgers on the driver: the ledgers that exist, their columns and state, the tasks; and the bounded read.
+"""Reads of ledgers on the driver: existing ledgers, columns, statuses and tasks; and the bounded read.
 
 Rules
-- A missing ledger is an error that names the nearest name. Except when the reader was told to wait for the ledger.
-- All ledgers of a read have columns, or all of them have messages.
-- One question is one call, however many ledgers there are.
-- A query keeps its columns until it is started again. Columns that its ledgers got after planning are not read.
+- A missing ledger raises NotFound with the nearest name. Except with option `waitForLedger`, which waits for it.
+- The ledgers of a read all have columns, or all have messages.
+- Each request covers all ledgers of the read in one call.
+- A query keeps its columns until it is restarted. Columns that were added after planning are not read. The progress of
+  the query reports their number and names.
 - The start and the end of a bounded read are pinned when the read is planned.
-- The progress of a query reports how many such columns it leaves out, and which.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _log = logging.getLogger(__name__)
 
 
 _WAIT_MS = 200
-_PLACES = ReadProgress(count=False)
+_POSITIONS_ONLY = ReadProgress(count=False)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLedgers:
-    """The logs of a read that exist: incarnations by name. `columns` is None for messages; those may have `schemas`."""
+    """Existing ledgers of a read: incarnations by name. `columns` is None for messages, which may have `schemas`."""
 
     incarnations: Mapping[str, str]
     columns: pa.Schema | None
@@ -73,7 +73,7 @@ class FoundLedgers:
 
 
 class LedgerRead:
-    """One read, on the driver."""
+    """State and requests of one read on the driver."""
 
     def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
         self.options = options
@@ -81,7 +81,7 @@ class LedgerRead:
         self.addressing: Addressing = options.addressing()
         self.connection = DriverConnection(store_location(options.store), credentials=options.credentials())
         self.reader = options.subscription or ""
-        """The subscription that tasks read by; empty without one."""
+        """Subscription or reader name that tasks pass to the broker; may be empty."""
         self._found: FoundLedgers | None = None
         self._shape: RowShape | None = None
 
@@ -92,7 +92,7 @@ class LedgerRead:
 
     @property
     def found(self) -> FoundLedgers:
-        """The ledgers as they were at first sight; NotFound when there is none, or none came while it was awaited."""
+        """Ledgers of the read, found at the first access. Raises NotFound if none exists before the wait timeout."""
         if self._found is None:
             self._found = self._wait() if self.options.wait_for_ledger else self._find()[0]
         return self._found
@@ -101,7 +101,7 @@ class LedgerRead:
         return self.shape().spark_schema(self.name)
 
     def shape(self) -> RowShape:
-        """Return the shape of the rows, as Spark planned them; Refused if Spark's schema is not of these ledgers."""
+        """Return the shape of the rows. Raises Refused if Spark's schema does not match the ledgers."""
         if self._shape is None:
             self._shape = self._make_shape()
         return self._shape
@@ -119,9 +119,10 @@ class LedgerRead:
         return shape if self._given is None else shape.as_given(self._given, self.name)
 
     def names(self) -> list[str]:
-        """The ledgers that are addressed, partitioned ones as a whole: for a pattern, those that there are now.
+        """Return the names of the addressed ledgers, with partitioned ledgers under their common name.
 
-        But for those of its own dead letters: what a query gives up on does not come back to it as something new.
+        A pattern matches the existing ledgers. In ack mode `explicit` the query's own dead letter ledgers are left out.
+        Reason: a query must not read its own dead letters as new rows.
         """
         if not self.addressing.pattern:
             return self._with_dead_letters(list(self.addressing.names))
@@ -133,28 +134,33 @@ class LedgerRead:
         return self._with_dead_letters([name for name in matching if name not in own])
 
     def _with_dead_letters(self, names: list[str]) -> list[str]:
-        """The names, each of which can have dead letters if the query gives up on rows; Refused where one cannot."""
+        """Return `names`. Raises Refused if `maxRedeliveries` is set and a ledger cannot have a dead letter ledger."""
         if self.options.max_redeliveries is not None:
             require_dead_letter_ledgers(names, self.reader)
         return names
 
     def statuses(
         self,
-        readings: Mapping[str, ReadProgress],
-        otherwise: ReadProgress = _PLACES,
+        progress: Mapping[str, ReadProgress],
+        otherwise: ReadProgress = _POSITIONS_ONLY,
         *,
         of: Sequence[str] | None = None,
     ) -> LogStatuses:
-        """How the ledgers stand, and what `readings` of them have left. `otherwise` is for those that have none."""
-        request = AskLogStatuses(self.names() if of is None else list(of), dict(readings), otherwise)
-        found: LogStatuses = self.connection.call(lambda client: client.call("survey", request))
-        return found
+        """Return the statuses of ledgers (`of`; default: all), with the backlog of each read in `progress`.
+
+        `otherwise` is the progress of ledgers that are not in `progress`.
+        """
+        request = AskLogStatuses(self.names() if of is None else list(of), dict(progress), otherwise)
+        statuses: LogStatuses = self.connection.call(lambda client: client.call("survey", request))
+        return statuses
 
     def require_found(self, statuses: LogStatuses) -> None:
-        """NotFound, naming the nearest, when a ledger is not there, or when nothing matches."""
+        """Raise NotFound if a ledger is missing, with the nearest name, or if no ledger matches the pattern."""
         if statuses.missing:
             name = statuses.missing[0]
-            self.connection.call(lambda client: client.call("schema.get", GetSchema(name)))  # says which is the nearest
+            self.connection.call(
+                lambda client: client.call("schema.get", GetSchema(name))
+            )  # raises NotFound with the nearest name
             raise NotFound(f"there was no ledger {name} a moment ago", hint="Try again")
         if not statuses.logs:
             raise NotFound(
@@ -162,44 +168,44 @@ class LedgerRead:
                 hint="The whole name is compared, such as 'orders-.*'. Option 'waitForLedger' waits for the first",
             )
 
-    def split_by_limits(self, quotas: Sequence[LimitedRange]) -> list[SplitPart]:
+    def split_by_limits(self, ranges: Sequence[LimitedRange]) -> list[SplitPart]:
         cursor = self.options.subscription
         if cursor:
-            quotas = [msgspec.structs.replace(quota, cursor=cursor) for quota in quotas]
-        parts: list[SplitPart] = self.connection.call(lambda c: c.call("quotas", AskLimitedRanges(list(quotas)))).parts
+            ranges = [msgspec.structs.replace(limited, cursor=cursor) for limited in ranges]
+        parts: list[SplitPart] = self.connection.call(lambda c: c.call("quotas", AskLimitedRanges(list(ranges)))).parts
         return parts
 
     def split(self, requests: Sequence[SplitRequest]) -> list[list[SplitPart]]:
         ranges = self.connection.call(lambda client: client.call("split.many", SplitRanges(list(requests)))).ranges
-        return [cut.parts for cut in ranges]
+        return [split.parts for split in ranges]
 
     def tasks(self, ranges: Sequence[SizedRange]) -> list[LedgerTask]:
-        """The partitions of ranges: a pure function of them, for logs do not change."""
+        """Return the tasks of ranges. Entries are immutable, so the same ranges have the same tasks."""
         options = self.options
         planned = plan_tasks(ranges, options.min_partition_bytes, options.target_partition_bytes, self.split)
         if not planned:
             return []
-        source = self.source(ledgers={one.ledger for task in planned for one in task})
+        source = self.source(ledgers={part.ledger for task in planned for part in task})
         return [LedgerTask(source, tuple(ranges)) for ranges in planned]
 
     def newest_schemas(self, logs: Sequence[str]) -> list[SchemaOfMany]:
-        """The newest schemas of the logs, and of the ledgers that they are partitions of, in one call."""
-        wholes = {part[0] for log in logs if (part := partition_of(log)) is not None}
-        request = AskSchemas([*logs, *sorted(wholes)])
+        """Return the newest schemas of ledgers and of the partitioned ledgers that they belong to, in one call."""
+        partitioned = {part[0] for log in logs if (part := partition_of(log)) is not None}
+        request = AskSchemas([*logs, *sorted(partitioned)])
         found: LedgerSchemas = self.connection.call(lambda client: client.call("schema.many", request))
         return found.schemas
 
     def task_ranges(self, range_: LedgerRange) -> list[LedgerRange]:
-        """The parts of a range that are one partition each."""
+        """Return the parts of a range that are read by one task each."""
         if not range_.range:
             return []
         ((whole,),) = self.split([SplitRequest(range_.ledger, range_.range, 2**62, 1)])
         least, target = self.options.min_partition_bytes, self.options.target_partition_bytes
         tasks = plan_tasks([sized_range(range_.ledger, range_.incarnation, whole)], least, target, self.split)
-        return [one for task in tasks for one in task]
+        return [part for task in tasks for part in task]
 
     def source(self, shape: RowShape | None = None, ledgers: Collection[str] = ()) -> ReadSource:
-        """Return the state that all partitions share; they may read these ledgers, or any if none is given."""
+        """Return the parameters of tasks. Their credentials are limited to `ledgers`; empty: any ledger."""
         return ReadSource.of(
             self.connection.client,
             self.shape() if shape is None else shape,
@@ -211,20 +217,22 @@ class LedgerRead:
         )
 
     def _find(self) -> tuple[FoundLedgers, bool]:
-        """The ledgers, and whether anything was ever written to them."""
+        """Return the ledgers, and whether they have columns or entries (also trimmed entries)."""
         statuses = self.statuses({})
         self.require_found(statuses)
         written = [log.name for log in statuses.logs if log.last_publish_ms or log.end.ledger_id >= 0]
         found = self.newest_schemas([log.name for log in statuses.logs])
         columns, schemas = shared_columns(found, written, any_schema=bool(self.options.payload_schema)), None
-        if columns is None and (typed := [one for one in found if one.version >= 0]):
+        if columns is None and (typed := [schema for schema in found if schema.version >= 0]):
             name = typed[0].names[0]
             schemas = self.connection.call(lambda client: registered_rows(client, name))[1]
         incarnations = {log.name: log.incarnation for log in statuses.logs}
-        return FoundLedgers(incarnations, columns, schemas), bool(written) or any(one.version >= 0 for one in found)
+        return FoundLedgers(incarnations, columns, schemas), bool(written) or any(
+            schema.version >= 0 for schema in found
+        )
 
     def _wait(self) -> FoundLedgers:
-        end, told = monotonic_ms() + self.options.wait_timeout_ms, False
+        deadline_ms, has_logged = monotonic_ms() + self.options.wait_timeout_ms, False
         while True:
             try:
                 found, written = self._find()
@@ -235,11 +243,11 @@ class LedgerRead:
                 )
             except NotFound as error:
                 missing = error
-            if monotonic_ms() >= end:
+            if monotonic_ms() >= deadline_ms:
                 raise missing
-            if not told:
+            if not has_logged:
                 _log.info("waiting for %s: %s", self.name, missing)
-                told = True
+                has_logged = True
             pause(_WAIT_MS)
 
 
@@ -257,19 +265,19 @@ class LedgerScan(BatchPlanner):
         read, bounds, names = self._read, self._bounds, self._read.names()
         statuses = read.statuses(bounds.initial_progress(names), of=names)
         read.require_found(statuses)
-        readings = {
+        progress = {
             log.name: ReadProgress(bounds.start_position(log, len(statuses.logs)), log.incarnation, until=log.stop)
             for log in statuses.logs
         }
-        return read.tasks(measure_ranges(read, readings, strict=read.options.fail_on_data_loss))
+        return read.tasks(measure_ranges(read, progress, strict=read.options.fail_on_data_loss))
 
 
-def measure_ranges(read: LedgerRead, readings: Mapping[str, ReadProgress], *, strict: bool) -> list[SizedRange]:
-    """Measure the ranges that are left of `readings`. Lost entries are DataLoss if `strict`, else left out."""
-    statuses = read.statuses(readings, of=list(readings))
-    for name, reading in readings.items():
-        wanted = PositionRange(reading.position or EARLIEST, reading.until or LATEST)
-        loss = find_loss(name, reading.incarnation, wanted, statuses) if wanted else None
+def measure_ranges(read: LedgerRead, progress: Mapping[str, ReadProgress], *, strict: bool) -> list[SizedRange]:
+    """Return the unread ranges of `progress` with sizes. Lost entries raise DataLoss if `strict`, else are logged."""
+    statuses = read.statuses(progress, of=list(progress))
+    for name, current in progress.items():
+        unread = PositionRange(current.position or EARLIEST, current.until or LATEST)
+        loss = find_loss(name, current.incarnation, unread, statuses) if unread else None
         if loss is not None and strict:
             raise loss.error()
         if loss is not None:
@@ -279,21 +287,21 @@ def measure_ranges(read: LedgerRead, readings: Mapping[str, ReadProgress], *, st
             LedgerRange(log.name, log.incarnation, PositionRange(log.begin, log.stop)), log.entries, log.size_bytes
         )
         for log in statuses.logs
-        if log.incarnation == readings[log.name].incarnation
+        if log.incarnation == progress[log.name].incarnation
     ]
 
 
 def sized_range(ledger: str, incarnation: str, part: SplitPart) -> SizedRange:
-    """A measured part of a ledger as something to plan."""
+    """Return a part of a ledger with its size, as `plan_tasks` takes it."""
     return SizedRange(LedgerRange(ledger, incarnation, part.range), part.entries, part.size_bytes)
 
 
-_LEDGERS_MAX = 8  # ledgers that are asked at each trigger; columns added to any other ledger are not reported
+_LEDGERS_MAX = 8  # ledgers asked at each trigger; columns added to other ledgers are not reported
 _NAMES_MAX = 20
 
 
 def with_added_columns(report: dict[str, Any], read: LedgerRead) -> dict[str, Any]:
-    """The report with `columnsAdded` and `columnsNotRead`, where there are any."""
+    """Return the report with `columnsAdded` and `columnsNotRead` if columns were added; else `report` itself."""
     shape = read.shape()
     if shape.raw:
         return report
@@ -304,5 +312,5 @@ def with_added_columns(report: dict[str, Any], read: LedgerRead) -> dict[str, An
             added |= dict.fromkeys(column for column in columns if column not in shape.known)
     if not added:
         return report
-    told = {"columnsAdded": len(added), "columnsNotRead": list(added)[:_NAMES_MAX]}
-    return dict(sorted({**report, **told}.items()))
+    fields = {"columnsAdded": len(added), "columnsNotRead": list(added)[:_NAMES_MAX]}
+    return dict(sorted({**report, **fields}.items()))

@@ -1,9 +1,9 @@
-"""Where a read of a table and its log begins and ends in each log: values, but for times that only the table knows.
+"""Start and end bounds of a read of a published table and its ledgers.
 
 Rules
-- Positions are positions, wherever the rows are: one before the log's beginning is good while the table reaches it.
-- Of what the log still holds, times are the broker's, as in every read. Of what is only in the table there is the time
-  of publishing, and it stands in: the first position that was published at or after the time that is wanted.
+- A position means the same in table and ledger. A position before the ledger's start is valid if the table has it.
+- A time within the ledger is the broker's time, as in every read. For rows that are only in the table, the position is
+  the first one with a publish time at or after the given time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from pyspark_ledger.offload.table.rows import LogRows
 
 
 class TableBounds(ReadBounds):
-    """Both ends of such a read. A stream, too, begins with the first row unless something else is said."""
+    """Both bounds of a read of a table. A stream also starts at the earliest position by default."""
 
     def __init__(self, options: LedgerOptions, *, stream: bool) -> None:
         super().__init__(options, stream=stream)
         self._default = Bound(EARLIEST)
 
     def read_range(self, log: LogStatus, logs: int, table: HistoryTable) -> PositionRange:
-        """What is read of a log, by its first reading of `logs` at once and by the table. Not empty backwards."""
+        """Return the range of a ledger by its first status. `logs` is the number of ledgers in the read.
+
+        Raises DataLoss if neither ledger nor table has the start position.
+        """
         if log.name not in table.up_to:
             return PositionRange(self.start_position(log, logs), log.stop)
         start, end = self.start(log.name), self.end(log.name)
         first = BEGINNING if start.position == EARLIEST else log.begin
-        first = first if start.timestamp_ms is None else _timed(log, start.timestamp_ms, log.begin, table)
-        stop = log.stop if end.timestamp_ms is None else _timed(log, end.timestamp_ms, log.stop, table)
+        first = first if start.timestamp_ms is None else _time_position(log, start.timestamp_ms, log.begin, table)
+        stop = log.stop if end.timestamp_ms is None else _time_position(log, end.timestamp_ms, log.stop, table)
         begin = self.start_position(replace(log, start=BEGINNING, begin=first, stop=stop), logs)
         if begin < log.start and start.is_entry and not table.contains_from(log.name, begin):
             raise DataLoss(
@@ -44,15 +47,15 @@ class TableBounds(ReadBounds):
         return PositionRange(begin, max(begin, stop))
 
     def end_position(self, log: LogStatus, table: HistoryTable) -> Position:
-        """Where a log ends for this read; LATEST is never an answer."""
+        """Return the end of a ledger in this read; never LATEST."""
         end = self.end(log.name).timestamp_ms
-        return log.stop if end is None else _timed(log, end, log.stop, table)
+        return log.stop if end is None else _time_position(log, end, log.stop, table)
 
 
-def _timed(log: LogStatus, timestamp_ms: int, found: Position, table: HistoryTable) -> Position:
-    """The position of a time, where the log says `found`: the table's, if it lies before all that the log holds."""
-    if found > log.start:
-        return found
+def _time_position(log: LogStatus, timestamp_ms: int, log_position: Position, table: HistoryTable) -> Position:
+    """Return the position of a time: the table's position if it is before the ledger's start, else `log_position`."""
+    if log_position > log.start:
+        return log_position
     before = PositionRange(BEGINNING, min(log.start, table.after(log)))
     earlier = table.splitter.find_time(LogRows(log.incarnation, before), timestamp_ms) if before else None
-    return found if earlier is None else earlier
+    return log_position if earlier is None else earlier

@@ -1,6 +1,6 @@
-"""Where a table of a catalog lies: what only a session of Spark can say, for the option that needs to know it.
+"""Location of a catalog's table, for option `history`.
 
-Rule: asked once, by the user's program; a data source is planned where there is no session.
+The user's program resolves the location. Reason: Spark plans a data source in a process without a session.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def table_location(spark: SparkSession, table: str) -> str:
-    """The path or address of `[catalog.][schema.]table`, as option `history` takes it; a path as it stands.
+    """Return the path or address of `[catalog.][schema.]table` for option `history`. A path is returned unchanged.
 
-    Raises NotFound for a table that is not there, and Refused for one that is not Delta's.
+    Raises NotFound if the table does not exist, and Refused if it is not a Delta table.
     """
     from pyspark.errors import AnalysisException
 
@@ -25,10 +25,10 @@ def table_location(spark: SparkSession, table: str) -> str:
         return table
     quoted = table if "`" in table else ".".join(f"`{part}`" for part in table.split("."))
     try:
-        told = spark.sql(f"DESCRIBE DETAIL {quoted}").select("format", "location").collect()[0]
+        detail = spark.sql(f"DESCRIBE DETAIL {quoted}").select("format", "location").collect()[0]
     except AnalysisException as wrong:
         raise NotFound(f"table {table} is not known to this session: {wrong.getCondition()}") from wrong
-    if told["format"] != "delta":
-        raise Refused(f"table {table} is of format {told['format']}, expected delta", hint="Name the published table")
-    location = str(told["location"])
+    if detail["format"] != "delta":
+        raise Refused(f"table {table} is of format {detail['format']}, expected delta", hint="Name the published table")
+    location = str(detail["location"])
     return unquote(urlsplit(location).path) if location.startswith("file:") else location

@@ -1,10 +1,10 @@
-"""The table of a read, as the driver finds it: which version, how far each log is in it, and what tasks read of it.
+"""Published table of a read on the driver: version, last published segment of each ledger, and tasks.
 
 Rules
-- One version is read at a time, and it is the same table as before, or that is an error with both ids.
-- A column that is in the table has the type that the ledger says, or is refused naming both; one that is not there yet
-  is null. A table that has none of the ledger's columns is another's.
-- What is in the table of a log was in the log: one that ends before it is not the log that was published.
+- A batch reads one version. A table with another id than before raises an error with both ids.
+- A column in the table must have the ledger's type; else Refused is raised with both types. A column that the table
+  does not have yet is null. A table without any column of the ledger is refused.
+- A ledger that ends before its last published segment is not the published ledger, and raises DataLoss.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from pyspark_ledger.offload.table.rows import FileShare, LogRows, TablePart
 from pyspark_ledger.offload.table.snapshot import TableSnapshot, open_table, require_same_table
 
 BEGINNING = Position(-1, 0)
-"""Before every entry of a log. Of a log that was trimmed it says that something was there."""
+"""Position before every entry. Used as read progress, a trimmed ledger reports its trimmed entries."""
 FROM_BEGINNING = ReadProgress(position=BEGINNING, count=False)
 
 
 class LogIncarnation(Protocol):
-    """One life of one log."""
+    """Name and incarnation of a ledger."""
 
     @property
     def name(self) -> str:
-        """Its canonical name."""
+        """Canonical name of the ledger."""
         ...
 
     @property
@@ -51,14 +51,14 @@ class LogIncarnation(Protocol):
 
 
 class RowsRead(Protocol):
-    """What is read beside a table, of a log or of a bucket."""
+    """Read of ledgers or of a bucket, combined with the read of a table."""
 
     @property
     def options(self) -> LedgerOptions: ...
 
     @property
     def name(self) -> str:
-        """The ledger's name."""
+        """Name of the ledger."""
         ...
 
     def shape(self) -> RowShape: ...
@@ -66,9 +66,9 @@ class RowsRead(Protocol):
 
 @dataclass(frozen=True)
 class HistoryTable:
-    """One version of the table of a read.
+    """Version of the published table of a read.
 
-    `up_to`: the newest ledger id of each log in it, of those that are in it; `incarnations`: which logs those are.
+    `up_to` is the last published segment id of each ledger in the table; `incarnations` are the ledgers' incarnations.
     """
 
     snapshot: TableSnapshot
@@ -84,13 +84,16 @@ class HistoryTable:
         return HistoryPin(self.snapshot.table_id, self.snapshot.version, self.up_to)
 
     def after(self, log: LogStatus) -> Position:
-        """Where a log goes on behind what is in the table; BEGINNING for one of which nothing is."""
+        """Return the first position of a ledger after the table; BEGINNING if the table has nothing of it."""
         if log.name not in self.up_to:
             return BEGINNING
         return min(Position(self.up_to[log.name] + 1, 0), log.end)
 
     def require_reached(self, logs: Iterable[LogStatus]) -> None:
-        """DataLoss when a log, looked at after the table was opened, ends before what was published of it."""
+        """Raise DataLoss if a ledger ends before its last published segment.
+
+        The statuses must be newer than the table's version.
+        """
         for log in logs:
             newest = self.up_to.get(log.name, -1)
             if newest > log.end.ledger_id:
@@ -100,9 +103,9 @@ class HistoryTable:
                 )
 
     def contains_from(self, log: str, position: Position) -> bool:
-        """Whether what was published of a log from a position on is here: nothing is before BEGINNING.
+        """Return whether the table has the published entries of a ledger from `position` on.
 
-        A table that was begun, or cut off, later than that lacks what comes before its first row.
+        False if the first row of the ledger in the table is in a later segment than `position`.
         """
         if log not in self.up_to or position <= BEGINNING:
             return log in self.up_to
@@ -114,7 +117,7 @@ class HistoryTable:
         return first.ledger_id <= position.ledger_id
 
     def split(self, log: str, range_: PositionRange) -> tuple[PositionRange, PositionRange]:
-        """What of a range of a log is in the table, and what is in the log only; either may be empty."""
+        """Return the part of a range that is in the table, and the part after the table. Either may be empty."""
         if log not in self.up_to:
             return PositionRange(range_.start, range_.start), range_
         table_end = Position(self.up_to[log] + 1, 0)
@@ -125,7 +128,7 @@ class HistoryTable:
 
 
 class HistoryRead:
-    """The table of a read, opened on the driver. Columns are compared once for each version."""
+    """Published table of a read, opened on the driver. Each opened version is checked against the ledger's columns."""
 
     def __init__(self, log: RowsRead) -> None:
         history = log.options.history
@@ -134,10 +137,10 @@ class HistoryRead:
         self._log = log
         self._address = history.address()
         self.table_id = ""
-        """The table of this read, once it is known: what the checkpoint names, else the first that was opened."""
+        """Id of the table: from the checkpoint, else of the first opened version; empty before that."""
 
     def newest(self, logs: Sequence[LogIncarnation]) -> HistoryTable:
-        """The newest version, and how far these logs are in it."""
+        """Return the newest version of the table, for these ledgers."""
         snapshot = self._open(None)
         newest = {
             log.name: snapshot.published_up_to(log.incarnation, app_id(log.name, log.incarnation)) for log in logs
@@ -146,10 +149,10 @@ class HistoryRead:
         return HistoryTable(snapshot, {name: ledger for name, ledger in newest.items() if ledger >= 0}, incarnations)
 
     def newest_for_start(self, logs: Sequence[LogStatus]) -> HistoryTable:
-        """The same for a reader that begins, of logs that were surveyed from their BEGINNING.
+        """Return the newest version for a read that starts. `logs` are statuses from BEGINNING.
 
-        Refused when the table has rows and nothing of any of them, though something of them is gone from the log: that
-        is another's table.
+        Raises Refused if the table has rows, but none of these ledgers, and a ledger is trimmed. Then the table belongs
+        to other ledgers.
         """
         table = self.newest(logs)
         trimmed = [log for log in logs if log.trimmed is not None]
@@ -163,21 +166,23 @@ class HistoryRead:
         return table
 
     def pinned(self, pin: HistoryPin, incarnations: Mapping[str, str]) -> HistoryTable:
-        """The version that an offset names, as far as it said; DataLoss when it is gone, Refused for another table."""
+        """Return the version in an offset. Raises DataLoss if the version is removed, and Refused for another table."""
         return HistoryTable(self._open(pin.version), pin.up_to, incarnations)
 
-    def tasks(self, table: HistoryTable, wanted: Mapping[str, LogRows]) -> list[TableTask]:
-        """What tasks read of the wanted rows of each log: files, large ones in shares, small ones together."""
+    def tasks(self, table: HistoryTable, rows_by_log: Mapping[str, LogRows]) -> list[TableTask]:
+        """Return the tasks for the rows of each ledger. Large files are split into shares; small files share a task."""
         options, shape = self._log.options, self._log.shape()
-        held = {name: table.splitter.candidate_files(rows) for name, rows in wanted.items() if rows.range}
-        total = sum(file.size_bytes for files in held.values() for file in files)
+        files_by_log = {name: table.splitter.candidate_files(rows) for name, rows in rows_by_log.items() if rows.range}
+        total = sum(file.size_bytes for files in files_by_log.values() for file in files)
         size = part_bytes(total, options.min_partition_bytes, options.target_partition_bytes)
         return [
             TableTask(
-                TablePart(self._address, table.snapshot.version, files, wanted[name]), shape, Topic.of(name).partition
+                TablePart(self._address, table.snapshot.version, files, rows_by_log[name]),
+                shape,
+                Topic.of(name).partition,
             )
-            for name, found in held.items()
-            for files in _group_files(found, size)
+            for name, log_files in files_by_log.items()
+            for files in _group_files(log_files, size)
         ]
 
     def remember(self, pin: HistoryPin | None) -> None:
@@ -192,19 +197,19 @@ class HistoryRead:
 
 
 def require_columns(snapshot: TableSnapshot, shape: RowShape, ledger: str) -> None:
-    """Refuse a table whose columns are not those of the ledger, naming the first that differs and both types."""
-    there = StructType.fromJson(json.loads(snapshot.columns))
+    """Raise Refused for a column whose type differs from the ledger's, and for a table without any column of it."""
+    table_columns = StructType.fromJson(json.loads(snapshot.columns))
     for column in shape.spark_schema(ledger):
-        if column.name not in there.names or isinstance(column.dataType, NullType):
+        if column.name not in table_columns.names or isinstance(column.dataType, NullType):
             continue
-        found = nullable_type(there[column.name].dataType)
+        found = nullable_type(table_columns[column.name].dataType)
         if found != column.dataType:
             raise Refused(
                 f"column {column.name!r} is {found.simpleString()} in {snapshot} and {column.dataType.simpleString()} "
                 f"in ledger {ledger!r}",
                 hint="A ledger's types never change: this is not the table that it is published to",
             )
-    if not set(shape.known) & set(there.names):
+    if not set(shape.known) & set(table_columns.names):
         raise Refused(
             f"{snapshot} has none of the columns of ledger {ledger!r}: {', '.join(shape.known)}",
             hint="Name the table that the ledger is published to",
@@ -212,7 +217,7 @@ def require_columns(snapshot: TableSnapshot, shape: RowShape, ledger: str) -> No
 
 
 def _group_files(files: Sequence[TableFile], size: int) -> list[tuple[FileShare, ...]]:
-    """Files in tasks of about so many bytes, in order; a larger file is cut into shares."""
+    """Group files in order into tasks of about `size` bytes. A larger file is split into shares."""
     tasks: list[list[FileShare]] = []
     filled = size
     for file in files:

@@ -1,17 +1,17 @@
-"""Bounded reads of a published table and of the entries behind it, in a log or in a bucket (option `history`).
+"""Bounded reads of a published table and of the entries after it, in a ledger or in a bucket (option `history`).
 
-    spark.read.format("ledger").option("history", table)                        behind the table: the log
-    spark.read.format("ledger").option("history", table).option("offload", …)   behind the table: a bucket, no broker
+    spark.read.format("ledger").option("history", table)                        after the table: the ledger
+    spark.read.format("ledger").option("history", table).option("offload", …)   after the table: a bucket, no broker
 
 Rules
-- Every row is read once: from the table up to the last ledger that is in its version, from the log or objects after it.
-- Log: the version of the table is pinned first, the logs are read after it. Entries that are published meanwhile are
-  still read from the log. Entries that were published and then trimmed in between are in the next version.
-- Bucket: the bucket is listed first, the newest version of the table is opened after it. Entries that were published
-  and then taken out of the bucket in between are in that version.
-- The table may be ahead of the bucket: a sealed segment can be published before it is offloaded.
-- A table that has rows, but none of the topic, belongs to another topic. Reason: a bucket alone cannot show that
-  nothing is missing.
+- Every row is read once: up to the last published segment from the table, later rows from the ledger or the bucket.
+- Ledger: the table's version is pinned before the ledgers' statuses are read. Entries that are published after that are
+  read from the ledger. If entries are published and trimmed after that, the read is planned with the next version.
+- Bucket: the bucket is listed before the newest version of the table is opened. Entries that are published and deleted
+  from the bucket in between are in that version.
+- The table may end after the bucket: a sealed segment can be published before it is offloaded.
+- A table that has rows, but none of the topic, is refused. Reason: the bucket alone cannot show that no entry is
+  missing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TableScan(BatchPlanner):
             statuses = read.statuses(self._bounds.initial_progress(names), of=names)
             table.require_reached(statuses.logs)
             try:
-                return self._both(statuses, history, table, strict=strict)
+                return self._tasks_of_both(statuses, history, table, strict=strict)
             except DataLoss:
                 newest = history.newest(read.statuses({}, FROM_BEGINNING, of=names).logs)
                 if newest.snapshot.version > table.snapshot.version:
@@ -69,15 +69,17 @@ class TableScan(BatchPlanner):
                 else:
                     strict = False
 
-    def _both(self, statuses: LogStatuses, history: HistoryRead, table: HistoryTable, *, strict: bool) -> list[Task]:
-        published, left = {}, {}
+    def _tasks_of_both(
+        self, statuses: LogStatuses, history: HistoryRead, table: HistoryTable, *, strict: bool
+    ) -> list[Task]:
+        published, unpublished = {}, {}
         for log in statuses.logs:
-            whole = self._bounds.read_range(log, len(statuses.logs), table)
-            there, rest = table.split(log.name, whole)
-            published[log.name] = LogRows(log.incarnation, there)
+            planned = self._bounds.read_range(log, len(statuses.logs), table)
+            in_table, rest = table.split(log.name, planned)
+            published[log.name] = LogRows(log.incarnation, in_table)
             if rest:
-                left[log.name] = ReadProgress(rest.start, log.incarnation, until=rest.end)
-        tasks = self._read.tasks(measure_ranges(self._read, left, strict=strict))
+                unpublished[log.name] = ReadProgress(rest.start, log.incarnation, until=rest.end)
+        tasks = self._read.tasks(measure_ranges(self._read, unpublished, strict=strict))
         return [*history.tasks(table, published), *tasks]
 
 
@@ -86,91 +88,96 @@ class BucketTableScan(BucketScan):
 
     def tasks(self) -> list[Task]:
         read = self._read
-        logs = [_Log(canonical_name(log.topic.name), log.incarnation, log) for log in read.logs]
+        logs = [_Topic(canonical_name(log.topic.name), log.incarnation, log) for log in read.logs]
         history = HistoryRead(read)
         table = history.newest(logs)
         _require_own_table(table, logs)
         published: dict[str, LogRows] = {}
-        left: list[Task] = []
-        for one in logs:
-            there, rest = table.split(one.name, _range_of(read, one, table))
-            published[one.name] = LogRows(one.incarnation, there)
-            left += read.tasks(one.log, _clip_to_bucket(one, rest))
-        return [*history.tasks(table, published), *left]
+        bucket_tasks: list[Task] = []
+        for topic in logs:
+            in_table, rest = table.split(topic.name, _range_of(read, topic, table))
+            published[topic.name] = LogRows(topic.incarnation, in_table)
+            bucket_tasks += read.tasks(topic.log, _clip_to_bucket(topic, rest))
+        return [*history.tasks(table, published), *bucket_tasks]
 
 
 @dataclass(frozen=True, slots=True)
-class _Log:
-    """One topic of the bucket, with the name and the incarnation that its rows in the table state."""
+class _Topic:
+    """Topic of the bucket, with the name and the incarnation that its rows have in the table."""
 
     name: str
     incarnation: str
     log: BucketLog
 
 
-def _require_own_table(table: HistoryTable, logs: Sequence[_Log]) -> None:
+def _require_own_table(table: HistoryTable, logs: Sequence[_Topic]) -> None:
     if table.snapshot.files and not table.up_to:
-        lives = ", ".join(f"{one.name} of life {one.incarnation}" for one in logs)
+        names = ", ".join(f"{topic.name} of incarnation {topic.incarnation}" for topic in logs)
         raise Refused(
-            f"{table.snapshot} has rows, and nothing of what the bucket has: {lives}",
+            f"{table.snapshot} has rows, and nothing of what the bucket has: {names}",
             hint="Name the table that it is published to, or leave 'history' out",
         )
-    for one in logs:
-        newest, first = table.up_to.get(one.name), one.log.start.ledger_id
+    for topic in logs:
+        newest, first = table.up_to.get(topic.name), topic.log.start.ledger_id
         if newest is not None and newest < first:
             _log.warning(
-                "%s: the table ends with ledger %d, the bucket begins with %d; whether one between them was lost, "
-                "neither tells",
-                one.name, newest, first,
+                "%s: the table ends with segment %d, the bucket begins with segment %d; segments between may be lost",
+                topic.name, newest, first,
             )  # fmt: skip
 
 
-def _behind(one: _Log, table: HistoryTable) -> Position:
-    """Return the first position of a log behind the table."""
-    return Position(table.up_to[one.name] + 1, 0) if one.name in table.up_to else BEGINNING
+def _table_end(topic: _Topic, table: HistoryTable) -> Position:
+    """Return the first position of a topic after the table; BEGINNING if the table has nothing of it."""
+    return Position(table.up_to[topic.name] + 1, 0) if topic.name in table.up_to else BEGINNING
 
 
-def _range_of(read: BucketRead, one: _Log, table: HistoryTable) -> PositionRange:
-    """Return the range of a log that is read, in the table and behind it."""
+def _range_of(read: BucketRead, topic: _Topic, table: HistoryTable) -> PositionRange:
+    """Return the range to read of a topic, in the table and after it."""
     options = read.options
-    begin, end = BEGINNING, max(one.log.end, _behind(one, table))
+    begin, end = BEGINNING, max(topic.log.end, _table_end(topic, table))
     if options.starting_timestamp is not None:
-        begin = _timed(read, one, table, options.starting_timestamp)
+        begin = _time_position(read, topic, table, options.starting_timestamp)
     elif options.starting_position not in (None, EARLIEST):
-        begin = _placed(read, one, table, options.starting_position, "startingPosition")
+        begin = _require_position(read, topic, table, options.starting_position, "startingPosition")
     if read.bucket.ending_timestamp is not None:
-        end = _timed(read, one, table, read.bucket.ending_timestamp)
+        end = _time_position(read, topic, table, read.bucket.ending_timestamp)
     elif options.ending_position not in (None, LATEST):
-        end = _placed(read, one, table, options.ending_position, "endingPosition")
+        end = _require_position(read, topic, table, options.ending_position, "endingPosition")
     if begin > end:
-        raise Refused(f"the read of {one.name} begins at {begin} and ends before it, at {end}")
+        raise Refused(f"the read of {topic.name} begins at {begin} and ends before it, at {end}")
     return PositionRange(begin, end)
 
 
-def _placed(read: BucketRead, one: _Log, table: HistoryTable, wanted: Position, option: str) -> Position:
-    """A position in the table or in the bucket; Refused of several partitions, DataLoss where it is in neither."""
-    read.require_one_topic(wanted, option)
-    behind = _behind(one, table)
-    if wanted <= behind and table.contains_from(one.name, wanted):
-        return wanted
+def _require_position(
+    read: BucketRead, topic: _Topic, table: HistoryTable, position: Position, option: str
+) -> Position:
+    """Return `position`. Raises DataLoss if neither table nor bucket has it, and Refused for several partitions."""
+    read.require_one_topic(position, option)
+    table_end = _table_end(topic, table)
+    if position <= table_end and table.contains_from(topic.name, position):
+        return position
     try:
-        return one.log.require_position(wanted, option)
+        return topic.log.require_position(position, option)
     except DataLoss as neither:
         raise DataLoss(f"{neither.message}, and {table.snapshot} does not have it", hint=neither.hint) from neither
 
 
-def _timed(read: BucketRead, one: _Log, table: HistoryTable, timestamp_ms: int) -> Position:
-    """The first entry of a time: as the broker stored what the bucket has, as it was published for the rest."""
-    log, behind = one.log, _behind(one, table)
+def _time_position(read: BucketRead, topic: _Topic, table: HistoryTable, timestamp_ms: int) -> Position:
+    """Return the first position of a time: by the broker's time in the bucket, by the publish time in the table."""
+    log, table_end = topic.log, _table_end(topic, table)
     found = read.with_heads(log).find_time(timestamp_ms)
     if log.start < found < log.end:
         return found
-    before = found <= log.start
-    there = PositionRange(BEGINNING, min(log.start, behind)) if before else PositionRange(log.end, max(behind, log.end))
-    in_table = table.splitter.find_time(LogRows(one.incarnation, there), timestamp_ms) if there else None
-    return in_table or (found if before else there.end)
+    is_before_bucket = found <= log.start
+    in_table = (
+        PositionRange(BEGINNING, min(log.start, table_end))
+        if is_before_bucket
+        else PositionRange(log.end, max(table_end, log.end))
+    )
+    earlier = table.splitter.find_time(LogRows(topic.incarnation, in_table), timestamp_ms) if in_table else None
+    return earlier or (found if is_before_bucket else in_table.end)
 
 
-def _clip_to_bucket(one: _Log, rest: PositionRange) -> PositionRange:
+def _clip_to_bucket(topic: _Topic, rest: PositionRange) -> PositionRange:
     """Clip `rest` to the end of the bucket. Entries after that are not offloaded yet and are not data loss."""
-    return PositionRange(rest.start, max(min(rest.end, one.log.end), rest.start))
+    return PositionRange(rest.start, max(min(rest.end, topic.log.end), rest.start))

@@ -1,14 +1,14 @@
-"""What a running query holds on the driver that begins in a published table and goes on in the log.
+"""Streams that start in a published table and continue in the ledgers (option `history`).
 
 Invariants
-- An offset is a position, as in every stream: where its rows are, in the table or in the log, is another matter, and
-  can change while the query runs. A batch is a range of positions and says in its end which version of the table its
-  first part is read from; so it is the same batch whenever it is planned again.
-- A batch is of the table, in the order of positions and by the same limits, until all is read that was published when
-  that version was pinned. Without limits it goes on in the log at once.
-- What follows is read from the log. Where the log has let go of it, which it may once it is published, the newest
-  version of the table is asked before anything is called lost.
-- Nothing is acknowledged: a table holds nothing back, and a subscription's place is in the log.
+- An offset is a position, as in every stream. The same position can be read from the table or the ledger.
+- The end offset of a batch has the version of the table that the batch reads. A repeated batch therefore has the same
+  rows.
+- Batches read the table in the order of positions and within the limits, up to the end of the pinned version. Without
+  limits, the first batch reads the rest of the table and the ledger.
+- Later batches read the ledger. If entries are trimmed from the ledger, the newest version of the table is opened
+  before they are reported as lost. Reason: retention may trim published segments.
+- Positions in the table are not acknowledged. A subscription's cursor is in the ledger.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class _Trimmed(Exception):
-    """The log lacks what was to be read, and a table may have it."""
+    """Entries are trimmed from the ledger. A newer version of the table may have them."""
 
     def __init__(self, loss: DataLossRange) -> None:
         super().__init__(str(loss))
@@ -47,7 +47,7 @@ class _Trimmed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _LogPlan:
-    """One log in a batch: where the batch begins, where the table's part of it ends, where the log's begins."""
+    """Positions of one ledger in a batch: start of the batch, end of the table, and end of the read."""
 
     log: LogStatus
     begin: Position
@@ -56,11 +56,12 @@ class _LogPlan:
 
     @property
     def published(self) -> LogRows:
+        """Rows of the batch that are in the table."""
         return LogRows(self.log.incarnation, PositionRange(self.begin, min(self.table_end, self.stop)))
 
     @property
-    def behind(self) -> LedgerOffset:
-        """Where the log goes on once that is read."""
+    def after_table(self) -> LedgerOffset:
+        """Offset of the ledger after its published rows."""
         return LedgerOffset(max(self.begin, min(self.table_end, self.stop)), self.log.incarnation)
 
 
@@ -76,7 +77,7 @@ class TableStream(LedgerStream):
         self._may_retry = False
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
-        """The end of the next batch from `start`; None when there is no row to deliver, or not yet."""
+        """Return the end of the next batch from `start`; None if there are no rows, or too few rows yet."""
         self._require_addressed(start)
         self._history.remember(start.history)
         if not self._has_started:
@@ -110,32 +111,32 @@ class TableStream(LedgerStream):
             return self._planned_tasks(ranges, newest if _reaches_further(newest, table, found.loss) else table)
 
     def latest_without_start(self) -> StreamOffset:
-        """Refused: such a Spark does not say where a batch begins."""
+        """Raise Unsupported: Spark before 4.2 passes no start offset."""
         raise Unsupported("option 'history' of a stream needs Spark 4.2", hint="Read the table and the log in a batch")
 
     def _start_positions(self, statuses: LogStatuses) -> dict[str, Position]:
-        """Where each log begins, in the table or in the log."""
+        """Return the start of each ledger, in the table or in the ledger."""
         names = [log.name for log in statuses.logs]
         table = self._history.newest_for_start(self.read.statuses({}, FROM_BEGINNING, of=names).logs)
         table.require_reached(self.read.statuses({}, of=names).logs)
-        begins = {
+        starts = {
             log.name: self._table_bounds.read_range(log, len(statuses.logs), table).start for log in statuses.logs
         }
         self.subscriptions.acquire(
-            {log.name: (log.incarnation, max(begins[log.name], log.start)) for log in statuses.logs}
+            {log.name: (log.incarnation, max(starts[log.name], log.start)) for log in statuses.logs}
         )
-        return begins
+        return starts
 
     def _first_table(self, start: StreamOffset) -> HistoryTable | None:
-        """The version that a query begins or goes on with; None for one that reads the log by now.
+        """Return the newest version for a query that starts or continues in the table; None if it reads the ledger.
 
-        The newest, also where the last batch read another: that one is done, and positions are the same in all.
+        The last batch may have read an older version. Positions are the same in all versions.
         """
         reads_table = start.initial or (start.history is not None and start.history.version >= 0)
         return self._newest_table() if reads_table else None
 
     def _planned_table(self, end: StreamOffset) -> HistoryTable | None:
-        """The version that a batch was planned with; without `failOnDataLoss` the newest, where it is planned again."""
+        """Return the version that a batch was planned with; the newest if `failOnDataLoss` is not set."""
         pin, incarnations = end.history, _incarnations(end)
         if pin is None or pin.version < 0:
             return None
@@ -149,39 +150,39 @@ class TableStream(LedgerStream):
         return self._history.newest(self.read.statuses({}, FROM_BEGINNING, of=self.read.names()).logs)
 
     def _next(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
-        """The end of a batch by what is known of the table; raises _Trimmed when that might be too old."""
+        """Return the end of a batch by the current version. Raises _Trimmed if that version may be too old."""
         table = self._table
         if table is None:
             return super().latest(start, limited=limited)
-        places, gone = self._log_plans(start, table)
-        if all(one.begin >= min(one.table_end, one.stop) for one in places.values()):
+        plans, deleted = self._log_plans(start, table)
+        if all(plan.begin >= min(plan.table_end, plan.stop) for plan in plans.values()):
             self._table = None
             return super().latest(start, limited=limited)
         limits = self.limits if limited else Limits()
-        taken = _admitted(table, places, limits)
-        rows, whole = sum(one.rows for one in taken.values()), all(one.whole for one in taken.values())
+        parts = _split_table(table, plans, limits)
+        rows, whole = sum(part.rows for part in parts.values()), all(part.whole for part in parts.values())
         if rows and (limits or not whole):
-            self._set_table_report(places)
+            self._set_table_report(plans)
             moved = {
-                name: one.behind if taken[name].whole else LedgerOffset(taken[name].end, one.log.incarnation)
-                for name, one in places.items()
+                name: plan.after_table if parts[name].whole else LedgerOffset(parts[name].end, plan.log.incarnation)
+                for name, plan in plans.items()
             }
-            return _pinned_end(start, StreamOffset(moved), places, table, gone)
-        behind = StreamOffset({name: one.behind for name, one in places.items()})
-        end = super().latest(behind, limited=limited)
+            return _pinned_end(start, StreamOffset(moved), plans, table, deleted)
+        after_table = StreamOffset({name: plan.after_table for name, plan in plans.items()})
+        end = super().latest(after_table, limited=limited)
         if end is None and not rows:
             return None
-        gone |= set() if end is None else set(behind.ledgers) - set(end.ledgers)
-        return _pinned_end(start, end or behind, places, table, gone)
+        deleted |= set() if end is None else set(after_table.ledgers) - set(end.ledgers)
+        return _pinned_end(start, end or after_table, plans, table, deleted)
 
     def _log_plans(self, start: StreamOffset, table: HistoryTable) -> tuple[dict[str, _LogPlan], set[str]]:
-        """Where the logs of a batch are read, and which are gone; notes what is in neither place."""
+        """Return the plans of a batch's ledgers, and the deleted ledgers. Report entries in neither place as lost."""
         names = self.read.names()
         statuses = self.read.statuses(
             {name: replaced(self._read_progress(name, None), count=False) for name in names}, of=names
         )
         table.require_reached(statuses.logs)
-        places = {}
+        plans = {}
         for log in statuses.logs:
             if self.pinned_ends is not None and log.name not in self.pinned_ends:
                 continue
@@ -194,36 +195,36 @@ class TableStream(LedgerStream):
                 self._report_loss(DataLossRange(log.name, "trimmed", PositionRange(begin, min(table_end, log.start))))
             stop = self._table_bounds.end_position(log, table)
             stop = stop if self.pinned_ends is None else min(stop, self.pinned_ends[log.name])
-            places[log.name] = _LogPlan(log, begin, table_end, max(stop, begin))
-        gone = set(start.ledgers) - {log.name for log in statuses.logs}
-        for name in sorted(gone):
+            plans[log.name] = _LogPlan(log, begin, table_end, max(stop, begin))
+        deleted = set(start.ledgers) - {log.name for log in statuses.logs}
+        for name in sorted(deleted):
             self._report_loss(DataLossRange(name, "deleted", PositionRange(start.ledgers[name].position, LATEST)))
-        return places, gone
+        return plans, deleted
 
-    def _set_table_report(self, places: Mapping[str, _LogPlan]) -> None:
-        """What progress says of a batch that is of the table alone; that the query is alive."""
-        logs = {name: replaced(one.log, begin=one.behind.position) for name, one in places.items()}
+    def _set_table_report(self, plans: Mapping[str, _LogPlan]) -> None:
+        """Set the state for the progress report of a batch that reads only the table, and renew leases."""
+        logs = {name: replaced(plan.log, begin=plan.after_table.position) for name, plan in plans.items()}
         self.subscriptions.acquire({name: (log.incarnation, log.begin) for name, log in logs.items()})
         self._log_states = LogStates(self.read.statuses({}, of=list(logs)), [], logs)
         self._parts, self._size_reason = {}, "limits" if self.limits else "everything"
 
     def _planned_tasks(self, ranges: Sequence[LedgerRange], table: HistoryTable | None) -> list[Task]:
-        wanted, left = {}, []
-        for one in ranges:
-            there, rest = (PositionRange(one.range.start, one.range.start), one.range)
+        published, unpublished = {}, []
+        for planned in ranges:
+            in_table, rest = (PositionRange(planned.range.start, planned.range.start), planned.range)
             if table is not None:
-                there, rest = table.split(one.ledger, one.range)
-            wanted[one.ledger] = LogRows(one.incarnation, there)
-            left += [LedgerRange(one.ledger, one.incarnation, rest)] if rest else []
-        known = [self._sized_ranges[one] for one in left if one in self._sized_ranges]
-        measured = known if len(known) == len(left) else self._measure(left)
-        published = [] if table is None else self._history.tasks(table, wanted)
-        return [*published, *self.read.tasks(measured)]
+                in_table, rest = table.split(planned.ledger, planned.range)
+            published[planned.ledger] = LogRows(planned.incarnation, in_table)
+            unpublished += [LedgerRange(planned.ledger, planned.incarnation, rest)] if rest else []
+        known = [self._sized_ranges[planned] for planned in unpublished if planned in self._sized_ranges]
+        measured = known if len(known) == len(unpublished) else self._measure(unpublished)
+        table_tasks = [] if table is None else self._history.tasks(table, published)
+        return [*table_tasks, *self.read.tasks(measured)]
 
     def _read_progress(self, name: str, at: LedgerOffset | None) -> ReadProgress:
-        """A log that is found while the query runs has its beginning in the table, if the log has let go of it."""
-        reading = super()._read_progress(name, at)
-        return replaced(reading, position=BEGINNING) if at is None else reading
+        """Return the read progress of a ledger. A new ledger is read from BEGINNING, possibly in the table."""
+        progress = super()._read_progress(name, at)
+        return replaced(progress, position=BEGINNING) if at is None else progress
 
     def _refresh(self, start: StreamOffset) -> LogStates:
         states = super()._refresh(start)
@@ -233,33 +234,33 @@ class TableStream(LedgerStream):
         return states
 
     def _report_loss(self, loss: DataLossRange) -> None:
-        """Before anything is called lost the newest version of the table is asked."""
+        """Raise _Trimmed if a newer version of the table may have the entries; else report the loss."""
         if self._may_retry and loss.cause == "trimmed":
             raise _Trimmed(loss)
         super()._report_loss(loss)
 
 
-def _admitted(table: HistoryTable, places: Mapping[str, _LogPlan], limits: Limits) -> dict[str, LimitSplit]:
-    """Return what a batch takes of the table, by log."""
+def _split_table(table: HistoryTable, plans: Mapping[str, _LogPlan], limits: Limits) -> dict[str, LimitSplit]:
+    """Return the part of each ledger that a batch reads from the table."""
 
-    def reach(place: _LogPlan, rows: int, size_bytes: int) -> tuple[LimitSplit, int, int]:
-        reached = table.splitter.split(place.published, rows, size_bytes)
-        return reached, reached.rows, reached.size_bytes
+    def take(plan: _LogPlan, rows: int, size_bytes: int) -> tuple[LimitSplit, int, int]:
+        part = table.splitter.split(plan.published, rows, size_bytes)
+        return part, part.rows, part.size_bytes
 
-    taken = share_limits(list(places.values()), limits, reach)
-    return {name: reached for name, (reached, _, _) in zip(places, taken, strict=True)}
+    parts = share_limits(list(plans.values()), limits, take)
+    return {name: part for name, (part, _, _) in zip(plans, parts, strict=True)}
 
 
 def _pinned_end(
-    start: StreamOffset, end: StreamOffset, places: Mapping[str, _LogPlan], table: HistoryTable, gone: Collection[str]
+    start: StreamOffset, end: StreamOffset, plans: Mapping[str, _LogPlan], table: HistoryTable, deleted: Collection[str]
 ) -> StreamOffset:
-    """The end of a batch of which a part is in the table; where logs begin that `start` does not have is in it."""
+    """Return the end of a batch that reads the table, with the version and the starts of ledgers not in `start`."""
     known = {name: at.incarnation for name, at in start.ledgers.items()}
-    began = {name: at for name, at in end.start_positions.items() if name not in places}
-    began |= {name: one.begin for name, one in places.items() if known.get(name) != one.log.incarnation}
-    up_to = {name: table.up_to[name] for name, one in places.items() if one.table_end != BEGINNING}
+    starts = {name: at for name, at in end.start_positions.items() if name not in plans}
+    starts |= {name: plan.begin for name, plan in plans.items() if known.get(name) != plan.log.incarnation}
+    up_to = {name: table.up_to[name] for name, plan in plans.items() if plan.table_end != BEGINNING}
     pin = HistoryPin(table.snapshot.table_id, table.snapshot.version, up_to)
-    return replace(start.advanced(end.ledgers, began, gone), history=pin)
+    return replace(start.advanced(end.ledgers, starts, deleted), history=pin)
 
 
 def _incarnations(offset: StreamOffset) -> dict[str, str]:
@@ -267,7 +268,7 @@ def _incarnations(offset: StreamOffset) -> dict[str, str]:
 
 
 def _reaches_further(newest: HistoryTable, known: HistoryTable | None, loss: DataLossRange) -> bool:
-    """Whether a version of the table has what the log lacks, and the one that was asked did not say so."""
+    """Return whether the newest version has the trimmed entries, and the known version does not."""
     name, start = loss.ledger, loss.range.start
     if known is not None and newest.up_to.get(name, -1) <= known.up_to.get(name, -1):
         return False

@@ -1,6 +1,6 @@
-"""What a task does with a part of a published table: data files in, record batches out, as the log would give them.
+"""Tasks that read files of a published table, as record batches with the same rows as the ledger.
 
-Rule: what the publisher leaves out because it follows from a row's position, its message id, is made here.
+The message id is not in the table. The task computes it from the row's position.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ID = "__messageId"
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
-    """Task that reads files of a table, of one log. `partition` is the log's number; -1 for a log without one."""
+    """Task that reads files of one ledger in a table. `partition` is the ledger's partition; -1 for none."""
 
     part: TablePart
     shape: RowShape
@@ -34,10 +34,10 @@ class TableTask:
         if _ID not in target.names:
             yield from read_table_part(self.part, target)
             return
-        read = pa.schema([field for field in target if field.name != _ID])
-        if POSITION not in read.names:
-            read = read.append(METADATA.field(POSITION))
-        for batch in read_table_part(self.part, read):
+        stored = pa.schema([field for field in target if field.name != _ID])
+        if POSITION not in stored.names:
+            stored = stored.append(METADATA.field(POSITION))
+        for batch in read_table_part(self.part, stored):
             ids = _message_ids(batch, self.partition)
             columns = [
                 ids if name == _ID else batch.column(batch.schema.get_field_index(name)) for name in target.names
@@ -46,7 +46,7 @@ class TableTask:
 
 
 def _message_ids(batch: pa.RecordBatch, partition: int) -> pa.Array:
-    """The message ids of rows that have their positions, one head for each run of rows of one entry."""
+    """Return the message ids of rows by their positions. Rows of the same entry share the encoded head."""
     ledgers, entries = positions(batch)
     new = np.ones(batch.num_rows, dtype=bool)
     new[1:] = (ledgers[1:] != ledgers[:-1]) | (entries[1:] != entries[:-1])

@@ -149,7 +149,7 @@ def test_what_only_a_broker_could_say_is_refused(store: Path, orders: Ledger, bu
     connect(store).client.create(CreateLedger("clicks", max_entries_per_ledger=1))
     append_pairs(connect(store).ledger("clicks"), 0, 2)
     publish_sealed(store, table.parent / "clicks", "clicks")
-    with pytest.raises(Refused, match=r"has rows, and nothing of what the bucket has: .*/orders of life"):
+    with pytest.raises(Refused, match=r"has rows, and nothing of what the bucket has: .*/orders of incarnation"):
         joined(bucket, table.parent / "clicks")
     for path in bucket.iterdir():
         path.unlink() if path.is_file() else shutil.rmtree(path)
