@@ -43,7 +43,7 @@ EXIT_SECONDS = 120
 # Formats, disk and crashes.
 WITHOUT_JVM = ("ledger", "offload", "stories/faults")
 
-# A worker must import the very modules that the tests import, from whatever directory pytest was started in.
+# A worker must import the very modules that the tests import, independently of pytest's directory.
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -100,9 +100,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def dead_stores() -> Iterator[None]:
-    """Let go of stores that a test left behind as a crash does: their files would stay open to the end of the run.
+    """Close stores that a test left behind as a crash does. Otherwise their files stay open to the end of the run.
 
-    With more than 1,024 of them Spark's listeners are never called: the socket of py4j waits for them with `select`.
+    With more than 1,024 open files Spark's listeners are never called, because py4j's socket waits for them with
+    `select`.
     """
     from pyspark_ledger.ledger.errors import LedgerError
     from pyspark_ledger.ledger.store.store import Store
@@ -123,13 +124,13 @@ def dead_stores() -> Iterator[None]:
 
 @pytest.fixture
 def store_path(tmp_path: Path) -> Path:
-    """Where a store of this test may be created; it does not exist yet."""
+    """Return a path for a store of this test, which does not exist yet."""
     return tmp_path / "store"
 
 
 @pytest.fixture(autouse=True)
 def no_jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where none is needed, none can be started."""
+    """Make the start of a JVM fail where a test needs none."""
     if without_jvm(request.node):
         monkeypatch.setenv("JAVA_HOME", os.devnull)
 

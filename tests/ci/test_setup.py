@@ -1,5 +1,5 @@
-"""Goal: whoever lacks something for the set-up is told what, and nothing is made. Method: tools/setup.sh in a directory
-of its own, with a PATH that has only what is put there, and with Pythons and Javas that are scripts.
+"""Goal: the set-up names what is missing, and creates nothing. Method: tools/setup.sh in a directory of its own, with a
+minimal PATH, and with Pythons and Javas that are scripts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Goal: JSON that is nested too deeply is refused by name, wherever somebody else writes it.
+"""Goal: JSON that is nested too deeply is refused by name in every text from outside.
 
 Method: every decoder of a user's or a peer's text is given arrays 100,000 deep, and schemas that are valid and deep.
 """

@@ -35,7 +35,7 @@ def halt(pid: int) -> None:
 
 
 class BrokerRig:
-    """Brokers of one test. Whatever it started is gone when the test ends."""
+    """Brokers of one test, which end with the test."""
 
     wait_until = staticmethod(wait_until)
     halt = staticmethod(halt)
@@ -54,7 +54,7 @@ class BrokerRig:
         return child
 
     def spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """A broker process, whatever becomes of it; what it says is in `log`."""
+        """Start a broker process, which may fail; its output is in `log`."""
         self.store.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(self.store), *arguments]
         with (self.store.parent / "broker-said").open("ab") as said:

@@ -1,4 +1,4 @@
-"""What the connector's tests share: a store whose broker is gone when the test is, and queries driven by hand."""
+"""Set-up for tests of the connector: a store whose broker ends with the test, and queries driven by hand."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def served_store(store_path: Path) -> Iterator[LedgerStore]:
 
 
 def kill_all(store_path: Path) -> None:
-    """SIGKILL whoever serves a store, its supervisor first, so that nobody brings the broker back."""
+    """SIGKILL the processes of a store, its supervisor first, so that the broker is not restarted."""
     until = time.monotonic() + 60
     while left := serving(store_path):
         assert time.monotonic() < until, f"processes {left} still serve {store_path}"

@@ -1,4 +1,4 @@
-"""What the tests of the cache share: blocks of entries of one size, a clock that is moved by hand, counted releases."""
+"""Set-up for tests of the cache: blocks of entries of one size, a clock that is moved by hand, counted releases."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cache_of(policy_of: Callable[[CacheLimits], EvictionPolicy], limits: CacheLi
 
 
 class CountedHome:
-    """A home that counts how often it was let go of."""
+    """Storage that counts its releases."""
 
     def __init__(self) -> None:
         self.released = 0

@@ -1,9 +1,9 @@
 """A Spark standalone cluster on this machine: a master and two workers, each worker in a network namespace of its own.
 
-A worker's namespace has its own network and its own, empty, run directory, so that it can neither reach the broker's
-private socket nor read its token: to the broker it is another host. The two have a line between them: executors fetch
-blocks of shuffles and broadcasts from each other, and would wait for minutes where they could not. Where no namespaces
-can be made (it takes root) the workers run beside the master, and `apart` is false.
+A worker's namespace has its own network and its own, empty, run directory. So it can neither reach the broker's private
+socket nor read its token: to the broker it is another host. A link connects the two workers. Without it, executors that
+fetch blocks of shuffles and broadcasts from each other would wait for minutes. If namespaces cannot be made (they need
+root), the workers run beside the master, and `apart` is false.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEAP = "256m"
 
 @dataclass(frozen=True)
 class Cluster:
-    """How a driver uses it. `host` is where workers reach the driver."""
+    """Addresses for a driver. `host` is where workers reach the driver."""
 
     master: str
     host: str
@@ -68,7 +68,7 @@ def cluster(directory: Path) -> Iterator[Cluster]:
 
 
 def _namespace(number: int) -> tuple[str, str, str]:
-    """Its name, the address of this host as it sees it, and its own."""
+    """Return a namespace's name, the address of this host as the namespace sees it, and its own address."""
     mark = os.getpid() % 250
     name, link = f"ledger-{os.getpid()}-{number}", f"lg{os.getpid() % 10_000}n{number}"
     ours, theirs = f"10.231.{mark}.{number * 4 + 1}", f"10.231.{mark}.{number * 4 + 2}"

@@ -1,4 +1,4 @@
-"""What hands out credentials on loopback: an OIDC issuer, whose tokens SeaweedFS's STS takes, and a container endpoint.
+"""Servers of credentials on loopback: an OIDC issuer, whose tokens SeaweedFS's STS accepts, and a container endpoint.
 
 SeaweedFS verifies the tokens' signatures and issues session credentials, which its S3 verifies in each request.
 """
@@ -57,7 +57,7 @@ class Issuer:
         self.address = ""
 
     def answer(self, _path: str, _headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        """Its public key, whatever is asked."""
+        """Answer every request with the public key."""
         numbers = self._key.public_key().public_numbers()
         key = {"kty": "RSA", "kid": "one", "alg": "RS256", "use": "sig"}
         return 200, {"keys": [{**key, "n": _base64(_bytes(numbers.n)), "e": _base64(_bytes(numbers.e))}]}

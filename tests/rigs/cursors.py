@@ -1,4 +1,4 @@
-"""What the tests of cursors share: a log of few entries of few rows, and a cursor at its beginning."""
+"""Set-up for tests of cursors: a log of few entries of few rows, and a cursor at its beginning."""
 
 from __future__ import annotations
 

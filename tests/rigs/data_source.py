@@ -1,5 +1,5 @@
-"""The data source as Spark asks it, without a JVM, over brokers of this process; and rows of tables that say where the
-effect of an option is seen.
+"""The data source driven as Spark does, without a JVM, over brokers of this process; and tables of the effects of
+options.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TLS = ("tlsCertificateFilePath", "tlsKeyFilePath", "tlsTrustCertsFilePath", "aut
 
 @dataclass(frozen=True)
 class OptionDrive:
-    """Where an option is seen: `observe` answers `default` without it, and each of `seen` with that text.
+    """Effect of an option: `observe` returns `default` without the option, and each of `seen` with that text.
 
     `also` are options that the effect needs. In a text, names in braces stand for what the world has: see `World`.
     """
@@ -151,7 +151,7 @@ class World:
 
 
 def said(call: Callable[[], object]) -> object:
-    """What a call answers, or the kind of its error."""
+    """Return the result of a call, or the kind of its error."""
     try:
         return call()
     except LedgerError as error:

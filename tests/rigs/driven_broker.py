@@ -1,5 +1,6 @@
-"""A broker in this process, wired by the functions of `ledger.broker.main` from a file of settings, on a clock moved by
-hand; and rows of tables that say where the effect of a setting is seen.
+"""A broker in this process, wired by `ledger.broker.main` from a file of settings, on a clock moved by hand.
+
+Tables of `Drive` state the effects of settings.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Drive:
-    """Where a setting is seen: `observe` answers `default` without it, and each of `seen` with that value.
+    """Effect of a setting: `observe` returns `default` without the setting, and each of `seen` with that value.
 
-    `also` are settings that the effect needs; In a text `{folder}` is a folder of the test's own, and
-    `{port}` the port of an S3 that notes what is asked.
+    `also` are settings that the effect needs. In a text, `{folder}` is a folder of the test, and `{port}` the port of
+    an S3 server that records its requests.
     """
 
     observe: Callable[[DrivenBroker], object]

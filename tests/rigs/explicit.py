@@ -1,4 +1,4 @@
-"""What the tests of `ackMode` explicit share: one store, calls as Spark makes them, and rows acknowledged by hand."""
+"""Set-up for tests of `ackMode` explicit: one store, calls as Spark makes them, and rows acknowledged by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def new_name(of: str) -> str:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One store for all tests of a file: a broker takes seconds to leave clients that are connected."""
+    """Share a store between the tests of a file, because a broker takes seconds to stop with connected clients."""
     path = tmp_path_factory.mktemp("explicit") / "store"
     with served(path):
         yield path

@@ -28,7 +28,7 @@ LEDGER, SUBSCRIPTION = "flights", "audit"
 
 
 class ExplicitApp(NamedTuple):
-    """What the query is made of. `share`: percent of each batch."""
+    """Parameters of the query. `share`: percent of each batch."""
 
     spark: SparkSession
     store: Path
@@ -71,9 +71,10 @@ def finish(app: ExplicitApp) -> None:
 
 
 def require_once(seen: Path, rows: int) -> int:
-    """Every row was acknowledged in one batch, came with each count up to there, and never again; how often at most.
+    """Check that every row was acknowledged in one batch, came with each count up to there, and never again. Return the
+    highest count.
 
-    A batch that was run again, by whoever, had the same rows.
+    Every run of a repeated batch had the same rows.
     """
     runs: dict[int, list[pa.Table]] = defaultdict(list)
     for path in sorted(seen.glob("*.delivered")):

@@ -2,10 +2,14 @@
 
     proxy.on("PUT", "partNumber", "lost", times=1)      the request arrives, its answer does not
 
-Faults: `error` (503, the request does not arrive), `lost` (it arrives, the connection breaks instead of an answer),
-`cut` (half of the body), `slow` (a tenth of a second before the answer), `hang` (no answer until the client gives up).
-`before` and `after` hold a request just before it arrives and just after: `reached` is set, and the connection breaks
-once whoever waited for that moment sets `released`.
+Faults
+- `error`: 503, the request does not arrive.
+- `lost`: the request arrives, and the connection breaks instead of an answer.
+- `cut`: half of the body.
+- `slow`: a tenth of a second before the answer.
+- `hang`: no answer until the client gives up.
+- `before`, `after`: hold a request just before it arrives or just after, and set `reached`. The connection breaks when
+  the test sets `released`.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ _wait = threading.Event().wait  # tests take the sleep out of retries
 
 @dataclass
 class Fault:
-    """What happens to requests with this method and this text in their path."""
+    """Fault of requests with this method and this text in their path."""
 
     method: str
     text: str

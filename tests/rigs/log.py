@@ -78,7 +78,7 @@ class LogRig:
 
 
 def open_files() -> int:
-    """How many files this process has open."""
+    """Count the open files of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 

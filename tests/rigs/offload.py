@@ -32,7 +32,7 @@ BLOCK = 512
 
 
 class _Choice(OffloaderChoice):
-    """Whatever offloader the rig has at the moment."""
+    """The rig's present offloader."""
 
     def __init__(self, rig: OffloadRig) -> None:
         super().__init__(lambda _: rig.offloader, rig.settings)
@@ -77,7 +77,7 @@ class OffloadRig:
         return self.store.policies.change(ChangePolicy("log", values=values)).effective
 
     def upkeep(self) -> None:
-        """One round of what the broker does by itself."""
+        """Run one round of the broker's background tasks."""
         self.store.upkeep.round()
         self.store.offloads.round()
 
@@ -107,7 +107,7 @@ class OffloadRig:
         return self.store.offloads.status(name)
 
     def attempts(self, name: str = "log") -> dict[int, OffloadAttempt]:
-        """What the record says, by ledger id."""
+        """Return the attempts of the record, by segment id."""
         canonical = self.store.ledger(name).name
         return dict(attempts_of(self.store._metadata.segments.of(canonical)))
 

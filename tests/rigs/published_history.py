@@ -66,7 +66,7 @@ def publish_sealed(
 
 
 def trim(store: Path, name: str = "orders") -> None:
-    """What is sealed goes from the log, now and never again: retention by itself would be a race with the test."""
+    """Delete the sealed segments now, and never again: background retention would race with the test."""
     client = connect(store).client
     for keep in (0, -1):
         values = {"retentionTimeInMinutes": keep, "retentionSizeInMB": keep}

@@ -1,4 +1,4 @@
-"""An S3 that answers whatever is asked with success and notes each request: who asks, where, with which headers."""
+"""An S3 server that answers every request with success and records its access key, path and headers."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def entry(payload: bytes, *, rows: int = 1, txn: int = 0, closes: bool = False) 
 
 
 def describe(view: memoryview) -> EntryTraits:
-    """The three bytes of `entry`, behind a verified checksum and whatever stamp can be read."""
+    """Return the three bytes of `entry`, behind a verified checksum and any readable stamp."""
     data = bytes(view)
     stamp = None
     if data[:2] == b"\x0e\x02":

@@ -1,4 +1,4 @@
-"""What the tests of a whole log share: stores of tiny ledgers, and runs that are staged and committed to them."""
+"""Set-up for tests of a whole log: stores of tiny segments, and runs that are staged and committed to them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def store(store_path: Path) -> Iterator[Store]:
 
 
 class Stores:
-    """One store after another over one directory; the earlier ones are left as a killed broker leaves them."""
+    """Successive stores over one directory; the earlier ones are left open as by a killed broker."""
 
     def __init__(self, path: Path, **shape: Any) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""What tests of stream readers share: a ledger of ten entries, and a reader driven by hand as Spark does."""
+"""Set-up for tests of stream readers: a ledger of ten entries, and a reader driven by hand as Spark does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def numbers(rows: pa.Table) -> list[int]:
 
 
 def reader(store: Path, **options: str) -> LedgerStreamReader:
-    """Of `orders`, unless the options name others."""
+    """Return a reader of `orders`, unless the options name other ledgers."""
     where = {} if "ledgersPattern" in options else {"path": "orders"}
     source = LedgerSource({**where, "store": str(store), **options}, "0.1.0")
     return source.stream_reader(source.schema())
@@ -48,7 +48,7 @@ def text(offset: object) -> dict[str, Any]:
 
 
 def rows(stream: LedgerStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    """What tasks read of a batch: of copies, as they have them."""
+    """Return the rows that the tasks of a batch read, from pickled copies."""
     copy = pickle.loads(pickle.dumps(stream))  # noqa: S301  # our own bytes
     assert getattr(copy, "_running", None) is None
     parts = [pickle.loads(pickle.dumps(part)) for part in stream.partitions(text(start), text(end))]  # noqa: S301  # our own bytes

@@ -60,7 +60,9 @@ def publish(
     storage: dict[str, str] | None = None,
     after: int | None = None,
 ) -> None:
-    """One commit: a whole ledger, with its transaction and its record; `after` as its publisher had looked."""
+    """Commit a whole segment, with its transaction and its record; `after`: the table version that its publisher had
+    checked.
+    """
     said = {
         "publication": 1, "kind": "segment", "ledger": name, "incarnation": incarnation, "segment": segment,
         "rows": rows.num_rows, **({} if after is None else {"after": after}),

@@ -1,5 +1,4 @@
-"""Goal: a partitioned ledger is one to whoever lists, describes, writes, reads and deletes it. Method: a real
-broker."""
+"""Goal: a partitioned ledger is listed, described, written, read and deleted as one ledger. Method: a real broker."""
 
 from __future__ import annotations
 

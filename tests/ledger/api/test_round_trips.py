@@ -1,5 +1,5 @@
-"""Goal: calls of the Python API cost as few round trips as they need. Method: a broker of its own, and a client whose
-transport is counted: every action, read, stream and message of a stream passes a counter on its way to the real one.
+"""Goal: calls of the Python API need few round trips. Method: a real broker, and a client whose transport counts every
+action, read, stream and message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CountedFlight:
 
 @pytest.fixture
 def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
-    """What crosses the client's transport, in order. Take it before `store`."""
+    """Calls of the client's transport, in order. Request this fixture before `store`."""
     noted: Trips = []
     connect = broker_connection.flight.connect
 

@@ -61,7 +61,7 @@ def test_a_tail_that_had_caught_up_gets_what_comes_and_goes_on_waiting(
                 orders.append([{"id": number}])
                 assert coming.result(60).to_pylist() == [{"id": number}]
         finally:
-            orders.terminate()  # whoever still waits is let go
+            orders.terminate()  # ends waiting readers
     assert list(tables) == []
 
 

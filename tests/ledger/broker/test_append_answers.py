@@ -1,6 +1,6 @@
-"""Goal: a producer is told of its entries in order, and whoever completes them never waits for it.
+"""Goal: a producer receives its answers in order, and the thread that completes appends never waits for the producer.
 
-Method: futures that the test completes, and a way back with as much room as the test gives it.
+Method: futures that the test completes, and a response stream with as much room as the test allows.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def test_entries_that_share_a_batch_with_a_bad_one_do_not_fail_for_it(
     producer = client.producer("orders")
     entries = [make_entry(b"%d" % i) for i in range(6)]
     entries[3] = entries[3][:-1] + b"?"
-    with producer._writing:  # so that whoever sends finds all of them at once
+    with producer._writing:  # so that the sender finds all of them at once
         producer.append(entries[0])
         futures = [producer.append(entry) for entry in entries[1:]]
         assert len(producer._queued) == 6
@@ -68,7 +68,7 @@ class FailingLog:
 
 
 class Replies:
-    """What the client would read."""
+    """Answers that the client would read."""
 
     def __init__(self) -> None:
         self.sent: list[Appended] = []
@@ -112,7 +112,7 @@ def test_stream_of_a_vanished_client_ends_and_its_entries_are_written() -> None:
 def test_stream_end_releases_bytes_once_after_the_last_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who completes the last append is slow to say so, and the producer has hung up meanwhile."""
+    """The last append is completed late, and the producer has disconnected meanwhile."""
     of_all, log, told, telling = InFlightBytes(lambda: 1000), StoppedLog(), AppendStream._told, threading.Event()
 
     def slowly(stream: AppendStream, size: int) -> None:

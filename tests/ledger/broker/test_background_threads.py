@@ -1,6 +1,6 @@
-"""Goal: an error that nothing handles ends no thread that others wait for, and is told to whoever waits.
+"""Goal: an unexpected error ends no background thread, and every waiting caller receives the error.
 
-Method: each thread of a broker's own has one of its steps raise, once; the next step must work.
+Method: each background thread of a broker has one step raise, once; the next step must work.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def test_the_caches_eviction_by_time_goes_on(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Remote:
-    """Where a block is, in words only."""
+    """Name of a block's location."""
 
     mappable = False
 

@@ -1,6 +1,6 @@
-"""Goal: a broker whose store was taken over acknowledges nothing more, whatever it is asked. Method: both brokers in
-one process, so that the old one is asked at the moment when it has lost the store; and, with real processes, one that
-was stopped, with calls on their way to it, and wakes up when another has the store.
+"""Goal: a broker whose store was taken over acknowledges nothing, by no action. Method: both brokers in one process, so
+that the old broker is called at the moment of the take-over. Then with real processes: the old broker is suspended
+with calls in flight, and wakes up after the take-over.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class ServedStore:
             time.sleep(0.01)
 
     def staged(self) -> list[Path]:
-        """What there is of parts."""
+        """Names of the staged parts."""
         return sorted((self.path / "staging").rglob("*"))
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""Goal: a broker that gave a log up says so to whoever appends or asks, and in its log; the next broker goes on.
+"""Goal: a broker reports a log that it gave up to every appender, to `health` and to its log file; the next broker
+recovers.
 
 Method: a real broker process, one of whose steps raises from a given moment on.
 """

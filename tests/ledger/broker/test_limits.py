@@ -77,7 +77,7 @@ def sample(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def broken_bodies(kind: type[msgspec.Struct]) -> Iterator[bytes]:
-    """What is no request of that kind: no JSON, another shape, a field of another type or beyond its bounds."""
+    """Bodies that are no request of that kind: no JSON, another shape, a field of another type or out of bounds."""
     yield from (
         b"garbage",
         b"\xff\xfe",

@@ -67,7 +67,7 @@ class Guarded:
         return str(certificate), str(key)
 
     def refusal(self, **changed: str) -> str:
-        """What a client with one thing wrong is told; it must not take the deadline of 60 seconds."""
+        """Return the error of a client with one wrong credential, which must not take the deadline of 60 seconds."""
         begun = time.monotonic()
         with pytest.raises(Unauthenticated) as refused:
             connect_store(self.address, credentials=replace(self.credentials, **changed), deadline_ms=60_000)

@@ -118,7 +118,7 @@ def test_a_lease_keeps_an_idle_broker(rig: Rig) -> None:
 
 @pytest.mark.parametrize("limit_ms", [100, 3_600_000])
 def test_a_broker_that_cannot_settle_takes_nothing_new_and_leaves_in_time(rig: Rig, limit_ms: int) -> None:
-    """Its disk hangs, say. With a limit of an hour it is still there, and refuses what comes."""
+    """For example, its disk hangs. With a limit of an hour the broker still runs and refuses new requests."""
     rig.store.parent.mkdir(exist_ok=True)
     config = rig.store.parent / "broker.toml"
     config.write_text(f"brokerShutdownTimeoutMs = {limit_ms}")

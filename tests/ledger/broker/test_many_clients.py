@@ -115,7 +115,7 @@ def test_readers_that_stand_still_hold_no_memory_and_stop_nobody(
 
 
 def drained(reader: flight.FlightStreamReader) -> int:
-    """How many blocks a reader still gets."""
+    """Count the blocks that a reader still gets."""
     count = 0
     while True:
         try:

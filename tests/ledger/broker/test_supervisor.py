@@ -1,5 +1,5 @@
-"""Goal: a broker that dies is back, one that leaves is not, and SIGTERM ends both at any moment. Method: a real
-supervisor over a script that does as it is told.
+"""Goal: a broker that dies is restarted, a broker that exits is not, and SIGTERM ends both at any moment. Method: a
+real supervisor over a script that obeys the test.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Start = Callable[[str], "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """One line for each time that the child was started: its pid, and whether it may create the store."""
+    """Lines of the child's starts: its pid, and whether it may create the store."""
     path = tmp_path / "runs"
     path.touch()
     return path

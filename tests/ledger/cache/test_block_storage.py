@@ -1,6 +1,5 @@
-"""Goal: the account of the cache is the memory that is taken, also by what was let go of and that readers have still.
-Method: blocks of real memory, readers that keep what they got for as long as a test says; the account is compared with
-the arrays that are alive.
+"""Goal: the cache accounts for all memory in use, also for evicted blocks that readers still reference. Method: blocks
+of real memory and readers that keep them as long as the test says; the account is compared with the live arrays.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ def test_a_pass_goes_on_until_enough_is_free_indeed() -> None:
     rig.read(0, 3, keeps=True)
     rig.read(3, 6)
     rig.read(6, 9)
-    rig.read(9, 12)  # 120: the oldest is in somebody's hands, so the one after it goes, too
+    rig.read(9, 12)  # 120: the oldest is referenced, so the next one is evicted too
     assert [span.first for span in rig.cache.ledger("orders").cache] == [6, 9]
     assert (rig.cache.memory.held, rig.cache.memory.lingering.size, rig.memory.taken) == (60, 30, 90)
     rig.check()
@@ -177,7 +176,7 @@ def test_unneeded_unpinned_blocks_are_evicted_for_a_lone_reader() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_readers_go_on_where_all_of_the_cache_is_in_somebodys_hands(policy: str) -> None:
-    """What they want is read and not kept, and they have every byte of it."""
+    """Their blocks are read and not kept, and the readers get every byte."""
     rig = Rig(policy, 200)
     with rig.cache.moving("orders") as readers:
         for name in "ab":

@@ -1,9 +1,10 @@
-"""Goal: what is cached is served, what is not is read once, and the memory is never more than allowed. Method: the
-cases of Pulsar's EntryCacheManager and RangeEntryCacheImpl by name; readers in threads; random traffic beside a model.
+"""Goal: cached entries are served, other entries are read once, and the memory never exceeds its limit. Method: the
+cases of Pulsar's EntryCacheManager and RangeEntryCacheImpl by name; readers in threads; random traffic beside a
+model.
 
-Of the cases by name, those about parsed message metadata (testInsertParsesMessageMetadata and its like) have no
-counterpart: the cache holds frames and never looks into them. testReadFromStorageRetriesWhenHandleClosed: a file is
-opened for each read, and the one of an object is its reader's (`ledger.client.block_reader` asks again).
+Cases about parsed message metadata (testInsertParsesMessageMetadata and others) have no counterpart, because the cache
+never parses frames. The case testReadFromStorageRetriesWhenHandleClosed has none either: a file is opened for each read, and
+`ledger.client.block_reader` asks again for an object.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def test_cache_disabled() -> None:
 
 @pytest.mark.parametrize("name", ["cursor-distance", "expected-reads", "expected-reads-stash"])
 def test_verify_no_cache_if_no_consumer(name: str) -> None:
-    """What only its own reader expects is read and not cached."""
+    """Entries that only their own reader expects are read and not cached."""
     cache, storage = cache_of(POLICIES[name], cache_limits(1000), HandClock()), Storage()
     with cache.moving("orders") as readers:
         readers.follow("a", Position(1, 0), LATER)

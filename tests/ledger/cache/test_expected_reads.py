@@ -1,5 +1,5 @@
-"""Goal: nothing that Spark does falsifies what is expected. Method: one test for each of its habits, then random steps
-beside a model that keeps, for every reader, the plain set of entries it has still to read.
+"""Goal: no behaviour of Spark makes the expected reads wrong. Method: one test for each behaviour, then random steps
+beside a model. The model keeps the plain set of unread entries for every reader.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Goal: the entries of a ledger are found by range, put once, removed once. Method: the cases of Pulsar's RangeCache
-by name, then random steps beside a dictionary.
+"""Goal: the entries of a ledger are found by range, put once, removed once. Method: the cases of Pulsar's RangeCache by
+name, then random steps beside a dictionary.
 
-Of Java's mechanics there is nothing to test here: reference counts, recycled wrappers and keys compared by identity
-have no counterpart. A value is a span of a block; whoever has it keeps it alive, and it cannot be released twice.
+Java's reference counts, recycled wrappers and keys compared by identity have no counterpart here. A value is a range of
+a block. A reference keeps it alive, and cannot be released twice.
 
     testPutWhileClearIsCalledConcurrently, testRemoveEntryWithInvalidRefCount, testInvalidMatchingKey: one lock over
-    all of it (`ledger.cache.cache`); a span knows whether it is cached, and is removed by identity
+    all of it (`ledger.cache.cache`); a range knows whether it is cached, and is removed by identity
     testGetKeyWithDifferentInstance: positions are compared by value
 """
 

@@ -85,8 +85,10 @@ def test_a_pace_is_that_of_the_last_seconds() -> None:
 
 
 def race(starts: list[int], *, paced: bool, blocks: int = 400, room: int = 40) -> tuple[float, list[int]]:
-    """Readers that read a block every 10 ms each, over a cache of `room` blocks, from which those go that all are past,
-    then the last: reads per block, and how long each took.
+    """Reads per block, and the seconds of each reader, of readers that read a block every 10 ms over a cache of `room`
+    blocks.
+
+    The cache evicts blocks that all readers have passed first, then the last block.
     """
     held, reads, at = set[int](), 0, [0] * len(starts)
     paces = [ReaderThrottle(start) for start in starts]

@@ -1,5 +1,5 @@
-"""Goal: a block in shared memory is its own bytes or gone, its memory is known to be free or not, and nothing is left
-of a dead broker. Method: directories as shared memory, a file system that is full, readers that are processes.
+"""Goal: a block in shared memory has its own bytes or is gone, freed memory is recognized, and no block of a dead
+broker remains. Method: directories as shared memory, a full file system, readers in processes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_another_block_of_the_name_is_gone_as_well_as_none(shared: SharedBlocks)
 
 def test_what_was_let_go_of_has_no_name_and_counts_until_nobody_has_it(shared: SharedBlocks) -> None:
     home = put(shared)
-    assert not home.lingers()  # it is not let go of
+    assert not home.lingers()  # it is not evicted
     frames = map_shared(home.place, 0, len(BYTES))
     part = frames.slice(10, 20)
     del frames

@@ -74,7 +74,7 @@ def test_nobody_there_is_unavailable_at_the_deadline_naming_the_address(tmp_path
 
 
 def test_a_stopped_broker_does_not_hold_a_greeting_past_its_deadline(rig: Rig) -> None:
-    """It has the socket open and takes every connection: only the client can end this."""
+    """The suspended broker's socket accepts every connection, so only the client can end the call."""
     broker = rig.start("--create")
     client = rig.client()
     client.names()

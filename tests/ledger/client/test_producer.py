@@ -322,7 +322,7 @@ def test_failed_append_is_reported_at_once_to_a_producer_that_only_waits(
 
 
 def fill_up(producer: Any, make_entry: MakeEntry) -> None:
-    """One more than a ledger takes, each after the one before is durable."""
+    """Append one entry more than a segment takes, each after the one before is durable."""
     for _ in range(2_000):
         producer.append(make_entry(b"y")).result(60)
 
@@ -378,7 +378,7 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(
 
 
 def test_a_producer_that_is_closed_or_lost_keeps_no_memory(client: Any, rig: Rig, make_entry: MakeEntry) -> None:
-    """Also while somebody remembers it: each had up to 32 MiB and a descriptor."""
+    """Also while a reference to the producer exists: each had up to 32 MiB and a descriptor."""
     closed, lost = client.producer("orders"), client.producer("orders")
     for producer in (closed, lost):
         producer.append(make_entry(b"x")).result(60)

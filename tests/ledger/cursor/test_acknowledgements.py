@@ -1,5 +1,5 @@
-"""Goal: what is acknowledged out of order is what was given, whatever its order. Method: Pulsar's cases one by one on a
-real store.
+"""Goal: out-of-order acknowledgements are stored exactly, in any order. Method: Pulsar's cases one by one on a real
+store.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_what_is_not_in_the_log_is_refused_and_changes_nothing(
 
 
 def test_acknowledging_a_trimmed_ledger_works_and_another_log_is_refused(rig: CursorRig) -> None:
-    """Ids are store-wide: what lies below the log's first ledger may be its own, trimmed, or anybody's."""
+    """Ids are store-wide: an id below the log's first segment may be a trimmed one of this log or of another."""
     other = rig.log("other", 4)
     for number in range(5):
         other.append([entry(b"y%d" % number, rows=ROWS)]).result()
@@ -206,7 +206,7 @@ def test_holes_of_a_range_are_a_position_info(rig: CursorRig) -> None:
 
 
 def test_mark_delete_and_holes_are_of_one_moment(rig: CursorRig) -> None:
-    """Whoever asks has seen the cursor before; by the time that its set is looked at the cursor may have moved."""
+    """The caller has read the cursor before; the cursor may have moved before its set is read."""
     rig.ack((0, 1), (0, 2), (2, 1))
     table, snapshot = rig.store.acknowledgements, rig.store.ledger("log").snapshot
     before = rig.store.deliveries._cursor(snapshot.name, "c")

@@ -1,5 +1,5 @@
-"""Goal: what is acknowledged out of order is neither lost nor made up by whatever happens to broker and disk. Method:
-crashes, closes and failing writes on a real store, and random histories beside a plain set.
+"""Goal: no fault of broker or disk loses or invents an out-of-order acknowledgement. Method: crashes, closes and
+failing writes on a real store, and random histories beside a plain set.
 """
 
 from __future__ import annotations

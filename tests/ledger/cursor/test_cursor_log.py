@@ -111,7 +111,7 @@ def test_without_deltas_every_flush_is_pip_381s(tmp_path: Path) -> None:
 
 
 def payloads(folder: Path) -> list[bytes]:
-    """What stands in the entries of a cursor's ledger, without their envelopes."""
+    """Entries of a cursor's log, without their envelopes."""
     path = data_path(folder, 7)
     index = recover_segment(path, 7, store_id=STORE, block_bytes=BLOCK_BYTES, first_row=0, describe=entry_traits).index
     data = path.read_bytes()
@@ -242,7 +242,7 @@ def test_any_bit_flipped_is_the_same_an_older_state_or_an_error(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_history_cut_between_any_two_writes(seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is recovered is within what was given, and holds all that a flush had confirmed."""
+    """The recovered set is a subset of the acknowledged one, and contains everything that a flush confirmed."""
     caplog.set_level(logging.CRITICAL)
     dice, folder = random.Random(seed), tmp_path / "log"
     log = create(folder, form(deltas=dice.choice([0, 2, 5]), compression=dice.choice([NONE, ZSTD])))

@@ -1,5 +1,5 @@
-"""Goal: rows that are not acknowledged come back, each with its count, whatever dies in between. Method: a real store
-whose clock is moved by hand; what is decided is turned into rows and compared with a plain model.
+"""Goal: unacknowledged rows are redelivered, each with its count, after any crash. Method: a real store whose clock is
+moved by hand; each decision is turned into rows and compared with a plain model.
 """
 
 from __future__ import annotations

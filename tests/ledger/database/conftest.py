@@ -1,4 +1,4 @@
-"""Where metadata are made, and a store that has some: see `tests.rigs.cursors`."""
+"""Fixtures of metadata, and of a store that has some: see `tests.rigs.cursors`."""
 
 from __future__ import annotations
 

@@ -459,7 +459,7 @@ def test_error_while_completing_is_raised_to_waiters_in_the_write_stage(make: Ma
 
 @pytest.mark.parametrize("step", ["file", "begin_sync", "end_sync"])
 def test_an_error_of_a_sync_is_what_the_log_settles_with(executor: ThreadPoolExecutor, step: str) -> None:
-    """Whatever it is, it is a sync that failed: the appends are written again, the log goes on."""
+    """Any such error is a failed sync: the appends are written again, and the log continues."""
     crew = SyncPool(1, lambda: None)
     disks = [Disk() for _ in range(3)]  # two that wait for the only thread are begun together
     for disk in disks:

@@ -103,7 +103,7 @@ def test_failure_invalidates_later_entries_of_its_producer_for_resending() -> No
     three.set_exception(Unavailable("fallen"))
     with pytest.raises(Unavailable, match="fallen"):
         again.result(0)
-    # The same numbers are new to another session, but for the one before the failure.
+    # The same numbers are new to another session, except the one before the failure.
     duplicate, anew = book.send(1, 2, 3, session=AppendSession())
     one.set_result(Position(1, 0))
     assert duplicate.result(0) == DUPLICATE

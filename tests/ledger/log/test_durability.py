@@ -1,7 +1,8 @@
-"""Goal: a ledger that is not synced loses nothing to a kill, only its unsealed end to a loss of power, and says so.
+"""Goal: a ledger without syncs loses nothing to a kill, only its unsealed end to a loss of power, and reports that
+loss.
 
-Method: count syncs; leave stores open as a killed broker does; take pages of the file away, as a device that had not
-written them yet.
+Method: count syncs; leave stores open as a killed broker does; remove pages from the file, as if the device had not
+written them.
 """
 
 from __future__ import annotations

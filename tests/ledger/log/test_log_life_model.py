@@ -1,5 +1,7 @@
-"""Goal: whatever is appended, acknowledged, put back, trimmed, aged and crashed, in any order, a log holds exactly what
-somebody may still need. Method: a model over random histories of a store with tiny ledgers, its clock moved by hand."""
+"""Goal: after any order of appends, acknowledgements, resets, trims, rollovers and crashes, a log holds exactly the
+entries that a reader may need. Method: a model over random histories of a store with tiny segments, its clock moved
+by hand.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Goal: the log is what was acknowledged, in order, whatever happens to its broker. Method: devices that fail, two
-brokers that both believe they own it, many threads. Random histories are in `test_managed_ledger_model`.
+"""Goal: the log is what was acknowledged, in order, after any fault of its broker. Method: devices that fail, two
+brokers that both claim the log, many threads. Random histories are in `test_managed_ledger_model`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_fenced_broker_acknowledges_nothing_and_its_writes_stay_invisible(store_
 def test_disk_failure_under_a_fenced_broker_cuts_nothing_of_its_successor(
     store_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """What a broker does to its ledger when the device fails, cutting and sealing, must not reach the taker's file."""
+    """After a device failure a broker cuts and seals its segment; it must not do so to the file of its successor."""
     old = open_store(store_path)
     log = create(old, entries=100)
     log.append([entry(b"kept")]).result()

@@ -1,5 +1,5 @@
-"""Goal: the log is what was acknowledged, in order, whatever happens to its broker. Method: a model over random
-histories of appends, runs, crashes and take-overs with tiny ledgers.
+"""Goal: the log is what was acknowledged, in order, after any fault of its broker. Method: a model over random
+histories of appends, runs, crashes and take-overs with tiny segments.
 """
 
 from __future__ import annotations

@@ -108,6 +108,6 @@ def test_what_was_trimmed_is_counted_up_to_the_end_of_the_reading() -> None:
     assert lost(Position(3, 4), Position(4, 2)) == (8, 20)
     assert lost(Position(4, 2), Position(4, 5)) == (3, 3)
     assert lost(Position(4, 5), Position(4, 5)) == (0, 0)
-    # The log was empty when it was last read: that is no beginning of whatever is left.
+    # The log was empty when it was last read, so that read position is no beginning of the rest.
     assert lost(Position(-1, 0), LATEST) == (20, 40)
     assert lost(EARLIEST, LATEST) == (0, 0)

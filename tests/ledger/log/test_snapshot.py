@@ -1,5 +1,6 @@
-"""Goal: every cut of a log is exactly the log, whatever the cut. Method: logs of random shape, compared entry by entry
-with a list; splits, blocks, measures and times over random ranges."""
+"""Goal: every range of a log is exactly that part of the log. Method: logs of random shape, compared entry by entry
+with a list; splits, blocks, measures and times over random ranges.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +136,7 @@ def counted(segments: int, **known: int) -> tuple[LogSnapshot, list[int]]:
 @pytest.mark.parametrize("segments", [4, 400])
 def test_a_backlog_looks_into_the_segments_that_it_cuts(segments: int, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot, asked = counted(segments, stored_bytes=44, row_entries=2)
-    monkeypatch.setattr(LogSegments, "__iter__", None)  # whoever walks over the segments fails
+    monkeypatch.setattr(LogSegments, "__iter__", None)  # an iteration over the segments fails
     last = snapshot.end.ledger_id
     range_ = PositionRange(Position(3, 1), Position(last, 1))
     assert snapshot.measure(range_) == (2 * segments - 2, 2 * segments - 2, 44 * (segments - 2) + 2 * 22)

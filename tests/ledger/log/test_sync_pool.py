@@ -20,7 +20,7 @@ WAIT = 60
 
 
 class Turn:
-    """One log's turn: `rounds` syncs, the first of which can be held."""
+    """Sync job of a log: `rounds` syncs, the first of which can be held up."""
 
     def __init__(self, name: str, log: list[str], *, rounds: int = 1, taken: bool = False) -> None:
         self.name, self.log, self.rounds, self.taken = name, log, rounds, taken

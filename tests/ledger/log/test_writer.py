@@ -46,7 +46,7 @@ class HeldSync:
 
 
 def in_flight(log: ManagedLedger, held: HeldSync) -> list[Future[Position]]:
-    """One append inside its sync, a second one written behind it."""
+    """Leave an append inside its sync, and a second one written behind it."""
     futures = [log.append([entry(b"a1"), entry(b"a2")])]
     assert held.entered.wait(60)
     futures.append(log.append([entry(b"b")]))

@@ -209,7 +209,7 @@ def test_a_text_that_is_no_utf8_is_corrupt(place: str) -> None:
 
 
 def read_damaged(head: bytes, payload: bytes) -> None:
-    """One runtime refuses such metadata when it is parsed, another when it is used."""
+    """A protobuf runtime refuses such metadata when it parses them, another runtime when it uses them."""
     parsed, _ = parse_message(MessageMetadata, memoryview(head), 0, len(head), WHERE)
     decode_messages(ParsedEntry(None, parsed, memoryview(payload)), WHERE)
 

@@ -1,5 +1,6 @@
-"""Goal: entries of messages byte for byte as Pulsar's Java client builds them. Method: real entries of that client are
-taken apart and built again; everything else goes through the reader, and the two ways of laying out are compared."""
+"""Goal: entries of messages are byte for byte as Pulsar's Java client builds them. Method: real entries of that client
+are decoded and encoded again. Everything else goes through the reader, and both encoders are compared.
+"""
 
 from __future__ import annotations
 

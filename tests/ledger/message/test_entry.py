@@ -161,7 +161,7 @@ def test_a_row_count_that_is_no_text_is_corrupt() -> None:
 
 
 def _around(head: bytes) -> bytes:
-    """An entry with this metadata, whatever it is, and a right checksum."""
+    """Return an entry with these metadata, valid or not, and a right checksum."""
     body = len(head).to_bytes(4, "big") + head
     return b"\x0e\x01" + google_crc32c.value(body).to_bytes(4, "big") + body
 

@@ -52,7 +52,7 @@ def lines(topic: str, name: str, ledger_ids: Collection[int]) -> list[dict[str, 
 
 
 def objects(topic: str) -> dict[int, Path]:
-    """The data objects of a topic by ledger, in order: what is expected is of these, whatever is found in them."""
+    """Return the data objects of a topic by segment, in order, for which the expectations were made."""
     files = (ROOT / topic / "objects").glob("*-ledger-*[0-9]")
     found = {int(path.name.rpartition("-")[2]): path for path in files}
     assert found, topic
@@ -70,7 +70,7 @@ def walk(topic: str) -> Iterator[tuple[int, int, memoryview]]:
 
 
 def entry_metadata(metadata: MessageMetadata) -> dict[str, Any]:
-    """What the reader told of the metadata that the messages of an entry share."""
+    """Return the metadata that the messages of an entry share, as the reader reported them."""
     told: dict[str, Any] = {"compression": NAMES[metadata.compression]}
     for name, field in (
         ("uncompressedSize", "uncompressed_size"),
@@ -86,7 +86,7 @@ def entry_metadata(metadata: MessageMetadata) -> dict[str, Any]:
 
 
 def told(ledger_id: int, entry_id: int, parsed: ParsedEntry, message: Message) -> dict[str, Any]:
-    """A message in the words of Pulsar's reader, but for its topic."""
+    """Describe a message in the words of Pulsar's reader, except for its topic."""
     value = b"" if message.value is None else bytes(message.value)
     batch_size = parsed.metadata.num_messages_in_batch if message.batch_index >= 0 else 0
     words = {
@@ -124,7 +124,7 @@ def _base64(data: bytes | None) -> str | None:
 
 
 def expected(topic: str, ledger_ids: Collection[int]) -> list[dict[str, Any]]:
-    """What Pulsar's reader told, without the topic; where it gave the value itself, that is checked here."""
+    """Return the report of Pulsar's reader, without the topic, and check the values that it contains."""
     records = lines(topic, "expected.jsonl.gz", ledger_ids)
     for record in records:
         del record["topic"], record["id"]["partition"]

@@ -1,5 +1,5 @@
-"""Goal: a record of a batch is read as it was kept, or named as damaged; never shorter. Method: records of more than a
-row of the table holds, changed rows of it, a child that kills itself at every statement of a change.
+"""Goal: a record of a batch is read as it was stored, or reported as damaged; never shorter. Method: records larger
+than a row of the table, changed rows, and a child that kills itself at every statement of a change.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def record(number: int, size: int) -> DeliveryRecord:
 
 
 def rows(path: Path) -> list[tuple[int, int, int]]:
-    """What stands in the tables: record, chunk (-1: its row), bytes."""
+    """Return the rows of the tables: record, chunk (-1: its row), bytes."""
     chunks = "SELECT record, chunk, length(body) FROM delivery_chunk_row"
     both = f"{chunks} UNION SELECT record, -1, length(body) FROM delivery_row"  # noqa: S608 — texts of ours
     with sqlite3.connect(path) as file:

@@ -1,5 +1,5 @@
-"""Goal: a change costs as much as what it changes, however long a list is. Method: records that SQLite changes and
-reads, and bytes that it computes checksums of, for the same change at few and at many segments and cursors.
+"""Goal: the cost of a change depends on the change, not on the length of a list. Method: count the records that SQLite
+changes and reads, and the bytes that it checksums, at few and at many segments and cursors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Cost(NamedTuple):
 
 
 def cost(metadata: Metadata, work: Callable[[], object]) -> Cost:
-    """What some work costs the connection that writes."""
+    """Return the cost of some work for the writing connection."""
     writer, read, size = metadata._file._writer, 0, 0
 
     def checked(stated: int, *_: object) -> int:

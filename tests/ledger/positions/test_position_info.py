@@ -1,5 +1,5 @@
-"""Goal: PositionInfo is Pulsar's, both ways. Method: what a real Pulsar wrote gives exactly what was acknowledged and
-what its statistics print, and comes out again byte for byte; protobuf itself is asked about sets of every shape.
+"""Goal: PositionInfo is Pulsar's, both ways. Method: states of a real Pulsar decode to exactly what was acknowledged
+and what its statistics print. They encode to the same bytes. protobuf itself checks sets of every shape.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SUBSCRIPTIONS = ("few", "many", "runs")
 
 
 def state_of(folder: str, subscription: str, when: str) -> tuple[DecodedInfo, bytes | None]:
-    """What Pulsar had kept: in the metadata, or in the last entry of the cursor's ledger, which is answered too."""
+    """Return the state that Pulsar stored, and whether it is in the metadata or in the cursor's ledger."""
     path = ROOT / folder / f"{subscription}.cursor-info.{when}.bin"
     info = parse_cursor_info(path.read_bytes(), path.name)
     if info.cursorsLedgerId < 0:

@@ -1,5 +1,5 @@
-"""Goal: a position set is a set, however it is fed. Method: seeded random steps beside a plain Python set of rows, the
-invariants checked after each; and Pulsar's own cases for its range sets, one by one.
+"""Goal: a position set is a set, for any order of changes. Method: seeded random steps beside a plain Python set of
+rows, with the invariants checked after each. Then Pulsar's own cases for its range sets, one by one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Model:
         return all((ledger_id, entry, row) in self.rows for row in range(int(self.sizes(array(entry))[0])))
 
     def take_step(self, dice: random.Random, ours: PositionSet) -> None:
-        """One random step, here and there."""
+        """Take a random step on both sets."""
         ledger_id = dice.randrange(LEDGERS)
         numbers = [dice.randrange(ENTRIES) for _ in range(dice.randrange(12))]
         entries = np.array(numbers, dtype=np.int64)

@@ -91,7 +91,7 @@ def test_the_tail_torn_at_every_byte(make_rig: Callable[..., SegmentRig], shorte
 
 
 def sum_at(whole: bytes, frame: int) -> int:
-    """Where in an entry its checksum stands, which is the first byte that only the checksum can tell wrong."""
+    """Return the offset of an entry's checksum, the first byte whose damage only the checksum detects."""
     return 6 + int.from_bytes(whole[frame + 14 : frame + 18], "big") + 2
 
 

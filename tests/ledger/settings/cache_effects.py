@@ -1,4 +1,4 @@
-"""Where the settings of the cache are seen: what stays cached, who waits and for how long, what is read ahead."""
+"""Effects of the cache's settings: what stays cached, who waits and for how long, what is prefetched."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def emptied(broker: DrivenBroker) -> None:
 
 
 def held(broker: DrivenBroker, blocks: int = 20, *, local: bool = False) -> int:
-    """How many of so many blocks of 100,000 bytes the cache holds in the end."""
+    """Return how many of so many blocks of 100,000 bytes the cache holds in the end."""
     emptied(broker)
     for number in range(blocks):
         home = None if local else CountedHome()
@@ -79,7 +79,7 @@ def under(*names: str, **how: bool | int) -> Callable[[DrivenBroker], object]:
 
 
 def freed_when_full(broker: DrivenBroker) -> object:
-    """Which of two old blocks, of which the first is expected, stays when one has to go, under the stash."""
+    """Return which of two old blocks, of which the first is expected, stays when the stash must evict one."""
     emptied(broker)
     expected(broker)
     for name in "abc":
@@ -146,7 +146,7 @@ def still_cached(broker: DrivenBroker) -> object:
 
 
 def hinted(broker: DrivenBroker, seen: list[object]) -> int:
-    """How long a reader of object storage is told to wait, where others are close enough; `seen`: which part of it."""
+    """Return how long the broker throttles a reader of object storage with others close behind; `seen`: a part of it."""
     log = broker.offloaded(gone=True)
     broker.source.follow(log.name, "a", EARLIEST, 10**6)
     pace = prefetch_planner.ReaderThrottle
@@ -177,7 +177,7 @@ def read_ahead(broker: DrivenBroker) -> object:
 
 
 def second_read(broker: DrivenBroker) -> object:
-    """What becomes of a read of 700,000 bytes while another is on its way, and how long it waits."""
+    """Return the result of a read of 700,000 bytes while another read is in flight, and how long it waits."""
     permits, waited = broker.cache.permits, list[float]()
     with broker.patch.context() as patch:
         patch.setattr(permits._changed, "wait_for", lambda _, seconds: waited.append(seconds))

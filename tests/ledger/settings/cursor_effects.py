@@ -1,4 +1,4 @@
-"""Where the settings of cursors are seen: what is refused, in which file a state is, how large, when it is flushed."""
+"""Effects of the cursors' settings: what is refused, the file and size of a state, the time of its flush."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Acknowledged:
 
     @property
     def held(self) -> Any:
-        """What the broker holds of the cursor."""
+        """Return the broker's state of the cursor."""
         return self.broker.store.acknowledgements._held[self.log.name, "c"]
 
     @property

@@ -1,4 +1,4 @@
-"""Where the settings of ledgers are seen: what is sealed, kept, known and waited for."""
+"""Effects of the ledgers' settings: what is sealed, retained, remembered and waited for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sealed_when_full(broker: DrivenBroker) -> object:
 
 
 def kept(broker: DrivenBroker, *, size: int = 1, published: bool = False) -> int:
-    """How many of three sealed ledgers are left two minutes later."""
+    """Return how many of three sealed segments exist two minutes later."""
     log = broker.filled(3, payload=b"x" * size)
     if published:
         log.change_properties(PublishedNote("a", segments(broker, log)[-1]).properties("/a"), [])

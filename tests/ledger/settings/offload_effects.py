@@ -1,4 +1,4 @@
-"""Where the settings of offloading are seen: objects in a folder, and the requests that come to an S3."""
+"""Effects of the offload settings: objects in a folder, and the requests that an S3 server receives."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def read_from(broker: DrivenBroker) -> object:
 
 
 def put(show: Callable[[Request], object]) -> Callable[[DrivenBroker], object]:
-    """What the request by which an object is put shows."""
+    """Return a part of the request that uploads an object."""
 
     def observe(broker: DrivenBroker) -> object:
         copies(broker).store.put("object", b"x")

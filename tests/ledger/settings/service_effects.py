@@ -1,4 +1,4 @@
-"""Where the settings of the broker itself are seen: who is refused, how long it stays, and who may call."""
+"""Effects of the broker's own settings: who is refused, how long the broker stays, and who may call."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def seconds_to_settle(broker: DrivenBroker) -> object:
 
 
 def _run(broker: DrivenBroker, idle_ms: Callable[[object], int]) -> None:
-    """What the broker's process does from its start to its end, over what is wired already."""
+    """Do what the broker's process does from start to end, over the existing wiring."""
     with broker.patch.context() as patch:
         patch.setattr(main.Activity, "idle_ms", idle_ms)
         patch.setattr(main, "_CHECK_SECONDS", 0.001)
@@ -134,7 +134,7 @@ def _run(broker: DrivenBroker, idle_ms: Callable[[object], int]) -> None:
 
 
 def answer(broker: DrivenBroker, **shown: str) -> str:
-    """What a caller hears who shows this: nothing, or the kind of error."""
+    """Return the result of a caller with these credentials: nothing, or the kind of error."""
     address = broker.record.remote or broker.record.address
     client = Client(address, credentials=Credentials(**shown), deadline_ms=0)
     try:

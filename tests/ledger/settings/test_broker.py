@@ -84,7 +84,7 @@ def test_a_missing_file_is_not_silently_the_defaults(tmp_path: Path) -> None:
 
 
 def test_the_printed_file_and_the_reference_are_the_table() -> None:
-    """When it fails: see the head of `ledger.settings.broker`."""
+    """If this test fails, see the head of `ledger.settings.broker`."""
     assert CONF.read_text(encoding="utf-8") == broker_toml()
     assert REFERENCE.read_text(encoding="utf-8") == settings_reference()
     lines = CONF.read_text(encoding="utf-8").splitlines()

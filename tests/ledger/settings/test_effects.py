@@ -47,7 +47,7 @@ class Stage:
         *,
         fresh: bool = True,
     ) -> object:
-        """What a new broker shows, of a new store or of the one before, once it was told to `change` settings.
+        """Return the observation of a broker of a new store, or of the store before, after a `change` of settings.
 
         `refused`: the broker does not start.
         """

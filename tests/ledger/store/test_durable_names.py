@@ -1,8 +1,8 @@
-"""Goal: a name is durable before anything relies on it. Method: note what each directory held when it was synced
-last, which is what a loss of power leaves of it.
+"""Goal: a name is durable before anything relies on it. Method: record the content of each directory at its last sync,
+which is what a loss of power leaves.
 
-Whenever the metadata change, all that is among the segments by then must be there, as the same file: of a rename the
-old one would be left.
+At each change of the metadata, every file among the segments must be in that record, as the same file. After a rename
+the old file would be left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DurableNames:
             self._left[directory] = {entry.name: entry.inode() for entry in entries}
 
     def lost(self, directory: Path) -> list[str]:
-        """What is there now and would not be."""
+        """Return the names that exist now and would not exist after a loss of power."""
         left = self._left.get(directory, {})
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if left.get(entry.name) != entry.inode())
@@ -53,7 +53,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> DurableNames:
 
 @pytest.fixture
 def changes(names: DurableNames, store_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
-    """What each change of the metadata would have lost."""
+    """Return what each change of the metadata would have lost."""
     lost, real = list[list[str]](), MetadataFile.change
 
     def change(self: MetadataFile, wanted: object) -> object:

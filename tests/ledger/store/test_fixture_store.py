@@ -1,8 +1,8 @@
-"""Goal: every version opens the stores that an earlier one wrote, and answers the same. Method: copies of
-`tests/fixtures/store`, one closed and one killed, read by a broker, without one, from the bucket and from the table,
-and compared with what their maker wrote down; then the store goes on.
+"""Goal: every version opens the stores of earlier versions, and gives the same answers. Method: copies of
+`tests/fixtures/store`, one closed and one killed. They are read by a broker, without one, from the bucket and from
+the table. The answers are compared with the maker's notes, and then the store is used further.
 
-Opening a copy may migrate it: what is compared are answers, and never files.
+Opening a copy may migrate it, so the test compares answers, never files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def require_same(found: Any, expected: Any, where: str) -> None:
 
 
 def goes_on(api: LedgerStore, folder: Path) -> None:
-    """What was staged is committed, numbers are known, cursors move, and rows are appended behind the old ones."""
+    """Commit the staged parts, check the sequence ids, move cursors, and append rows behind the old ones."""
     (staged,) = msgspec.json.decode((folder / "staged.json").read_bytes(), type=list[LedgerParts])
     before = api.ledger("orders").describe().rows
     run = run_of(QUERY, 2)

@@ -1,5 +1,6 @@
-"""Goal: a broker rolls over by age and trims by policy, by itself, and nothing that somebody needs is lost. Method: a
-real store whose clock is moved by hand, rounds made by hand, crashes between the record and the files."""
+"""Goal: a broker rolls over by age and trims by policy in the background, and loses nothing that a reader needs.
+Method: a real store with a clock and rounds driven by hand, and crashes between the record and the files.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Goal: a batch over several ledgers is in them once and whole, whatever was killed, as its first commit routed it.
+"""Goal: a batch over several ledgers is in them once and whole, after any kill, as its first commit routed it.
 
-Method: a child commits and kills itself at every step; the parent opens the store and runs the batch again with its
+Method: a child commits and kills itself at every step. The parent opens the store and runs the batch again with its
 rows routed differently.
 """
 
@@ -120,7 +120,7 @@ def test_killed_at_any_step_and_run_again_with_other_routes(store_path: Path, st
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     store = open_ledgers(store_path)
     try:
-        # What is durable at the commit point is there before anybody commits again; nothing is there before it.
+        # A batch that is durable at the commit point is there before the next commit; before the point nothing is.
         held = contents(store)
         committed = held["b"] == ["3"]
         assert committed == (step > 3)

@@ -21,7 +21,7 @@ def values(first: int, end: int) -> list[bytes]:
 
 
 class OlderMetadata:
-    """The metadata as they are when this is made; `restore` puts them back, under whatever came later."""
+    """Copy of the metadata at this moment; `restore` puts the copy back over later changes."""
 
     def __init__(self, rig: LogRig) -> None:
         rig.store._metadata._file._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -77,7 +77,7 @@ def test_taking_over_fences_every_change_of_the_old_broker(store: Store, store_p
 
 
 def test_fenced_broker_that_opens_a_ledger_late_leaves_the_new_file_alone(store_path: Path) -> None:
-    """Opening recovers what was left open; what the taker writes now was not left by anybody."""
+    """Opening recovers segments that were left open. The new owner's file is none of them."""
     old = open_store(store_path)
     fill(old, "log", [b"a"], entries=100)
     old._opened.pop("public/default/persistent/log").close()

@@ -1,4 +1,4 @@
-"""Goal: a mapped block is its bytes and no others, held no longer than it is used, and every failure names the file.
+"""Goal: a mapped block is its bytes and no others, mapped only while it is used, and every failure names the file.
 Method: small files, offsets around the page, the process's own maps.
 """
 

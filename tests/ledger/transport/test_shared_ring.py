@@ -1,7 +1,7 @@
-"""Goal: no entry is overwritten before it is settled, and nothing but a producer's own ring is ever mapped.
+"""Goal: no entry is overwritten before it is settled, and only a producer's own ring is ever mapped.
 
-Method: random takes and releases against the bytes that were put in; rings that are lies; a producer that changes its
-memory between the broker's check and the write.
+Method: random takes and releases against the bytes that were put in. Rings with wrong headers. A producer that changes
+its memory between the broker's check and the write.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Goal: however many read at once through a small cache, everybody gets what was written. Method: a real broker with a
-cache of 1 MiB over a log of 6, processes that read ranges that overlap, mapped and sent, each byte compared.
+"""Goal: many concurrent readers of a small cache all get the bytes that were written. Method: a real broker with a
+cache of 1 MiB over a log of 6. Processes read overlapping ranges, mapped and sent, and compare each byte.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ ROOM, LENGTH = 500, 100
 
 
 class BlockStorage(NamedTuple):
-    """Where blocks are, in words only."""
+    """Names of block locations."""
 
     mappable: bool
 
@@ -116,7 +116,7 @@ def test_plans_are_followed_in_turn_as_a_plain_account_of_them_says(seed: int) -
 
 
 def check(ahead: BrokerPrefetcher) -> None:
-    """What is counted is what is there."""
+    """Compare the counters with the contents."""
     plans = ahead._plans
     assert ahead._coming == sum(len(plan.coming) for plan in plans.values())
     assert ahead._ahead_bytes == sum(block.length for plan in plans.values() for block in plan.begun)

@@ -171,7 +171,7 @@ def test_what_somebody_else_removed_is_dropped() -> None:
 
 
 def test_custom_time_extraction() -> None:
-    """Three of four are old; whoever has one of them keeps it."""
+    """Three of four are old; a reader of one of them keeps it."""
     rig = final()
     spans = [rig.put(10, now) for now in (0, 1, 2, 100)]
     held = rig.cache.get(1, spans[0].first, spans[0].end).found[0].span
