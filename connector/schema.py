@@ -117,7 +117,7 @@ def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
     """Return the columns to register for a Spark schema. Raises Refused for a type that cannot be stored."""
     if not len(schema):
         raise Refused(f"rows without columns cannot be written to ledger {ledger!r}", hint="Select at least one column")
-    spelling: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     for field in schema:
         reserved = _RESERVED_NAMES.get(field.name.lower())
         if reserved is not None:
@@ -125,9 +125,9 @@ def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
                 f"column {field.name!r} of what is written to ledger {ledger!r} has the name of a metadata column",
                 hint=f"Rename it or drop it: Spark ignores case, and {reserved!r} is not a column of rows",
             )
-        if spelling.setdefault(field.name.lower(), field.name) != field.name or schema.names.count(field.name) > 1:
+        if spelled.setdefault(field.name.lower(), field.name) != field.name or schema.names.count(field.name) > 1:
             raise Refused(
-                f"columns {spelling[field.name.lower()]!r} and {field.name!r} of ledger {ledger!r} cannot be told apart",
+                f"columns {spelled[field.name.lower()]!r} and {field.name!r} of ledger {ledger!r} cannot be told apart",
                 hint="Give each column its own name; Spark ignores case",
             )
         _require_supported(field.name, field.dataType, ledger)

@@ -1,4 +1,4 @@
-"""Entries into record batches, and what their rows carry beside their columns.
+"""Conversion of entries to record batches with metadata columns.
 
-Only `dead_letters` asks a broker: rows that cannot be decoded are appended to another ledger.
+Only `dead_letters` calls a broker: it appends rows that cannot be decoded to another ledger.
 """

@@ -1,12 +1,12 @@
-"""Record batches for Spark from Arrow entries, and the choice of the reader that a shape needs for its entries.
+"""Conversion of Arrow entries to record batches for Spark, and the choice of the converter for a shape.
 
-Each Arrow entry is an Arrow IPC stream. `ArrowRows` reads entry after entry. `entry_rows` chooses between `ArrowRows`
-and the reader of messages, wherever the entries come from.
+Each Arrow entry is an Arrow IPC stream. `ArrowRows` converts entry after entry. `entry_rows` returns `ArrowRows` or the
+converter of messages.
 
 Rules
 - Columns are views of their block. Values are copied only if a type must be cast or batches are very small.
-- Every entry's checksum is verified here, in the task that uses the rows.
-- An entry with a Pulsar payload in a ledger of columns is an error that names its place. Markers give no rows.
+- The task that uses the rows verifies the checksum of every entry.
+- An entry with a Pulsar payload in a ledger of columns raises Refused with its position. Markers have no rows.
 - An entry may have columns that were added after the query was planned. They are left out, or rescued.
 """
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.rows.message_rows import PulsarRows
 
 
-# Spark pays some hundred microseconds for each batch, so small ones are joined up to the second size; and a batch is
-# copied from process to process and cut into rows there, so it goes in pieces of about that size, which caches hold.
+# A batch costs Spark some hundred microseconds, so batches below the first size are joined up to the second size.
+# Larger batches are split into slices of about the second size, which fit CPU caches when Spark copies them.
 _JOIN_BELOW_BYTES = 256 * 1024
 _BATCH_BYTES = 1024 * 1024
 
 
 class ArrowRows:
-    """Turns parsed entries into record batches of exactly the shape's schema."""
+    """Converter of parsed entries to record batches with exactly the shape's schema."""
 
     def __init__(self, topic: Topic, shape: RowShape, selection: RowSelection | None = None) -> None:
         self._topic = topic
@@ -58,9 +58,9 @@ class ArrowRows:
         return joined(self.each(entries), self._target)
 
     def of_topic(self, topic: Topic) -> ArrowRows:
-        """Return this reader for another ledger of the read; findings on the columns of entries are kept."""
+        """Return a converter for another ledger of the read. The cache of column conversions is shared."""
         other = copy(self)
-        other._topic = topic  # noqa: SLF001 — its own kind
+        other._topic = topic  # noqa: SLF001 — the same class
         return other
 
     def each(self, entries: Iterable[tuple[Position, ParsedEntry]]) -> Iterator[pa.RecordBatch]:
@@ -73,7 +73,7 @@ class ArrowRows:
             except LedgerError as failure:
                 if not self._rescues:
                     raise
-                yield self._lost(position, entry, failure.message)
+                yield self._undecodable(position, entry, failure.message)
 
     def _entry(self, position: Position, entry: ParsedEntry, where: str) -> list[pa.RecordBatch]:
         stated = arrow_rows(entry.metadata)
@@ -82,14 +82,14 @@ class ArrowRows:
                 f"{where} holds a Pulsar payload, the ledger has the columns {', '.join(self._fit.target.names)}",
                 hint="Producers of messages and of columns need ledgers of their own",
             )
-        row, found = 0, []
+        row, batches = 0, []
         for batch in decode_rows(entry.payload, where, self._is_wanted):
             if batch.num_rows:
-                found.append(self._batch(position, entry, batch, row, where))
+                batches.append(self._batch(position, entry, batch, row, where))
             row += batch.num_rows
         if row != stated:
             raise Corrupt(f"{where} holds {row} rows, its metadata states {stated}")
-        return found if self._selection is None else list(self._selection.taken(position, found))
+        return batches if self._selection is None else list(self._selection.taken(position, batches))
 
     def _is_wanted(self, column: str) -> bool:
         return column in self._wanted or (self._rescues_columns and column not in self._known)
@@ -104,32 +104,37 @@ class ArrowRows:
         if self._rescues:
             columns.append(self._rescued(position, batch, row))
         if self._metadata:
-            columns += self._beside(position, entry, batch, row)
+            columns += self._metadata_columns(position, entry, batch, row)
         return pa.RecordBatch.from_arrays(columns, schema=self._target)
 
-    def _beside(self, position: Position, entry: ParsedEntry, batch: pa.RecordBatch, row: int) -> list[pa.Array]:
+    def _metadata_columns(
+        self, position: Position, entry: ParsedEntry, batch: pa.RecordBatch, row: int
+    ) -> list[pa.Array]:
         more = provenance_of_entry(entry, row, batch.num_rows) if self._provenance else None
         return columns_of_entry(self._topic, position, entry.metadata, row, batch, self._metadata, more)
 
     def _rescued(self, position: Position, batch: pa.RecordBatch, row: int) -> pa.Array:
-        """Return the rescue column: texts of values in columns that the query does not know."""
-        newer = [name for name in batch.schema.names if name not in self._known] if self._rescues_columns else []
-        if not newer:
+        """Return the rescue column: the values of columns that were added after planning, as JSON."""
+        added = [name for name in batch.schema.names if name not in self._known] if self._rescues_columns else []
+        if not added:
             return rescue_column(batch.num_rows, {})
-        return column_texts(self._topic.text, batch.select(newer), lambda number: place(position, row + number))
+        return column_texts(self._topic.text, batch.select(added), lambda number: place(position, row + number))
 
-    def _lost(self, position: Position, entry: ParsedEntry, reason: str) -> pa.RecordBatch:
-        """One row for an entry that could not be decoded."""
+    def _undecodable(self, position: Position, entry: ParsedEntry, reason: str) -> pa.RecordBatch:
+        """Return the row for an entry that could not be decoded."""
         text = payload_text(self._topic.text, str(position), reason, bytes(entry.payload))
         columns = [*(pa.nulls(1, field.type) for field in self._fit.target), rescue_column(1, {0: text})]
         if self._metadata:
-            one = pa.record_batch({"": pa.nulls(1)})
-            columns += self._beside(position, entry, one, 0)
+            row = pa.record_batch({"": pa.nulls(1)})
+            columns += self._metadata_columns(position, entry, row, 0)
         return pa.RecordBatch.from_arrays(columns, schema=self._target)
 
 
 def joined(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows with runs of small batches made into larger ones, and large ones cut; nothing else is copied."""
+    """Yield the same rows in batches of a suitable size: small batches are joined, large batches are sliced.
+
+    Only joined batches are copied.
+    """
     small: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -140,28 +145,28 @@ def joined(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.
             if size < _BATCH_BYTES:
                 continue
         if small:
-            yield _one(small, schema)
+            yield _concat(small, schema)
             small, size = [], 0
         if nbytes >= _JOIN_BELOW_BYTES:
-            yield from _pieces(batch, nbytes)
+            yield from _slices(batch, nbytes)
     if small:
-        yield _one(small, schema)
+        yield _concat(small, schema)
 
 
-def _pieces(batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
+def _slices(batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
     rows = -(-batch.num_rows // max(round(nbytes / _BATCH_BYTES), 1))
     for row in range(0, batch.num_rows, rows):
         yield batch.slice(row, rows)
 
 
-def _one(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def _concat(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     return pa.Table.from_batches(batches, schema).combine_chunks().to_batches()[0]
 
 
 def entry_rows(topic: Topic, shape: RowShape) -> ArrowRows | PulsarRows:
-    """Return the reader of `(position, parsed entry)`; its batches have exactly the shape's schema, in order."""
+    """Return the converter of `(position, parsed entry)` for a shape: messages or Arrow entries."""
     if shape.raw:
         from pyspark_ledger.connector.rows.message_rows import PulsarRows
 

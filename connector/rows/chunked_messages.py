@@ -1,13 +1,13 @@
-"""Chunked messages made whole, in the task that reads their last chunk: there a message stands, and there only.
+"""Assembly of chunked messages. The task that reads the last chunk of a message delivers the message.
 
-    … | 0 of A · 0 of B · 1 of A  |  1 of B · 2 of A · …          A and B belong to the part on the right, which reads
-            earlier parts         |  this part                    back to the first chunk of each
+    … | 0 of A · 0 of B · 1 of A  |  1 of B · 2 of A · …          A and B are delivered by the task on the right, which
+            earlier tasks         |  this task                    reads the earlier entries back to their first chunks
 
 Rules
-- As for a Pulsar consumer that reads from the beginning: a first chunk begins its message anew, a chunk that was there
-  already is passed over, and a message of which a chunk is missing is never delivered.
-- What a task has seen of a message is kept while there is room; what is not there any more is read back like what lies
-  before the part. So however a log is cut, every message is delivered once.
+- The result is that of a Pulsar consumer that reads from the beginning. A first chunk restarts its message, a repeated
+  chunk is ignored, and a message with a missing chunk is not delivered.
+- A task buffers chunks up to `buffer_bytes_max`. Chunks that were evicted, or are before the task's range, are read
+  again. Each message is therefore delivered once, however the ledger is split into tasks.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from pyspark_ledger.ledger.message.entry import ParsedEntry, is_marker
 from pyspark_ledger.ledger.position import Position
 
 Entry = tuple[Position, ParsedEntry]
-_HELD_BYTES_MAX = 64 * 1024 * 1024
+_BUFFER_BYTES_MAX = 64 * 1024 * 1024
 
 
 class WholeMessages:
-    """Replaces chunks by whole messages. `earlier(position)` gives the entries before it, the last one first."""
+    """Assembler of chunked messages. `entries_before(position)` yields earlier entries in reverse order."""
 
     def __init__(
-        self, topic: str, earlier: Callable[[Position], Iterator[Entry]], *, held_bytes_max: int = _HELD_BYTES_MAX
+        self,
+        topic: str,
+        entries_before: Callable[[Position], Iterator[Entry]],
+        *,
+        buffer_bytes_max: int = _BUFFER_BYTES_MAX,
     ) -> None:
         self._topic = topic
-        self._earlier = earlier
-        self._held_bytes_max = held_bytes_max
-        self._begun: dict[tuple[str, str], list[Entry]] = {}
-        self._held = 0
+        self._entries_before = entries_before
+        self._buffer_bytes_max = buffer_bytes_max
+        self._chunks: dict[tuple[str, str], list[Entry]] = {}
+        self._buffer_bytes = 0
 
     def of(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The entries, without chunks, with each message that becomes whole where its last chunk stands."""
+        """Yield the entries, with a whole message in place of its last chunk. Other chunks are left out."""
         for position, entry in entries:
             if entry.metadata.num_chunks_from_msg <= 1 or is_marker(entry.metadata):
                 yield position, entry
@@ -48,42 +52,42 @@ class WholeMessages:
         metadata = entry.metadata
         key = (metadata.producer_name, metadata.uuid)
         if metadata.chunk_id != metadata.num_chunks_from_msg - 1:
-            self._keep(key, position, entry)
+            self._buffer(key, position, entry)
             return None
-        seen = self._drop(key)
-        if [one.metadata.chunk_id for _, one in seen] != list(range(metadata.chunk_id)):
-            seen = self._read_back(key, position)
-        return self._assembled([*seen, (position, entry)])
+        chunks = self._evict(key)
+        if [chunk.metadata.chunk_id for _, chunk in chunks] != list(range(metadata.chunk_id)):
+            chunks = self._read_back(key, position)
+        return self._assemble([*chunks, (position, entry)])
 
-    def _keep(self, key: tuple[str, str], position: Position, entry: ParsedEntry) -> None:
-        number, known = entry.metadata.chunk_id, len(self._begun.get(key, ()))
-        if number == 0 or number > known:
-            self._drop(key)
-        if number not in {0, known}:
+    def _buffer(self, key: tuple[str, str], position: Position, entry: ParsedEntry) -> None:
+        number, buffered = entry.metadata.chunk_id, len(self._chunks.get(key, ()))
+        if number == 0 or number > buffered:
+            self._evict(key)
+        if number not in {0, buffered}:
             return
-        self._begun.setdefault(key, []).append((position, entry))
-        self._held += len(entry.payload)
-        while self._held > self._held_bytes_max:
-            self._drop(next(iter(self._begun)))
+        self._chunks.setdefault(key, []).append((position, entry))
+        self._buffer_bytes += len(entry.payload)
+        while self._buffer_bytes > self._buffer_bytes_max:
+            self._evict(next(iter(self._chunks)))
 
-    def _drop(self, key: tuple[str, str]) -> list[Entry]:
-        dropped = self._begun.pop(key, [])
-        self._held -= sum(len(entry.payload) for _, entry in dropped)
-        return dropped
+    def _evict(self, key: tuple[str, str]) -> list[Entry]:
+        chunks = self._chunks.pop(key, [])
+        self._buffer_bytes -= sum(len(entry.payload) for _, entry in chunks)
+        return chunks
 
     def _read_back(self, key: tuple[str, str], position: Position) -> list[Entry]:
-        """The chunks of a message before its last one, from its newest first chunk on; none when there is none."""
-        found: list[Entry] = []
-        for at, entry in self._earlier(position):
+        """Return the chunks before `position`, from the newest first chunk on; empty if there is none."""
+        chunks: list[Entry] = []
+        for at, entry in self._entries_before(position):
             metadata = entry.metadata
             if metadata.num_chunks_from_msg > 1 and (metadata.producer_name, metadata.uuid) == key:
-                found.append((at, entry))
+                chunks.append((at, entry))
                 if metadata.chunk_id == 0:
-                    return found[::-1]
+                    return chunks[::-1]
         return []
 
-    def _assembled(self, chunks: list[Entry]) -> ParsedEntry | None:
-        """The message, if the last of these entries makes it whole, and none before it did."""
+    def _assemble(self, chunks: list[Entry]) -> ParsedEntry | None:
+        """Return the message; None unless the last of these chunks completes it."""
         assembler = ChunkAssembler()
         *before, (position, last) = chunks
         for at, entry in before:

@@ -1,25 +1,26 @@
-"""Dead letters in another ledger: payloads that a stream cannot decode, and rows that a subscription gave up on.
+"""Dead letters in another ledger: payloads that cannot be decoded, and rows with too many redeliveries.
 
-    rows with a rescue column ─▶ the rows that were decoded
-                             └─▶ a message for each that was not: its payload as it was, and as properties
+    rows with a rescue column ─▶ decoded rows
+                             └─▶ a message for each other row: its payload unchanged, with the properties
                                  REAL_TOPIC · ORIGIN_MESSAGE_ID (3:17:4) · ledger.reason [ · ledger.payloadBytes ]
 
-A row that a subscription gave up on is written as:
+A row with too many redeliveries is written as:
 
-    the row's columns … (of a ledger of messages: value, as it was) · __key · __eventTime · __messageProperties
+    the row's columns … (of a ledger of messages: value, unchanged) · __key · __eventTime · __messageProperties
 
 Rules for payloads that cannot be decoded (`DeadLetters`)
-- Each is written once for every micro-batch. Its ledger has de-duplication, the producer is named by query, batch and
-  what the partition reads, and sequence ids are places in the log.
-- An attempt that runs again, in parallel or after a restart therefore repeats what is there. A query that is changed
-  in between may write some again, and never leaves one out.
-- A partition is done when its dead letters are durable. A broker that restarts is sent the rest again.
-- Damage of the log itself is no dead letter. It always fails the read.
+- Each dead letter is written once per micro-batch. The dead letter ledger has deduplication. The producer name is a
+  hash of query, batch and task range, and the sequence id is the position of the payload.
+- A repeated or parallel attempt of a task therefore writes no dead letter twice. If the query is changed between two
+  attempts, dead letters may be written twice, but never lost.
+- A task completes after its dead letters are durable. If the broker restarts, the task sends unacknowledged dead
+  letters again.
+- Corruption of the ledger is no dead letter. It always fails the read.
 
-Rules for rows that a subscription gave up on (`buried`)
-- A dead letter has everything that its row had: columns, key, event time, properties.
-- It has two more properties, which Pulsar's clients give their dead letters. REAL_TOPIC is the topic that the row was
-  read from. ORIGIN_MESSAGE_ID is its place there (ledger:entry:row).
+Rules for rows with too many redeliveries (`dead_letter_rows`)
+- A dead letter has all columns of its row, and the row's key, event time and properties.
+- It has two more properties, as dead letters of Pulsar clients have. REAL_TOPIC is the topic of the row.
+  ORIGIN_MESSAGE_ID is the position of the row (ledger:entry:row).
 - No Python code runs per row.
 """
 
@@ -56,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 TOPIC, PLACE, REASON, SIZE = "REAL_TOPIC", "ORIGIN_MESSAGE_ID", "ledger.reason", "ledger.payloadBytes"
-_PAYLOAD_BYTES_MAX = 4 * 1024 * 1024  # which an entry of any ledger holds
+_PAYLOAD_BYTES_MAX = 4 * 1024 * 1024  # fits into an entry of every ledger
 _REASON_CHARACTERS_MAX = 4_000
 _UNFLUSHED_BYTES_MAX = 8 * 1024 * 1024
 _INDEX_BITS = 24
@@ -64,14 +65,14 @@ _RETRY_MS, _PAUSE_MS = 30_000, 100
 
 
 def prepare_dead_letters(client: Client, name: str) -> None:
-    """Create the ledger of dead letters, or find it; Refused if it has no de-duplication, or has a schema."""
-    found: LedgerDescription = client.create(CreateLedger(name, exist_ok=True, deduplication=True, lists=False))
-    if found.properties.get(DEDUPLICATION_ENABLED) != "true":
+    """Create the dead letter ledger if it is missing. Raises Refused if it has no deduplication, or has a schema."""
+    ledger: LedgerDescription = client.create(CreateLedger(name, exist_ok=True, deduplication=True, lists=False))
+    if ledger.properties.get(DEDUPLICATION_ENABLED) != "true":
         raise Refused(
             f"ledger {short_name(name)!r}, which option 'deadLetterLedger' names, was made without de-duplication",
             hint="Name one that is not there yet, or make it with deduplication=True",
         )
-    if found.schema_version >= 0:
+    if ledger.schema_version >= 0:
         raise Refused(
             f"ledger {short_name(name)!r}, which option 'deadLetterLedger' names, has columns or a payload schema",
             hint="Name another: dead letters are payloads as they were",
@@ -79,7 +80,7 @@ def prepare_dead_letters(client: Client, name: str) -> None:
 
 
 class DeadLetters:
-    """Dead letters of one partition. `part` encodes what the partition reads; it is the same in every attempt."""
+    """Writer of one task's dead letters. `part` encodes the ranges of the task; it is the same in every attempt."""
 
     def __init__(self, client: Client, ledger: str, shape: RowShape, part: bytes) -> None:
         self._client = client
@@ -93,44 +94,46 @@ class DeadLetters:
 
     def divert(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the decoded rows. When the iterator ends, all other rows are durable dead letters."""
-        schema, at = self._shape.schema, self._shape.row_columns
+        schema, rescue_index = self._shape.schema, self._shape.row_columns
         try:
             for batch in rows:
-                texts = batch.column(at)
+                texts = batch.column(rescue_index)
                 if texts.null_count < batch.num_rows:
                     for text in texts.drop_null().to_pylist():
                         self._add(parse_payload_text(text))
-                    batch = batch.filter(texts.is_null())  # noqa: PLW2901 — what is left of it
+                    batch = batch.filter(texts.is_null())  # noqa: PLW2901 — the decoded rows
                 if batch.num_rows:
-                    kept = [column for number, column in enumerate(batch.columns) if number != at]
-                    yield pa.RecordBatch.from_arrays(kept, schema=schema)
+                    columns = [column for number, column in enumerate(batch.columns) if number != rescue_index]
+                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
             self._flush()
         finally:
             self._close_producer()
         if self._count:
             _log.warning("%d entries or messages that cannot be decoded are in %s", self._count, self._ledger)
 
-    def _add(self, lost: RescuedPayload) -> None:
-        position, index = lost.place()
+    def _add(self, rescued: RescuedPayload) -> None:
+        position, index = rescued.place()
         number = position.entry_id << _INDEX_BITS | (index + 1)
-        if number <= self._last.get((lost.topic, position.ledger_id), -1):
-            raise Corrupt(f"dead letter {lost.position} of {lost.topic} comes after one behind it, and would be lost")
-        self._last[lost.topic, position.ledger_id] = number
-        value, size = lost.payload or b"", lost.size
-        properties = {TOPIC: lost.topic, PLACE: lost.position, REASON: lost.reason[:_REASON_CHARACTERS_MAX]}
+        if number <= self._last.get((rescued.topic, position.ledger_id), -1):
+            raise Corrupt(
+                f"dead letter {rescued.position} of {rescued.topic} comes after one behind it, and would be lost"
+            )
+        self._last[rescued.topic, position.ledger_id] = number
+        value, size = rescued.payload or b"", rescued.size
+        properties = {TOPIC: rescued.topic, PLACE: rescued.position, REASON: rescued.reason[:_REASON_CHARACTERS_MAX]}
         if size > _PAYLOAD_BYTES_MAX:
             value, properties = b"", {**properties, SIZE: str(size)}
         message = OutgoingMessage(value, number, properties=properties)
-        envelope = ProducerMetadata(self._name(lost.topic, position.ledger_id))
-        self._send(encode_messages(envelope, [message], system_clock_ms()))
+        producer = ProducerMetadata(self._producer_name(rescued.topic, position.ledger_id))
+        self._send(encode_messages(producer, [message], system_clock_ms()))
         self._count += 1
         self._unflushed_bytes += len(value)
         if self._unflushed_bytes > _UNFLUSHED_BYTES_MAX:
             self._flush()
 
-    def _name(self, topic: str, ledger_id: int) -> str:
-        told = msgspec.json.encode((*_micro_batch(), topic, ledger_id, self._part))
-        return f"dead-letters-{hashlib.sha256(told).hexdigest()[:32]}"
+    def _producer_name(self, topic: str, ledger_id: int) -> str:
+        identity = msgspec.json.encode((*_micro_batch(), topic, ledger_id, self._part))
+        return f"dead-letters-{hashlib.sha256(identity).hexdigest()[:32]}"
 
     def _send(self, entry: list[Buffer]) -> None:
         try:
@@ -143,31 +146,33 @@ class DeadLetters:
         self._sent.append((entry, future))
 
     def _flush(self) -> None:
-        """Wait until all dead letters are durable. What a broker did not answer before it ended is sent to the next."""
-        until = monotonic_ms() + _RETRY_MS
+        """Wait until all dead letters are durable. Send unacknowledged dead letters again if the broker restarts."""
+        deadline_ms = monotonic_ms() + _RETRY_MS
         while self._sent:
             failures = [future.exception() for _, future in self._sent]
-            left = [entry for (entry, _), failure in zip(self._sent, failures, strict=True) if failure is not None]
+            unacknowledged = [
+                entry for (entry, _), failure in zip(self._sent, failures, strict=True) if failure is not None
+            ]
             self._sent = []
             for failure in failures:
-                if failure is not None and not (isinstance(failure, Unavailable) and monotonic_ms() < until):
+                if failure is not None and not (isinstance(failure, Unavailable) and monotonic_ms() < deadline_ms):
                     raise failure
-            if left:
+            if unacknowledged:
                 self._close_producer()
                 pause(_PAUSE_MS)
-            for entry in left:
+            for entry in unacknowledged:
                 self._send(entry)
         self._unflushed_bytes = 0
 
     def _close_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            with suppress(LedgerError):  # of entries whose futures have said it already
+            with suppress(LedgerError):  # the futures of the entries have the same error
                 producer.close()
 
 
 def _micro_batch() -> tuple[str, str]:
-    """The query and its batch, as Spark tells them to every task; empty outside of one."""
+    """Return query id and batch id of Spark's task; empty strings outside of a streaming query."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -181,7 +186,7 @@ _ORIGIN = ("__topic", "__position")
 
 
 def dead_letter_shape(columns: pa.Schema | None, ledger: str) -> RowShape:
-    """Return the shape by which rows are read to bury them; `columns` are their ledger's, None for messages."""
+    """Return the shape to read rows as dead letters. `columns` are those of their ledger; None for messages."""
     rows = RAW if columns is None else columns
     return row_shape(columns, None, RowOptions(columns=(*rows.names, *WRITABLE_METADATA, *_ORIGIN)), ledger)
 
@@ -191,21 +196,21 @@ def dead_letter_columns(shape: RowShape) -> pa.Schema:
 
 
 def dead_letter_rows(rows: Iterable[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield rows of a `dead_letter_shape` as they are written."""
-    at = columns.get_field_index(_PROPERTIES.name)
+    """Yield rows of a `dead_letter_shape` in the form in which they are written."""
+    index = columns.get_field_index(_PROPERTIES.name)
     for batch in rows:
-        kept = [batch.column(name) for name in columns.names]
-        kept[at] = _with_origin(kept[at], *(batch.column(name) for name in _ORIGIN))
-        yield pa.RecordBatch.from_arrays(kept, schema=columns)
+        arrays = [batch.column(name) for name in columns.names]
+        arrays[index] = _with_origin(arrays[index], *(batch.column(name) for name in _ORIGIN))
+        yield pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 def _with_origin(properties: pa.MapArray, topics: pa.Array, positions: pa.StructArray) -> pa.MapArray:
-    """Two more properties behind those of each row."""
+    """Append the properties REAL_TOPIC and ORIGIN_MESSAGE_ID to those of each row."""
     count = len(properties)
-    edges = np.asarray(properties.offsets).astype(np.int64)
-    first, own = int(edges[0]), int(edges[-1] - edges[0])
-    ends = edges[1:] - first + 2 * np.arange(1, count + 1)
-    # Which item each one is: the rows' own as they stand, then all topics, then all places.
+    starts = np.asarray(properties.offsets).astype(np.int64)
+    first, own = int(starts[0]), int(starts[-1] - starts[0])
+    ends = starts[1:] - first + 2 * np.arange(1, count + 1)
+    # Index of each property in the rows' own properties, followed by all topics and all positions.
     chosen = np.full(own + 2 * count, -1, dtype=np.int64)
     chosen[ends - 2], chosen[ends - 1] = own + np.arange(count), own + count + np.arange(count)
     chosen[chosen < 0] = np.arange(own)

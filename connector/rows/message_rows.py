@@ -1,8 +1,10 @@
-"""Rows of Pulsar entries: messages, single or batched, as record batches of their values and, when asked, metadata.
+"""Conversion of Pulsar messages, single or batched, to record batches of values and metadata columns.
 
-Rules: columns are built from the messages of many entries at once; messages of an ordinary batch never become objects.
-A tombstone's value is null. An Arrow entry in a ledger of messages is an error naming where it is; markers and items
-that were compacted out give no rows. An entry that cannot be taken apart is an error too, or one rescued row.
+Rules
+- Columns are built from the messages of many entries at once. Messages of an ordinary batch never become objects.
+- The value of a tombstone is null. Markers and messages that were compacted out have no rows.
+- An Arrow entry in a ledger of messages raises Refused with its position.
+- An entry that cannot be decoded raises an error, or becomes one rescued row.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker
 from pyspark_ledger.ledger.message.schema.decoder import NO_VERSION
 from pyspark_ledger.ledger.position import Position
 
-_GROUP_BYTES = 16 * 1024 * 1024  # inflated and read together
+_GROUP_BYTES = 16 * 1024 * 1024  # decompressed and converted together
 _GROUP_MESSAGES = 64 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 _BATCH_MESSAGES = 16 * 1024
-_STRANGE_VERSION = 2**63 - 1
-_RUNS_MAX = 8  # in a group where what is columns and what is not alternate more often, nothing is
+_INVALID_VERSION = 2**63 - 1
+_RUNS_MAX = 8  # a group with more alternations between batches and other entries is converted message by message
 
 Entry = tuple[Position, ParsedEntry]
 
 
 class PulsarRows:
-    """Turns parsed entries into record batches of exactly the shape's schema."""
+    """Converter of parsed entries to record batches with exactly the shape's schema."""
 
     def __init__(self, topic: Topic, shape: RowShape) -> None:
         self._topic = topic
@@ -65,20 +67,20 @@ class PulsarRows:
             yield from self._group(group)
 
     def _group(self, group: list[Entry]) -> Iterator[pa.RecordBatch]:
-        """Batches of messages are read as columns; runs of anything else, in between, message by message."""
-        if self._values.needs_keys:  # which are bytes, and only messages tell how they are spelled
+        """Yield the rows of a group. Batches are converted as columns, runs of other entries message by message."""
+        if self._values.needs_keys:  # only Message has keys as bytes
             yield from self._one_by_one(group)
             return
-        columns, taken = columns_of([entry for _, entry in group])
-        edges = [0, *(i for i in range(1, len(group)) if taken[i] != taken[i - 1]), len(group)]
-        if columns is None or len(edges) > _RUNS_MAX:
+        columns, is_columns = columns_of([entry for _, entry in group])
+        run_starts = [0, *(i for i in range(1, len(group)) if is_columns[i] != is_columns[i - 1]), len(group)]
+        if columns is None or len(run_starts) > _RUNS_MAX:
             yield from self._one_by_one(group)
             return
         whole = self._batch(group, columns)
-        for start, end in pairwise(edges):
-            if taken[start]:
+        for start, end in pairwise(run_starts):
+            if is_columns[start]:
                 first, last = np.searchsorted(columns.owner, (start, end))
-                yield from _in_parts(whole.slice(first, last - first))
+                yield from _slices(whole.slice(first, last - first))
             else:
                 yield from self._one_by_one(group[start:end])
 
@@ -86,22 +88,22 @@ class PulsarRows:
         group: list[Entry] = []
         owners: list[int] = []
         messages: list[Message] = []
-        lost: dict[int, tuple[str, bytes]] = {}
+        rescued: dict[int, tuple[str, bytes]] = {}
         size = 0
         for position, entry in entries:
-            found = self._messages(position, entry, lost, len(messages))
-            owners += [len(group)] * len(found)
+            decoded = self._messages(position, entry, rescued, len(messages))
+            owners += [len(group)] * len(decoded)
             group.append((position, entry))
-            messages += found
-            size += sum(len(message.value) for message in found if message.value is not None)
+            messages += decoded
+            size += sum(len(message.value) for message in decoded if message.value is not None)
             if size >= _BATCH_BYTES or len(messages) >= _BATCH_MESSAGES:
-                yield self._of_messages(group, owners, messages, lost)
-                group, owners, messages, lost, size = [], [], [], {}, 0
+                yield self._of_messages(group, owners, messages, rescued)
+                group, owners, messages, rescued, size = [], [], [], {}, 0
         if messages:
-            yield self._of_messages(group, owners, messages, lost)
+            yield self._of_messages(group, owners, messages, rescued)
 
     def _messages(
-        self, position: Position, entry: ParsedEntry, lost: dict[int, tuple[str, bytes]], row: int
+        self, position: Position, entry: ParsedEntry, rescued: dict[int, tuple[str, bytes]], row: int
     ) -> list[Message]:
         where = f"entry {position} of {self._topic.text}"
         if is_marker(entry.metadata):
@@ -116,30 +118,30 @@ class PulsarRows:
         except LedgerError as failure:
             if not self._rescues:
                 raise
-            lost[row] = failure.message, bytes(entry.payload)
+            rescued[row] = failure.message, bytes(entry.payload)
             return [_without_value(entry)]
 
     def _of_messages(
-        self, group: list[Entry], owners: list[int], messages: list[Message], lost: dict[int, tuple[str, bytes]]
+        self, group: list[Entry], owners: list[int], messages: list[Message], rescued: dict[int, tuple[str, bytes]]
     ) -> pa.RecordBatch:
         keys = None
         if self._values.needs_keys:
-            keys = pa.array([_key_of(message, row, lost) for row, message in enumerate(messages)], pa.binary())
-        return self._batch(group, message_columns(np.array(owners, dtype=np.int64), messages), keys, lost)
+            keys = pa.array([_key_of(message, row, rescued) for row, message in enumerate(messages)], pa.binary())
+        return self._batch(group, message_columns(np.array(owners, dtype=np.int64), messages), keys, rescued)
 
     def _batch(
         self,
         group: list[Entry],
         columns: MessageColumns,
         keys: pa.Array | None = None,
-        lost: dict[int, tuple[str, bytes]] | None = None,
+        rescued: dict[int, tuple[str, bytes]] | None = None,
     ) -> pa.RecordBatch:
         positions = [position for position, _ in group]
         versions = np.empty(0, dtype=np.int64)
         if self._values.needs_versions:
             versions = np.fromiter((_version_of(entry) for _, entry in group), np.int64, len(group))[columns.owner]
         messages = MessageSlice(
-            positions, columns.owner, columns.batch_index, columns.values, versions, keys, lost or {}
+            positions, columns.owner, columns.batch_index, columns.values, versions, keys, rescued or {}
         )
         arrays = self._values.columns(messages)
         more = provenance_of_batches(columns, [entry for _, entry in group]) if self._provenance else None
@@ -148,32 +150,32 @@ class PulsarRows:
 
 
 def _version_of(entry: ParsedEntry) -> int:
-    """The schema version of an entry's messages; one that is no number is one that nobody gave."""
+    """Return the schema version of an entry's messages; an invalid number for a version that is no number."""
     try:
         version = schema_version_of(entry.metadata, "")
     except Corrupt:
-        return _STRANGE_VERSION
+        return _INVALID_VERSION
     return NO_VERSION if version is None else version
 
 
-def _key_of(message: Message, row: int, lost: dict[int, tuple[str, bytes]]) -> bytes | None:
-    """The bytes of a key; one that is not spelled as it says makes its row undecodable."""
+def _key_of(message: Message, row: int, rescued: dict[int, tuple[str, bytes]]) -> bytes | None:
+    """Return the bytes of a key. A key that is no valid base64 makes its row undecodable."""
     try:
         return message.key_bytes
     except Corrupt as failure:
-        lost[row] = failure.message, bytes(message.value or b"")
+        rescued[row] = failure.message, bytes(message.value or b"")
         return None
 
 
 def _without_value(entry: ParsedEntry) -> Message:
-    """What stands for an entry that could not be taken apart: a message that says what its metadata surely says."""
+    """Return a message without value for an undecodable entry, with times and sequence id of its metadata."""
     metadata = entry.metadata
     times = metadata.event_time, metadata.publish_time
     return Message(-1, None, None, {}, *times, "", metadata.sequence_id, None, False, None, None, None)
 
 
-def _in_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in parts that are neither too long nor, as far as rows are alike, too large."""
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield slices of a batch, limited in rows and (for rows of similar size) in bytes."""
     rows = min(_BATCH_MESSAGES, max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, 1)))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)

@@ -1,14 +1,14 @@
 """Values of messages as columns, raw or decoded by the topic's schemas, and the rescue column for undecodable rows.
 
-    {"_reason": "…", "_position": "3:17:4", "_topic": "persistent://…", "payload": base64 of what was there}
-    {"_position": …, "_topic": …, "column": value …}          columns that came after the query was planned
+    {"_reason": "…", "_position": "3:17:4", "_topic": "persistent://…", "payload": the payload in base64}
+    {"_position": …, "_topic": …, "column": value …}          columns that were added after the query was planned
 
 Rules
-- An undecodable value fails the read, naming ledger, position and reason. Except when the shape has a rescue column.
-- Columns that nobody asked for are not decoded. If none is asked for, values are not looked at.
+- An undecodable value fails the read with ledger, position and reason. Except if the shape has a rescue column.
+- Columns that are not selected are not decoded. If no column is selected, values are not read.
 - The text of a rescue column is JSON, in the form of Databricks' rescued data. The names of the project's own fields
-  begin with an underscore.
-- Damage of the log itself, a checksum that does not match, is never rescued.
+  start with an underscore.
+- Corruption of the ledger, such as a wrong checksum, is never rescued.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 
 
 def place(position: Position, batch_index: int) -> str:
-    """Return a row's address as text; a message that was not batched has no index in its entry."""
+    """Return a row's position as text; without an index for a message that was not batched."""
     return f"{position}:{batch_index}" if batch_index >= 0 else str(position)
 
 
@@ -46,17 +46,17 @@ def undecodable(where: str, reason: str) -> Corrupt:
 
 
 def payload_text(topic: str, place: str, reason: str, payload: bytes | None) -> str:
-    """Return the rescue text of an undecodable payload; a payload beyond 16 MiB is kept as its length only."""
-    said: dict[str, object] = {"_reason": reason, "_position": place, "_topic": topic}
+    """Return the rescue text of an undecodable payload. Of a payload above 16 MiB only the length is included."""
+    fields: dict[str, object] = {"_reason": reason, "_position": place, "_topic": topic}
     if payload is not None and len(payload) > _PAYLOAD_BYTES_MAX:
-        said["_payloadBytes"] = len(payload)
+        fields["_payloadBytes"] = len(payload)
     else:
-        said["payload"] = payload
-    return msgspec.json.encode(said).decode()
+        fields["payload"] = payload
+    return msgspec.json.encode(fields).decode()
 
 
 class RescuedPayload(msgspec.Struct, frozen=True):
-    """Parsed rescue text of a payload. `size` also counts a payload that is not kept."""
+    """Parsed rescue text of a payload. `size` is the payload's length, also if the payload is not included."""
 
     reason: str = msgspec.field(name="_reason")
     position: str = msgspec.field(name="_position")
@@ -69,7 +69,7 @@ class RescuedPayload(msgspec.Struct, frozen=True):
         return self.payload_bytes or len(self.payload or b"")
 
     def place(self) -> tuple[Position, int]:
-        """The entry, and the message in it (-1: it is no batch)."""
+        """Return the entry's position and the index of the message in it (-1: not batched)."""
         ledger_id, entry_id, *index = map(int, self.position.split(":"))
         return Position(ledger_id, entry_id), index[0] if index else -1
 
@@ -78,12 +78,12 @@ _RESCUED = msgspec.json.Decoder(RescuedPayload)
 
 
 def parse_payload_text(text: str) -> RescuedPayload:
-    """The inverse of `payload_text`."""
+    """Parse the text of `payload_text`."""
     return _RESCUED.decode(text)
 
 
 def column_texts(topic: str, batch: pa.RecordBatch, place: Callable[[int], str]) -> pa.Array:
-    """Return the rescue texts of columns that the query does not know: one per row."""
+    """Return the rescue text of each row for columns that were added after the query was planned."""
     return pa.array(
         [
             msgspec.json.encode({"_position": place(row), "_topic": topic, **values}, enc_hook=str).decode()
@@ -105,8 +105,8 @@ def rescue_column(count: int, texts: Mapping[int, str]) -> pa.Array:
 class MessageSlice:
     """Messages to decode. Message `i` is `index[i]` of the entry at `positions[owner[i]]`.
 
-    `versions` are schema versions, -1 for none, where they are needed; `lost` says of messages without a value why they
-    have none, with what was there instead.
+    `versions` are schema versions (-1: none), if they are needed. `rescued` has reason and payload of each message that
+    could not be decoded.
     """
 
     positions: list[Position]
@@ -115,7 +115,7 @@ class MessageSlice:
     values: pa.Array
     versions: Integers
     keys: pa.Array | None = None
-    lost: Mapping[int, tuple[str, bytes]] = field(default_factory=dict)
+    rescued: Mapping[int, tuple[str, bytes]] = field(default_factory=dict)
 
 
 class MessageValues:
@@ -133,32 +133,32 @@ class MessageValues:
 
     @property
     def needs_versions(self) -> bool:
-        """Whether values are decoded, by the schema versions of their messages."""
+        """Whether values are decoded by a schema."""
         return self._decoder is not None
 
     @property
     def needs_keys(self) -> bool:
-        """Whether the keys of messages are a part of their rows."""
+        """Whether the schema decodes keys into columns."""
         return self._decoder is not None and self._decoder.needs_keys
 
     def columns(self, messages: MessageSlice) -> list[pa.Array]:
-        """The columns of messages, in their order."""
-        wrong: dict[int, tuple[str, bytes | None]] = dict(messages.lost)
+        """Return the row columns of messages, and the rescue column if there is one."""
+        failures: dict[int, tuple[str, bytes | None]] = dict(messages.rescued)
         if self._decoder is not None:
             decoded = self._decoder.decode(messages.values, messages.versions, messages.keys)
             for row, reason in decoded.wrong.items():
-                wrong.setdefault(row, (reason, messages.values[row].as_py()))
+                failures.setdefault(row, (reason, messages.values[row].as_py()))
             columns = list(self._fit.fit(decoded.batch, f"what is decoded of {self._topic.text}").columns)
         else:
             columns = [messages.values] if self._rows.names else []
-        if wrong and not self._rescues:
-            row = min(wrong)
-            raise undecodable(f"message {self._place(messages, row)} of {self._topic.text}", wrong[row][0])
+        if failures and not self._rescues:
+            row = min(failures)
+            raise undecodable(f"message {self._place(messages, row)} of {self._topic.text}", failures[row][0])
         if not self._rescues:
             return columns
         texts = {
             row: payload_text(self._topic.text, self._place(messages, row), reason, payload)
-            for row, (reason, payload) in wrong.items()
+            for row, (reason, payload) in failures.items()
         }
         return [*columns, rescue_column(len(messages.owner), texts)]
 

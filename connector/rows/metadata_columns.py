@@ -1,16 +1,16 @@
-"""Metadata columns of rows: place, times, what the producer set; for a bucket also the producer and the topic index.
+"""Metadata columns of rows: position, times, producer's fields; for a bucket also producer name and topic index.
 
 A message id is Pulsar's `MessageIdData`, in protobuf:
 
     08 ledger-id  10 entry-id  [18 partition]  [20 batch-index]        varints; partition from the ledger's name
 
 Rules
-- Every column is built for many rows at once. A value that an entry has once is made once and spread over its rows.
-- In an Arrow entry the batch index is the row number. A message that was not batched has no batch index, which
-  `__position` states as -1.
-- A time is signed, as in Java. A time that a timestamp cannot state is null, like a missing time.
-- `PROVENANCE` has the further columns of a read from a bucket. Its `__index` counts the messages of a topic, where the
-  broker stamped entries with an index; elsewhere it is null.
+- Every column is built for many rows at once. A value of an entry is created once and repeated for its rows.
+- In an Arrow entry the batch index is the row number. A message that was not batched has no batch index; it is -1 in
+  `__position`.
+- A time is signed, as in Java. A time outside of the range of timestamps is null, like a missing time.
+- `PROVENANCE` has the further columns of a read from a bucket. `__index` is the message's index in the topic if the
+  broker stamped entries with an index, else null.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ Integers = npt.NDArray[np.int64]
 Columns = dict[str, Callable[[], pa.Array]]
 _TIMESTAMP, _PROPERTIES = METADATA.field("__publishTime").type, METADATA.field("__messageProperties").type
 _PARTITION_MAX = 2**31 - 1
-MILLISECONDS_MAX = (2**63 - 1) // 1000  # the largest time that a timestamp in microseconds can state
+MILLISECONDS_MAX = (2**63 - 1) // 1000  # the largest time of a timestamp in microseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Values that all rows of a ledger share: the topic as Pulsar writes it, and its partition (-1: none)."""
+    """Topic of a ledger in Pulsar's notation, and its partition (-1: none)."""
 
     text: str
     partition: int
 
     @classmethod
     def of(cls, canonical: str) -> Topic:
-        """From a managed ledger's name, `tenant/namespace/persistent/topic`."""
+        """Return the topic of a ledger's name, `tenant/namespace/persistent/topic`."""
         part = partition_of(canonical)
         return cls(topic_text(canonical), part[1] if part and part[1] <= _PARTITION_MAX else -1)
 
@@ -69,36 +69,36 @@ def columns_of_entry(
     names: Sequence[str] = METADATA.names,
     more: Columns | None = None,
 ) -> list[pa.Array]:
-    """The metadata columns of these names for the rows of a batch of one Arrow entry, which begins at row `first_row`.
+    """Return the metadata columns `names` for a batch of one Arrow entry. The batch starts at row `first_row`.
 
-    Values that rows were written with (`__key`, `__eventTime`, `__messageProperties`) are columns of the batch, behind
-    the ledger's columns. Where the batch has no such column, the entry's metadata gives one value for all rows.
+    `__key`, `__eventTime` and `__messageProperties` may be columns of the batch, after the ledger's columns. Otherwise
+    all rows have the value of the entry's metadata. `more` makes further columns.
     """
     rows = batch.num_rows
     numbers = np.arange(first_row, first_row + rows, dtype=np.int64)
     ledgers, entries = np.full(rows, position.ledger_id), np.full(rows, position.entry_id)
     key = metadata.partition_key if metadata.HasField("partition_key") else None
-    said = [(pair.key, pair.value) for pair in metadata.properties if pair.key != ARROW_PROPERTY]
+    properties = [(pair.key, pair.value) for pair in metadata.properties if pair.key != ARROW_PROPERTY]
     columns: Columns = {
         "__key": lambda: pa.repeat(pa.scalar(key, pa.string()), rows),
         "__topic": lambda: pa.repeat(pa.scalar(topic.text, pa.string()), rows),
         "__messageId": lambda: message_ids(topic.partition, [position], np.zeros(rows, dtype=np.int64), numbers),
         "__publishTime": lambda: _times(np.full(rows, signed(metadata.publish_time), dtype=np.int64)),
         "__eventTime": lambda: _times(np.full(rows, signed(metadata.event_time), dtype=np.int64)),
-        "__messageProperties": lambda: pa.repeat(pa.scalar(said, _PROPERTIES), rows),
+        "__messageProperties": lambda: pa.repeat(pa.scalar(properties, _PROPERTIES), rows),
         "__position": lambda: _positions(ledgers, entries, numbers),
         **(more or {}),
     }
     where = f"entry {position} of {topic.text}"
-    own = {name for name in WRITABLE_METADATA if name in batch.schema.names}
+    written = {name for name in WRITABLE_METADATA if name in batch.schema.names}
     return [
-        cast_column(batch.column(name), METADATA.field(name), where) if name in own else columns[name]()
+        cast_column(batch.column(name), METADATA.field(name), where) if name in written else columns[name]()
         for name in names
     ]
 
 
 def message_columns(owner: Integers, messages: Sequence[Message]) -> MessageColumns:
-    """Messages that were decoded one by one as columns; message `i` is of entry `owner[i]`."""
+    """Return messages as columns. Message `i` is of entry `owner[i]`."""
     count = len(messages)
     return MessageColumns(
         owner,
@@ -116,24 +116,24 @@ def message_columns(owner: Integers, messages: Sequence[Message]) -> MessageColu
 def columns_of_batches(
     topic: Topic,
     positions: Sequence[Position],
-    said: MessageColumns,
+    messages: MessageColumns,
     names: Sequence[str] = METADATA.names,
     more: Columns | None = None,
 ) -> list[pa.Array]:
-    """The metadata columns of these names; message `i` is at `positions[said.owner[i]]`. `more` makes further ones."""
+    """Return the metadata columns `names`. Message `i` is at `positions[messages.owner[i]]`."""
 
     def places() -> pa.Array:
         ledger_ids = np.fromiter((position.ledger_id for position in positions), np.int64, len(positions))
         entry_ids = np.fromiter((position.entry_id for position in positions), np.int64, len(positions))
-        return _positions(ledger_ids[said.owner], entry_ids[said.owner], said.batch_index)
+        return _positions(ledger_ids[messages.owner], entry_ids[messages.owner], messages.batch_index)
 
     columns: Columns = {
-        "__key": lambda: said.keys,
-        "__topic": lambda: pa.repeat(pa.scalar(topic.text, pa.string()), len(said.owner)),
-        "__messageId": lambda: message_ids(topic.partition, positions, said.owner, said.batch_index),
-        "__publishTime": lambda: _times(said.publish_times),
-        "__eventTime": lambda: _times(said.event_times),
-        "__messageProperties": lambda: said.properties,
+        "__key": lambda: messages.keys,
+        "__topic": lambda: pa.repeat(pa.scalar(topic.text, pa.string()), len(messages.owner)),
+        "__messageId": lambda: message_ids(topic.partition, positions, messages.owner, messages.batch_index),
+        "__publishTime": lambda: _times(messages.publish_times),
+        "__eventTime": lambda: _times(messages.event_times),
+        "__messageProperties": lambda: messages.properties,
         "__position": places,
         **(more or {}),
     }
@@ -141,7 +141,7 @@ def columns_of_batches(
 
 
 def message_ids(partition: int, positions: Sequence[Position], owner: Integers, index: Integers) -> pa.Array:
-    """The ids of rows as a binary column; row `i` is `index[i]` (-1: not batched) of entry `positions[owner[i]]`."""
+    """Return message ids as a binary column. Row `i` is `index[i]` (-1: not batched) of entry `positions[owner[i]]`."""
     heads = [_head(position, partition) for position in positions]
     head_lengths = np.fromiter((len(head) for head in heads), np.int64, len(heads))
     tail_lengths = np.where(index < 0, 0, 1 + _varint_lengths(np.maximum(index, 0)))
@@ -150,9 +150,11 @@ def message_ids(partition: int, positions: Sequence[Position], owner: Integers, 
     np.cumsum(lengths, out=offsets[1:])
     data = np.zeros(int(offsets[-1]), dtype=np.uint8)
     for length in np.unique(head_lengths).tolist():
-        alike = np.flatnonzero(head_lengths == length)
+        same_length = np.flatnonzero(head_lengths == length)
         table = np.zeros((len(heads), length), dtype=np.uint8)
-        table[alike] = np.frombuffer(b"".join(heads[number] for number in alike), dtype=np.uint8).reshape(-1, length)
+        table[same_length] = np.frombuffer(b"".join(heads[number] for number in same_length), dtype=np.uint8).reshape(
+            -1, length
+        )
         rows = np.flatnonzero(head_lengths[owner] == length)
         data[offsets[rows].astype(np.int64)[:, None] + np.arange(length)] = table[owner[rows]]
     _put_tails(data, offsets[1:].astype(np.int64) - tail_lengths, tail_lengths, index)
@@ -186,7 +188,7 @@ def _head(position: Position, partition: int) -> bytes:
 
 
 def _times(milliseconds: Integers) -> pa.Array:
-    """Timestamps; 0 is what Pulsar writes for none."""
+    """Return timestamps. Pulsar writes 0 for a missing time."""
     null = (milliseconds == 0) | (milliseconds > MILLISECONDS_MAX) | (milliseconds < -MILLISECONDS_MAX)
     return pa.array(np.where(null, 0, milliseconds) * 1000, pa.int64(), mask=null).cast(_TIMESTAMP)
 
@@ -214,21 +216,23 @@ PROVENANCE = pa.schema(
 _TIME = PROVENANCE.field("__brokerPublishTime").type
 
 
-def provenance_of_batches(said: MessageColumns, entries: Sequence[ParsedEntry]) -> Columns:
-    """Return a function for each column of messages; message `i` is of `entries[said.owner[i]]`."""
-    owner = said.owner
+def provenance_of_batches(messages: MessageColumns, entries: Sequence[ParsedEntry]) -> Columns:
+    """Return a function for each column of messages. Message `i` is of `entries[messages.owner[i]]`."""
+    owner = messages.owner
 
     def index() -> pa.Array:
         counts = np.fromiter((_messages(entry) for entry in entries), np.int64, len(entries))[owner]
         ends = np.fromiter((_row_end(entry) for entry in entries), np.int64, len(entries))[owner]
-        return pa.array(ends - counts + np.maximum(said.batch_index, 0), pa.int64(), mask=ends < counts)
+        return pa.array(ends - counts + np.maximum(messages.batch_index, 0), pa.int64(), mask=ends < counts)
 
     return {
-        "__producer": lambda: _spread([entry.metadata.producer_name for entry in entries], pa.string(), owner),
-        "__sequenceId": lambda: pa.array(said.sequence_ids),
-        "__orderingKey": lambda: said.ordering_keys,
-        "__schemaVersion": lambda: _spread([_version(entry) for entry in entries], pa.binary(), owner),
-        "__brokerPublishTime": lambda: _spread([_stored(entry) for entry in entries], pa.int64(), owner).cast(_TIME),
+        "__producer": lambda: _repeat([entry.metadata.producer_name for entry in entries], pa.string(), owner),
+        "__sequenceId": lambda: pa.array(messages.sequence_ids),
+        "__orderingKey": lambda: messages.ordering_keys,
+        "__schemaVersion": lambda: _repeat([_version(entry) for entry in entries], pa.binary(), owner),
+        "__brokerPublishTime": lambda: _repeat([_broker_time(entry) for entry in entries], pa.int64(), owner).cast(
+            _TIME
+        ),
         "__index": index,
     }
 
@@ -252,12 +256,12 @@ def provenance_of_entry(entry: ParsedEntry, first_row: int, rows: int) -> Column
             metadata.ordering_key if metadata.HasField("ordering_key") else None, pa.binary()
         ),
         "__schemaVersion": lambda: same(_version(entry), pa.binary()),
-        "__brokerPublishTime": lambda: same(_stored(entry), pa.int64()).cast(_TIME),
+        "__brokerPublishTime": lambda: same(_broker_time(entry), pa.int64()).cast(_TIME),
         "__index": index,
     }
 
 
-def _spread(values: Sequence[object], kind: pa.DataType, owner: npt.NDArray[np.int64]) -> pa.Array:
+def _repeat(values: Sequence[object], kind: pa.DataType, owner: npt.NDArray[np.int64]) -> pa.Array:
     return pa.array(values, kind).take(pa.array(owner))
 
 
@@ -265,8 +269,8 @@ def _version(entry: ParsedEntry) -> bytes | None:
     return entry.metadata.schema_version if entry.metadata.HasField("schema_version") else None
 
 
-def _stored(entry: ParsedEntry) -> int | None:
-    """Microseconds since 1970. A stamp is outside of the checksum: any number may stand there."""
+def _broker_time(entry: ParsedEntry) -> int | None:
+    """Return microseconds since 1970. A stamp is outside of the checksum and may have any value."""
     stated = entry.stamp.timestamp_ms if entry.stamp else 0
     return stated * 1000 if 0 < stated <= MILLISECONDS_MAX else None
 

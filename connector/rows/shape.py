@@ -1,18 +1,18 @@
-"""Columns of a read: which columns, from what, decoded how; and the columns that several ledgers have in common.
+"""Shape of a read: its columns, their source and decoding, and the union of the columns of several ledgers.
 
-    columns of a batch:   those of the rows …   [ the rescue column ]   metadata columns …
+    columns of a batch:   row columns …   [ rescue column ]   metadata columns …
 
 Rules
-- A shape is made on the driver and pickled into every partition.
+- A shape is created on the driver and pickled into every task.
 - Rows are registered columns, messages as one column `value`, or messages decoded by the topic's schemas. These are
   the schemas of option `payloadSchema`, else those registered with the ledger.
-- Option `columns` picks among all columns, in its order, metadata columns last. A column that is not picked is not
+- Option `columns` selects among all columns, in its order, metadata columns last. A column that is not selected is not
   decoded.
-- Spark fixes the columns when a query is planned. A ledger that got more columns since then is read as it was. The
-  schema that Spark passes may leave out such columns, and may change nothing else.
-- Every ledger gets columns by itself, so a read has the columns of all its ledgers. Ledgers that have one column with
-  different types cannot be one read.
-- Ledgers of messages have one payload schema, or none. A ledger that was never written to does not count.
+- Spark fixes the columns when a query is planned. Columns that are added to a ledger after that are not read. The
+  schema that Spark passes may lack such columns, and must be equal otherwise.
+- A read returns the union of all ledgers' columns. Ledgers that have the same column with different types cannot be
+  read together.
+- Ledgers of messages in one read must have the same payload schema, or none. Ledgers without entries are ignored.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _FILE = "file:"
 
 @dataclass(frozen=True, slots=True)
 class RowOptions:
-    """Options of the rows. `columns` None: all; `rescue` empty: an undecodable value fails the read.
+    """Options of the rows. `columns` None: all columns. `rescue` empty: an undecodable value fails the read.
 
-    `redelivery_count` adds a last column: how often each row was delivered before.
+    `redelivery_count` adds a last column: the number of earlier deliveries of the row.
     """
 
     include_metadata: bool = False
@@ -68,10 +68,10 @@ class RowOptions:
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """The columns of a read. `known` are all columns that its ledger had when the read was planned.
+    """Columns of a read. `known` are all columns that the ledger had when the read was planned.
 
-    The redelivery count is Spark's last column, and of no entry: a partition adds it. `rescues_columns`: the rescue
-    column has columns, too, that came after the read was planned.
+    The redelivery count is Spark's last column. The task adds it; it is not part of `schema`. `rescues_columns`: the
+    rescue column also has the values of columns that were added after planning.
     """
 
     target: bytes
@@ -85,12 +85,12 @@ class RowShape:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the batches, to the letter."""
+        """Exact schema of the batches."""
         return schema_from_bytes(self.target)
 
     @property
     def rows(self) -> pa.Schema:
-        """The columns that come out of entries."""
+        """Columns that are read from entries."""
         return pa.schema(list(self.schema)[: self.row_columns])
 
     @property
@@ -98,31 +98,33 @@ class RowShape:
         return list(self.schema.names[self.row_columns + self.rescues :])
 
     def spark_schema(self, ledger: str) -> StructType:
-        """The same for Spark."""
-        beside = [REDELIVERY_COUNT] if self.redelivery_count else []
-        return spark_schema(pa.schema([*self.schema, *beside]), ledger)
+        """Return the columns as Spark's schema."""
+        count = [REDELIVERY_COUNT] if self.redelivery_count else []
+        return spark_schema(pa.schema([*self.schema, *count]), ledger)
 
     def with_places(self) -> RowShape:
-        """The same with each row's `__position` behind it."""
+        """Return this shape with `__position` as the last column."""
         return replace(self, target=schema_bytes(pa.schema([*self.schema, METADATA.field("__position")])))
 
     def with_rescue_column(self) -> RowShape:
-        """The same with a rescue column, which has what cannot be decoded, and no columns that came later."""
+        """Return this shape with a rescue column for undecodable rows only."""
         fields = list(self.schema)
         fields.insert(self.row_columns, pa.field("", pa.string()))
         return replace(self, target=schema_bytes(pa.schema(fields)), rescues=True, rescues_columns=False)
 
     def as_given(self, given: StructType, ledger: str) -> RowShape:
-        """Return the shape of Spark's schema: this one, or some columns of it in order if columns were added since."""
+        """Return the shape of Spark's schema: this shape, or without columns that were added after planning."""
         own = self.schema
-        rows, beside = own.names[: self.row_columns], own.names[self.row_columns :]
+        rows, extra = own.names[: self.row_columns], own.names[self.row_columns :]
         if self.redelivery_count:
-            beside = [*beside, REDELIVERY_COUNT.name]
-        kept = given.names[: len(given.names) - len(beside)]
-        some = [name for name in rows if name in kept]
-        if not self.raw and 0 < len(kept) < len(rows) and given.names == [*some, *beside]:
-            fields = [*(own.field(name) for name in some), *list(own)[self.row_columns :]]
-            fewer = replace(self, target=schema_bytes(pa.schema(fields)), row_columns=len(some), known=tuple(some))
+            extra = [*extra, REDELIVERY_COUNT.name]
+        kept = given.names[: len(given.names) - len(extra)]
+        planned = [name for name in rows if name in kept]
+        if not self.raw and 0 < len(kept) < len(rows) and given.names == [*planned, *extra]:
+            fields = [*(own.field(name) for name in planned), *list(own)[self.row_columns :]]
+            fewer = replace(
+                self, target=schema_bytes(pa.schema(fields)), row_columns=len(planned), known=tuple(planned)
+            )
             require_same_schema(given, fewer.spark_schema(ledger), ledger)
             return fewer
         require_same_schema(given, self.spark_schema(ledger), ledger)
@@ -137,9 +139,9 @@ def row_shape(
     *,
     more: pa.Schema | None = None,
 ) -> RowShape:
-    """The shape of the rows of a ledger whose columns or payload schemas are these; Refused names what is not there.
+    """Return the shape of a ledger's rows. `registered` are its columns; None for messages, which may have `schemas`.
 
-    `more` are metadata columns that this read has beside those of every read.
+    `more` are metadata columns in addition to those of every read. Raises Refused for unknown or clashing columns.
     """
     if row_options.payload_schema:
         if registered is not None:
@@ -148,44 +150,46 @@ def row_shape(
                 hint="Leave it out: the ledger knows its columns",
             )
         schemas = load_schemas(row_options.payload_schema)
-    known = pa.schema([*METADATA, *(more or ())])
-    rows, metadata = _available(registered, schemas, ledger), list(known.names)
+    metadata_fields = pa.schema([*METADATA, *(more or ())])
+    rows, metadata = _available(registered, schemas, ledger), list(metadata_fields.names)
     if row_options.columns is None:
-        picked, beside = rows.names, metadata if row_options.include_metadata else []
+        selected, selected_metadata = rows.names, metadata if row_options.include_metadata else []
     else:
         _require_known(row_options.columns, [*rows.names, *metadata], ledger)
-        picked = [name for name in row_options.columns if name in rows.names]
-        beside = [name for name in row_options.columns if name in metadata]
-        beside += [name for name in metadata if row_options.include_metadata and name not in beside]
-    fields = [rows.field(name) for name in picked]
+        selected = [name for name in row_options.columns if name in rows.names]
+        selected_metadata = [name for name in row_options.columns if name in metadata]
+        selected_metadata += [
+            name for name in metadata if row_options.include_metadata and name not in selected_metadata
+        ]
+    fields = [rows.field(name) for name in selected]
     rescue = [pa.field(row_options.rescue, pa.string())] if row_options.rescue else []
-    _require_apart(picked, [*([row_options.rescue] if row_options.rescue else []), *beside], ledger)
-    target = pa.schema([*fields, *rescue, *(known.field(name) for name in beside)])
+    _require_distinct(selected, [*([row_options.rescue] if row_options.rescue else []), *selected_metadata], ledger)
+    target = pa.schema([*fields, *rescue, *(metadata_fields.field(name) for name in selected_metadata)])
     exact = arrow_schema(spark_schema(target, ledger))
     text = schemas.to_json() if schemas is not None and registered is None else ""
-    counted = row_options.redelivery_count
-    if counted:
-        _require_apart(exact.names, [REDELIVERY_COUNT.name], ledger)
+    has_count = row_options.redelivery_count
+    if has_count:
+        _require_distinct(exact.names, [REDELIVERY_COUNT.name], ledger)
     return RowShape(
-        schema_bytes(exact), len(fields), bool(rescue), registered is None, text, tuple(rows.names), counted
+        schema_bytes(exact), len(fields), bool(rescue), registered is None, text, tuple(rows.names), has_count
     )
 
 
 def load_schemas(option: str) -> TopicSchemas:
-    """The schemas of option `payloadSchema`: JSON or a primitive's name as it stands, else the file that it names."""
-    said = option.strip()
+    """Return the schemas of option `payloadSchema`: JSON, the name of a primitive type, or the path of a file."""
+    value = option.strip()
     where = "option 'payloadSchema'"
-    if said in PRIMITIVES or said[:1] in {"{", "[", '"'}:
-        return parse_schemas(said, where)
-    if len(said) > _PATH_CHARS_MAX or "\0" in said:
-        raise Refused(f"{where} is {said[:80]!r}, which is no JSON, no primitive type and no path", hint=_SCHEMA_HINT)
-    path = Path(said.removeprefix(_FILE))
+    if value in PRIMITIVES or value[:1] in {"{", "[", '"'}:
+        return parse_schemas(value, where)
+    if len(value) > _PATH_CHARS_MAX or "\0" in value:
+        raise Refused(f"{where} is {value[:80]!r}, which is no JSON, no primitive type and no path", hint=_SCHEMA_HINT)
+    path = Path(value.removeprefix(_FILE))
     try:
         with path.open("rb") as file:
             text = file.read(SCHEMA_BYTES_MAX + 1)
     except OSError as wrong:
         raise Refused(
-            f"{where} is {said[:80]!r}, which is no JSON, no primitive type and no file that can be read "
+            f"{where} is {value[:80]!r}, which is no JSON, no primitive type and no file that can be read "
             f"({wrong.strerror})",
             hint=_SCHEMA_HINT,
         ) from wrong
@@ -211,34 +215,35 @@ def _require_known(wanted: Sequence[str], known: Sequence[str], ledger: str) -> 
             )
 
 
-def _require_apart(rows: Sequence[str], beside: Sequence[str], ledger: str) -> None:
-    """Refuse a column that has the name, to Spark, of one that stands beside the rows."""
-    spelled = {name.lower(): name for name in rows}
-    for name in beside:
-        if name.lower() in spelled:
+def _require_distinct(rows: Sequence[str], others: Sequence[str], ledger: str) -> None:
+    """Raise Refused if a row column has the name of a metadata or rescue column. Spark ignores case."""
+    spelling = {name.lower(): name for name in rows}
+    for name in others:
+        if name.lower() in spelling:
             raise Refused(
-                f"column {spelled[name.lower()]!r} of ledger {ledger!r} has the name of a metadata column or of the "
+                f"column {spelling[name.lower()]!r} of ledger {ledger!r} has the name of a metadata column or of the "
                 f"rescue column, {name!r}",
                 hint="Read without option 'includeMetadata', or give 'rescuedDataColumn' another name",
             )
-        spelled[name.lower()] = name
+        spelling[name.lower()] = name
 
 
-_APART = "Read them separately and use unionByName()"
+_HINT_APART = "Read them separately and use unionByName()"
 
 
 def shared_columns(
     found: Sequence[SchemaOfMany], written: Collection[str], *, any_schema: bool = False
 ) -> pa.Schema | None:
-    """The columns of ledgers whose newest schemas these are; None for messages. `written` are those with entries.
+    """Return the union of the columns of ledgers with these newest schemas; None for messages.
 
-    With `any_schema`, payload schemas may differ: the reader brings one.
+    `written` are the ledgers with entries.
+    With `any_schema`, payload schemas may differ, because option `payloadSchema` has the schema.
     """
-    known = [one for one in found if one.version >= 0]
-    typed = [one for one in known if is_payload_schema(one.arrow_schema)]
-    columns = [one for one in known if not is_payload_schema(one.arrow_schema)]
-    with_columns = {name for one in columns for name in one.names}
-    messages = sorted({name for one in typed for name in one.names} | (set(written) - with_columns))
+    registered = [schema for schema in found if schema.version >= 0]
+    typed = [schema for schema in registered if is_payload_schema(schema.arrow_schema)]
+    columns = [schema for schema in registered if not is_payload_schema(schema.arrow_schema)]
+    with_columns = {name for schema in columns for name in schema.names}
+    messages = sorted({name for schema in typed for name in schema.names} | (set(written) - with_columns))
     if columns and messages:
         raise Refused(
             f"ledger {messages[0]} holds messages, {columns[0].names[0]} has columns: they cannot be one read",
@@ -249,28 +254,28 @@ def shared_columns(
             f"the payload schemas of {typed[0].names[0]} and {typed[1].names[0]} differ",
             hint="Read them separately, or name the schema by option 'payloadSchema'",
         )
-    return _united(columns) if columns else None
+    return _union(columns) if columns else None
 
 
-def _united(columns: Sequence[SchemaOfMany]) -> pa.Schema:
+def _union(schemas: Sequence[SchemaOfMany]) -> pa.Schema:
     fields: dict[str, pa.Field] = {}
     first: dict[str, str] = {}
-    spelled: dict[str, str] = {}
-    for one in sorted(columns, key=lambda one: min(one.names)):
-        for field in schema_from_bytes(one.arrow_schema):
+    spelling: dict[str, str] = {}
+    for schema in sorted(schemas, key=lambda schema: min(schema.names)):
+        for field in schema_from_bytes(schema.arrow_schema):
             known = fields.setdefault(field.name, field)
-            owner = first.setdefault(field.name, one.names[0])
-            other = spelled.setdefault(field.name.lower(), field.name)
+            owner = first.setdefault(field.name, schema.names[0])
+            other = spelling.setdefault(field.name.lower(), field.name)
             if other != field.name and first[other] != owner:
                 raise Refused(
                     f"column {other!r} of {first[other]} is {field.name!r} in {owner}: they cannot be one read, for "
                     "Spark ignores case",
-                    hint=_APART,
+                    hint=_HINT_APART,
                 )
             if known.type != field.type:
                 raise Refused(
-                    f"column {field.name!r} is {known.type} in {owner} and {field.type} in {one.names[0]}: they cannot "
-                    f"be one read",
-                    hint=_APART,
+                    f"column {field.name!r} is {known.type} in {owner} and {field.type} in {schema.names[0]}: "
+                    f"they cannot be one read",
+                    hint=_HINT_APART,
                 )
     return pa.schema(list(fields.values()))

@@ -71,7 +71,7 @@ def test_every_message_is_delivered_once_wherever_the_log_is_cut(seed: int) -> N
     for cut in range(len(entries) + 1):
         found = []
         for part in (entries[:cut], entries[cut:]):
-            found += delivered(WholeMessages("t", earlier, held_bytes_max=dice.choice([0, 12, 1000])).of(iter(part)))
+            found += delivered(WholeMessages("t", earlier, buffer_bytes_max=dice.choice([0, 12, 1000])).of(iter(part)))
         assert found == wanted
 
 
