@@ -3,8 +3,8 @@ cases of Pulsar's EntryCacheManager and RangeEntryCacheImpl by name; readers in 
 model.
 
 Cases about parsed message metadata (testInsertParsesMessageMetadata and others) have no counterpart, because the cache
-never parses frames. The case testReadFromStorageRetriesWhenHandleClosed has none either: a file is opened for each read, and
-`ledger.client.block_reader` asks again for an object.
+never parses frames. The case testReadFromStorageRetriesWhenHandleClosed has none either: a file is opened for
+each read, and `ledger.client.block_reader` asks again for an object.
 """
 
 from __future__ import annotations

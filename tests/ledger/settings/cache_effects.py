@@ -146,7 +146,7 @@ def still_cached(broker: DrivenBroker) -> object:
 
 
 def hinted(broker: DrivenBroker, seen: list[object]) -> int:
-    """Return how long the broker throttles a reader of object storage with others close behind; `seen`: a part of it."""
+    """Return how long the broker throttles a reader of object storage with others close behind; `seen`: part of it."""
     log = broker.offloaded(gone=True)
     broker.source.follow(log.name, "a", EARLIEST, 10**6)
     pace = prefetch_planner.ReaderThrottle
