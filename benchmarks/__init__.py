@@ -1,1 +1,1 @@
-"""Benchmarks: each module compares the project with a base in one run, by `make bench NAME=module`."""
+"""Benchmarks. Each module compares the project with a base in one run: `make bench NAME=module`."""

@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME]`: run one benchmark, or all, each in a process of its own.
 
-A benchmark is a module of this folder with a `main()`. Its own process keeps what it allocates and what it
-tunes away from the next. At the end every `ratio` line is said again, so that a run ends in its result.
+A benchmark is a module of this folder with a `main()`. A process of its own isolates its memory and settings from the
+next benchmark. At the end all `ratio` lines are printed again, so a run ends with its results.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ FOLDER = Path(__file__).parent
 
 
 def benchmarks() -> list[str]:
-    """Names of the modules that have a `main()`."""
+    """Return the names of the modules that have a `main()`."""
     modules = [path for path in sorted(FOLDER.glob("*.py")) if path.stem != "__main__"]
     return [path.stem for path in modules if "\ndef main(" in path.read_text(encoding="utf-8")]
 
 
 def run(name: str) -> tuple[int, list[str]]:
-    """Exit code of one benchmark and its `ratio` lines; its output is passed on as it comes."""
+    """Run one benchmark and pass its output on. Return its exit code and its `ratio` lines."""
     command = [sys.executable, "-m", f"benchmarks.{name}"]
     ratios = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=FOLDER.parent) as process:
@@ -32,7 +32,7 @@ def run(name: str) -> tuple[int, list[str]]:
 
 
 def main(names: list[str]) -> int:
-    """Run `names`, or all; the number of those that failed."""
+    """Run `names`, or all. Return the number of failed benchmarks."""
     unknown = set(names) - set(benchmarks())
     if unknown:
         print(f"no benchmark {sorted(unknown)}; there are {benchmarks()}", file=sys.stderr)

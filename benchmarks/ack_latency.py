@@ -1,9 +1,9 @@
-"""How long one producer waits for one append, against a bare Flight server that writes and syncs and nothing else.
+"""Append latency of one producer, against a bare Flight server that only writes and syncs.
 
-One message of 1 KiB is in flight at a time. Ours goes through the producer, is checked, stamped, written, synced, and
-acknowledged after the epoch was read again. The base sends the same bytes on a `DoPut` stream to a server that does one
-pwrite to a preallocated file, one fdatasync, and answers. Each round measures both for some hundred appends and
-compares the 99th percentiles; the result is the median of these ratios.
+One message of 1 KiB is in flight at a time. The project's append goes through the producer. It is verified, stamped,
+written, synced, and acknowledged after the epoch was read again. The base sends the same bytes on a `DoPut` stream. Its
+server makes one pwrite to a preallocated file and one fdatasync, and answers. Each round measures both for some hundred
+appends and compares the 99th percentiles. The result is the median of these ratios.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _SERVER_SECONDS = 30
 
 
 class BareServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Writes and syncs each batch, and answers."""
+    """Flight server that writes and syncs each batch, and answers."""
 
     def __init__(self, location: str, file: Path) -> None:
         self._fd = os.open(file, os.O_RDWR | os.O_CREAT)
         os.posix_fallocate(self._fd, 0, _FILE_BYTES)
-        os.pwrite(self._fd, bytes(_FILE_BYTES), 0)  # as the broker's segments: no extent is turned over by a sync
+        os.pwrite(self._fd, bytes(_FILE_BYTES), 0)  # like the broker's segments: a sync converts no extents
         os.fsync(self._fd)
         super().__init__(location)
 
@@ -50,7 +50,7 @@ class BareServer(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        """One stream."""
+        """Serve one stream."""
         at = 0
         while True:
             try:
@@ -63,7 +63,7 @@ class BareServer(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def latencies(append: Callable[[int], object], medians: list[float]) -> Loop:
-    """The 99th percentile of some appends."""
+    """Return the 99th percentile of the latency of some appends."""
 
     def loop() -> float:
         took = []
@@ -78,7 +78,7 @@ def latencies(append: Callable[[int], object], medians: list[float]) -> Loop:
 
 
 def bare_append(address: str, payload: bytes) -> Callable[[int], object]:
-    """Sends the same entries to the bare server."""
+    """Send the same entries to the bare server."""
     connection = flight.connect(address)
     writer, reader = connection.do_put(flight.FlightDescriptor.for_command(b""), ENTRY_SCHEMA)
 
@@ -90,7 +90,7 @@ def bare_append(address: str, payload: bytes) -> Callable[[int], object]:
 
 
 def main() -> None:
-    """Both in turns."""
+    """Measure both sides in turns."""
     payload = os.urandom(MESSAGE_BYTES)
     with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
         folder = Path(text).resolve()

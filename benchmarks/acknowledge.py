@@ -1,12 +1,13 @@
-"""Acknowledging from Spark, and reading past what is acknowledged.
+"""Acknowledgement from Spark, and reads of a backlog with individually acknowledged ranges.
 
-`ack_rate`: rows per second through the sink, as `pyspark_ledger.acknowledge` writes it (the plain write with
-`option("action", "ack")` is printed beside it), from a cached frame of positions until the cursor is durable, over a
-bare merge of the same arrays into bits in numpy: what nobody who sends and keeps them can reach.
-`holes_read`: a catch-up read of a backlog of which half is acknowledged at random, by entry and by row, over the same
-read without holes, for each row that is delivered; the lower of the two.
+`ack_rate`: rows per second from a cached frame of positions until the cursor is durable, with
+`pyspark_ledger.acknowledge`. The base only merges the same arrays into bits with numpy, which is an unreachable upper
+bound. The plain write with `option("action", "ack")` is printed too.
 
-`ACKNOWLEDGE_CASES` names some of the cases, to look at one thing sooner.
+`holes_read`: time per delivered row of a catch-up read of a backlog, half of which is acknowledged at random. The base
+is the same read without acknowledged rows. Cases are by entry and by row; the lower ratio is the result.
+
+`ACKNOWLEDGE_CASES` selects cases.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class Bench:
-    """A closed backlog and as many cursors at its beginning as are wanted."""
+    """Backlog without further appends, and new cursors at its start."""
 
     def __init__(self, spark: SparkSession, client: Client, store: Path, folder: Path) -> None:
         self.spark, self.client, self.store, self.folder = spark, client, store, folder
@@ -58,20 +59,20 @@ class Bench:
         self.ledger_id = client.describe(LEDGER).segments[0].ledger_id
 
     def cursor(self) -> str:
-        """A new cursor."""
+        """Create a cursor."""
         name = f"c{next(self._serial)}"
         self.client.open_cursor(OpenCursor(LEDGER, name, EARLIEST))
         return name
 
     def cursor_with(self, entries: Integers, rows: Integers) -> str:
-        """A new cursor that has acknowledged these."""
+        """Create a cursor that has acknowledged these positions."""
         name = self.cursor()
         batch = acknowledge_batch(np.full(len(entries), self.ledger_id), entries, rows)
         acknowledge(self.client, AcknowledgeCommand(LEDGER, name), [batch])
         return name
 
     def read(self, cursor: str) -> float:
-        """Seconds for each million rows that are delivered."""
+        """Return the seconds per million delivered rows."""
         frame = self.spark.readStream.format("ledger").option("store", str(self.store)).option("subscription", cursor)
         frame = frame.option("maxBytesPerTrigger", BATCH_BYTES).load(LEDGER)
         took = drained(start(frame, self.folder / cursor, available_now=True))
@@ -79,7 +80,7 @@ class Bench:
 
 
 def positions(bench: Bench) -> DataFrame:
-    """The places of all rows, cached."""
+    """Return the cached positions of all rows."""
     number = f.col("id")
     place = f.struct(
         f.lit(bench.ledger_id).cast("bigint").alias("ledgerId"),
@@ -92,7 +93,7 @@ def positions(bench: Bench) -> DataFrame:
 
 
 def ack_rate(bench: Bench) -> None:
-    """The sink against numpy alone."""
+    """Compare the sink with numpy alone."""
     frame = positions(bench)
     numbers = np.arange(ENTRIES * ROWS)
     entries, rows = numbers // ROWS, numbers % ROWS
@@ -125,7 +126,7 @@ def ack_rate(bench: Bench) -> None:
 
 
 def holes_read(bench: Bench) -> None:
-    """Half of the entries, half of the rows; each against no hole."""
+    """Compare reads with half of the entries and half of the rows acknowledged with reads without."""
     dice = np.random.default_rng(5)
     whole = np.sort(dice.permutation(ENTRIES)[: ENTRIES // 2])
     single = np.flatnonzero(dice.random(ENTRIES * ROWS) < 0.5)
@@ -143,7 +144,7 @@ def holes_read(bench: Bench) -> None:
 
 
 def main() -> None:
-    """Both, on one backlog."""
+    """Run both benchmarks on one backlog."""
     with tempfile.TemporaryDirectory(dir=bench_dir()) as folder:
         store = Path(folder) / "store"
         client = connect(store).client

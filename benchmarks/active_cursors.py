@@ -1,7 +1,7 @@
-"""Active cursors beside a list that is sorted at every move: time for a round of moves and questions.
+"""Container of active cursors, against a list that is sorted at every move.
 
-A round is what a broker does: many cursors move forward a little, then one question is asked. The ratio is the time of
-the lazily ordered container over that of the sorted list, at 1,000 cursors and 50 moves between two questions.
+A round is the broker's pattern: many cursors move forward a little, followed by one query. The ratio is the time of the
+lazily ordered container over the time of the sorted list, with 1,000 cursors and 50 moves per query.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROUNDS = 200
 
 
 class SortedCursors:
-    """In order at any time: O(log n) for each move and each question."""
+    """Sorted list of cursors: O(log n) for each move and each query."""
 
     def __init__(self) -> None:
         self._placed: dict[str, Position] = {}
@@ -35,16 +35,16 @@ class SortedCursors:
         self._order.add((position.ledger_id, position.entry_id, name))
 
     def at_or_before(self, position: Position) -> int:
-        """Return how many stand at or before a position."""
+        """Return the number of cursors at or before a position."""
         return int(self._order.bisect_left((position.ledger_id, position.entry_id + 1)))
 
     def slowest(self) -> Position | None:
-        """Return where the first stands."""
+        """Return the position of the slowest cursor."""
         return Position(*self._order[0][:2]) if self._order else None
 
 
 def loop(make: Callable[[], ActiveCursors | SortedCursors], cursors: int, moves: int) -> Loop:
-    """Rounds of moves and one question."""
+    """Return a loop of rounds of moves and one query."""
 
     def run() -> float:
         dice, held = random.Random(1), make()
@@ -65,7 +65,7 @@ def loop(make: Callable[[], ActiveCursors | SortedCursors], cursors: int, moves:
 
 
 def main() -> None:
-    """A table of all sizes, then the comparison."""
+    """Print a table of all sizes, then the comparison."""
     print(f"{'cursors':>8}{'moves':>7}{'sorted us':>11}{'lazy us':>9}   a move, its part of the question included")
     for cursors in (10, 1_000, 10_000):
         for moves in (1, 50, 1_000):

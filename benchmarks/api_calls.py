@@ -1,14 +1,14 @@
-"""Small calls of the Python API, each against as many bare Flight calls as it may make.
+"""Small calls of the Python API, each against the minimum number of bare Flight calls.
 
     append of one row                  1 action that writes the row and syncs it
     read of 1,000 rows                 1 action, then `do_get` of the same rows
     cursor.read + acknowledge          1 action, then `do_get` of the same rows, then 1 action that writes and syncs
 
 The bare server is a process of its own behind a Unix socket. It keeps the rows in memory as one batch, and writes to a
-preallocated file. One thread makes the calls, one after another. Ours checks, stamps, indexes, encodes, decodes rows,
-keeps cursors in its metadata, and reads the epoch before it answers. The rows of a cursor come by an append that is not
-timed. Each round makes some of the calls on each side; the ratio of a call is the median of the rounds. The last line
-is the worst.
+preallocated file. One thread makes the calls, one after another. The project's broker also verifies, stamps, indexes,
+encodes and decodes rows, stores cursors in its metadata, and reads the epoch before it answers. The rows for a cursor
+are appended untimed. Each round makes some of the calls on each side. The ratio of a call is the median of the rounds.
+The last line is the worst ratio.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.protocol.actions import Empty
 
 ROWS = 1_000
-CALLS = 100  # in a round
+CALLS = 100  # per round
 ROUNDS = 11
 _FILE_BYTES = 16 * 1024 * 1024
 _SERVER_SECONDS = 30
@@ -39,25 +39,25 @@ Call = Callable[[], object]
 
 
 def some_rows() -> pa.Table:
-    """Rows as a user has them: a number, a name, an amount."""
+    """Return typical rows: a number, a name, an amount."""
     numbers = range(ROWS)
     names = [f"item {number}" for number in numbers]
     return pa.table({"id": list(numbers), "item": names, "total": [number / 7 for number in numbers]})
 
 
 class BareServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Answers at once, syncs what it is told to sync, and hands out the same rows each time."""
+    """Flight server that syncs on request and returns the same rows each time."""
 
     def __init__(self, location: str, file: Path) -> None:
         self._fd = os.open(file, os.O_RDWR | os.O_CREAT)
-        os.pwrite(self._fd, bytes(_FILE_BYTES), 0)  # as the broker's segments: no extent is turned over by a sync
+        os.pwrite(self._fd, bytes(_FILE_BYTES), 0)  # like the broker's segments: a sync converts no extents
         os.fsync(self._fd)
         self._at = 0
         self._rows = some_rows()
         super().__init__(location)
 
     def do_action(self, _context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
-        """Write the body and sync it, if the action says so."""
+        """Write and sync the body, if the action requests it."""
         if action.type == "write":
             body = action.body.to_pybytes()
             self._at = self._at % (_FILE_BYTES - 2 * len(body)) + os.pwrite(self._fd, body, self._at)
@@ -65,41 +65,41 @@ class BareServer(flight.FlightServerBase):  # type: ignore[misc]
         return [b"{}"]
 
     def do_get(self, _context: flight.ServerCallContext, _ticket: flight.Ticket) -> flight.RecordBatchStream:
-        """All rows."""
+        """Return all rows."""
         return flight.RecordBatchStream(self._rows)
 
 
 class BareCalls:
-    """The base's side of each call."""
+    """Base of each call."""
 
     def __init__(self, address: str) -> None:
         self._connection = flight.connect(address)
         self._row = some_rows().slice(0, 1).to_batches()[0].serialize().to_pybytes()
 
     def append(self) -> None:
-        """One synced action."""
+        """Call one synced action."""
         list(self._connection.do_action(flight.Action("write", self._row)))
 
     def read(self) -> None:
-        """One action and the rows."""
+        """Call one action and read the rows."""
         list(self._connection.do_action(flight.Action("look", b"{}")))
         require(self._connection.do_get(flight.Ticket(b"{}")).read_all().num_rows)
 
     def read_and_acknowledge(self) -> None:
-        """The same and one synced action."""
+        """Read as `read` does, and call one synced action."""
         self.read()
         list(self._connection.do_action(flight.Action("write", b"[12,345]")))
 
 
 def require(rows: int) -> None:
-    """Refuse a read that lacks rows."""
+    """Raise an error if a read returned too few rows."""
     if rows != ROWS:
         message = f"{rows} rows were read of {ROWS}"
         raise ValueError(message)
 
 
 def loop(call: Call, before: Call = lambda: None) -> Loop:
-    """Seconds of some calls, each after another that is not timed."""
+    """Return a loop that returns the seconds of some calls. An untimed call precedes each."""
 
     def seconds() -> float:
         took = 0.0
@@ -114,7 +114,7 @@ def loop(call: Call, before: Call = lambda: None) -> Loop:
 
 
 def measure(folder: Path, bare: BareCalls) -> list[float]:
-    """The ratio of each call."""
+    """Return the ratio of each call."""
     store = connect(folder / "store")
     rows, one = some_rows(), [{"id": 1, "item": "tea", "total": 4.5}]
     small, read, followed = store.ledger("small"), store.ledger("read"), store.ledger("followed")
@@ -146,7 +146,7 @@ def measure(folder: Path, bare: BareCalls) -> list[float]:
 
 
 def main() -> None:
-    """All calls; the last line is the worst ratio."""
+    """Measure all calls. The last line is the worst ratio."""
     with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
         folder = Path(text).resolve()
         socket = folder / "bare.sock"

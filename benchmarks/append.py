@@ -1,12 +1,12 @@
 """Durable appends through client, socket and broker, against the disk alone.
 
-Ours builds each entry (metadata, checksum), sends it with 64 in flight, and is done when all are acknowledged. The base
-has the same bytes in memory and writes them with one pwrite and one fdatasync for each sync that the broker made in
-this very round, of exactly the size that sync covered, to a preallocated file. So the base gains from every gathering
-that the broker did; what is left is the way from the caller to the disk. Both let go of their page cache after each
+The project builds each entry (metadata, checksum) and sends it with 64 entries in flight. A round ends when all are
+acknowledged. The base has the same bytes in memory and writes them to a preallocated file. It makes one pwrite and one
+fdatasync for each sync of the broker in the same round, with exactly the size of that sync. The base thus profits from
+the broker's group commit, and the ratio shows the cost between caller and disk. Both drop their page cache after each
 round (see `benchmarks.raw_disk`).
 
-The result is the lowest of three entry sizes.
+The result is the lowest ratio of three entry sizes.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ ROUNDS = 9
 
 
 def entry_of(payload: bytes, sequence: int) -> list[bytes]:
-    """One entry around a payload, as any producer of messages makes it."""
+    """Return an entry with a payload, as a producer of messages makes it."""
     metadata = MessageMetadata(producer_name="bench", sequence_id=sequence, publish_time=1)
     return encode_entry(metadata, payload)
 
 
 def append_loop(client: Client, ledger: str, store: Path, size: int, count: int) -> Loop:
-    """Appends `count` entries of about `size` bytes; returns the seconds from the first call to the last position."""
+    """Return a loop that appends `count` entries of about `size` bytes.
+
+    The loop returns the seconds from the first call to the last position.
+    """
     payload = os.urandom(size - 64)
 
     def loop() -> float:
@@ -63,7 +66,7 @@ def append_loop(client: Client, ledger: str, store: Path, size: int, count: int)
 
 
 def replay_loop(directory: Path, record: SyncRecord, syncs: list[list[int]]) -> Loop:
-    """Writes and syncs what the broker synced since the last call, size by size."""
+    """Return a loop that writes and syncs the same sizes as the broker since the last call."""
 
     def loop() -> float:
         syncs.append(record.new())
@@ -73,7 +76,7 @@ def replay_loop(directory: Path, record: SyncRecord, syncs: list[list[int]]) -> 
 
 
 def measure(label: str, size: int, count: int, folder: Path) -> float:
-    """The ratio of one entry size, on a store of its own."""
+    """Return the ratio of one entry size, on a store of its own."""
     with (
         tempfile.NamedTemporaryFile(prefix="syncs-", dir="/dev/shm") as record_file,
         tempfile.TemporaryDirectory(dir=folder) as store,
@@ -97,7 +100,7 @@ def measure(label: str, size: int, count: int, folder: Path) -> float:
 
 
 def main() -> None:
-    """All sizes; the last line is the lowest."""
+    """Measure all sizes. The last line is the lowest ratio."""
     with tempfile.TemporaryDirectory(dir=bench_dir()) as name:
         chosen = os.environ.get("APPEND_SIZES", ",".join(SIZES)).split(",")
         ratios = [measure(label, *SIZES[label], Path(name)) for label in chosen]

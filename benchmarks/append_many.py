@@ -1,9 +1,9 @@
-"""Durable appends to 100 ledgers at once, against the same bytes to one ledger with as many bytes to a sync.
+"""Durable appends to 100 ledgers at once, against the same bytes to one ledger with equally large syncs.
 
-Ours has 100 managed ledgers in one store, and one append of 64 KiB in flight to each: the next one follows when it is
-acknowledged. The base has one ledger, and 100 such appends in flight at once, the next 100 when all of them are
-acknowledged: about 6.25 MiB to a sync. Both go through the store in this process, so what differs is 100 files, and who
-syncs them. Memory is warmed and page cache let go as `benchmarks.raw_disk` says.
+The project has 100 managed ledgers in one store, and one append of 64 KiB in flight to each. The base has one ledger
+and 100 such appends in flight. It makes the next 100 when all are acknowledged: about 6.25 MiB per sync. Both use the
+store in this process, so they differ in the number of files and syncs. Memory is warmed and page cache is dropped as
+in `benchmarks.raw_disk`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 
-LEDGERS, SIZE, APPENDS = 100, 64 * 1024, 20  # of each ledger, in a round
+LEDGERS, SIZE, APPENDS = 100, 64 * 1024, 20  # per ledger and round
 _TOTAL = LEDGERS * SIZE * APPENDS
 
 
 def many_loop(ledgers: list[ManagedLedger], entry: bytes, folder: Path) -> Loop:
-    """One append in flight to each ledger."""
+    """Return a loop with one append in flight to each ledger."""
 
     def loop() -> float:
         warm_memory(_TOTAL)
@@ -58,7 +58,7 @@ def many_loop(ledgers: list[ManagedLedger], entry: bytes, folder: Path) -> Loop:
 
 
 def one_loop(ledger: ManagedLedger, entry: bytes, folder: Path) -> Loop:
-    """As many appends in flight to one ledger."""
+    """Return a loop with the same number of appends in flight to one ledger."""
 
     def loop() -> float:
         warm_memory(_TOTAL)
@@ -74,7 +74,7 @@ def one_loop(ledger: ManagedLedger, entry: bytes, folder: Path) -> Loop:
 
 
 def main() -> None:
-    """Both, on one store."""
+    """Compare both on one store."""
     entry = b"".join(bytes(part) for part in entry_of(os.urandom(SIZE - 64), 7))
     with tempfile.TemporaryDirectory(dir=bench_dir()) as name:
         store = Store.open(Path(name) / "store", settings=Settings(), clock=system_clock_ms, create=True)

@@ -1,10 +1,10 @@
-"""Durable messages of 1 KiB through the producer that gathers them into batches, against the disk alone.
+"""Durable messages of 1 KiB through the batching producer, against the disk alone.
 
-Ours sends the messages as an Arrow column (`send_column`) and is done when all are acknowledged. The base has the
-bytes in memory and writes them with one pwrite and one fdatasync for each sync that the broker made in this very round,
-of exactly the size that sync covered: see `benchmarks.append`. What is left is the way from the caller to the disk.
+The project sends the messages as an Arrow column (`send_column`). A round ends when all are acknowledged. The base has
+the bytes in memory. It makes one pwrite and one fdatasync for each sync of the broker in the same round, with exactly
+the size of that sync (`benchmarks.append`). The ratio shows the cost between caller and disk.
 
-For the eye comes the same message by message (`send`, a future each), which costs a Python call per message.
+For information, the same is measured message by message (`send`, one future each): one Python call per message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BATCH = {"batching_max_messages": 1000, "batching_max_bytes": 1024 * 1024}
 
 
 def send_loop(log: Ledger, store: Path) -> Loop:
-    """Sends message by message; returns the seconds from the first call to the last acknowledgement."""
+    """Return a loop that sends message by message and returns the seconds until the last acknowledgement."""
     value = os.urandom(SIZE)
 
     def loop() -> float:
@@ -40,7 +40,7 @@ def send_loop(log: Ledger, store: Path) -> Loop:
             sent = [producer.send(value) for _ in range(ONE_BY_ONE)]
             producer.flush()
             seconds = time.perf_counter() - start
-            assert all(one.done() for one in sent[-1000:])  # noqa: S101 — what is measured is whole
+            assert all(one.done() for one in sent[-1000:])  # noqa: S101 — all messages must be acknowledged
         let_go(store / "ledgers")
         return seconds
 
@@ -48,7 +48,7 @@ def send_loop(log: Ledger, store: Path) -> Loop:
 
 
 def column_loop(log: Ledger, store: Path) -> Loop:
-    """Sends the same messages as a column."""
+    """Return a loop that sends the same messages as a column."""
     column = pa.array([os.urandom(SIZE)] * COUNT, pa.large_binary())
 
     def loop() -> float:
@@ -64,7 +64,7 @@ def column_loop(log: Ledger, store: Path) -> Loop:
 
 
 def main() -> None:
-    """Both ways; the last line is that of `send_column`."""
+    """Measure both ways. The last line is the ratio of `send_column`."""
     ratios = []
     for name, make in (("append_small_one_by_one", send_loop), ("append_small", column_loop)):
         with (

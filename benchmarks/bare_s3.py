@@ -1,7 +1,7 @@
-"""A Python data source that is nothing but boto3: the ceiling for one that reads entries of columns from a bucket.
+"""Python data source with boto3 only: the upper bound for a source that reads columnar entries from a bucket.
 
-A task gets byte ranges of objects, fetches each with one GET, steps from frame to frame and hands out the batches of
-the Arrow streams in them. It checks nothing and knows no metadata.
+A task gets byte ranges of objects and fetches each with one GET. It steps from frame to frame and yields the batches of
+their Arrow streams. It verifies nothing and reads no metadata.
 """
 
 from __future__ import annotations
@@ -22,35 +22,38 @@ _STAMPED = b"\x0e\x02"
 
 
 class BareS3Source(DataSource):
-    """Options: `endpoint`, `bucket`, and `tasks`, a JSON list of lists of `[key, start, end, header bytes]`."""
+    """Data source with the options `endpoint`, `bucket` and `tasks`.
+
+    `tasks` is a JSON list of lists of `[key, start, end, header bytes]`.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """Return the name for `format()`."""
         return "bare_s3"
 
     def schema(self) -> str:
-        """The columns of the rows that benchmarks read."""
+        """Return the columns of `benchmarks.rows`."""
         return "a bigint, b bigint, body binary"
 
     def reader(self, schema: Any) -> BareS3Reader:  # noqa: ARG002 — Spark's signature
-        """The reader."""
+        """Return the reader."""
         return BareS3Reader(dict(self.options))
 
 
 class BareS3Reader(DataSourceReader):
-    """Fetches and hands out."""
+    """Reader that fetches the ranges and yields their batches."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._endpoint, self._bucket = options["endpoint"], options["bucket"]
         self._tasks = options["tasks"]
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks as they were given."""
+        """Return one partition per task of the options."""
         return [InputPartition(task) for task in json.loads(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The batches of every entry in the ranges."""
+        """Yield the batches of every entry in the ranges."""
         import boto3
 
         from streaming_examples.s3_server import ACCESS_KEY, SECRET_KEY
@@ -68,7 +71,7 @@ class BareS3Reader(DataSourceReader):
 
 
 def batches(data: memoryview, at: int) -> Iterator[pa.RecordBatch]:
-    """The Arrow batches of the frames from `at` on."""
+    """Yield the Arrow batches of the frames from `at` on."""
     while at + _FRAME.size <= len(data):
         length, _ = _FRAME.unpack_from(data, at)
         if length <= 0:

@@ -1,9 +1,9 @@
-"""Time of one-entry micro-batches against those of a Python source that reads nothing.
+"""Time of micro-batches of one entry, against micro-batches of a Python source that reads nothing.
 
-The base advances its offset and yields one row from memory. Ours has one entry of one row appended before each batch.
-Only one query is alive at a time, for an idle one asks for offsets and would burden the other: rounds of twenty batches
-go ours, base, ours, base. The first batch of each query is dropped. The number is the median batch of ours over that of
-the base: 1.0 is no overhead, lower is better.
+The base advances its offset and yields one row from memory. For the project, one entry of one row is appended before
+each batch. Rounds of twenty batches alternate between both sides. Only one query runs at a time, because an idle query
+requests offsets and would slow down the other. The first batch of each query is dropped. The ratio is the project's
+median batch time over the base's: 1.0 is no overhead, lower is better.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ROW_BYTES = 120
 
 
 def append_one(producer: Producer, number: int, version: int) -> None:
-    """One entry of one row, durable on return."""
+    """Append one entry of one row, durable on return."""
     metadata = arrow_metadata("bench", number, 1, 1, version)
     producer.append(*encode_entry(metadata, encode_rows([rows_of(number, 1, ROW_BYTES)]))).result()
 
 
 def ours(bench: Bench) -> tuple[float, ...]:
-    """Seconds of each batch of a ledger of its own."""
+    """Return the seconds of each batch of a new ledger."""
     ledger = f"one_row{next(bench.serial)}"
     name = canonical_name(ledger)
     version = create(bench.client, name)
@@ -47,7 +47,7 @@ def ours(bench: Bench) -> tuple[float, ...]:
 
 
 def base(bench: Bench) -> tuple[float, ...]:
-    """Seconds of each batch of the source that reads nothing."""
+    """Return the seconds of each batch of the source that reads nothing."""
     allowed = bench.fresh()
     allow(allowed, 0)
     options = {"rows": 1, "tasks": 1, "batchRows": 1, "rowBytes": ROW_BYTES, "allowed": str(allowed)}
@@ -62,7 +62,7 @@ def base(bench: Bench) -> tuple[float, ...]:
 
 
 def main() -> None:
-    """Prints each round, then medians and tails; the last line is the ratio of the medians."""
+    """Print each round, then medians and tails. The last line is the ratio of the medians."""
     of_ours: list[float] = []
     of_base: list[float] = []
     with prepared(mapping="auto", with_server=False) as bench:

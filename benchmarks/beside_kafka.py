@@ -1,7 +1,7 @@
-"""What the comparisons with Kafka share: a session with both connectors, a store, a Kafka, and the same rows in both.
+"""Shared setup of the comparisons with Kafka: a session with both connectors, a store, a Kafka, and equal rows.
 
-Rows are one binary column, `value`, of 120 bytes or 1 KiB, random and distinct. Both sides are Spark queries of
-one run, in turns; what counts is `triggerExecution` of their batches, without the first, which starts processes.
+Rows have one binary column, `value`, of 120 bytes or 1 KiB, random and distinct. Both sides are Spark queries of one
+run, in turns. The measured time is `triggerExecution` of their batches, without the first, which starts processes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROUNDS = int(os.environ.get("KAFKA_ROUNDS", "7"))
 
 @dataclass
 class Peers:
-    """Both sides."""
+    """Session, store and Kafka of a comparison."""
 
     spark: SparkSession
     client: Client
@@ -50,16 +50,16 @@ class Peers:
     serial: Iterator[int]
 
     def fresh(self) -> Path:
-        """A path that nobody used."""
+        """Return an unused path."""
         return self.folder / f"{next(self.serial)}"
 
     def ledger_stream(self, ledger: str, batch_rows: int) -> DataFrame:
-        """A stream of a ledger from its start."""
+        """Return a stream of a ledger from its start."""
         reader = self.spark.readStream.format("ledger").option("store", str(self.store))
         return reader.option("startingPosition", "earliest").option("maxRowsPerTrigger", batch_rows).load(ledger)
 
     def kafka_stream(self, topic: str, batch_rows: int) -> DataFrame:
-        """A stream of a topic from its start."""
+        """Return a stream of a topic from its start."""
         reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.kafka.address)
         reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
         return reader.option("maxOffsetsPerTrigger", batch_rows).load()
@@ -70,19 +70,19 @@ class Peers:
         writer.option("topic", topic).save()
 
     def read(self, frame: DataFrame) -> float:
-        """Seconds per batch of a query over what is there, into noop."""
+        """Return the seconds per batch of an AvailableNow query into noop."""
         took = drained(start(frame, self.fresh(), available_now=True))
         return per_batch(took)
 
 
 def per_batch(took: Took) -> float:
-    """Seconds per batch."""
+    """Return the seconds per batch."""
     return sum(took.seconds) / len(took.seconds)
 
 
 @contextmanager
 def peers(*, with_kafka: bool = True) -> Iterator[Peers]:
-    """A session, a store with its broker, and a Kafka; none of them outlives the block, also when it is told to end."""
+    """Yield a session, a store with its broker, and a Kafka. All end with the block, also after SIGTERM."""
     signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(1))
     with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
         folder = Path(text).resolve()
@@ -102,7 +102,7 @@ def peers(*, with_kafka: bool = True) -> Iterator[Peers]:
 
 
 def values(first: int, rows: int, row_bytes: int) -> pa.RecordBatch:
-    """Rows numbered from `first`: random bytes, the same for the same arguments."""
+    """Return rows numbered from `first`, of random bytes that depend on the arguments only."""
     data = np.random.Generator(np.random.SFC64(first)).bytes(rows * row_bytes)
     offsets = np.arange(0, (rows + 1) * row_bytes, row_bytes, dtype=np.int32)
     column = pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
@@ -110,7 +110,7 @@ def values(first: int, rows: int, row_bytes: int) -> pa.RecordBatch:
 
 
 def fill(client: Client, ledger: str, rows: int, row_bytes: int) -> None:
-    """Create a ledger of so many rows, in entries of the size that the sink makes."""
+    """Create a ledger of so many rows, in entries of the sink's size."""
     name = canonical_name(ledger)
     client.create(CreateLedger(name))
     version = client.register_schema(name, schema_bytes(SCHEMA)).version

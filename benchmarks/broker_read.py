@@ -1,9 +1,9 @@
-"""Reading cached entries by DoGet, against a bare Flight server that hands out the same bytes.
+"""Reads of cached entries by DoGet, against a bare Flight server that returns the same bytes.
 
-Both servers are processes of their own behind Unix sockets, and one loop reads from both: it takes every batch and
-counts its bytes. The base has the very batches that the broker sends in memory, and Arrow hands them out without any
-Python in between. What the broker does more: find the blocks of the range in its index, take each from the cache, count
-it, and wrap it. Entries of 1 KiB and of 1 MiB, all of them in the cache; the lower ratio counts.
+Both servers are processes of their own behind Unix sockets. The same loop reads from both: it takes every batch and
+counts its bytes. The base has the broker's batches in memory, and Arrow sends them without Python code. The broker
+additionally finds the blocks of the range in its index, takes each from the cache, counts and wraps it. Entries of
+1 KiB and of 1 MiB are measured, all of them cached. The result is the lower ratio.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pyspark_ledger.ledger.protocol.reads import ReadRequest
 
 TOTAL_BYTES = 256 * 1024 * 1024
 SIZES = {"1KiB": 1024, "1MiB": 1024 * 1024}
-READS = 4  # in a round: one takes a tenth of a second, and that is noise
+READS = 4  # per round: a single read takes a tenth of a second, which is too noisy
 ROUNDS = 11
 _SERVER_SECONDS = 30
 
 
 class BareServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Hands out the batches of a file, whatever it is asked."""
+    """Flight server that returns the batches of a file for any ticket."""
 
     def __init__(self, location: str, file: Path) -> None:
         with pa.OSFile(str(file)) as source:
@@ -44,12 +44,12 @@ class BareServer(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(location)
 
     def do_get(self, _context: flight.ServerCallContext, _ticket: flight.Ticket) -> flight.RecordBatchStream:
-        """All of it."""
+        """Return all batches."""
         return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(BLOCK_SCHEMA, self._batches))
 
 
 def read_loop(connection: flight.FlightClient, ticket: flight.Ticket, options: flight.FlightCallOptions) -> Loop:
-    """Takes every batch of some reads."""
+    """Return a loop that takes every batch of some reads."""
 
     def read() -> int:
         reader = connection.do_get(ticket, options)
@@ -70,7 +70,7 @@ def read_loop(connection: flight.FlightClient, ticket: flight.Ticket, options: f
 
 
 def fill(client: Client, name: str, size: int) -> flight.Ticket:
-    """A ledger of entries of that size; the ticket that reads it."""
+    """Fill a ledger with entries of that size, and return the ticket to read it."""
     client.create(CreateLedger(name, max_entries_per_ledger=10**6))
     payload = os.urandom(size - 100)
     with client.producer(name) as producer:
@@ -81,7 +81,7 @@ def fill(client: Client, name: str, size: int) -> flight.Ticket:
 
 
 def measure(client: Client, label: str, size: int, folder: Path) -> float:
-    """The ratio of one size of entries."""
+    """Return the ratio of one size of entries."""
     ticket = fill(client, label, size)
     connection, options = client.connection(), client.options()
     file, socket = folder / f"{label}.arrow", folder / f"{label}.sock"
@@ -103,7 +103,7 @@ def measure(client: Client, label: str, size: int, folder: Path) -> float:
 
 
 def main() -> None:
-    """Both sizes; the last line is the lower ratio."""
+    """Measure both sizes. The last line is the lower ratio."""
     with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
         folder = Path(text).resolve()
         client = connect(folder / "store").client

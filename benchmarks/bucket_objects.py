@@ -1,7 +1,9 @@
-"""Ledgers in a bucket of a real S3 server on this host, for benchmarks of what reads them.
+"""Offloaded ledgers in a bucket of a real S3 server on this host, for benchmarks of readers.
 
-Rule: objects are made by this project's own offloader, which writes what Pulsar's does; the server is SeaweedFS, and
-its files are in the page cache. What is compared with each other reads the same bytes from it.
+Rules
+- The project's offloader makes the objects, in the format of Pulsar's offloader.
+- The server is SeaweedFS, and its files are in the page cache.
+- Both sides of a comparison read the same bytes from the server.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _WORDS = 997
 
 @dataclass
 class Bucket:
-    """A store that offloads to a bucket, and the bucket."""
+    """Store that offloads to a bucket, and the bucket."""
 
     server: S3Server
     store: LedgerStore
@@ -42,20 +44,20 @@ class Bucket:
 
     @property
     def address(self) -> str:
-        """Its address."""
+        """The address of the bucket."""
         return f"s3://{BUCKET}"
 
     def options(self) -> dict[str, str]:
-        """How Spark's reader reaches it."""
+        """Return the reader's options to access the bucket."""
         return {"offload": self.address, "offloadEndpoint": self.server.endpoint, "credentialProvider": PROVIDER}
 
     def put_columns(self, name: str, entries: int, row_bytes: int) -> list[Segment]:
-        """A ledger of Arrow entries of 4 MiB, offloaded."""
+        """Create and offload a ledger of Arrow entries of 4 MiB."""
         fill(self.store.client, canonical_name(name), entries, row_bytes)
         return self._offloaded(name)
 
     def put_messages(self, name: str, messages: int, size: int, compression: str) -> list[Segment]:
-        """A ledger of messages in batches of up to 1,000 and 128 KiB, as a Pulsar client makes them, offloaded."""
+        """Create and offload a ledger of a Pulsar client's batches, of up to 1,000 messages and 128 KiB."""
         words = np.random.Generator(np.random.SFC64(7)).integers(0, 26, (_WORDS, size), dtype=np.uint8) + ord("a")
         texts = pa.array([bytes(word) for word in words], pa.binary())
         column = texts.take(pa.array(np.arange(messages) % _WORDS))
@@ -71,7 +73,7 @@ class Bucket:
 
 @contextmanager
 def bucket() -> Iterator[Bucket]:
-    """A server, a bucket and a store that offloads to it."""
+    """Yield a server, a bucket and a store that offloads to the bucket."""
     with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
         folder = Path(text)
         with S3Server.start(folder / "s3") as server:

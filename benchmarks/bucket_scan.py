@@ -1,8 +1,8 @@
-"""A read straight from a bucket against Spark's own of the same rows as Parquet, through S3A, from the same server.
+"""Reads from a bucket without a broker, against Spark's own read of the same rows as Parquet through S3A.
 
-`bucket_scan` reads Arrow entries; `bucket_scan_pulsar` messages as a Pulsar client writes them, in LZ4 batches, against
-Parquet of their values. Both sides go into noop, which takes every column. `BUCKET_ENTRIES` and `BUCKET_MESSAGES` set
-other numbers than 128 and a million.
+`bucket_scan` reads Arrow entries. `bucket_scan_pulsar` reads messages of a Pulsar client, in LZ4 batches, against
+Parquet of their values. Both sides use the same server and write to noop, which takes every column. `BUCKET_ENTRIES`
+(128) and `BUCKET_MESSAGES` (a million) set the sizes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MESSAGES, MESSAGE_BYTES = int(os.environ.get("BUCKET_MESSAGES") or 1_000_000), 2
 
 
 def measured(spark: Any, there: Bucket, name: str, ledger: str, work_bytes: int) -> None:
-    """The ratio of one ledger."""
+    """Return the ratio of one ledger."""
 
     def frame() -> Any:
         return spark.read.format("ledger").options(**there.options()).load(ledger)
@@ -41,7 +41,7 @@ def measured(spark: Any, there: Bucket, name: str, ledger: str, work_bytes: int)
 
 
 def s3a(endpoint: str) -> dict[str, str]:
-    """How Hadoop's S3A reaches the server."""
+    """Return the settings with which Hadoop's S3A accesses the server."""
     hadoop = "spark.hadoop.fs.s3a."
     return {
         f"{hadoop}endpoint": endpoint,
@@ -54,7 +54,7 @@ def s3a(endpoint: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Both ratios."""
+    """Measure both ratios."""
     with bucket() as there:
         there.put_columns("columns", ENTRIES, ROW_BYTES["1KiB"])
         there.put_messages("messages", MESSAGES, MESSAGE_BYTES, "lz4")

@@ -1,10 +1,10 @@
-"""A second query over what the first one left in the cache, against the same rows mapped from local segment files.
+"""Read of a cached backlog by a second query, against the same rows mapped from local segment files.
 
-One store has a backlog in object storage only, which a first query has read into a cache that holds all of it, in
-shared memory; and the same rows in a ledger that is here. In turns, a query reads each from the beginning into noop.
-What counts is the time of its batches.
+A store has a backlog in object storage only. A first query has read the backlog into a cache in shared memory that can
+hold all of it. The same rows are also in a local ledger. In turns, a query reads each from the start into noop. The
+measured time is the time of its batches.
 
-    CACHE_CATCHUP_MB=512     how large the backlog is
+    CACHE_CATCHUP_MB=512     size of the backlog
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WAIT_SECONDS = 300.0
 
 
 def main() -> None:
-    """Compare reading the one with reading the other."""
+    """Compare reading the cached backlog with reading the local ledger."""
     total = int(os.environ.get("CACHE_CATCHUP_MB", "512")) * _MB
     with offloaded_backlog(total, cache_bytes=2 * total) as backlog, tempfile.TemporaryDirectory(dir=bench_dir()) as at:
         fill(backlog.store.client, LOCAL, total // ENTRY_BYTES, ROW_BYTES)

@@ -1,8 +1,8 @@
-"""CPU time per cached entry, put, read by one reader and evicted, over a plain LRU of a dictionary and a deque.
+"""CPU time per cached entry (put, read once, evicted), over a plain LRU of a dictionary and a deque.
 
-Entries of 1 KiB in batches as readers ask for them: a block of 256 KiB at a time. Ours is the broker's cache with its
-default policy, two readers of which one reads, and everything that is counted. The base keeps each entry by itself: a
-dictionary by position, a deque in the order of use, the oldest popped when it is full. Both hold 16 MiB and see 64 MiB.
+Entries of 1 KiB are requested in blocks of 256 KiB, as readers do. The project's side is the broker's cache with its
+default policy and all metrics, and two readers, one of which reads. The base stores each entry by itself: a dictionary
+by position, and a deque in the order of use. Both hold 16 MiB and see 64 MiB.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _load(first: int, end: int) -> CachedBlock:
 
 
 def ours() -> float:
-    """Seconds of CPU for all entries through the cache."""
+    """Return the CPU seconds for all entries through the cache."""
     cache = EntryCache(POLICIES[DEFAULT_POLICY], CacheLimits(0, HELD * ENTRY_BYTES, EvictionSettings()), lambda: 0)
     with cache.moving("log") as readers:
         readers.follow("a", Position(0, 0), 1)
@@ -52,7 +52,7 @@ def ours() -> float:
 
 
 def base() -> float:
-    """Seconds of CPU for all entries through a plain LRU."""
+    """Return the CPU seconds for all entries through a plain LRU."""
     held: dict[tuple[int, int], bytes] = {}
     order: deque[tuple[int, int]] = deque()
     entry = bytes(ENTRY_BYTES)

@@ -1,14 +1,14 @@
 """Reads of object storage per byte: eight streaming queries that catch up on a backlog ten times the cache.
 
-One session runs all of them, from the earliest position into noop, 16 MiB a micro-batch. Their starts are spread over
-30 % of the time that one alone takes; one of them asks for its next batch so seldom that alone it takes twice as long.
-A proxy before the S3 server counts the bytes that it serves, headers, index objects and retries included; over the
-bytes of the backlog they are the ratio. First without pacing, then with it; the time of each query in one and the other
-tells what pacing costs.
+One session runs all queries, from the earliest position into noop, 16 MiB per micro-batch. Their starts are spread
+over 30 % of the time that a single query takes. One query polls so rarely that it alone takes twice as long. A proxy
+before the S3 server counts the served bytes, including headers, index objects and retries. The ratio is these bytes
+over the bytes of the backlog. It is measured without throttling of the leading reader, then with it. The time of each
+query in both runs shows the cost of throttling.
 
-    CACHE_FANOUT_MB=640     how large the backlog is
+    CACHE_FANOUT_MB=640     size of the backlog
 
-The ratio is bytes over bytes: one run each, no median. Least is best, 1 is the least.
+There is one run each and no median. Lower is better, and the minimum is 1.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WAIT_SECONDS = 240.0
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a run: when it starts, and how often it asks for a batch; 0: at once."""
+    """Query of a run: its start, and the interval of its batches. 0: no interval."""
 
     start: float
     every: float = 0.0
@@ -47,14 +47,14 @@ class Query:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run came to: the seconds of each query, and bytes that storage served."""
+    """Result of a run: the seconds of each query, and the bytes that storage served."""
 
     seconds: tuple[float, ...]
     served: int
 
 
 def caught_up(spark: SparkSession, backlog: OffloadedBacklog, query: Query, checkpoint: Path, rows: int) -> float:
-    """One query, from its start until it has read everything; its seconds."""
+    """Run one query until it has read everything, and return its seconds."""
     frame = spark.readStream.format("ledger").option("store", str(backlog.path))
     frame = frame.option("startingPosition", "earliest").option("maxBytesPerTrigger", BATCH_BYTES)
     writer = frame.option("minPartitionBytes", BATCH_BYTES).load(LEDGER).writeStream.format("noop")
@@ -105,7 +105,7 @@ def run(spark: SparkSession, backlog: OffloadedBacklog, queries: Sequence[Query]
 
 
 def main() -> None:
-    """Measure one alone, then eight without pacing and with it."""
+    """Measure one query alone, then eight without throttling and with throttling."""
     total = int(os.environ.get("CACHE_FANOUT_MB", "640")) * _MB
     with offloaded_backlog(total) as backlog:
         spark = session()

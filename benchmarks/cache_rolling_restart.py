@@ -1,7 +1,7 @@
-"""Hit rate of the cache in the scenario of PIP-430's pull request, where Pulsar's own reached 98.4 %.
+"""Hit rate of the cache in the scenario of PIP-430's pull request, in which Pulsar's cache reached 98.4 %.
 
-10 partitions, 10 subscriptions, 50,000 messages of 8 KB a second, a cache of 250 MB, three restarts in 30 seconds:
-`benchmarks.cache_traces.rolling_restart`, through the broker's own cache classes.
+The trace is `benchmarks.cache_traces.rolling_restart`, run through the broker's cache classes. It has 10 partitions,
+10 subscriptions, 50,000 messages of 8 KB per second, a cache of 250 MB, and three restarts in 30 seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark_ledger.ledger.cache.eviction.registry import DEFAULT_POLICY, POLICI
 
 
 def main() -> None:
-    """Simulate half a minute of it."""
+    """Simulate half a minute of the scenario."""
     found = Simulation(rolling_restart(), POLICIES[DEFAULT_POLICY]).run(DEFAULT_POLICY)
     print(f"{found.requests:,} blocks wanted, {found.reads:,} read from storage, {found.held_bytes >> 20} MiB held")
     print(f"ratio cache_rolling_restart {found.hit_rate:.4f}")

@@ -1,13 +1,15 @@
-"""The cache simulator: the broker's own cache classes under recorded or generated traffic, beside other caches.
+"""Cache simulator: the broker's cache classes under recorded or generated traffic, compared with other caches.
 
     python -m benchmarks.cache_simulator [FILE.png]
 
-For each trace and policy: entries read from storage per entry that was wanted, the same over the optimum's
-(`benchmarks.cache_yardsticks.optimum`), the most bytes that were held, and the time an operation took. With a file it
-draws the first of these.
+For each trace and policy it prints four numbers:
+- entries read from storage per requested entry;
+- the same over the optimum's (`benchmarks.cache_yardsticks.optimum`);
+- the maximum of cached bytes;
+- the time per operation.
 
-Nothing of the cache is put in its place here: `EntryCache`, its policies, its readers. Storage is a block of numbers
-without bytes, which the cache accounts for as it does for blocks of local files, and the clock is the trace's.
+With a file it draws the first number. `EntryCache`, its policies and its readers are the broker's own. Storage returns
+blocks without bytes, which the cache accounts for like blocks of local files. The clock is the trace's.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.segment.index import Integers
 from pyspark_ledger.ledger.settings.broker import Settings
 
-ENTRIES = 64  # of a block
+ENTRIES = 64  # per block
 _ALIVE_MS = 2**40
-_LITTLE = 0.02  # reads per entry that make no difference
+_LITTLE = 0.02  # reads per entry that are negligible
 
 
 @dataclass(frozen=True, slots=True)
-class RedeliveryDecision:
-    """What a policy made of a trace. `reads`, `wanted` and `requests` are blocks."""
+class SimulationResult:
+    """Result of a policy for a trace. `reads`, `wanted` and `requests` are numbers of blocks."""
 
     name: str
     reads: int
@@ -49,21 +51,21 @@ class RedeliveryDecision:
 
     @property
     def per_entry(self) -> float:
-        """Storage reads per entry that somebody wanted."""
+        """Storage reads per requested entry."""
         return self.reads / self.wanted
 
     @property
     def hit_rate(self) -> float:
-        """Requests that storage did not see."""
+        """The share of requests that were served without storage."""
         return 1 - self.reads / self.requests
 
-    def over(self, best: RedeliveryDecision) -> float:
-        """Beside the optimum; a little is added to both, where hardly anything is read."""
+    def over(self, best: SimulationResult) -> float:
+        """Return the reads over the optimum's. A constant is added to both, for traces with hardly any reads."""
         return (self.per_entry + _LITTLE) / (best.per_entry + _LITTLE)
 
 
 class Simulation:
-    """One policy under one trace."""
+    """Simulation of a policy under a trace."""
 
     def __init__(self, trace: Trace, policy: Callable[[CacheLimits], EvictionPolicy]) -> None:
         self._trace = trace
@@ -73,8 +75,8 @@ class Simulation:
         self.cache = EntryCache(policy, limits, lambda: int(self._now), readers_of=self._readers_of)
         self._held = 0
 
-    def run(self, name: str) -> RedeliveryDecision:
-        """All of it."""
+    def run(self, name: str) -> SimulationResult:
+        """Run all steps of the trace."""
         began, expired = time.process_time(), 0.0
         for ms, kind, ledger, block, reader in self._trace.steps:
             self._now = ms
@@ -96,7 +98,7 @@ class Simulation:
         took = time.process_time() - began
         counts = [ledger.counts for ledger in self.cache.ledgers()]
         reads = sum(count.misses for count in counts) // ENTRIES
-        return _outcome(name, self._trace, reads, self._held, took)
+        return _result(name, self._trace, reads, self._held, took)
 
     def _change(self, kind: str, log: str, first: int, end: int, reader: str) -> None:
         if kind == "clear":
@@ -128,29 +130,29 @@ class Simulation:
         return LedgerReaders(end=lambda: Position(0, self._ends.get(log, 0)))
 
 
-def _outcome(name: str, trace: Trace, reads: int, held: int = 0, seconds: float = 0.0) -> RedeliveryDecision:
+def _result(name: str, trace: Trace, reads: int, held: int = 0, seconds: float = 0.0) -> SimulationResult:
     requests = [(step.ledger, step.block) for step in trace.steps if step.kind == "read"]
     operations = sum(step.kind in ("read", "append") for step in trace.steps)
-    return RedeliveryDecision(name, reads, len(set(requests)), len(requests), held, seconds / operations * 1e6)
+    return SimulationResult(name, reads, len(set(requests)), len(requests), held, seconds / operations * 1e6)
 
 
-def best_of(trace: Trace) -> RedeliveryDecision:
-    """The optimum."""
-    return _outcome("optimum", trace, optimum(trace))
+def best_of(trace: Trace) -> SimulationResult:
+    """Return the optimum for a trace."""
+    return _result("optimum", trace, optimum(trace))
 
 
-def outcomes(trace: Trace) -> list[RedeliveryDecision]:
-    """Every policy of the broker, then the yardsticks, the optimum last."""
+def outcomes(trace: Trace) -> list[SimulationResult]:
+    """Return the results of the broker's policies, then of the yardsticks, the optimum last."""
     ours = [Simulation(trace, policy).run(name) for name, policy in POLICIES.items()]
     others = [
-        _outcome("s3-fifo", trace, reads_of(S3Fifo(trace.cache_blocks), trace)),
-        _outcome("sieve", trace, reads_of(Sieve(trace.cache_blocks), trace)),
+        _result("s3-fifo", trace, reads_of(S3Fifo(trace.cache_blocks), trace)),
+        _result("sieve", trace, reads_of(Sieve(trace.cache_blocks), trace)),
     ]
     return [*ours, *others, best_of(trace)]
 
 
-def table(found: dict[str, list[RedeliveryDecision]]) -> str:
-    """One line a policy and trace."""
+def table(found: dict[str, list[SimulationResult]]) -> str:
+    """Print one line per policy and trace."""
     lines = [
         f"{'trace':<20}{'policy':<22}{'reads/entry':>12}{'x optimum':>11}{'hit rate':>10}{'MiB held':>10}{'us/op':>8}"
     ]
@@ -164,8 +166,8 @@ def table(found: dict[str, list[RedeliveryDecision]]) -> str:
     return "\n".join(lines)
 
 
-def draw(found: dict[str, list[RedeliveryDecision]], path: Path) -> None:
-    """Reads per entry of every policy over the traces, as bars."""
+def draw(found: dict[str, list[SimulationResult]], path: Path) -> None:
+    """Draw the reads per entry of every policy and trace as bars."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,13 +1,13 @@
-"""Rows per second of processor time: eight queries that tail a ledger in one session, over one.
+"""Rows per second of processor time: eight queries that tail a ledger in one session, over one query.
 
-Each round appends a few batches to a ledger whose queries are idle, one after the other; the next comes when every
-query has read the one before. What counts is the processor time of all processes (Spark, its Python workers, the
-broker, this one), from the first batch that is visible until all queries have read the last, over the rows that all of
-them read. The rows are written before, as parts that one call makes visible: making them costs one query as much as
-eight and is not what is measured. The queries' first batch, which starts Python processes, is not counted either.
+Each round appends a few batches to a ledger whose queries are idle. The next batch follows when every query has read
+the batch before. The measured time is the processor time of all processes: Spark, its Python workers, the broker and
+this process. It runs from the first visible batch until all queries have read the last batch, and is divided by the
+rows of all queries. The rows are written in advance as parts that one call makes visible, so writing is not measured.
+The queries' first batch, which starts Python processes, is not counted.
 
-    CACHE_TAIL_MB=64        bytes of a batch
-    CACHE_TAIL_BATCHES=5    batches of a round
+    CACHE_TAIL_MB=64        megabytes per batch
+    CACHE_TAIL_BATCHES=5    batches per round
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BATCHES = int(os.environ.get("CACHE_TAIL_BATCHES", "5"))
 
 @dataclass
 class Bench:
-    """What the rounds share."""
+    """Shared state of the rounds."""
 
     spark: SparkSession
     client: Client
@@ -53,11 +53,11 @@ class Bench:
 
     @property
     def seconds(self) -> float:
-        """Processor time so far: ours, Spark's, the workers', the broker's."""
+        """Return the processor time so far of this process, Spark, its workers and the broker."""
         return processor_seconds(os.getpid(), self.broker)
 
     def tailing(self, queries: int) -> Loop:
-        """A loop: so many queries over a new ledger; processor seconds for the rows that one query read."""
+        """Return a loop of so many queries over a new ledger: processor seconds for the rows of one query."""
         rows = BATCH_ENTRIES * entry_rows(ROW_BYTES)
 
         def loop() -> float:
@@ -96,7 +96,7 @@ class Bench:
                     query.stop()
 
     def _staged(self, ledger: str, number: int, version: int) -> CommitRun:
-        """A batch of rows on the disk, that one call makes visible."""
+        """Write a batch of rows to the disk. Return the request that makes them visible."""
         with self.client.stage_part(ledger, number) as part:
             for at in range(number * BATCH_ENTRIES, (number + 1) * BATCH_ENTRIES):
                 part.write(entry(at, ROW_BYTES, version, txn=(1, number)), entry_rows(ROW_BYTES))
@@ -104,7 +104,7 @@ class Bench:
 
 
 def main() -> None:
-    """Compare eight with one."""
+    """Compare eight queries with one."""
     with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
         store = Path(text).resolve() / "store"
         client = connect(store).client

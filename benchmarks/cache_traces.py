@@ -1,14 +1,14 @@
-"""Traces for the cache simulator: what readers and producers do, in order of time.
+"""Traces for the cache simulator: actions of readers and producers, in order of time.
 
-A trace is a list of steps over blocks of one size; block `b` of a ledger holds the entries `[b * n, (b + 1) * n)`:
+A trace is a list of steps over blocks of one size. Block `b` of a ledger has the entries `[b * n, (b + 1) * n)`:
 
-    append  the block was written just now                read    a reader wants it
-    follow  a reader is there, from block `b` on          leave   a reader is gone
-    commit  it has acknowledged everything before `b`     reset   it goes on at `b`
-    again   a reader will read it once more               clear   the ledger moved to a broker that has nothing cached
+    append  the block was written just now                read    a reader requests the block
+    follow  a reader starts at block `b`                  leave   a reader ends
+    commit  a reader acknowledged all before `b`          reset   a reader continues at `b`
+    again   a reader will read the block once more        clear   the ledger moved to a broker with an empty cache
 
-Every generator is seeded and states its cache: sizes are in blocks. A recorded order of requests is the same list, one
-JSON array a line (`load_trace`).
+Every generator is seeded and states its cache size in blocks. A recorded trace is the same list, one JSON array per
+line (`load_trace`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """One thing that happens, at `ms`."""
+    """Action at the time `ms`."""
 
     ms: float
     kind: str
@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Steps in order of time, and the cache they are meant for."""
+    """Steps in order of time, and the size of the cache."""
 
     name: str
     cache_blocks: int
@@ -43,13 +43,13 @@ class Trace:
 
 
 def load_trace(path: Path, cache_blocks: int, block_bytes: int) -> Trace:
-    """A recorded order of requests."""
+    """Load a recorded trace."""
     steps = [Step(*json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     return Trace(path.stem, cache_blocks, block_bytes, steps)
 
 
 def catch_up(cursors: int, part: float = 0.1, *, blocks: int = 1200, seed: int = 1) -> Trace:
-    """Cursors that began at different times and go at different speeds, over one backlog `1 / part` times the cache."""
+    """Generate cursors with different starts and speeds, over a backlog of `1 / part` times the cache."""
     dice = random.Random(seed)
     ways = []
     for number in range(cursors):
@@ -60,7 +60,7 @@ def catch_up(cursors: int, part: float = 0.1, *, blocks: int = 1200, seed: int =
 
 
 def tail_with_pauses(readers: int = 8, *, blocks: int = 4000, cache: int = 120, seed: int = 2) -> Trace:
-    """A producer, and readers at its heels that pause now and then and catch up at four times its speed."""
+    """Generate a producer and tailing readers that sometimes pause and catch up at four times its speed."""
     dice = random.Random(seed)
     ways: list[Iterable[Step]] = [[Step(10.0 * block, "append", 0, block) for block in range(blocks)]]
     for number in range(readers):
@@ -77,7 +77,7 @@ def tail_with_pauses(readers: int = 8, *, blocks: int = 4000, cache: int = 120, 
 
 
 def key_shared_replay(readers: int = 6, *, blocks: int = 3000, cache: int = 60, seed: int = 3) -> Trace:
-    """Readers at the tail that come back for some of what they read, and acknowledge it only then."""
+    """Generate tailing readers that read some blocks again and acknowledge them only then."""
     dice = random.Random(seed)
     ways: list[Iterable[Step]] = [[Step(10.0 * block, "append", 0, block) for block in range(blocks)]]
     for number in range(readers):
@@ -100,7 +100,7 @@ def key_shared_replay(readers: int = 6, *, blocks: int = 3000, cache: int = 60, 
 
 
 def backfill_and_tail(*, blocks: int = 3000, cache: int = 100, seed: int = 4) -> Trace:
-    """Four readers at the tail with short pauses, and three that read everything from the beginning."""
+    """Generate four tailing readers with short pauses, and three that read everything from the start."""
     dice = random.Random(seed)
     tail = tail_with_pauses(4, blocks=blocks, cache=cache, seed=seed)
     old = blocks * 2
@@ -112,14 +112,15 @@ def backfill_and_tail(*, blocks: int = 3000, cache: int = 100, seed: int = 4) ->
 
 
 def rolling_restart(*, seconds: int = 30, step_ms: int = 20, seed: int = 5) -> Trace:
-    """PIP-430's: 10 partitions on 3 brokers, 10 subscriptions, 50,000 messages of 8 KB a second, 250 MB, 3 restarts.
+    """Generate PIP-430's scenario of rolling restarts.
 
-    A partition of a restarted broker is nowhere for half a second, and on a broker with nothing of it cached then. Its
-    producer goes on where it stopped; each subscription is back after three round trips of 20 to 40 ms, at what it had
-    acknowledged: up to a receiver queue of 200 messages back. The new broker finds their leases in the metadata.
+    It has 10 partitions on 3 brokers, 10 subscriptions, 50,000 messages of 8 KB per second, 250 MB, and 3 restarts. A
+    partition of a restarted broker is unavailable for half a second, then on a broker with an empty cache. Its producer
+    continues where it stopped. Each subscription returns after three round trips of 20 to 40 ms. It continues after its
+    last acknowledgement, up to a receiver queue of 200 messages back. The new broker finds the leases in the metadata.
     """
     dice = random.Random(seed)
-    messages = 50_000 * step_ms // 1000 // 10  # of a partition in a step
+    messages = 50_000 * step_ms // 1000 // 10  # per partition and step
     ways: list[Iterable[Step]] = []
     for partition in range(10):
         restarts = [1000.0 * seconds * part / 4 for part in (1, 2, 3) if partition % 3 == part - 1]
@@ -135,7 +136,7 @@ def _partition(
         at = float(block * step_ms)
         for restart in restarts:
             if restart <= at < restart + 500:
-                at = restart + 500 + (at - restart) / 25  # what waited is written at once
+                at = restart + 500 + (at - restart) / 25  # delayed messages are written at once
         written.append(max(at, written[-1] if written else 0))
         steps.append(Step(written[-1], "append", partition, block))
     for number in range(10):
@@ -174,7 +175,7 @@ def _in_order(ways: list[Iterable[Step]]) -> list[Step]:
 
 
 def all_traces() -> list[Trace]:
-    """Every shape, each with its own seed."""
+    """Return a trace of every shape, each with its own seed."""
     return [
         catch_up(2),
         catch_up(8),

@@ -1,8 +1,8 @@
-"""Caches that know nothing of readers, and the one that knows the future, over blocks of one size.
+"""Reference caches over blocks of one size: two that know nothing of readers, and the optimum.
 
-`S3Fifo` and `Sieve` are the published algorithms in their plain form. `optimum` is Belady's: what is needed last, or
-never, goes first, and what is needed later than everything there is not put at all. It sees the order of the
-requests as they came; no cache can do with fewer reads.
+`S3Fifo` and `Sieve` are the published algorithms in their plain form. `optimum` is Belady's algorithm, which knows all
+future requests. It evicts the block that is needed last or never. It does not cache a block that is needed later than
+all cached blocks. No cache of the same size needs fewer reads.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _NEVER = 2**62
 
 
 class Yardstick(Protocol):
-    """A cache of so many blocks."""
+    """Cache of a fixed number of blocks."""
 
     def __contains__(self, key: Key) -> bool: ...
 
     def touch(self, key: Key) -> None:
-        """It was there and is read."""
+        """Record a read of a cached block."""
         ...
 
     def put(self, key: Key) -> None:
-        """It was not there, and was read or written."""
+        """Insert a block that was read from storage or written."""
         ...
 
     def clear(self, ledger: int) -> None:
@@ -36,7 +36,7 @@ class Yardstick(Protocol):
 
 
 class S3Fifo:
-    """A small queue for what is new, a main queue, and a ghost of what left the small one unread."""
+    """Cache with a small queue of new blocks, a main queue, and a ghost queue of blocks that were evicted unread."""
 
     def __init__(self, blocks: int) -> None:
         self._small_max = max(blocks // 10, 1)
@@ -50,11 +50,11 @@ class S3Fifo:
         return key in self._reads
 
     def touch(self, key: Key) -> None:
-        """Counted up to 3."""
+        """Count a read, up to 3."""
         self._reads[key] = min(self._reads[key] + 1, 3)
 
     def put(self, key: Key) -> None:
-        """To the main queue when the ghost knows it."""
+        """Insert a block into the small queue, or into the main queue if the ghost queue has it."""
         if key in self._ghost:
             del self._ghost[key]
             self._main.append(key)
@@ -93,7 +93,7 @@ class S3Fifo:
 
 
 class Sieve:
-    """One queue in the order of coming, and a hand that goes from the oldest on and spares what was read."""
+    """Cache with one queue in the order of insertion. A hand moves from the oldest block and spares read blocks."""
 
     def __init__(self, blocks: int) -> None:
         self._max = blocks
@@ -105,11 +105,11 @@ class Sieve:
         return key in self._visited
 
     def touch(self, key: Key) -> None:
-        """Spared once."""
+        """Mark the block: the hand spares it once."""
         self._visited[key] = True
 
     def put(self, key: Key) -> None:
-        """The youngest."""
+        """Insert a block as the youngest."""
         if len(self._order) >= self._max:
             self._evict()
         self._order.append(key)
@@ -134,7 +134,7 @@ class Sieve:
 
 
 def reads_of(cache: Yardstick, trace: Trace) -> int:
-    """How many blocks are read from storage."""
+    """Return the number of blocks that are read from storage."""
     misses = 0
     for step in trace.steps:
         key = (step.ledger, step.block)
@@ -152,7 +152,7 @@ def reads_of(cache: Yardstick, trace: Trace) -> int:
 
 
 def optimum(trace: Trace) -> int:
-    """The least number of blocks that any cache of that size reads."""
+    """Return the minimum number of blocks that any cache of that size reads."""
     needed = _needed(trace)
     held: dict[Key, int] = {}
     farthest: list[tuple[int, Key]] = []
@@ -174,7 +174,7 @@ def optimum(trace: Trace) -> int:
 
 
 def _needed(trace: Trace) -> list[int]:
-    """For each step, when its block is read next, unless it is cleared before."""
+    """Return for each step when its block is read next, unless the block is cleared before."""
     following: dict[Key, int] = {}
     needed = [_NEVER] * len(trace.steps)
     for number in range(len(trace.steps) - 1, -1, -1):

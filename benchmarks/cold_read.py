@@ -1,8 +1,8 @@
-"""Reading an offloaded ledger of 1 GiB through the read path, against bare ranged GETs of the same ranges.
+"""Read of an offloaded segment of 1 GiB through the read path, against bare ranged GETs of the same ranges.
 
-Ours opens the ledger anew each time with nothing of it in memory: index, places of the entries, then block after block
-of 4 MiB, in order, each the whole frames of its entries and compared to be so. The base fetches the windows that ours
-does with as many threads, and drops them. One SeaweedFS on this host serves both, with one configuration of the client.
+The project opens the segment anew in each round with an empty cache: block index, entry index, then blocks of 4 MiB in
+order. Each block is verified to consist of whole frames of its entries. The base fetches the same windows with the same
+number of threads, and drops them. One SeaweedFS on this host serves both, with one configuration of the client.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _THREADS = 4
 
 @contextmanager
 def counted_requests() -> Iterator[Callable[[], int]]:
-    """How many requests any client of boto3 has sent, retries left out."""
+    """Count the requests of all boto3 clients, without retries."""
     send, count = Endpoint.make_request, itertools.count(1)
     sent = 0
 
@@ -46,7 +46,7 @@ def counted_requests() -> Iterator[Callable[[], int]]:
 
 
 def main() -> None:
-    """Read in turns."""
+    """Compare both reads in turns."""
     with bucket_and_ledger() as (server, local), counted_requests() as sent:
         copies = ObjectStoreOffloader(
             f"s3://{BUCKET}", server.options, read_threads=_THREADS, window_bytes=_WINDOW_BYTES

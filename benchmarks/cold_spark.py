@@ -1,8 +1,8 @@
-"""Rows per second of a read straight from a bucket against boto3 alone, in the same kind of source.
+"""Rows per second of a read from a bucket without a broker, against boto3 alone in the same kind of source.
 
-Both are Python data sources into noop, over a GiB of Arrow entries of 4 MiB in one object, with as many tasks over the
-same bytes. The base fetches each block with one GET, unpacks frames and hands Arrow out: no checksum, no catalogue.
-`BUCKET_ENTRIES` sets another number of entries than 256.
+Both are Python data sources into noop, over a GiB of Arrow entries of 4 MiB in one object. They have the same number
+of tasks over the same bytes. The base fetches each block with one GET, unpacks frames and yields Arrow, without
+checksums or catalogue. `BUCKET_ENTRIES` (256) sets the number of entries.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ENTRIES = int(os.environ.get("BUCKET_ENTRIES") or 256)
 
 
 def into_noop(frame: Any) -> None:
-    """Read everything."""
+    """Return a loop that reads everything into noop."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def main() -> None:
-    """The ratio."""
+    """Print the ratio."""
     with bucket() as there:
         segments = there.put_columns("columns", ENTRIES, ROW_BYTES["1KiB"])
         spark = session()

@@ -1,10 +1,10 @@
-"""A proxy in a process of its own that passes bytes on and counts those that come back: what a server has served.
+"""TCP proxy in a process of its own that counts the bytes that a server has served.
 
     with CountingProxy("127.0.0.1", 8333) as proxy:
         … the client talks to 127.0.0.1:proxy.port …
         proxy.served()
 
-It looks at nothing: bytes are those of bodies and headers. It ends with whoever started it.
+The proxy parses nothing: the count includes bodies and headers. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class CountingProxy:
-    """Listens on loopback at `port`."""
+    """Proxy that listens on loopback at `port`."""
 
     def __init__(self, host: str, port: int) -> None:
         command = [sys.executable, "-m", "benchmarks.counting_proxy", host, str(port)]
@@ -30,7 +30,7 @@ class CountingProxy:
         self.port = self._answer()
 
     def served(self) -> int:
-        """Bytes that came back so far."""
+        """Return the bytes that the server sent so far."""
         assert self._process.stdin is not None  # noqa: S101 — for the types
         self._process.stdin.write("count\n")
         self._process.stdin.flush()
@@ -62,7 +62,7 @@ class _Proxy:
         print(server.sockets[0].getsockname()[1], flush=True)
         while await loop.run_in_executor(None, sys.stdin.readline):
             print(self._served, flush=True)
-        os._exit(0)  # whoever is connected still has lost its server anyway
+        os._exit(0)  # open connections have lost their server anyway
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, there = await asyncio.open_connection(*self._target, limit=_PIECE)

@@ -1,7 +1,7 @@
-"""`dirty_flush`: bytes of a flush after a thousand acknowledgements in one of a hundred ledgers, over the whole state.
+"""`dirty_flush`: bytes of a cursor's flush after a thousand acknowledgements in one segment, over the whole state.
 
-The state is ten million ranges in a hundred ledgers, acknowledged at random; both sides are what the cursor's ledger
-really takes, ZSTD and all.
+The state has ten million randomly acknowledged ranges in a hundred segments. Both sides are the bytes written to the
+cursor's own ledger, with ZSTD.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEDGERS, ENTRIES, ACKNOWLEDGED = 100, 400_000, 1_000
 
 
 def main() -> None:
-    """A whole state once, then flushes of what is new."""
+    """Write a whole state once, then flush new acknowledgements."""
     dice = np.random.default_rng(3)
     state = PositionSet()
     for ledger_id in range(LEDGERS):

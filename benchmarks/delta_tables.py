@@ -1,6 +1,6 @@
-"""A ledger, its published table, and plain Delta tables of the same rows: what the benchmarks of publishing share.
+"""Shared setup of the publishing benchmarks: a ledger, its published table, and plain Delta tables of the same rows.
 
-Rule: a plain table is written by Spark from Parquet files that hold exactly the columns of the published one.
+Rule: Spark writes a plain table from Parquet files with exactly the columns of the published table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass
 class Tables:
-    """A sealed ledger and a folder for tables."""
+    """Sealed ledger, and a folder for tables."""
 
     spark: SparkSession
     ledger: Ledger
@@ -43,7 +43,7 @@ class Tables:
     entries: int = 0
 
     def fill(self, size: int) -> None:
-        """Append about so many bytes of rows that are not there yet, and seal them."""
+        """Append about so many bytes of new rows, and seal them."""
         with self.ledger.client.producer(self.ledger.name) as producer:
             for _ in range(max(size // ENTRY_BYTES, 1)):
                 producer.append(*entry(self.entries, ROW_BYTES, self.version))
@@ -51,23 +51,23 @@ class Tables:
         self.ledger.seal()
 
     def fresh(self) -> Path:
-        """Where no table is; the one before it is gone."""
+        """Return a path without a table. The table before is deleted."""
         number = next(self.serial)
         shutil.rmtree(self.folder / f"t{number - 1}", ignore_errors=True)
         return self.folder / f"t{number}"
 
     def publisher(self, table: Path) -> Publisher:
-        """A publisher that has not looked yet."""
+        """Return a new publisher."""
         return Publisher(self.spark, LEDGER, str(table), {"store": str(self.store)})
 
     def write_plain(self, rows: DataFrame, table: Path) -> None:
-        """One commit of rows, partitioned as the published table is."""
+        """Write rows in one commit, partitioned like the published table."""
         rows.write.format("delta").partitionBy(PUBLISH_DATE).save(str(table))
 
 
 @contextmanager
 def tables(size: int) -> Iterator[Tables]:
-    """A ledger with about `size` bytes in a sealed segment, and a session with Delta."""
+    """Yield a ledger with about `size` bytes in a sealed segment, and a session with Delta."""
     from pyspark_ledger import register, session
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -91,5 +91,5 @@ def tables(size: int) -> Iterator[Tables]:
 
 
 def files_of(table: Path) -> int:
-    """How many files a table has, for the eye."""
+    """Return the number of files of a table, for information."""
     return len(list(table.rglob("*.parquet")))

@@ -1,23 +1,23 @@
-"""Times of one call at 10,000 over 10: segments of a ledger, ledgers of a store, cursors of a ledger, holes of a
-cursor, runs of a query.
+"""Time of a call at a count of 10,000 over a count of 10. The kinds of counts are:
+- segments, cursors and runs of a ledger;
+- ledgers of a store;
+- `holes`: entries of a cursor that are acknowledged individually.
 
-For each number there are two real stores that differ in that number alone: as many entries lie in 10 segments or runs
-as in 10,000. Each store is served by a broker of its own. A call is made in both in turns, and the quotient of the
-times is the median of the rounds. Calls go through the API as a user's do; `latestOffset` is that of the stream reader,
-as Spark calls it. Stores are filled through the log's own classes in memory, where a sync costs nothing, and then
-copied to the disk.
+For each kind there are two real stores that differ in this count only, with the same number of entries. Each store has
+a broker of its own. A call is made in both stores in turns, and the ratio of the times is the median of the rounds.
+Calls go through the API like a user's. `latestOffset` is the stream reader's, as Spark calls it. Stores are filled
+through the log's own classes in memory, where a sync costs nothing, and then copied to the disk.
 
-What is timed
+Timed calls
 - `append`: one row. `roll over`: one row that seals the segment before it and opens another.
-- `read`: the last 1,000 rows. `end`: the end, and what lies after the first position.
-- `describe`: without the lists of segments and cursors, as a writer asks it. With the lists the answer is as long as
-  the number: `describe, lists` is shown and does not count.
-- `state`: position and backlog of a cursor at the beginning. `latestOffset`: of a limited batch before that backlog.
+- `read`: the last 1,000 rows. `end`: the end, and the entries after the first position.
+- `describe`: without the lists of segments and cursors, as a writer calls it. With the lists, the answer is as long as
+  the count: `describe, lists` is shown but is not part of the result.
+- `state`: position and backlog of a cursor at the start. `latestOffset`: of a limited batch before that backlog.
 - `acknowledge`: all before a position. `acknowledge rows`: one entry out of order.
 - `trim`: of one segment that all cursors have read. `start`: of a broker, from the command to its first answer.
 
-`GROWTH=segments,runs/append` narrows the run to these numbers, or to these calls of a number. `GROWTH_MANY` is the
-larger number.
+`GROWTH=segments,runs/append` selects kinds, or calls of a kind. `GROWTH_MANY` is the larger count.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ from pyspark_ledger.ledger.transport.part_file import PartFile
 
 FEW, MANY = 10, int(os.environ.get("GROWTH_MANY", "10000"))
 TARGET = 3.0
-ROWS, TAIL, SPARE = 100, 10, 30  # rows of an entry; entries that are read; segments to be trimmed
+ROWS, TAIL, SPARE = 100, 10, 30  # rows per entry; entries to read; segments to trim
 _ENTRIES_MAX = "managedLedgerMaxEntriesPerLedger"
 _COLUMNS = pa.schema([("n", pa.int64())])
 
 
 def entry_of(rows: int, run: int | None = None) -> bytes:
-    """An entry of so many rows."""
+    """Return an entry of so many rows."""
     batch = pa.record_batch([pa.array(np.arange(rows))], schema=_COLUMNS)
     metadata = arrow_metadata("growth", 0, system_clock_ms(), rows, 0, None if run is None else (7, run))
     return b"".join(bytes(part) for part in encode_entry(metadata, encode_rows([batch])))
 
 
 class Filling:
-    """A store in memory that is being filled, with its ledger `log`."""
+    """Store in memory that is being filled, with its ledger `log`."""
 
     def __init__(self, path: Path) -> None:
         self.store = Store.open(path, settings=Settings(), clock=system_clock_ms, create=True)
@@ -81,7 +81,7 @@ class Filling:
         self.store.register_schema(RegisterSchema("log", schema_bytes(_COLUMNS), -1))
 
     def segments(self, count: int, entries: int = MANY) -> None:
-        """So many segments, which share the entries."""
+        """Write so many segments, which share the entries."""
         self.store.policies.change(ChangePolicy("log", values={_ENTRIES_MAX: 1}))
         entry = entry_of(ROWS)
         for _ in range(count):
@@ -89,17 +89,17 @@ class Filling:
         self.store.policies.change(ChangePolicy("log", forget=[_ENTRIES_MAX]))
 
     def ledgers(self, count: int) -> None:
-        """So many ledgers beside `log`."""
+        """Create so many ledgers besides `log`."""
         for number in range(count):
             self.store.create_ledger(CreateLedger(f"ledger-{number}"))
 
     def cursors(self, count: int) -> None:
-        """So many cursors, at the end."""
+        """Create so many cursors at the end."""
         for number in range(count):
             self.store.cursors.open(OpenCursor("log", f"cursor-{number}", LATEST))
 
     def holes(self, count: int) -> None:
-        """So many entries that are acknowledged out of order, of three times `MANY`."""
+        """Acknowledge so many entries out of order, of three times `MANY` entries."""
         first = self.log.append([entry_of(1)] * 3 * MANY).result()
         entries = first.entry_id + 3 * np.arange(count)
         ledgers = np.full(count, first.ledger_id)
@@ -108,7 +108,7 @@ class Filling:
         self.store.cursors.acknowledge("log", "billing", [lines])
 
     def runs(self, count: int) -> None:
-        """So many batches of one query, and as many of a query each, which share the entries."""
+        """Write so many batches of one query, and one batch each of so many queries, which share the entries."""
         for number in range(count):
             for query, batch in (("query", number), (f"query-{number}", 0)):
                 with PartFile(self.store.open_part(query, batch)) as part:
@@ -118,7 +118,7 @@ class Filling:
                 self.store.commit(CommitRun("log", query, batch, 7, number, parts, once=query != "query"))
 
     def close(self) -> None:
-        """End with the rows that are read, and with the two cursors."""
+        """Append the rows that are read, create the two cursors, and close the store."""
         for cursor in ("billing", "slowest"):
             self.store.cursors.open(OpenCursor("log", cursor, EARLIEST))
         for _ in range(TAIL):
@@ -127,7 +127,7 @@ class Filling:
 
 
 def made(folder: Path, number: str, count: int) -> Path:
-    """A store in `folder` with that many, adopted by this host's directory."""
+    """Make a store in `folder` with that count, adopted by this host's directory."""
     path = folder / f"{number}-{count}"
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         filling = Filling(Path(memory) / "store")
@@ -141,7 +141,7 @@ def made(folder: Path, number: str, count: int) -> Path:
 
 
 class Side:
-    """A store with its broker, and the calls that are timed: each returns the seconds of `repeats` of them, or None."""
+    """Store with its broker, and the timed calls. Each returns the seconds of `repeats` calls, or None."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -167,15 +167,15 @@ class Side:
         self.offset = self.reader.initialOffset()
 
     def _entries(self, segments: list[Any]) -> Iterator[tuple[int, int]]:
-        """Entries that are acknowledged out of order, from the end on."""
+        """Return entries to acknowledge out of order, from the end backwards."""
         for part in reversed(segments):
             yield from ((part.ledger_id, number) for number in range(part.entries - 2, 0, -2))
         for part in reversed(segments):
             yield part.ledger_id, 0
 
     def read(self) -> None:
-        """Read the last rows, all of them."""
-        assert self.log.read(self.tail, self.end_position).num_rows == TAIL * ROWS  # noqa: S101 — what is timed is whole
+        """Read all of the last rows."""
+        assert self.log.read(self.tail, self.end_position).num_rows == TAIL * ROWS  # noqa: S101 — all rows must be read
 
     def acknowledge(self) -> None:
         """Acknowledge all before the end of the next segment."""
@@ -183,7 +183,7 @@ class Side:
         self.billing.acknowledge(self.places[min(self.acknowledged, len(self.places) - 1)])
 
     def trim(self) -> float:
-        """Let go of the next segment, and trim it."""
+        """Acknowledge the next segment, and trim it."""
         self.log.cursor("slowest").acknowledge(self.places.pop(0))
         began = time.perf_counter()
         trimmed = self.log.trim()
@@ -203,11 +203,11 @@ class Side:
             process.wait()
 
     def rolling_over(self) -> None:
-        """From now on each append rolls over."""
+        """Make each append roll over."""
         self.log.set_policy(**{_ENTRIES_MAX: 1})
 
     def trimming(self) -> None:
-        """From now on only the cursor `slowest` keeps segments."""
+        """Make `slowest` the only cursor that retains segments."""
         self.log.forget_policy(_ENTRIES_MAX)
         self.reader.stop()
         for cursor in ("billing", "trigger"):
@@ -242,7 +242,7 @@ NUMBERS = ("segments", "ledgers", "cursors", "holes", "runs")
 
 
 def timed(call: Work, side: Side, repeats: int) -> float:
-    """Seconds of one call, the mean of `repeats`; those that the call says where it says them."""
+    """Return the mean seconds of `repeats` calls. A call may return its own seconds."""
     began, reported = time.perf_counter(), 0.0
     for _ in range(repeats):
         said = call(side)
@@ -251,7 +251,7 @@ def timed(call: Work, side: Side, repeats: int) -> float:
 
 
 def compared(name: str, call: Work, repeats: int, few: Side, many: Side) -> float:
-    """Time one call in both stores in turns; the median of the quotients."""
+    """Time one call in both stores in turns, and return the median of the ratios."""
     for side in (few, many):
         timed(call, side, 1)
     rounds = [(timed(call, few, repeats), timed(call, many, repeats)) for _ in range(ROUNDS_MIN)]
@@ -262,7 +262,7 @@ def compared(name: str, call: Work, repeats: int, few: Side, many: Side) -> floa
 
 
 def measured(folder: Path, number: str, wanted: Callable[[str, str], bool]) -> dict[str, float]:
-    """All wanted calls of one number."""
+    """Measure all selected calls of one kind."""
     began = time.perf_counter()
     paths = [made(folder, number, count) for count in (FEW, MANY)]
     print(f"\n{number}: {FEW} and {MANY}, filled in {time.perf_counter() - began:.0f} s", flush=True)
@@ -283,7 +283,7 @@ def measured(folder: Path, number: str, wanted: Callable[[str, str], bool]) -> d
 
 
 def main() -> None:
-    """Each number in turn, the table, and the worst cell."""
+    """Measure each kind, print the table and the worst ratio."""
     given = [one for one in os.environ.get("GROWTH", "").split(",") if one]
 
     def wanted(number: str, call: str = "") -> bool:

@@ -1,12 +1,13 @@
-"""One way of measuring: ours against a base, in one run, as a ratio.
+"""Comparison of two loops, the project's ("ours") and a base, in one run, as a ratio.
 
-Rules of this file. Two loops that are compared run in turns (ours, base, ours, base …), so that a slow
-minute of the machine hits both. Each round yields a ratio; the result is their median, which one bad round
-cannot move. The first round warms up and is not counted. Ratios are speeds: 1.0 is as fast as the base,
-more is faster; where a benchmark states a ratio of times (`of_time`), it is ours over the base and less is
-faster. An absolute number of one machine says little and is printed for the eye only.
-
-The last line of every comparison is `ratio <name> <value>`, for programs to read.
+Rules
+- The loops run in turns (ours, base, ours, base …), so a slow minute of the machine affects both.
+- Each round yields a ratio. The result is the median, which one bad round cannot change.
+- The first round is a warm-up and is not counted.
+- A ratio is of speeds: 1.0 is as fast as the base, more is faster. With `of_time` the ratio is of times, ours over the
+  base: less is faster.
+- Absolute numbers depend on the machine and are printed for information only.
+- The last line of every comparison is `ratio <name> <value>`, for programs to read.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from dataclasses import dataclass
 
 ROUNDS_MIN = 7
 
-# Does the work once. Returns the seconds that count, or None when all of the call counts.
+# Does the work once. Returns the seconds to count, or None to count the whole call.
 Loop = Callable[[], "float | None"]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was measured: `rounds[i]` is (ours, base) in seconds."""
+    """Measurement: `rounds[i]` is (ours, base) in seconds."""
 
     name: str
     rounds: tuple[tuple[float, float], ...]
@@ -37,7 +38,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """The median over the rounds: the speed of ours in units of the base, or its time."""
+        """The median over the rounds: the speed of ours over the base's, or the time."""
         return statistics.median(self.ratios)
 
 
@@ -46,16 +47,12 @@ def compare(
 ) -> Comparison:
     """Run both loops in turns, print a table and the ratio.
 
-    Args:
-        name: one word; it stands in the last line.
-        ours: does the work once, through the project.
-        base: does the same work without it.
-        rounds: how many ratios the median is taken from; at least `ROUNDS_MIN`.
-        work_bytes: what one call moves, for the column of MB/s; 0 leaves it out.
-        of_time: the ratio is that of the times, not that of the speeds.
-
-    Raises:
-        ValueError: fewer rounds than a median deserves.
+    - `name`: one word for the last line.
+    - `ours`: does the work once, through the project.
+    - `base`: does the same work without the project.
+    - `rounds`: number of ratios for the median. Raises ValueError if it is less than `ROUNDS_MIN`.
+    - `work_bytes`: bytes that one call moves, for the column of MB/s; 0 omits the column.
+    - `of_time`: the ratio is of times, not of speeds.
     """
     if rounds < ROUNDS_MIN:
         message = f"{name}: {rounds} rounds, at least {ROUNDS_MIN} are needed for a median"
@@ -74,7 +71,7 @@ def _seconds(loop: Loop) -> float:
 
 
 def _show(comparison: Comparison, work_bytes: int) -> None:
-    """The table of rounds, and the line that programs read."""
+    """Print the table of rounds, and the line for programs."""
     print(f"\n{comparison.name}\n  {'round':>5} {'ours s':>9} {'base s':>9} {'ratio':>7}", flush=True)
     for number, ((ours, base), ratio) in enumerate(zip(comparison.rounds, comparison.ratios, strict=True), start=1):
         rate = f"{work_bytes / ours / 1e6:>9.0f} MB/s" if work_bytes else ""

@@ -1,7 +1,7 @@
-"""A real Kafka of one node, and the jars of Spark's own connector to it: what the connector is measured against.
+"""Real Kafka of one node, and the jars of Spark's own connector: the base of the comparisons with Kafka.
 
-Both come from Maven Central, in the versions of `benchmarks/kafka/*.xml`, once, into `build/kafka`. The broker runs in
-KRaft mode at its defaults, on loopback, with its log beside the other measured files.
+Both are fetched once from Maven Central into `build/kafka`, in the versions of `benchmarks/kafka/*.xml`. The broker
+runs in KRaft mode with default settings, on loopback. Its log is on the same disk as the other measured files.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ auto.create.topics.enable=false
 
 
 def jars(of: str) -> list[Path]:
-    """The jars of `broker` or of Spark's `connector`, fetched when they are not there."""
+    """Return the jars of `broker` or of Spark's `connector`. Missing jars are fetched."""
     return fetched(HERE / "kafka" / f"{of}.xml")
 
 
 class Kafka:
-    """A running broker."""
+    """Running broker."""
 
     def __init__(self, address: str) -> None:
         self.address = address
 
     def create(self, topic: str, config: Mapping[str, str] | None = None) -> None:
-        """A topic of two partitions."""
+        """Create a topic of two partitions."""
         said = [word for key, value in (config or {}).items() for word in ("--config", f"{key}={value}")]
         self._topics("--create", "--topic", topic, "--partitions", str(PARTITIONS), "--replication-factor", "1", *said)
 
@@ -65,7 +65,7 @@ class Kafka:
 
 @contextmanager
 def kafka(folder: Path) -> Iterator[Kafka]:
-    """A broker whose log is in `folder`; gone with the block."""
+    """Yield a broker whose log is in `folder`. The broker ends with the block."""
     port, controller = _free_port(), _free_port()
     properties = folder / "kafka.properties"
     folder.mkdir(parents=True, exist_ok=True)

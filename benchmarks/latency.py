@@ -1,11 +1,11 @@
-"""From the append of a small message to `foreachBatch`, at ten messages a second.
+"""Latency from the append of a small message to `foreachBatch`, at ten messages per second.
 
-The base is a Python source that reads nothing: its offset is the number of the last message, which it finds in a file,
-and its task counts up to it. So what is compared is all that we do: append with its sync, asking the broker for the
-end, planning, mapping. Both queries trigger as fast as they can, and `foreachBatch` collects the rows.
+The base is a Python source that reads nothing. Its offset is the number of the last message, read from a file, and its
+task counts up to this number. The ratio thus shows the project's work: append with sync, the request for the end,
+planning and mapping. Both queries trigger without interval, and `foreachBatch` collects the rows.
 
-Each side runs for `LATENCY_SECONDS` in turns, seven times; the ratio is that of the medians. Kafka, at its defaults and
-with `fetch.max.wait.ms=10`, is measured with `LATENCY_KAFKA=1` in the same way and only reported.
+Each side runs for `LATENCY_SECONDS` in turns, seven times. The ratio is of the medians. With `LATENCY_KAFKA=1`, Kafka
+is measured in the same way and only reported. It runs with default settings and with `fetch.max.wait.ms=10`.
 """
 
 from __future__ import annotations
@@ -42,71 +42,71 @@ Send = Callable[[int], None]
 
 
 class CountingSource(DataSource):
-    """The numbers up to the one in a file."""
+    """Source of the numbers up to the number in a file."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """Return the name for `format`."""
         return "counting"
 
     def schema(self) -> str:
-        """One number."""
+        """Return the schema: one number."""
         return "n bigint"
 
     def streamReader(self, schema: StructType) -> CountingReader:  # noqa: N802, ARG002 — Spark's signature
-        """The reader."""
+        """Return the reader."""
         return CountingReader(Path(self.options["file"]))
 
 
 class CountingReader(DataSourceStreamReader):
-    """Offsets are numbers."""
+    """Reader whose offsets are numbers."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Before the first."""
+        """Return the offset before the first number."""
         return {"n": 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802, ARG002
-        """As far as the file says."""
+        """Return the number in the file."""
         return {"n": max(start["n"], int(self._file.read_text()))}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """None."""
+        """Return no limit."""
         return ReadAllAvailable()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """One."""
+        """Return one partition."""
         return [InputPartition((start["n"], end["n"]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The numbers."""
+        """Yield the numbers."""
         yield pa.RecordBatch.from_arrays([pa.array(range(*partition.value), pa.int64())], schema=SCHEMA)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing is kept."""
+        """Do nothing: the source keeps no state."""
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the source holds no resource."""
 
 
 class Arrivals:
-    """When each number was sent, and when it came."""
+    """Times at which each number was sent and received."""
 
     def __init__(self) -> None:
         self._sent: dict[int, float] = {}
         self._came: dict[int, float] = {}
 
     def batch(self, rows: DataFrame, _batch: int) -> None:
-        """What `foreachBatch` calls."""
+        """Record the rows of a batch. Called by `foreachBatch`."""
         numbers = [int(row.n) for row in rows.collect()]
         now = time.perf_counter()
         for number in numbers:
             self._came.setdefault(number, now)
 
     def measure(self, query: StreamingQuery, send: Send) -> list[float]:
-        """Send at a steady pace; the seconds that each number took, without the first ones."""
+        """Send at a steady rate. Return the seconds of each number, without the first numbers."""
         try:
             self._send(0, send)
             self._wait(query, 1)
@@ -135,14 +135,14 @@ class Arrivals:
 
 
 def run(both: Peers, rows: DataFrame, send: Send) -> list[float]:
-    """The seconds of each message through a query."""
+    """Return the seconds of each message through a query."""
     arrivals = Arrivals()
     writer = rows.writeStream.foreachBatch(arrivals.batch).option("checkpointLocation", str(both.fresh()))
     return arrivals.measure(writer.trigger(processingTime="0 seconds").start(), send)
 
 
 def ours(both: Peers) -> list[float]:
-    """Through a ledger of its own."""
+    """Measure a ledger of its own."""
     ledger = f"small{next(both.serial)}"
     name = canonical_name(ledger)
     both.client.create(CreateLedger(name))
@@ -159,7 +159,7 @@ def ours(both: Peers) -> list[float]:
 
 
 def base(both: Peers) -> list[float]:
-    """Through a source that reads nothing."""
+    """Measure the source that reads nothing."""
     file = both.fresh()
     allow(file, 0)
     rows = both.spark.readStream.format("counting").option("file", str(file)).load()
@@ -167,7 +167,7 @@ def base(both: Peers) -> list[float]:
 
 
 def kafka(both: Peers, wait_ms: str | None) -> list[float]:
-    """Through Kafka, sent by its Java producer, one acknowledged message at a time."""
+    """Measure Kafka with its Java producer, one acknowledged message at a time."""
     topic = f"small{next(both.serial)}"
     both.kafka.create(topic)
     jvm: Any = both.spark.sparkContext._jvm  # noqa: SLF001  # there is no Python client of Kafka here
@@ -190,13 +190,13 @@ def kafka(both: Peers, wait_ms: str | None) -> list[float]:
 
 
 def tell(label: str, seconds: list[float]) -> None:
-    """The median and the tail of one side."""
+    """Print the median and the tail of one side."""
     p99 = statistics.quantiles(seconds, n=100)[98]
     print(f"{label}: {len(seconds)} messages, p50 {statistics.median(seconds) * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms")
 
 
 def main() -> None:
-    """Prints each round, then both sides; the last line is the ratio of the medians."""
+    """Print each round, then both sides. The last line is the ratio of the medians."""
     sides: dict[str, Callable[[Peers], list[float]]] = {"ours": ours, "base": base}
     if KAFKA:
         sides["kafka"] = lambda both: kafka(both, None)

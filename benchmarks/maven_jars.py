@@ -1,4 +1,4 @@
-"""Jars from Maven Central that a benchmark's base needs, pinned by a file, fetched once.
+"""Jars from Maven Central for a benchmark's base, pinned by a file and fetched once.
 
 benchmarks/<what>/<part>.xml  →  build/<what>/<part>/*.jar
 """
@@ -13,7 +13,7 @@ BUILD = Path(__file__).parent.parent / "build"
 
 
 def jars(pom: Path) -> list[Path]:
-    """The jars that a pom names, with what they need at run time."""
+    """Return the jars of a pom with their runtime dependencies."""
     folder = BUILD.absolute() / pom.parent.name / pom.stem
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)

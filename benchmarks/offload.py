@@ -1,9 +1,9 @@
-"""Offloading a sealed ledger of 1 GiB, against a bare multipart upload of the same bytes.
+"""Offload of a sealed segment of 1 GiB, against a bare multipart upload of the same bytes.
 
-Ours takes the ledger as the broker does: compares it with its record, sums every entry, uploads the blocks, the places
-of the entries and the index, and compares what is there. The base is boto3 with as many threads: parts of the same size
-are read from the same file and put, and nothing is looked at. Both go to one SeaweedFS on this host, with one
-configuration of the client; what was put is deleted between, untimed.
+The project offloads the segment as the broker does. It compares the segment with its record and verifies every
+checksum. It uploads the blocks, the entry index and the block index, and compares the result. The base is boto3 with
+the same number of threads: it uploads parts of the same size from the same file and verifies nothing. Both use one
+SeaweedFS on this host, with one configuration of the client. The objects are deleted between rounds, untimed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SETTINGS = Settings(managedLedgerMaxEntriesPerLedger=2**31 - 1, managedLedgerMa
 
 
 def sealed_ledger(directory: Path) -> LocalSegment:
-    """A sealed ledger of 1 GiB in a new store."""
+    """Return a sealed segment of 1 GiB in a new store."""
     store = Store.open(directory, settings=_SETTINGS, clock=system_clock_ms, create=True)
     log = store.create_ledger(CreateLedger("bench", block_bytes=BLOCK_BYTES))
     dice = np.random.default_rng(1)
@@ -62,7 +62,7 @@ def sealed_ledger(directory: Path) -> LocalSegment:
 
 @contextmanager
 def bucket_and_ledger() -> Iterator[tuple[S3Server, LocalSegment]]:
-    """A server with an empty bucket, and the ledger."""
+    """Yield a server with an empty bucket, and the segment."""
     directory = Path(tempfile.mkdtemp(prefix="offload-", dir=bench_dir()))
     try:
         with S3Server.start(directory / "s3") as server:
@@ -73,7 +73,7 @@ def bucket_and_ledger() -> Iterator[tuple[S3Server, LocalSegment]]:
 
 
 def bare_upload(client: Any, path: Path, size: int, key: str) -> None:
-    """The same bytes in the same parts by as many threads, with boto3 alone."""
+    """Upload the same bytes in the same parts with the same number of threads, with boto3 alone."""
     upload = client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"]
 
     def put(number: int) -> dict[str, object]:
@@ -89,7 +89,7 @@ def bare_upload(client: Any, path: Path, size: int, key: str) -> None:
 
 
 def main() -> None:
-    """Upload in turns."""
+    """Compare both uploads in turns."""
     with bucket_and_ledger() as (server, local):
         copies = ObjectStoreOffloader(f"s3://{BUCKET}", server.options, upload_threads=THREADS)
         client = server.client()

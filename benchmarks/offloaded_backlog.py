@@ -1,7 +1,7 @@
-"""A backlog that lies in object storage only: a store whose broker reads an S3 server through a proxy that counts.
+"""Backlog in object storage only: a store whose broker reads an S3 server through a counting proxy.
 
-The store has a broker of its own with a cache of a tenth of the backlog, what the offloader reads ahead included. The
-ledgers are sealed, offloaded and deleted here, so that whoever reads is served from objects or from the cache.
+The store has a broker of its own. Its cache, including the offloader's prefetch, is a tenth of the backlog. Segments
+are sealed, offloaded and deleted locally, so reads are served from objects or from the cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WAIT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class OffloadedBacklog:
-    """The store, what of it is in objects, and who counts what is read of them."""
+    """Store, its offloaded bytes, and the counting proxy."""
 
     store: LedgerStore
     path: Path
@@ -48,7 +48,7 @@ class OffloadedBacklog:
 
 @contextmanager
 def offloaded_backlog(total_bytes: int, cache_bytes: int = 0) -> Iterator[OffloadedBacklog]:
-    """So many bytes of rows, in objects; the cache is a tenth of that, if nothing else is said."""
+    """Yield a backlog of so many bytes in objects. By default, the cache is a tenth of that."""
     directory = Path(tempfile.mkdtemp(prefix="backlog-", dir=bench_dir()))
     cache_mb = (cache_bytes or total_bytes // 10) // _MB
     windows_mb = 2
@@ -96,7 +96,7 @@ def _broker(directory: Path, cache_mb: int, windows_mb: int) -> Iterator[LedgerS
 
 
 def _filled(store: LedgerStore, path: Path, entries: int) -> int:
-    """Write, offload, delete what is here; the bytes that readers get."""
+    """Write the backlog, offload it, and delete local copies. Return the bytes that readers get."""
     client = store.client
     client.create(CreateLedger(LEDGER, max_size_per_ledger_bytes=_SEGMENT_BYTES))
     version = client.register_schema(LEDGER, schema_bytes(ROWS)).version

@@ -1,9 +1,9 @@
-"""Starting a broker on a store of 10,000 managed ledgers, against starting one on a store of 10.
+"""Start of a broker on a store of 10,000 managed ledgers, against a start on a store of 10.
 
-Both stores are real: each ledger was created and appended to, and the last 500 were left open by a broker that did not
-say goodbye. They are made in memory, where a sync costs nothing, and then copied to the disk. A start is that of the
-process, from the command to the first answer. What the store alone has in it, opened and closed in this process, is
-printed as `open_many_store`. The ratios are those of the times.
+Both stores are real: each ledger was created and appended to, and the last 500 were left open by a broker that was
+killed. Stores are made in memory, where a sync costs nothing, and then copied to the disk. A start is measured from the
+command of the process to its first answer. `open_many_store` is the time to open and close the store in this process.
+The ratios are of times.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OPENED_AT_ONCE = 500
 
 
 def fill(directory: Path, ledgers: int) -> None:
-    """Make a store with so many ledgers of one entry; ends without closing those that are left open."""
+    """Make a store with so many ledgers of one entry. The last ledgers are left open."""
     entry = b"".join(bytes(part) for part in entry_of(b"x" * 100, 1))
     for first in range(0, ledgers, _OPENED_AT_ONCE):
         last = first + _OPENED_AT_ONCE >= ledgers
@@ -49,7 +49,7 @@ def fill(directory: Path, ledgers: int) -> None:
 
 
 def made(folder: Path, ledgers: int) -> Path:
-    """A store in `folder` with so many ledgers, adopted by this host's directory."""
+    """Make a store in `folder` with so many ledgers, adopted by this host's directory."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         store = Path(memory) / "store"
         subprocess.run([sys.executable, "-m", "benchmarks.open_many", str(store), str(ledgers)], check=True)
@@ -61,7 +61,7 @@ def made(folder: Path, ledgers: int) -> Path:
 
 
 def start_loop(store: Path) -> Loop:
-    """Starts a broker and asks it for the names."""
+    """Return a loop that starts a broker and requests the names of ledgers."""
     command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(store), "--idle", "0"]
 
     def loop() -> float:
@@ -78,7 +78,7 @@ def start_loop(store: Path) -> Loop:
 
 
 def open_loop(store: Path) -> Loop:
-    """Opens and closes the store here."""
+    """Return a loop that opens and closes the store in this process."""
 
     def loop() -> None:
         Store.open(store, settings=Settings(), clock=system_clock_ms).close()
@@ -87,7 +87,7 @@ def open_loop(store: Path) -> Loop:
 
 
 def main() -> None:
-    """The store alone, then the process, which is the result."""
+    """Measure the store alone, then the process, which is the result."""
     if len(sys.argv) == 3:
         fill(Path(sys.argv[1]), int(sys.argv[2]))
     with tempfile.TemporaryDirectory(dir=bench_dir()) as name:

@@ -1,9 +1,11 @@
-"""Ten million ranges of a cursor: how small they are saved, and how fast they are saved and recovered.
+"""Size and time of saving and recovering ten million ranges of a cursor.
 
-`positions_save`: bytes of the state as LongListMap chunks with ZSTD over the entropy of the set (at least 4 kB), the
-worst of five patterns. Entropy is what no encoding that knows only the pattern's odds can go below: order-0 of the
-entries, or of the lengths of runs where they are not independent. `positions_time`: save, cut into chunks and recover
-10 M random ranges, over 100 times the same of 100 k ranges through protobuf's own objects, which is what Pulsar does.
+`positions_save`: bytes of the state as LongListMap chunks with ZSTD, over the entropy of the set (at least 4 kB). The
+worst of five patterns counts. Entropy is the lower bound of an encoding that knows only the pattern's probabilities. It
+is of order 0 over the entries, or over the lengths of runs if entries are not independent.
+
+`positions_time`: time to save, split into chunks and recover 10 M random ranges. The base is 100 times the time for
+100 k ranges through protobuf's own objects, as Pulsar does.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def patterns(ranges: int = RANGES) -> Iterator[tuple[str, Flags, float]]:
-    """Name, which entries are acknowledged, and the entropy of that in bytes."""
+    """Return patterns: name, mask of acknowledged entries, and its entropy in bytes."""
     dice = np.random.default_rng(1)
     half = dice.random(4 * ranges) < 0.5
     yield "random half", half, _order_0(half)
@@ -49,7 +51,7 @@ def patterns(ranges: int = RANGES) -> Iterator[tuple[str, Flags, float]]:
 
 
 def position_set(acknowledged: Flags) -> PositionSet:
-    """The set, in ledgers of some million entries."""
+    """Return the set of positions, in segments of some million entries."""
     made = PositionSet()
     for number, at in enumerate(range(0, len(acknowledged), LEDGER_ENTRIES)):
         made.add_words(number, bitset.of_flags(acknowledged[at : at + LEDGER_ENTRIES]))
@@ -57,18 +59,18 @@ def position_set(acknowledged: Flags) -> PositionSet:
 
 
 def save(state: PositionSet) -> list[bytes]:
-    """The entries of a whole state."""
+    """Return the entries of a whole state."""
     return encode_state(encode_info(_START, state, as_words=True), compression=ZSTD)
 
 
 def recover(entries: list[bytes]) -> PositionSet:
-    """The set again."""
+    """Return the set that the entries encode."""
     state = state_ending_at(len(entries) - 1, lambda number: memoryview(entries[number]), "the benchmark")
     return decode_info(decode_state(state, ZSTD, "the benchmark"), "the benchmark").acknowledged
 
 
 def protobuf_round_trip(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same through objects, one for each range."""
+    """Encode and decode through protobuf objects, one per range."""
     info = PositionInfo(ledgerId=0, entryId=-1)
     for lower, upper in runs:
         one = info.individualDeletedMessages.add()
@@ -79,7 +81,7 @@ def protobuf_round_trip(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def main() -> None:
-    """Sizes first, then times."""
+    """Measure sizes first, then times."""
     worst = 0.0
     print(f"\npositions_save\n  {'pattern':<12} {'ranges':>10} {'MB':>8} {'entropy':>8} {'ratio':>6}")
     for name, acknowledged, entropy in patterns():
@@ -99,7 +101,7 @@ def main() -> None:
         began = time.perf_counter()
         work()
         print(f"  {what} {state.range_count()} ranges in {time.perf_counter() - began:.3f} s", flush=True)
-    assert recover(entries) == state  # noqa: S101 — a wrong answer is fast, too
+    assert recover(entries) == state  # noqa: S101 — a wrong result may be fast
 
     def ours() -> float:
         began = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Processor time of several processes with all that they started, read from `/proc`.
+"""Processor time of processes and their descendants, read from `/proc`.
 
-What a child took is counted with its parent once it is reaped, so that the sum of a family only grows. A process that
-leaves its family (a broker begins a session of its own) is named beside it.
+The time of a reaped child is part of its parent's, so the sum of a process tree never shrinks. A process outside the
+tree, such as a broker with a session of its own, must be named too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Process:
 
 
 def processor_seconds(*roots: int) -> float:
-    """Seconds of user and system time of these processes and their descendants, those that ended included."""
+    """Return the seconds of user and system time of these processes and their running and reaped descendants."""
     processes = _processes()
     family, found = set(roots), len(roots) - 1
     while found < len(family):
@@ -38,7 +38,7 @@ def _processes() -> dict[int, _Process]:
             continue
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
+        except (FileNotFoundError, ProcessLookupError):  # the process ended meanwhile
             continue
         ticks = sum(int(field) for field in fields[_UTIME : _CSTIME + 1])
         found[int(folder.name)] = _Process(int(fields[_PARENT]), ticks)

@@ -1,9 +1,9 @@
 """Rows per second of publishing a sealed segment, over Spark writing the same rows from Parquet files to Delta.
 
-Ours reads entries of the log, checks every CRC, adds the metadata columns and commits; the base reads columns that were
-written for Spark. Both write the same columns, partitioned by day, each into a table of its own.
+The publisher reads entries of the log, verifies every CRC, adds the metadata columns and commits. The base reads
+columns that were written for Spark. Both write the same columns, partitioned by day, to a table of their own.
 
-`PUBLISH_BYTES` (1 GiB) is how much of the log is published in one loop.
+`PUBLISH_BYTES` (1 GiB) sets the bytes of the log per loop.
 """
 
 from __future__ import annotations

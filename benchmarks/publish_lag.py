@@ -1,6 +1,6 @@
-"""Seconds from a seal to its rows being visible in the table, with a publisher running, over an empty Delta commit.
+"""Seconds from a seal until its rows are visible in the table, with a running publisher, over an empty Delta commit.
 
-Each loop of ours appends a few rows, seals them and waits for the commit; the publisher looks every half second. The
+Each loop appends a few rows, seals them and waits for the commit. The publisher makes a pass every half second. The
 base is one commit without rows to another table on the same disk. The ratio is of times.
 """
 

@@ -1,13 +1,13 @@
-"""Batches that Pulsar's clients wrote, made Arrow columns, against the plain way of doing it.
+"""Decoding of batches of Pulsar's clients into Arrow columns, against a straightforward implementation.
 
-The messages are those of a real topic (`tests/fixtures/pulsar/02-lz4`: keys, properties, event times, values of up to
-500 bytes), put into LZ4 batches of 100, a million rows. Ours starts from entries as they lie in a segment, checksum
-included, and ends in record batches as Spark gets them. The base starts from the same entries without verifying them:
-metadata by `ParseFromString`, LZ4 by Arrow, then for each message `ParseFromString`, an append to a list per column,
-and one array per list for 16 Ki rows.
+The messages are those of a real topic (`tests/fixtures/pulsar/02-lz4`). They have keys, properties, event times, and
+values of up to 500 bytes. They are put into LZ4 batches of 100, a million rows. The project starts with entries as in a
+segment, verifies their checksums, and returns the record batches for Spark. The base starts with the same entries and
+does not verify them. It decodes metadata by `ParseFromString` and LZ4 by Arrow. For each message it calls
+`ParseFromString` and appends to a list per column. It makes one array per list for 16 Ki rows.
 
-The result is of whole messages: value, key, times, properties and place. With `value` alone the base has little to do,
-and that ratio is printed by its own name.
+The result is the ratio for whole messages: value, key, times, properties and position. With `value` alone the base has
+little to do. This ratio is printed by its own name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.ledger.message.test_fixtures_pulsar import walk
 
 ROWS = 1_000_000
 PER_BATCH = 100
-_DISTINCT = 100  # batches; the rest are the same again
+_DISTINCT = 100  # distinct batches, which are repeated
 _ARRAY_ROWS = 16 * 1024
 _VALUE = pa.schema([pa.field("value", pa.binary())])
 _WHOLE = pa.schema([*_VALUE, *METADATA])
@@ -40,7 +40,7 @@ _TIME = METADATA.field("__publishTime").type
 
 
 def real_items() -> list[bytes]:
-    """Every message of the topic as it lies in its batch: size, metadata, value."""
+    """Return every message of the topic as encoded in its batch: size, metadata, value."""
     items = []
     for _, _, data in walk("02-lz4"):
         parsed = parse_entry(data, "fixture")
@@ -55,7 +55,7 @@ def real_items() -> list[bytes]:
 
 
 def entries() -> list[bytes]:
-    """A million messages in batches of 100."""
+    """Return a million messages in batches of 100."""
     items = real_items()
     made = []
     for number in range(_DISTINCT):
@@ -73,7 +73,7 @@ def entries() -> list[bytes]:
 
 
 def ours(data: list[bytes], target: pa.Schema) -> Loop:
-    """Through the connector."""
+    """Decode through the connector."""
     topic = Topic.of("public/default/persistent/bench")
     shape = RowShape(schema_bytes(target), 1, rescues=False, raw=True)
 
@@ -86,7 +86,7 @@ def ours(data: list[bytes], target: pa.Schema) -> Loop:
 
 
 def base(data: list[bytes], *, whole: bool) -> Loop:
-    """Message by message."""
+    """Decode message by message."""
 
     def loop() -> None:
         _require(sum(len(columns[0]) for columns in _plainly(data, whole=whole)))
@@ -118,7 +118,7 @@ def _plainly(data: list[bytes], *, whole: bool) -> Iterator[list[pa.Array]]:
 
 
 class _Lists:
-    """A list per column."""
+    """Lists of values, one per column."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -130,7 +130,7 @@ class _Lists:
         self._numbers: list[int] = []
 
     def add(self, metadata: MessageMetadata, item: SingleMessageMetadata, entry_id: int, number: int) -> None:
-        """What stands beside a value."""
+        """Append the metadata of a message."""
         self._keys.append(item.partition_key if item.HasField("partition_key") else None)
         self._published.append(metadata.publish_time * 1000)
         self._events.append(item.event_time * 1000 if item.HasField("event_time") else None)
@@ -139,7 +139,7 @@ class _Lists:
         self._numbers.append(number)
 
     def arrays(self, *, whole: bool) -> list[pa.Array]:
-        """One array per column."""
+        """Return one array per column."""
         columns = [pa.array(self.values, pa.binary())]
         if whole:
             columns += [
@@ -160,7 +160,7 @@ def _require(rows: int) -> None:
 
 
 def main() -> None:
-    """Both shapes; the last line is that of whole messages."""
+    """Measure both cases. The last line is the ratio for whole messages."""
     data = entries()
     compare("pulsar_decode_value", ours(data, _VALUE), base(data, whole=False))
     compare("pulsar_decode", ours(data, _WHOLE), base(data, whole=True))

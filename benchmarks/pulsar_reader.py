@@ -1,8 +1,8 @@
-"""The time that Pulsar's own offload reader takes over ours, for every entry of the same objects on the same server.
+"""Time of Pulsar's own offload reader over the project's, for every entry of the same objects on the same server.
 
-Pulsar's is Java, warmed by a round that does not count, 100 entries at a time as a broker asks for them. Ours is the
-reader of tasks without the rows: ranged GETs ahead, frame by frame. Batches of messages of 128 KiB, a GiB of them, or
-`BUCKET_MESSAGES` of a kilobyte each.
+Pulsar's reader runs in Java, after a warm-up round. It reads 100 entries at a time, like a broker. The project's reader
+is the reader of tasks without row decoding: prefetched ranged GETs, frame by frame. Batches have 128 KiB. The objects
+have a GiB, or `BUCKET_MESSAGES` messages of a kilobyte each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROUNDS = 64
 
 
 class PulsarReader:
-    """A Java process that reads everything once for each line that it is sent."""
+    """Java process that reads everything once per line of input."""
 
     def __init__(self, there: Bucket, segments: Sequence[Segment]) -> None:
         subprocess.run([ROOT / "tools" / "pulsar" / "fetch.sh"], check=True)
@@ -48,7 +48,7 @@ class PulsarReader:
         self.entries = 0
 
     def read(self) -> float:
-        """Seconds of one round."""
+        """Return the seconds of one round."""
         process = self._process
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("the reader has no pipes")
@@ -65,13 +65,13 @@ class PulsarReader:
                 return int(words[0]) / 1e9
 
     def stop(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.kill()
         self._process.wait()
 
 
 def read_here(there: Bucket, segments: Sequence[Segment]) -> int:
-    """Read every entry; how many there were."""
+    """Read every entry and return their number."""
     spans = [span for segment in segments for span in segment_ranges(segment)]
     ranges = [ObjectRange(span.data_name, span.offset, span.end_offset) for span in spans]
     entries = 0
@@ -83,7 +83,7 @@ def read_here(there: Bucket, segments: Sequence[Segment]) -> int:
 
 
 def main() -> None:
-    """The ratio."""
+    """Print the ratio."""
     with bucket() as there:
         segments = there.put_messages("messages", MESSAGES, MESSAGE_BYTES, "none")
         size = sum(segment.index.data_bytes for segment in segments)

@@ -1,14 +1,14 @@
-"""The disk without the project: what durable appends are measured against.
+"""The disk without the project: the base of durable appends.
 
 `raw_append` is the base loop: a preallocated file, one pwrite and one fdatasync for each group of bytes.
 
-Page cache is the trap here: on a virtual machine whose host takes back free memory, a page that was free for a second
-costs a fault of the host, ten times the write itself, and which of two loops pays it is chance. So before each timed
-loop as much memory as it will write is used once and freed (`warm_memory`), and whoever writes lets go of the pages of
-its files after it was timed (`let_go`). Then both loops are timed on pages that the host has backed.
+Page cache distorts measurements on a virtual machine whose host reclaims free memory. A page that was free for a second
+costs a page fault of the host, which takes ten times as long as the write. Either of the two loops may pay for it.
+Therefore the memory that a timed loop will write is used once and freed before (`warm_memory`). After a timed loop, the
+pages of its files are dropped (`let_go`). Both loops are then timed with pages that the host has backed.
 
-Run by itself, this module compares the loop with itself. A ratio far from 1.0 says that this machine is too
-restless to believe any other benchmark of the disk.
+Run by itself, this module compares the loop with itself. A ratio far from 1.0 means that other benchmarks of the disk
+are unreliable on this machine.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _PATTERN_BYTES = 1024 * 1024
 
 
 def bench_dir() -> Path:
-    """Where measured files go: `BENCH_DIR`, else `build/` here, so that a run that was killed leaves nothing about."""
+    """Return the directory of measured files: `BENCH_DIR`, else `build/`. A killed run leaves no files elsewhere."""
     path = Path(os.environ.get("BENCH_DIR", "build"))
     path.mkdir(exist_ok=True)
     return path
 
 
 def warm_memory(size: int) -> None:
-    """Use `size` bytes of memory once and free them, so that the kernel has pages that the host has backed."""
+    """Use `size` bytes of memory once and free them, so the kernel has free pages that the host has backed."""
     with mmap.mmap(-1, size) as memory:
         for at in range(0, size, mmap.PAGESIZE):
             memory[at] = 1
 
 
 def let_go(directory: Path) -> None:
-    """Drop the page cache of all files under a directory; what is not synced stays."""
+    """Drop the page cache of all files under a directory, except pages that are not synced."""
     for path in directory.rglob("*"):
         if path.is_file() and not path.is_symlink():
             descriptor = os.open(path, os.O_RDONLY)
@@ -50,7 +50,7 @@ def let_go(directory: Path) -> None:
 
 
 def raw_append(directory: Path, sizes: Sequence[int]) -> float:
-    """Seconds to append groups of these sizes, each synced before the next; without making the file."""
+    """Return the seconds to append groups of these sizes, each synced before the next. Excludes making the file."""
     path = directory / f"raw-{time.monotonic_ns()}"
     data = memoryview(os.urandom(_PATTERN_BYTES) * -(-max(sizes) // _PATTERN_BYTES))
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -74,7 +74,7 @@ def raw_append(directory: Path, sizes: Sequence[int]) -> float:
 
 
 def main() -> None:
-    """The loop against itself, for each size of group."""
+    """Compare the loop with itself, for each size of group."""
     with tempfile.TemporaryDirectory(dir=bench_dir()) as name:
         directory = Path(name)
         for label, (size, count) in GROUPS.items():

@@ -1,7 +1,7 @@
 """Rows per second of `format("ledger")` against Spark's Kafka source, over the same rows, both into noop.
 
-`AvailableNow` over a backlog in batches of 384 MiB, as two partitions of a topic and as one ledger. Kafka delivers its
-seven columns, ours the value: that is what each side's reader gives to whoever wants the value.
+`AvailableNow` reads a backlog in batches of 384 MiB, as two partitions of a topic and as one ledger. Kafka's source
+returns its seven columns, the ledger's source the value only: each is the minimum for a query of the value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BATCHES = 3
 
 
 def report(name: str, row_bytes: int) -> None:
-    """Measure with rows of this size; the last line is the ratio."""
+    """Measure with rows of this size. The last line is the ratio."""
     rows = BATCH_BYTES // row_bytes
     with peers() as both:
         fill(both.client, "rows", rows * BATCHES, row_bytes)

@@ -1,9 +1,9 @@
-"""A broker that writes down how many bytes each of its syncs covered; otherwise the broker as it is.
+"""Broker that records how many bytes each of its syncs covered. Otherwise the broker is unchanged.
 
     python -m benchmarks.recording_broker RECORD --store DIR …        the rest as for `ledger.broker.main`
 
-`RECORD` gets one decimal number per line, before the acknowledgement of what was synced leaves. It should not lie on
-the disk that is measured.
+`RECORD` gets one decimal number per line, before the synced appends are acknowledged. The file should not be on the
+measured disk.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _START_MS = 20_000
 
 
 class SyncRecord:
-    """The sizes that a broker wrote down, read bit by bit."""
+    """Reader of the sizes that a broker recorded."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def new(self) -> list[int]:
-        """The sizes since the last call."""
+        """Return the sizes since the last call."""
         with self._path.open("rb") as file:
             file.seek(self._offset)
             text = file.read()
@@ -44,7 +44,7 @@ class SyncRecord:
 
 @contextmanager
 def recording_broker(directory: Path, record: Path) -> Iterator[tuple[Client, SyncRecord]]:
-    """A broker of a new store in `directory`, a client of it, and its record; the process ends with the block."""
+    """Yield a client of a new broker's store in `directory`, and its record. The broker ends with the block."""
     record.touch()
     command = [sys.executable, "-m", "benchmarks.recording_broker", str(record), "--store", str(directory)]
     process = subprocess.Popen([*command, "--create", "--idle", "0"])
@@ -56,7 +56,7 @@ def recording_broker(directory: Path, record: Path) -> Iterator[tuple[Client, Sy
 
 
 def connected(directory: Path, process: subprocess.Popen[bytes]) -> Client:
-    """A client of the broker that a process is about to be."""
+    """Wait until the process is a ready broker, and return a client of it."""
     until = monotonic_ms() + _START_MS
     while True:
         try:

@@ -1,13 +1,13 @@
-"""Opening a segment that a killed broker left, against reading it once.
+"""Recovery of a segment that a killed broker left open, against reading the segment once.
 
-Ours opens a managed ledger whose only ledger holds 1 GiB and was left open by a process that was killed: the end is
-found, what is listed is compared, the segment is sealed durably and the record says so. The base reads the same file
-with `preadv` into one buffer of 1 MiB, which is the quickest way. The page cache holds everything for both, and what
-the kernel would have written back by itself is on the device.
+The project opens a managed ledger whose only segment has 1 GiB and was left open by a killed process. Recovery finds
+the end, compares the recorded entries, seals the segment durably and updates its record. The base reads the same file
+with `preadv` into one buffer of 1 MiB, which is the fastest method. For both, the file is in the page cache and its
+dirty pages are written back.
 
-Before each round files and metadata are made again what the killed process left, and as much memory as an index needs
-is used once (see `benchmarks.raw_disk`); that is not timed. The ratio is that of the times; the result is the higher of
-1 KiB and 1 MiB entries.
+Before each round, untimed, files and metadata are restored to the state of the killed process. The memory of an index
+is used once (see `benchmarks.raw_disk`). The ratio is of times. The result is the higher ratio of 1 KiB and 1 MiB
+entries.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SETTINGS = Settings(
 
 
 def fill(directory: Path, size: int) -> None:
-    """Append until the segment holds 1 GiB, all of it acknowledged, then die without a farewell."""
+    """Append until the segment has 1 GiB, all of it acknowledged, then exit without closing the store."""
     store = Store.open(directory, settings=_SETTINGS, clock=system_clock_ms, create=True)
     ledger = store.create_ledger(CreateLedger(_NAME))
     group = max(1, _GROUP_BYTES // size)
@@ -61,7 +61,7 @@ def fill(directory: Path, size: int) -> None:
 
 @dataclass(frozen=True)
 class Left:
-    """What the killed process left, to be made again: copies of the small files, size and block headers of the data."""
+    """State of the killed process, to be restored: copies of small files, and size and block headers of the data."""
 
     store: Path
     copies: Path
@@ -71,7 +71,7 @@ class Left:
 
     @classmethod
     def of(cls, store: Path, copies: Path) -> Left:
-        """What lies in `store` now."""
+        """Record the current state of `store`."""
         copies.mkdir()
         for path in (*store.glob("metadata.sqlite*"), *store.glob("metadata.commit"), *store.glob("ledgers/*.index")):
             shutil.copyfile(path, copies / path.name)
@@ -82,7 +82,7 @@ class Left:
         return cls(store, copies, data, size, heads)
 
     def restore(self) -> None:
-        """Make everything as it was, and durable."""
+        """Restore the state and fsync it."""
         for path in (*self.store.glob("metadata.sqlite*"), *self.store.glob("metadata.commit")):
             path.unlink()
         for copy in self.copies.iterdir():
@@ -98,7 +98,7 @@ class Left:
 
 
 def open_loop(left: Left, entries: int) -> Loop:
-    """Opens the ledger that was left; returns the seconds of that alone."""
+    """Return a loop that opens the ledger and returns the seconds of the opening alone."""
 
     def loop() -> float:
         left.restore()
@@ -129,7 +129,7 @@ def read(path: Path) -> None:
 
 
 def measure(label: str, size: int, folder: Path) -> float:
-    """The ratio of one entry size."""
+    """Return the ratio of one entry size."""
     store = folder / f"store-{label}"
     command = [sys.executable, "-m", "benchmarks.recovery", str(store), str(size)]
     code = subprocess.run(command, check=False).returncode
@@ -150,7 +150,7 @@ def measure(label: str, size: int, folder: Path) -> float:
 
 
 def main() -> None:
-    """Both sizes; the last line is the higher."""
+    """Measure both sizes. The last line is the higher ratio."""
     if len(sys.argv) == 3:
         fill(Path(sys.argv[1]), int(sys.argv[2]))
     with tempfile.TemporaryDirectory(dir=bench_dir()) as name:

@@ -1,9 +1,9 @@
-"""The base of the reading benchmarks: a Python Arrow source that yields one prebuilt batch again and again.
+"""Base of the read benchmarks: a Python Arrow source that yields one prebuilt batch repeatedly.
 
     format("repeated")  rows=ROWS tasks=N batchRows=R rowBytes=B allowed=FILE [server=ADDRESS]
 
-Each micro-batch is `rows` rows in `tasks` partitions. There are as many micro-batches as FILE says, a decimal number
-that may rise while the query runs. With `server` the batches come from a bare Flight server instead of from memory.
+Each micro-batch has `rows` rows in `tasks` partitions. FILE has the number of micro-batches, a decimal number that may
+rise while the query runs. With `server`, the batches come from a bare Flight server instead of from memory.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from benchmarks.rows import block
 
 
 def allow(path: Path, batches: int) -> None:
-    """Let queries go on up to this batch; in one step, for they read the file all the time."""
+    """Allow queries to continue up to this batch. The file is replaced atomically, because queries poll it."""
     scratch = path.with_suffix(".new")
     scratch.write_text(str(batches))
     scratch.replace(path)
 
 
 class RepeatedSource(DataSource):
-    """The source, as Spark finds it."""
+    """Data source `repeated`."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """Return the name for `format`."""
         return "repeated"
 
     def schema(self) -> str:
-        """The columns of `benchmarks.rows`."""
+        """Return the columns of `benchmarks.rows`."""
         return "a bigint, b bigint, body binary"
 
     def streamReader(self, schema: StructType) -> RepeatedReader:  # noqa: N802, ARG002 — Spark's signature
-        """The reader; it needs the options only."""
+        """Return the reader, made from the options only."""
         return RepeatedReader({key.lower(): value for key, value in self.options.items()})
 
 
 class RepeatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are numbers of micro-batches."""
+    """Reader whose offsets are numbers of micro-batches."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._allowed = Path(options["allowed"])
@@ -54,42 +54,42 @@ class RepeatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._server = options.get("server", "")
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Before the first."""
+        """Return the offset before the first micro-batch."""
         return {"n": 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802, ARG002
-        """One further, as long as it is allowed."""
+        """Return the next offset, if FILE allows it."""
         allowed = int(self._allowed.read_text())
         return {"n": start["n"] + 1} if start["n"] < allowed else start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """None of its own."""
+        """Return no limit."""
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is allowed is the end already."""
+        """Do nothing: FILE is the end already."""
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:  # noqa: ARG002
-        """Equal shares of the rows."""
+        """Return equal shares of the rows."""
         share, more = divmod(self._rows, self._tasks)
         return [InputPartition(share + (task < more)) for task in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The prebuilt batch until the rows are used up."""
+        """Yield the prebuilt batch until all rows are returned."""
         if self._server:
             yield from _fetched(self._server, partition.value, *self._shape)
         else:
             yield from repeated(partition.value, *self._shape)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing is kept."""
+        """Do nothing: the source keeps no state."""
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the source holds no resource."""
 
 
 def repeated(rows: int, batch_rows: int, row_bytes: int) -> Iterator[pa.RecordBatch]:
-    """`rows` rows in batches of at most `batch_rows`."""
+    """Yield `rows` rows in batches of at most `batch_rows`."""
     batch = block(batch_rows, row_bytes)
     for _ in range(rows // batch_rows):
         yield batch
@@ -112,10 +112,10 @@ def _fetched(server: str, rows: int, batch_rows: int, row_bytes: int) -> Iterato
 
 
 class BareServer(flight.FlightServerBase):
-    """Answers a ticket `rows,batch_rows,row_bytes` with the prebuilt batch, over and over, and does nothing else."""
+    """Flight server that answers a ticket `rows,batch_rows,row_bytes` with the prebuilt batch, repeatedly."""
 
     def do_get(self, _context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.RecordBatchStream:
-        """The rows, without Python between two batches."""
+        """Return the rows. No Python code runs between two batches."""
         rows, batch_rows, row_bytes = (int(number) for number in ticket.ticket.split(b","))
         schema = block(batch_rows, row_bytes).schema
         return flight.RecordBatchStream(

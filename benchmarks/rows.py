@@ -1,7 +1,7 @@
-"""The rows that readers are measured with: two longs and a binary, 120 bytes or 1 KiB in all.
+"""Rows of the read benchmarks: two longs and a binary, 120 bytes or 1 KiB in total.
 
-`fill` appends distinct rows to a ledger, in entries of the size that the sink makes. `block` is one batch of the same
-columns, for sources that yield the same batch again and again.
+`fill` appends distinct rows to a ledger, in entries of the sink's size. `block` is one batch of the same columns, for
+sources that yield the same batch repeatedly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OFFSET_BYTES = 4
 
 
 def rows_of(first: int, rows: int, row_bytes: int) -> pa.RecordBatch:
-    """`rows` rows numbered from `first`; the bodies are random, the same for the same arguments."""
+    """Return `rows` rows numbered from `first`, with random bodies that depend on the arguments only."""
     body = row_bytes - 16 - _OFFSET_BYTES
     data = np.random.Generator(np.random.SFC64(first)).bytes(rows * body)
     offsets = np.arange(0, (rows + 1) * body, body, dtype=np.int32)
@@ -36,30 +36,30 @@ def rows_of(first: int, rows: int, row_bytes: int) -> pa.RecordBatch:
 
 @lru_cache(maxsize=2)
 def block(rows: int, row_bytes: int) -> pa.RecordBatch:
-    """One batch, made once in each process."""
+    """Return one batch, made once per process."""
     return rows_of(0, rows, row_bytes)
 
 
 def entry_rows(row_bytes: int) -> int:
-    """Rows of one entry."""
+    """Return the number of rows of one entry."""
     return ENTRY_BYTES // row_bytes
 
 
 def create(client: Client, ledger: str) -> int:
-    """A new ledger of these columns; the version of its schema."""
+    """Create a ledger of these columns, and return the version of its schema."""
     client.create(CreateLedger(ledger))
     return client.register_schema(ledger, schema_bytes(SCHEMA)).version
 
 
 def entry(number: int, row_bytes: int, version: int, txn: tuple[int, int] | None = None) -> list[Buffer]:
-    """The entry with this number: its rows are no other entry's."""
+    """Return the entry with this number. Its rows are distinct from those of other entries."""
     rows = entry_rows(row_bytes)
     metadata = arrow_metadata("bench", number, 1, rows, version, txn)
     return encode_entry(metadata, encode_rows([rows_of(number * rows, rows, row_bytes)]))
 
 
 def fill(client: Client, ledger: str, entries: int, row_bytes: int) -> None:
-    """Create a ledger and append entries `0 … entries`; durable on return."""
+    """Create a ledger and append entries `0 … entries`, durable on return."""
     version = create(client, ledger)
     with client.producer(ledger) as producer:
         for number in range(entries):

@@ -1,7 +1,7 @@
-"""Streaming queries into noop, and what their micro-batches took.
+"""Streaming queries into noop, and the time of their micro-batches.
 
-Rule: what counts is `triggerExecution` of a query's progress, from asking for the offset to having committed it, over
-the batches that had rows, without the first one: it starts Python processes.
+Rule: the measured time is `triggerExecution` of a query's progress, from the request for the offset to its commit. Only
+batches with rows count. The first one does not count, because it starts Python processes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pyspark.sql.streaming import StreamingQuery
 
 ROOT = Path(__file__).parent.parent
 _WAIT_SECONDS = 300.0
-_LOOK_SECONDS = 0.05  # asking for a query's progress costs milliseconds of both processes
+_LOOK_SECONDS = 0.05  # a request for a query's progress costs milliseconds in both processes
 
 
 @dataclass(frozen=True)
 class Took:
-    """Micro-batches that count: their rows, and the seconds of each."""
+    """Counted micro-batches: their rows, and the seconds of each."""
 
     rows: int
     seconds: tuple[float, ...]
 
 
 def session(jars: Sequence[Path] = (), settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Two cores, workers over Unix sockets, both sources known; `jars` and more `settings` beside them."""
+    """Return a session with two cores, workers over Unix sockets, both sources, and `jars` and `settings`."""
     from benchmarks.repeated_rows import RepeatedSource
     from pyspark_ledger import register
 
@@ -58,13 +58,13 @@ def session(jars: Sequence[Path] = (), settings: Mapping[str, str] | None = None
 
 
 def start(frame: DataFrame, checkpoint: Path, *, available_now: bool) -> StreamingQuery:
-    """A query into noop: over what is there, or one that asks again at once."""
+    """Start a query into noop: AvailableNow, or with triggers without interval."""
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")).start()
 
 
 def drained(query: StreamingQuery) -> Took:
-    """Wait for the end of a query over what is there; what it took."""
+    """Wait for the end of an AvailableNow query, and return its counted batches."""
     try:
         if not query.awaitTermination(_WAIT_SECONDS):
             raise TimeoutError(f"the query is not done after {_WAIT_SECONDS} s: {query.status}")
@@ -74,24 +74,24 @@ def drained(query: StreamingQuery) -> Took:
 
 
 def took(query: StreamingQuery) -> Took:
-    """What the query's batches took so far, without the first."""
+    """Return the query's counted batches so far, without the first."""
     counted = [progress for progress in query.recentProgress if progress["numInputRows"]][1:]
     rows = sum(progress["numInputRows"] for progress in counted)
     return Took(rows, tuple(progress["durationMs"]["triggerExecution"] / 1000 for progress in counted))
 
 
 def batches_of(query: StreamingQuery) -> int:
-    """How many batches with rows are done."""
+    """Return the number of finished batches with rows."""
     return sum(1 for progress in query.recentProgress if progress["numInputRows"])
 
 
 def rows_read(query: StreamingQuery) -> int:
-    """Rows of all its batches so far."""
+    """Return the rows of all the query's batches so far."""
     return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
 def until_read(queries: Sequence[StreamingQuery], rows: int) -> None:
-    """Wait until each query has read so many rows since it began."""
+    """Wait until each query has read so many rows since its start."""
     until = time.monotonic() + _WAIT_SECONDS
     for query in queries:
         while rows_read(query) < rows:
@@ -104,7 +104,7 @@ def until_read(queries: Sequence[StreamingQuery], rows: int) -> None:
 
 
 def step(query: StreamingQuery, release: Callable[[], None]) -> None:
-    """Release rows to an idle query, and wait until a batch is done with them."""
+    """Release rows to an idle query, and wait until a batch has read them."""
     before = batches_of(query)
     release()
     until = time.monotonic() + _WAIT_SECONDS

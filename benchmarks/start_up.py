@@ -1,14 +1,14 @@
-"""Processor time of what starts with a query, against `import pyspark, pyarrow`, which each of Spark's workers needs.
+"""Processor time of a query's start, against `import pyspark, pyarrow`, which each of Spark's workers needs.
 
-    start_up_lookup    what Spark imports to find the source: `pyspark_ledger`
-    start_up_source    … to make the source and read its options
-    start_up_runner    … in the process that drives a stream, and
-    start_up_task      in one that reads a batch; both import Spark and Arrow themselves
+    start_up_lookup    imports of Spark to find the source: `pyspark_ledger`
+    start_up_source    imports to make the source and read its options
+    start_up_runner    imports of the process that drives a stream, including Spark and Arrow
+    start_up_task      imports of a process that reads a batch, including Spark and Arrow
     start_up_broker    a broker and its supervisor, from the command to the first answer, and their end
-    start_up_archive   Spark's own: the same import from the archive that Spark puts first on a worker's path
+    start_up_archive   Spark's own: the base's import from the archive that Spark puts first on a worker's path
 
-Ratios are those of processor time, user and system, children included: a busy machine does not change them much. All
-bytecode is cached before it counts, except that of the archive, which Python compiles in each process.
+Ratios are of processor time (user and system, with children), which a busy machine changes little. All bytecode is
+cached before the measurement, except for the archive: Python compiles its modules in each process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ARCHIVES = Path(pyspark.__file__).parent / "python" / "lib"
 
 
 def main() -> None:
-    """Every kind of process, and Spark's archive."""
+    """Measure every kind of process, and Spark's archive."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYTHONPYCACHEPREFIX"] = folder
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def importing(code: str, first: str = "") -> Loop:
-    """A process that imports; `first` is what goes before everything else on its path."""
+    """Return a loop of a process that imports. `first` is put first on its path."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (first, str(ROOT))))}
 
     def run() -> float:
@@ -63,7 +63,7 @@ def importing(code: str, first: str = "") -> Loop:
 
 
 def broker(folder: Path) -> Loop:
-    """A store's first broker, in a child of this process, which reaps the supervisor as that has reaped the broker."""
+    """Start a store's first broker in a child process, which reaps the supervisor after its broker has ended."""
     folder.mkdir()
 
     def run() -> float:
@@ -78,7 +78,7 @@ def broker(folder: Path) -> Loop:
 
 
 def children_seconds() -> float:
-    """User and system time of all children that ended."""
+    """Return the user and system time of all children that ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

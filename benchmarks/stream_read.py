@@ -1,14 +1,15 @@
 """Rows per second of `format("ledger")` against a Python Arrow source that yields one prebuilt batch.
 
-That source is the ceiling of any connector in Python. Both go into noop, in as many tasks, from workers behind Unix
-sockets. Ours reads distinct rows and checks every CRC; the base yields 10k or 64k rows at a time, whichever is faster
-here. Catch-up: `AvailableNow` over a closed backlog, in batches of half a GiB. Tail: a query that runs and is idle, and
-half a GiB that becomes visible in one step, ten times. The first batch of a query does not count; a round of catch-up
-repeats the query until five seconds count.
+The base is the upper bound of any connector in Python. Both sides write to noop, with the same number of tasks and
+workers behind Unix sockets. The ledger's source reads distinct rows and verifies every CRC. The base yields 10k or 64k
+rows at a time, whichever is faster on this machine.
 
-The result is the lowest of catch-up and tail with rows of 120 bytes and of 1 KiB.
+Catch-up: `AvailableNow` over a closed backlog, in batches of half a GiB. A round repeats the query until five seconds
+are counted. Tail: a running, idle query, for which half a GiB becomes visible in one step, ten times. The first batch
+of a query does not count.
 
-`READ_CASES` names some of the cases, `READ_TAIL` the batches of a tail round, to look at one thing sooner.
+The result is the lowest ratio of catch-up and tail with rows of 120 bytes and of 1 KiB. `READ_CASES` selects cases, and
+`READ_TAIL` sets the batches of a tail round.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ CASES = os.environ.get("READ_CASES", ",".join(ALL_CASES)).split(",")
 
 @dataclass
 class Bench:
-    """What the cases share."""
+    """Shared state of the cases."""
 
     spark: SparkSession
     client: Client
@@ -67,14 +68,14 @@ class Bench:
     serial: Iterator[int]
 
     def ours(self, ledger: str) -> DataFrame:
-        """A stream of a ledger from its start."""
+        """Return a stream of a ledger from its start."""
         rows = BATCH_ENTRIES * entry_rows(ROW_BYTES[ledger.rpartition("_")[2]])
         reader = self.spark.readStream.format("ledger").option("store", str(self.store))
         reader = reader.option("startingPosition", "earliest").option("maxRowsPerTrigger", rows)
         return reader.option("mapping", self.mapping).load(ledger)
 
     def base(self, row_bytes: int, batch_rows: int, tasks: int, allowed: Path) -> DataFrame:
-        """As many rows and tasks in each batch, from the repeating source."""
+        """Return a stream of the repeating source, with the same rows and tasks in each batch."""
         options = {
             "rows": BATCH_ENTRIES * entry_rows(row_bytes),
             "tasks": tasks,
@@ -86,11 +87,11 @@ class Bench:
         return self.spark.readStream.format("repeated").options(**options).load()
 
     def fresh(self) -> Path:
-        """A path that nobody used."""
+        """Return an unused path."""
         return self.folder / f"{next(self.serial)}"
 
     def tasks(self, ledger: str) -> int:
-        """Partitions of the first batch, by the connector's own planning."""
+        """Return the number of partitions of the first batch, by the connector's own planning."""
         described = self.client.describe(ledger)
         begin = described.segments[0].ledger_id
         first = PositionRange(Position(begin, 0), Position(begin, BATCH_ENTRIES))
@@ -107,12 +108,12 @@ class Bench:
 
 
 def seconds_per_batch(measured: Took) -> float:
-    """Seconds for the rows of one batch."""
+    """Return the seconds for the rows of one batch."""
     return sum(measured.seconds) / len(measured.seconds)
 
 
 def repeated(once: Callable[[], Took], times: int) -> Loop:
-    """A loop that does it so often; what counts is seconds per batch."""
+    """Return a loop that repeats the query, and returns seconds per batch."""
 
     def loop() -> float:
         done = [once() for _ in range(times)]
@@ -122,7 +123,7 @@ def repeated(once: Callable[[], Took], times: int) -> Loop:
 
 
 def catch_up(bench: Bench, kind: str) -> float:
-    """The ratio of `AvailableNow` over a backlog."""
+    """Return the ratio of `AvailableNow` over a backlog."""
     ledger, row_bytes = f"catch_up_{kind}", ROW_BYTES[kind]
     name = canonical_name(ledger)
     fill(bench.client, name, BATCH_ENTRIES * CATCH_UP_BATCHES, row_bytes)
@@ -151,7 +152,7 @@ def catch_up(bench: Bench, kind: str) -> float:
 
 
 def tail(bench: Bench, kind: str) -> float:
-    """The ratio of batches that were released to an idle query, one at a time."""
+    """Return the ratio of batches that are released to an idle query, one at a time."""
     row_bytes = ROW_BYTES[kind]
     tasks = 0
 
@@ -195,7 +196,7 @@ def tail(bench: Bench, kind: str) -> float:
 
 
 def _staged(client: Client, ledger: str, number: int, row_bytes: int, version: int) -> CommitRun:
-    """Half a GiB of rows on the disk, that one call makes visible."""
+    """Write half a GiB of rows to the disk. Return the request that makes them visible."""
     with client.stage_part(ledger, number) as part:
         for at in range(number * BATCH_ENTRIES, (number + 1) * BATCH_ENTRIES):
             part.write(entry(at, row_bytes, version, txn=(1, number)), entry_rows(row_bytes))
@@ -215,9 +216,9 @@ def _prefix(bench: Bench) -> str:
 
 @contextmanager
 def prepared(*, mapping: str, with_server: bool) -> Iterator[Bench]:
-    """A session, a store with its broker and, if wanted, the bare server."""
+    """Yield a session, a store with its broker and, if requested, the bare server."""
     with tempfile.TemporaryDirectory(dir=bench_dir(), ignore_cleanup_errors=True) as text:
-        folder = Path(text).resolve()  # an address of a socket is absolute
+        folder = Path(text).resolve()  # the address of a socket must be absolute
         client = connect(folder / "store").client
         server = None
         try:
@@ -253,7 +254,7 @@ class _ServerProcess:
 
 
 def report(name: str, *, mapping: str, with_server: bool) -> None:
-    """Measure; the last line is the lowest ratio, and says so when it is not that of all cases in full rounds."""
+    """Measure the cases. The last line is the lowest ratio, marked if cases or rounds were reduced."""
     ratios = []
     with prepared(mapping=mapping, with_server=with_server) as bench:
         for case in CASES:
@@ -264,7 +265,7 @@ def report(name: str, *, mapping: str, with_server: bool) -> None:
 
 
 def main() -> None:
-    """Mapped reads against the source in memory."""
+    """Compare mapped reads with the source in memory."""
     report("stream_read", mapping="auto", with_server=False)
 
 

@@ -1,7 +1,7 @@
-"""`stream_read` without mapping: every byte over Flight, against a bare Flight server.
+"""Benchmark `stream_read` without mapping: every byte travels over Flight, against a bare Flight server.
 
-That server feeds the same Python source: it answers with one prebuilt batch over and over, without a file, a
-checksum or Python in between.
+The bare server feeds the same Python source. It answers with one prebuilt batch repeatedly, without files, checksums or
+Python code between batches.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from benchmarks.stream_read import report
 
 
 def main() -> None:
-    """Fetched reads against the source that fetches from the bare server."""
+    """Compare fetched reads with the source that fetches from the bare server."""
     report("stream_read_flight", mapping="off", with_server=True)
 
 

@@ -6,7 +6,7 @@ from benchmarks.read_kafka import report
 
 
 def main() -> None:
-    """The last line is the ratio."""
+    """Print the comparison. The last line is the ratio."""
     report("stream_read_kafka_1k", 1024)
 
 

@@ -1,8 +1,9 @@
-"""A group-by over flights: columns of a ledger against JSON in Kafka with `from_json`, as it is kept there.
+"""Group-by over flights: columns of a ledger, against JSON in Kafka with `from_json`, the usual format there.
 
-The flights are the 3 million of vega-datasets 3.2.1 (npm), whose licence does not let us ship them: `FLIGHTS` names the
-file, else it is fetched into `build/`. Each round reads them in batches of a million, and keeps count, mean delay and
-distance by origin, in complete mode into noop. `FLIGHTS_BATCH_ROWS` makes smaller batches, for a smaller file.
+The data are the 3 million flights of vega-datasets 3.2.1 (npm), whose licence does not allow redistribution. `FLIGHTS`
+names the file; otherwise the file is fetched into `build/`. Each round reads the flights in batches of a million. It
+computes count, mean delay and distance by origin, in complete mode into noop. `FLIGHTS_BATCH_ROWS` sets smaller
+batches, for a smaller file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FIELDS = "date timestamp, delay bigint, distance bigint, origin string, destinat
 
 
 def flights() -> Path:
-    """The file of flights."""
+    """Return the file of flights."""
     given = os.environ.get("FLIGHTS")
     path = Path(given) if given else Path("build") / _FILE
     if not path.exists():
@@ -48,19 +49,19 @@ def flights() -> Path:
 
 
 def grouped(rows: DataFrame) -> DataFrame:
-    """What is asked of the flights."""
+    """Return the aggregation of the flights."""
     return rows.groupBy("origin").agg(f.count("*"), f.avg("delay"), f.sum("distance"))
 
 
 def seconds(both: Peers, rows: DataFrame) -> float:
-    """Seconds per batch of the group-by."""
+    """Return the seconds per batch of the group-by."""
     writer = grouped(rows).writeStream.format("noop").outputMode("complete")
     writer = writer.option("checkpointLocation", str(both.fresh()))
     return per_batch(drained(writer.trigger(availableNow=True).start()))
 
 
 def main() -> None:
-    """The last line is the ratio."""
+    """Print the comparison. The last line is the ratio."""
     with peers() as both:
         rows = both.spark.read.parquet(str(flights())).withColumn("date", f.col("date").cast("timestamp"))
         both.kafka.create("flights")

@@ -1,8 +1,9 @@
 """Rows per second of the sink against Spark's Kafka sink: the same Parquet files, streamed into both.
 
-A batch is two files of 64 MiB, so two tasks on both sides. Our sink has every batch on the device when it is committed;
-Kafka once with `flush.messages=1`, which syncs each batch of its producers, and once at its defaults, which never
-sync. `WRITE_CASES` names some of `120B,1KiB`. The result is the lower of the two sizes, against each Kafka.
+A batch is two files of 64 MiB, so both sides have two tasks. The ledger's sink has synced every batch when it is
+committed. Kafka is measured with `flush.messages=1`, which syncs each batch of its producers, and with its defaults,
+which never sync. `WRITE_CASES` selects from `120B,1KiB`. The result is the lower ratio of the two sizes, against each
+Kafka.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SIDES = ("ours", "synced", "nosync")
 
 
 def files(both: Peers, row_bytes: int) -> Path:
-    """As many files as there are batches, of as many rows each."""
+    """Return the files of all batches, with equally many rows each."""
     folder = both.fresh()
     folder.mkdir()
     rows = FILE_BYTES // row_bytes
@@ -40,16 +41,16 @@ def files(both: Peers, row_bytes: int) -> Path:
 
 
 def stream(both: Peers, folder: Path) -> DataFrame:
-    """The rows of the files, two files in a batch."""
+    """Return a stream of the files' rows, with two files per batch."""
     reader = both.spark.readStream.schema("value binary").option("maxFilesPerTrigger", FILES_PER_BATCH)
     return reader.parquet(str(folder))
 
 
 def ours(both: Peers, folder: Path) -> float:
-    """Seconds per batch into a new ledger."""
+    """Return the seconds per batch into a new ledger."""
     ledger = f"out{next(both.serial)}"
     warm_memory(BATCHES * FILES_PER_BATCH * FILE_BYTES)
-    os.sync()  # nobody pays for what another has left unwritten
+    os.sync()  # no side pays for dirty pages of the other
     writer = stream(both, folder).writeStream.format("ledger").option("store", str(both.store))
     writer = writer.option("checkpointLocation", str(both.fresh())).trigger(availableNow=True)
     took = per_batch(drained(writer.start(ledger)))
@@ -58,7 +59,7 @@ def ours(both: Peers, folder: Path) -> float:
 
 
 def theirs(both: Peers, folder: Path, topic: str) -> float:
-    """Seconds per batch into a topic."""
+    """Return the seconds per batch into a topic."""
     os.sync()
     writer = stream(both, folder).writeStream.format("kafka").option("kafka.bootstrap.servers", both.kafka.address)
     writer = writer.option("checkpointLocation", str(both.fresh())).option("topic", topic)
@@ -66,7 +67,7 @@ def theirs(both: Peers, folder: Path, topic: str) -> float:
 
 
 def case(both: Peers, kind: str) -> tuple[float, float]:
-    """The ratios with rows of one size: against Kafka that syncs, and against one that does not."""
+    """Return the ratios with rows of one size, against Kafka with and without syncs."""
     folder = files(both, ROW_BYTES[kind])
     both.kafka.create(f"synced_{kind}", {"flush.messages": "1"})
     both.kafka.create(f"nosync_{kind}")
@@ -86,7 +87,7 @@ def case(both: Peers, kind: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """The last two lines are the ratios."""
+    """Print the comparisons. The last two lines are the ratios."""
     with peers() as both:
         found = [case(both, kind) for kind in CASES]
     part = "" if set(CASES) == set(ROW_BYTES) else "_in_part"

@@ -1,9 +1,9 @@
-"""Queries on a table as the publisher leaves it, before OPTIMIZE, over a plain Delta table of the same rows.
+"""Queries on a published table without OPTIMIZE, over a plain Delta table of the same rows.
 
-The ledger is published in eight segments. The plain table is written by Spark in one commit from Parquet files of the
-same columns. A round is three queries on each: a sum over a column, a count of a day's rows, and a range of numbers.
+The ledger is published in eight segments. Spark writes the plain table in one commit from Parquet files of the same
+columns. A round has three queries on each: a sum over a column, a count of a day's rows, and a range of numbers.
 
-`PUBLISH_BYTES` (1 GiB) is how large the ledger is.
+`PUBLISH_BYTES` (1 GiB) sets the size of the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEGMENTS = 8
 
 
 def query(bench: Tables, table: Path, day: date, rows: int) -> float:
-    """Seconds of the three queries; all rows are of one day."""
+    """Return the seconds of the three queries. All rows are of one day."""
     began = time.perf_counter()
     frame = bench.spark.read.format("delta").load(str(table))
     found = frame.selectExpr("sum(a + b)", "max(length(body))").first()

@@ -1,9 +1,9 @@
-"""Time of a micro-batch over 1,000 ledgers of a pattern, against one over a single ledger with the same rows.
+"""Time of a micro-batch over 1,000 ledgers of a pattern, against a micro-batch over a single ledger with the same rows.
 
-Each batch is 1,000 new entries of 100 rows: one in each of the 1,000 ledgers, or all in the one. A query into noop
-waits until they are there and takes them in one batch. Rounds of three batches go ours, base, ours, base, each query
-from its checkpoint; the first batch of a round does not count, nor does appending. The ratio is that of the times, of
-medians: 1.0 is as fast.
+Each batch has 1,000 new entries of 100 rows: one in each of the 1,000 ledgers, or all in the single ledger. They are
+appended untimed, and a query into noop reads them in one batch. Rounds of three batches alternate between both sides,
+and each query continues from its checkpoint. The first batch of a round does not count. The ratio is of median times:
+1.0 is as fast.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MIN_ROWS = str(LEDGERS * ENTRY_ROWS)
 
 @dataclass
 class Side:
-    """One of the two: a query, and what fills its ledgers."""
+    """Side of the comparison: a query, and the producers of its ledgers."""
 
     bench: Bench
     options: dict[str, str]
@@ -42,20 +42,20 @@ class Side:
     numbers: Iterator[int]
 
     def append(self) -> None:
-        """The entries of one batch, durable on return."""
+        """Append the entries of one batch, durable on return."""
         each = LEDGERS // len(self.producers)
         sent = [producer.append(*self.entry()) for producer in self.producers for _ in range(each)]
         for future in sent:
             future.result()
 
     def entry(self) -> list[Buffer]:
-        """An entry that nobody has."""
+        """Return a new distinct entry."""
         number = next(self.numbers)
         metadata = arrow_metadata("bench", number, 1, ENTRY_ROWS, self.version)
         return encode_entry(metadata, encode_rows([rows_of(number * ENTRY_ROWS, ENTRY_ROWS, ROW_BYTES)]))
 
     def round(self) -> tuple[float, ...]:
-        """Seconds of the batches that count."""
+        """Return the seconds of the counted batches."""
         reader = self.bench.spark.readStream.format("ledger").option("store", str(self.bench.store))
         reader = reader.options(startingPosition="earliest", minRowsPerTrigger=MIN_ROWS, maxTriggerDelay="1h")
         query = start(reader.options(**self.options).load(), self.checkpoint, available_now=False)
@@ -68,7 +68,7 @@ class Side:
 
 
 def side(bench: Bench, stack: ExitStack, names: list[str], **options: str) -> Side:
-    """A side over ledgers that are made for it."""
+    """Return a side over new ledgers."""
     versions = {create(bench.client, canonical_name(name)) for name in names}
     producers = [
         stack.enter_context(bench.client.producer(canonical_name(name), max_in_flight_bytes=1 << 20)) for name in names
@@ -77,7 +77,7 @@ def side(bench: Bench, stack: ExitStack, names: list[str], **options: str) -> Si
 
 
 def main() -> None:
-    """Prints each round, then the medians; the last line is their ratio."""
+    """Print each round, then the medians. The last line is their ratio."""
     of_many: list[float] = []
     of_one: list[float] = []
     with prepared(mapping="auto", with_server=False) as bench, ExitStack() as stack:
