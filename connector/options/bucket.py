@@ -15,6 +15,7 @@ from pyspark_ledger.connector.decryption_keys import KeyReferences, key_referenc
 from pyspark_ledger.connector.options.option import LONG_CHARS_MAX, READS, flag, one_of, option, text
 from pyspark_ledger.connector.options.reads import EveryReadOptions
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.location import require_path
 
 if TYPE_CHECKING:
     from pyspark_ledger.offload.bucket.topic_metadata import PulsarRecord
@@ -141,6 +142,7 @@ class BucketOptions(EveryReadOptions):
 
         found: list[PulsarRecord] = []
         for name in filter(None, (part.strip() for part in self.offload_metadata.split(","))):
+            require_path(name, "option 'offloadMetadata'")
             try:
                 with Path(name).open("rb") as file:
                     data = file.read(_RECORD_BYTES_MAX)

@@ -193,6 +193,12 @@ def test_options_of_a_bucket_belong_to_one_and_exclude_what_a_broker_does() -> N
             read_options({"offload": "s3://bucket", name: SAMPLES[name]}, "stream read")
 
 
+def test_a_path_of_pulsars_records_with_a_null_character_is_refused(tmp_path: Path) -> None:
+    read = read_options({"offload": str(tmp_path), "offloadMetadata": "stats\0.json"}, "batch read")
+    with pytest.raises(Refused, match=r"offloadMetadata.*U\+0000"):
+        read.bucket.records()
+
+
 def test_an_application_is_named_by_both_its_options_or_by_none() -> None:
     assert read_options({}).application is None
     assert read_options({"txnAppId": "nightly", "txnVersion": "0"}).application == ("nightly", 0)
