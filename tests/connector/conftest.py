@@ -1,4 +1,4 @@
-"""A store whose broker is gone when the test is: see `tests.rigs.broker_process`."""
+"""Fixture of a store whose broker ends with the test (`tests.rigs.broker_process`)."""
 
 from __future__ import annotations
 

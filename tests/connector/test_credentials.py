@@ -1,6 +1,6 @@
-"""Goal: Spark's tasks and the command line reach a broker that asks for certificate and token. Method: a real one.
+"""Goal: tasks and the command line connect to a broker with TLS and token authentication. Method: a real broker.
 
-The tasks are what Spark pickles, run in a process of their own, which has nothing but the files.
+Pickled tasks run in a separate process that has only the credential files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ print(sum(batch.num_rows for part in parts for batch in part.read()))
 
 
 def _signed(directory: Path, *names: str) -> None:
-    """An authority `ca` and a certificate of it for each name."""
+    """Certificate authority `ca` with a certificate for each name."""
 
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=directory, capture_output=True, check=True)
@@ -62,7 +62,7 @@ def _signed(directory: Path, *names: str) -> None:
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What a user gives to Spark for a broker that was started with the command line."""
+    """Return the options that a user passes to Spark for a broker started by the command line."""
     directory = tmp_path_factory.mktemp("tls")
     _signed(directory, "broker", "client")
     (directory / "token").write_text(TOKEN)

@@ -1,4 +1,4 @@
-"""Goal: the source finds the store that was meant, and runs where Spark knows less. Method: sources made by hand."""
+"""Goal: the source uses the right store, and runs with older Spark versions. Method: sources created directly."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def test_a_source_without_ledger_or_with_a_bad_name_is_refused_at_once(store: Path) -> None:
-    # Rows that are written may name theirs, so only a reader, or rows that name none, are refused.
+    # Written rows may name their ledger, so only a read, or rows without a ledger, are refused.
     nameless, plain = LedgerSource({"store": str(store)}, "0"), StructType().add("n", LongType())
     for use in (
         nameless.schema,
@@ -91,7 +91,7 @@ def test_a_time_to_start_from(store: Path, orders: Ledger) -> None:
 
 
 def test_a_spark_without_admission_control_streams_whole_batches(store: Path, orders: Ledger) -> None:
-    """Spark 4.1 has no `pyspark.sql.streaming.datasource` and hands `latestOffset` nothing."""
+    """Spark 4.1 has no `pyspark.sql.streaming.datasource` and passes no arguments to `latestOffset`."""
     code = f"""
 import sys, json
 sys.path.insert(0, {str(ROOT)!r})
@@ -134,7 +134,7 @@ def test_a_store_that_nobody_named_is_told_once(
 
 
 def test_it_is_told_once_to_a_driver_whose_workers_come_and_go(tmp_path: Path) -> None:
-    """Spark makes sources in new processes; a shell stands for the driver that starts them, one for what forks them."""
+    """Print a default store once per driver. One shell stands for the driver, another for Spark's worker daemon."""
     code = "from pyspark_ledger.connector.connection import announce; [announce(store) for store in ('/a', '/b', '/a')]"
     worker = f'PYTHON_WORKER_FACTORY_SOCK_PATH=/socket {sys.executable} -c "{code}"; true'
     daemon = f"PYTHON_WORKER_FACTORY_SOCK_DIR=/ sh -c {shlex.quote(worker)}; true"
@@ -148,5 +148,5 @@ def test_it_is_told_once_to_a_driver_whose_workers_come_and_go(tmp_path: Path) -
             check=True,
         )
         assert done.stderr.splitlines() == ["pyspark-ledger: the store is /a", "pyspark-ledger: the store is /b"]
-        # Those of the driver before are gone with it.
+        # Files of an ended driver are removed.
         assert len(list(tmp_path.rglob("*.told"))) == 2

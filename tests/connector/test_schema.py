@@ -1,4 +1,4 @@
-"""Goal: Spark is handed what it expects; what a log cannot keep is refused by column. Method: types by table."""
+"""Goal: Spark gets the expected schema, and unsupported types are refused by column. Method: a table of types."""
 
 from __future__ import annotations
 

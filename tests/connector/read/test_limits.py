@@ -1,5 +1,6 @@
-"""Goal: a batch keeps its limits, makes progress whatever they are, and leaves nobody waiting for ever. Method: logs of
-sizes and times, cut as a broker does; limits drawn at random, and long runs of batches.
+"""Goal: a batch keeps its limits, always makes progress, and starves no ledger.
+
+Method: logs of sizes and times, split as the broker does; random limits and long runs of batches.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Entry = tuple[int, int, int]  # rows, bytes, ms
 
 @dataclass
 class Logs:
-    """Entries by ledger, and how far each was read."""
+    """Entries by ledger, and the read position of each."""
 
     entries: dict[str, list[Entry]]
     at: dict[str, int] = field(default_factory=dict)
@@ -105,7 +106,7 @@ def test_of_one_ledger_it_is_the_longest_prefix(
     parts = [held.part("a", 0, n) for n in range(1, len(sizes) + 1)]
     fits = [part.entries for part in parts if limits.allow(part.rows, part.size_bytes)]
     head = next(n for n, entry in enumerate(sizes, 1) if entry[0])
-    # Entries without rows behind the last one may come along.
+    # The batch may also contain entries without rows after the last row.
     assert held.part("a", 0, end).rows == held.part("a", 0, max(max(fits, default=0), head)).rows
 
 

@@ -1,4 +1,4 @@
-"""Goal: a stream's place survives text, restarts and a repeated first batch. Method: offsets as JSON, by hand."""
+"""Goal: an offset survives JSON, restarts and a repeated first batch. Method: offsets written by hand."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_ordinary_batch_is_the_range_between() -> None:
 
 
 def test_a_repeated_first_batch_begins_where_it_began_then() -> None:
-    """A new process computes `latest` anew, beyond the logged end: what lies between must not be lost."""
+    """A new process computes a later `latest` than the logged end. The entries in between must not be lost."""
     end = through_text(moved_to(at(3, 10, initial=True), Position(3, 20)))
     for recomputed in (at(3, 10, initial=True), at(3, 500, initial=True), at(9, 0, initial=True)):
         assert batch_range(recomputed, end) == PositionRange(Position(3, 10), Position(3, 20))
@@ -114,7 +114,7 @@ def test_a_ledger_found_while_running_begins_where_its_first_batch_says() -> Non
     assert [one.range for one in batch_ranges(at(3, 1), end)] == [PositionRange(Position(5, 0), Position(5, 2))]
     later = through_text(end.advanced({OTHER: LedgerOffset(Position(5, 7), "j")}))
     assert [one.range for one in batch_ranges(end, later)] == [PositionRange(Position(5, 2), Position(5, 7))]
-    # Of a checkpoint without it, all there is counts.
+    # Without a start in the checkpoint, the ledger is read from its beginning.
     bare = StreamOffset({**at(3, 1).ledgers, **found})
     assert [one.range.start for one in batch_ranges(at(3, 1), bare)] == [Position(-1, -1)]
 

@@ -1,5 +1,6 @@
-"""Goal: a Spark that knows no admission (4.0, 4.1) loses nothing at the start of a query or after a restart. Method:
-its calls, made by hand in its order: the end is asked for first, without a start.
+"""Goal: Spark without admission control (4.0, 4.1) loses no row at the start of a query or after a restart.
+
+Method: the calls of these versions in their order: `latestOffset` first, without a start.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def test_the_end_is_asked_for_before_the_start(store: Path, orders: Ledger, subs
     following = text(stream.latestOffset())
     assert rows(stream, end, following) == list(range(10, 15))
     stream.stop()
-    # A restart: the checkpoint ends at `following`, and what has come since is read once.
+    # A restart: the checkpoint ends at `following`, and later rows are read once.
     append(orders, 15, 20)
     again = reader(store, startingPosition="earliest", **subscription)
     newest = text(again.latestOffset())

@@ -1,4 +1,4 @@
-"""Goal: what Spark reads is one planner away. Method: readers over planners of this file; a look at the sources."""
+"""Goal: Spark's readers depend only on planners. Method: readers over planners of this file; a scan of the sources."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def offset(number: int) -> StreamOffset:
 
 
 def read(reader: LedgerBatchReader | LedgerStreamReader, parts: list[InputPartition]) -> list[int]:
-    """What executors read: of copies, as they have them."""
+    """Return the rows of pickled copies of the tasks, as executors read them."""
     copy, parts = pickle.loads(pickle.dumps((reader, parts)))  # noqa: S301 — our own bytes
     assert vars(copy) == {}, "tasks say all that an executor needs"
     return [n for part in parts for batch in copy.read(part) for n in batch.column("n").to_pylist()]

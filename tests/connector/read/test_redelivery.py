@@ -1,4 +1,4 @@
-"""Goal: new rows and rows that come back share a batch's limits, and neither keeps the other away. Method: values."""
+"""Goal: new and redelivered rows share a batch's limits, and neither side starves. Method: random values."""
 
 from __future__ import annotations
 

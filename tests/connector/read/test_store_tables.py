@@ -1,4 +1,4 @@
-"""Goal: what a store knows of itself comes as rows of fixed columns. Method: every table of a small store."""
+"""Goal: metadata tables of a store have fixed columns and correct rows. Method: every table of a small store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table(store: Path, name: str, ledger: str = "") -> list[dict]:
     schema = source.schema()
     reader = source.batch_reader(schema)
     found = []
-    # Of no partitions Spark makes one that holds nothing.
+    # For no partitions Spark passes one empty partition.
     for part in reader.partitions() or [InputPartition(None)]:
         part = pickle.loads(pickle.dumps(part))  # noqa: S301, PLW2901 — our own bytes
         for batch in reader.read(part):
@@ -77,7 +77,7 @@ def test_a_partitioned_ledger_is_its_partitions(store: Path) -> None:
 
 
 def test_millions_of_holes_are_rows_by_columns(store: Path) -> None:
-    """What crosses to the task is no larger than the cursor's state."""
+    """The pickled task is no larger than the cursor's state."""
     held, count = PositionSet(), 2_000_000
     held.add_entries(7, np.arange(0, 2 * count, 2))
     task = AckedRangesTask("orders", "billing", encode_info(Position(7, -1), held))

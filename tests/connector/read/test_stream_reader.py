@@ -1,5 +1,6 @@
-"""Goal: a stream loses and repeats nothing over failures that Spark brings about. Method: Spark's calls, made by hand
-over a real embedded broker, in the order in which Spark makes them; offsets pass through JSON text as in a checkpoint.
+"""Goal: a stream loses and repeats no row over failures of Spark.
+
+Method: Spark's calls in Spark's order over a real embedded broker, with offsets as JSON text as in a checkpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def stopped(stream: LedgerStreamReader) -> None:
-    """As a killed process: its heartbeat ends, its lease does not."""
+    """End the stream as a killed process: its heartbeat stops, and its lease is not released."""
     if stream._running is not None and stream._running.subscriptions._heartbeat is not None:
         stream._running.subscriptions._heartbeat.stop()
 
@@ -85,14 +86,14 @@ def test_a_first_batch_without_rows_may_fail_too(store: Path, orders: Ledger) ->
 def test_a_subscription_keeps_its_place_without_a_checkpoint(store: Path, orders: Ledger) -> None:
     stream = reader(store, subscription="billing", startingPosition="earliest")
     start = text(stream.initialOffset())
-    # Not by `orders.cursor()`, which would make it.
+    # Not `orders.cursor()`, which would create the cursor.
     known = orders.client.call("cursor.describe", NameCursor(orders.name, "billing"))
     assert known.next_position == orders.end().start
     end = text(stream.latestOffset(start, ALL))
     assert orders.cursor("billing").state().backlog_rows == 10
     assert rows(stream, start, end) == list(range(10))
     append(orders, 10, 12)
-    # The next trigger's start is in Spark's commit log: only now is it acknowledged.
+    # The next trigger's start is in Spark's commit log, so it is acknowledged now and not before.
     after = text(stream.latestOffset(end, ALL))
     state = orders.cursor("billing").state()
     assert (state.backlog_rows, state.replay_floor) == (2, state.next_position)
@@ -103,7 +104,7 @@ def test_a_subscription_keeps_its_place_without_a_checkpoint(store: Path, orders
     again = reader(store, subscription="billing", startingPosition="earliest")
     start = text(again.initialOffset())
     assert rows(again, start, text(again.latestOffset(start, ALL))) == [12, 13]
-    # A checkpoint behind the cursor is honoured while the data is there.
+    # A checkpoint before the cursor is valid while its entries exist.
     assert rows(again, end, after) == [10, 11]
     again.stop()
 
@@ -118,7 +119,7 @@ def test_a_second_live_query_is_refused_and_a_dead_one_is_not_waited_for(store: 
     stream.stop()
     second.initialOffset()
     second.stop()
-    # A process that was killed released nothing; the broker sees that it is gone.
+    # A killed process releases nothing. The broker detects its end.
     code = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -146,7 +147,7 @@ def test_limits_and_available_now(store: Path, orders: Ledger) -> None:
     assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     report = stream.reportLatestOffset()["ledgers"]["public/default/persistent/orders"]
     assert (report["lagRows"], report["lagEntries"]) == (10, 10)
-    # Trigger.Once asks for everything, whatever the options say.
+    # Trigger.Once reads everything and ignores the limits.
     once = reader(store, startingPosition="earliest", maxRowsPerTrigger="4")
     start = text(once.initialOffset())
     assert rows(once, start, text(once.latestOffset(start, ALL))) == list(range(20))
@@ -231,7 +232,7 @@ def test_a_broker_that_hangs_ends_the_query_in_time(
     connection = stream._running.read.connection
     broker = json.loads((store / "broker.json").read_text())["pid"]
     with monkeypatch.context() as short:
-        # Else it is two minutes for the call, half of one until nobody looks for another broker, and half of one for
+        # The defaults are two minutes for the call, half a minute to find another broker, and half a minute for
         # both.
         short.setitem(Client.call.__kwdefaults__, "attempt_seconds", 0.3)
         short.setattr(connection.client, "revive", None)
@@ -307,7 +308,7 @@ def test_a_missing_ledger_is_named_or_waited_for(store: Path, orders: Ledger) ->
 
 
 def test_a_ledger_that_is_waited_for_comes(store: Path, orders: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made, and without columns, while it is waited for; then with rows."""
+    """The read waits for a ledger that exists without columns, until it has rows."""
     steps = [
         lambda: orders.client.create(CreateLedger("new")),
         lambda: append(connect(store).ledger("new"), 0, 3),

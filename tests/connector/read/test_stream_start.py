@@ -1,5 +1,6 @@
-"""Goal: where a query begins is durable before its first batch, and an option that has no say in it is named once.
-Method: Spark's calls, made by hand over a real embedded broker; offsets pass through JSON text as in a checkpoint.
+"""Goal: the start of a query is durable before its first batch, and an ignored start option is logged once.
+
+Method: Spark's calls over a real embedded broker, with offsets as JSON text as in a checkpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FROM_CHECKPOINT = "the query goes on from its checkpoint: option startingPositio
 
 
 def placed(ledger: Ledger, subscription: str) -> Position:
-    """Where a cursor stands; NotFound when nobody has made it, where `ledger.cursor()` would."""
+    """Return the state of a cursor. Raises NotFound, whereas `ledger.cursor()` would create the cursor."""
     found: CursorState = ledger.client.call("cursor.describe", NameCursor(ledger.name, subscription))
     return found.next_position
 
@@ -32,7 +33,7 @@ def test_latest_of_the_first_start_is_in_the_cursor_before_batch_0(store: Path, 
     start = text(stream.initialOffset())
     assert placed(orders, "billing") == latest
     append(orders, 10, 12)
-    if planned:  # batch 0 fails before Spark has written a word of it down
+    if planned:  # batch 0 fails before Spark writes its offsets
         assert rows(stream, start, text(stream.latestOffset(start, ALL))) == [10, 11]
     stream.stop()
     append(orders, 12, 13)
@@ -43,7 +44,7 @@ def test_latest_of_the_first_start_is_in_the_cursor_before_batch_0(store: Path, 
 
 
 def ignored(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was said of options that do not count, since it was asked the last time."""
+    """Return the warnings about ignored options since the last call."""
     said = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
     caplog.clear()
     return said
@@ -66,7 +67,7 @@ def test_a_starting_option_that_a_checkpoint_overrules_is_said_once(
     at = text(stream.latestOffset(start, ALL))
     assert rows(stream, start, at) == list(range(10))
     stream.stop()
-    assert ignored(caplog) == []  # it counted
+    assert ignored(caplog) == []  # not ignored
     again = reader(store, **options)
     if first_call == "partitions":  # a batch that was not committed
         assert rows(again, start, at) == list(range(10))

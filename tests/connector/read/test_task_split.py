@@ -1,4 +1,4 @@
-"""Goal: tasks cover ranges exactly, are few when little is read. Method: logs of sizes, cut as a broker does."""
+"""Goal: tasks cover ranges exactly, and small reads have few tasks. Method: logs of sizes, split as the broker does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 
 class SizesLogs:
-    """Logs by the bytes of their entries; cuts as coarsely as the broker may."""
+    """Logs by the bytes of their entries, split as coarsely as the broker may."""
 
     def __init__(self, *logs: list[int]) -> None:
         self.logs = {f"log{number:04}": sizes for number, sizes in enumerate(logs)}

@@ -1,4 +1,4 @@
-"""Goal: rows come out as they went in, of exactly the schema asked for. Method: entries encoded and read back."""
+"""Goal: rows are read as they were written, with exactly the requested schema. Method: entries encoded and read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Goal: a chunked message is delivered once, however the log is cut. Method: every cut of random logs.
+"""Goal: a chunked message is delivered once, however the log is split. Method: every split of random logs.
 
-The reference is `ChunkAssembler` over the whole log from its beginning, as a consumer of Pulsar's reads it.
+The reference is `ChunkAssembler` over the whole log from its beginning, as a Pulsar consumer reads it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def plain(text: str) -> bytes:
 
 
 def placed(log: list[bytes]) -> list[Entry]:
-    """The entries, seven to a ledger."""
+    """Return the entries, seven per segment."""
     return [(Position(number // 7, number % 7), parse_entry(entry, "")) for number, entry in enumerate(log)]
 
 
@@ -57,7 +57,9 @@ def test_every_message_is_delivered_once_wherever_the_log_is_cut(seed: int) -> N
         producer = f"p{dice.randrange(3)}"
         message, at, count = open_messages.pop(producer, (f"m{number}", 0, dice.randrange(2, 6)))
         log.append(plain(str(number)) if dice.random() < 0.2 else chunk(producer, message, at, count))
-        step = dice.choice([1, 1, 1, 1, 1, 0, 2, -1])  # in order; now and then one again, one lost, or begun anew
+        step = dice.choice(
+            [1, 1, 1, 1, 1, 0, 2, -1]
+        )  # in order; at random, a chunk is repeated, lost, or the message restarts
         at = at if log[-1] == plain(str(number)) else max(at + step, 0)
         if at < count:
             open_messages[producer] = (message, at, count)

@@ -1,6 +1,7 @@
-"""Goal: what a stream cannot decode is in its dead-letter ledger, once for every micro-batch, and its rows go on.
-Method: Spark's calls by hand over a real embedded broker: attempts that end early, run side by side or come after a
-broker that was killed.
+"""Goal: undecodable messages are dead letters, once per micro-batch, and the other rows are delivered.
+
+Method: Spark's calls over a real embedded broker: attempts that end early, run in parallel, or follow a kill of the
+broker.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TOPIC = "persistent://public/default/clicks"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A store for all of these tests: a broker takes longer to start than they do."""
+    """Store for all tests of this file, because the start of a broker takes longer than a test."""
     path = tmp_path_factory.mktemp("dead-letters") / "store"
     yield path
     stop_broker_of(path)
@@ -37,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def api(place: Path) -> LedgerStore:
-    """Messages of eight bytes, of which every tenth is no number."""
+    """Store with messages of eight bytes, of which every tenth is no number."""
     api = connect(place)
     with api.ledger("clicks").producer(batching_max_messages=7, batching_max_publish_delay_ms=10_000) as producer:
         for number in range(VALUES):

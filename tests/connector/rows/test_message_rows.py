@@ -1,7 +1,6 @@
-"""Goal: batches read as columns are what they are message by message. Method: both ways over real and random batches.
+"""Goal: batches have the same rows and errors as columns and message by message. Method: real and random batches.
 
-Random batches have every field, in and out of order, numbers of every length, bytes cut off and bits flipped: rows
-and errors are the same.
+Random batches have every field in any order and numbers of every length. Some have missing bytes or flipped bits.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def one_by_one(entries: list[Entry]) -> pa.Table:
 
 
 def outcome(way: Any, entries: list[Entry]) -> object:
-    """The table, or the error in its words."""
+    """Return the table, or the text of the error."""
     try:
         found = way(entries)
     except LedgerError as error:

@@ -1,4 +1,4 @@
-"""Goal: payloads of a topic become typed rows, and those that cannot are told. Method: entries made and real ones."""
+"""Goal: payloads become typed rows, and undecodable payloads are reported. Method: encoded and real entries."""
 
 from __future__ import annotations
 

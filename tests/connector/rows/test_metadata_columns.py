@@ -1,4 +1,4 @@
-"""Goal: every row knows exactly where it is. Method: vectorised ids against a byte-wise protobuf writer."""
+"""Goal: every row has its exact position and id. Method: vectorised ids compared with a byte-wise protobuf writer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def varint(value: int) -> bytes:
 
 
 def by_hand(position: Position, partition: int, index: int) -> bytes:
-    """Protobuf, field by field."""
+    """Return the protobuf message, encoded field by field."""
     written = b"\x08" + varint(position.ledger_id) + b"\x10" + varint(position.entry_id)
     if partition >= 0:
         written += b"\x18" + varint(partition)

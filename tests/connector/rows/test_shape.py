@@ -1,4 +1,4 @@
-"""Goal: the columns of a read are what was asked for, or a refusal by name. Method: shapes of schemas and wishes."""
+"""Goal: a read has the requested columns, or is refused by column. Method: shapes of schemas and options."""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""Goal: what a topic may hold beside ordinary messages comes out as a consumer gets it. Method: entries made here.
+"""Goal: a topic's unusual messages are read as a Pulsar consumer gets them. Method: entries encoded by this file.
 
-Chunks of two messages between each other, one of them twice and one missing; a batch of which something was compacted
-out; markers of replication; keys and ordering keys that are empty; a transaction that has no end here.
+Cases
+- interleaved chunks of two messages, with a repeated and a missing chunk
+- a batch with a message that was compacted out
+- replication markers
+- empty keys and ordering keys
+- a transaction without an end
 """
 
 from __future__ import annotations

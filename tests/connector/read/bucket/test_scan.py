@@ -1,7 +1,7 @@
-"""Goal: a topic of a bucket comes out as rows, exactly, without a broker. Method: readers driven by hand, no JVM.
+"""Goal: a topic of a bucket is read as exact rows, without a broker. Method: readers called directly, without a JVM.
 
-The objects of `tests/fixtures/pulsar`, which a real Pulsar offloaded, against what its own client delivered; and
-entries of columns, laid down as the offloader does.
+The objects of `tests/fixtures/pulsar` were offloaded by a real Pulsar. The reference is the output of its own client.
+Further objects have entries with columns, written by the offloader's code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.rigs.scan import read_bucket as rows
 
 
 def as_told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row in the words of Pulsar's reader."""
+    """Return a row in the form of the output of Pulsar's reader."""
     position, key = row["__position"], row["__orderingKey"]
     return {
         "place": (position["ledgerId"], position["entryId"], position["batchIndex"]),
@@ -158,7 +158,7 @@ def test_what_is_encrypted_is_opened_with_the_keys_that_are_given() -> None:
     ledgers = sorted({row["place"][0] for row in found})
     assert len(ledgers) == 3, "by RSA, by EC, and by either"
     assert found == [{key: one[key] for key in found[0]} for one in wanted(ENCRYPTED_KNOWN)]
-    # Either key opens what was encrypted for both, whatever it is called here.
+    # Either key decrypts a message that was encrypted for both. The key's name does not matter.
     with_one = encrypted_rows(cryptoKeys=KEYS["eckey"], startingPosition=f"{ledgers[1]}:0")
     assert [as_told(row) for row in with_one] == [row for row in found if row["place"][0] in ledgers[1:]]
 
@@ -276,7 +276,7 @@ def test_without_a_name_the_bucket_is_listed(tmp_path: Path) -> None:
 
 
 class Limit:
-    """What Spark hands over when it wants everything."""
+    """Read limit that Spark passes for Trigger.AvailableNow and Trigger.Once."""
 
 
 def stream(directory: Path, **options: str) -> LedgerStreamReader:
@@ -288,7 +288,7 @@ def stream(directory: Path, **options: str) -> LedgerStreamReader:
 def batches(
     reader: LedgerStreamReader, start: dict[str, Any], most: int = 99
 ) -> tuple[list[list[bytes]], dict[str, Any]]:
-    """The values of each batch until there is nothing more, and the last offset."""
+    """Return the values of each batch until the stream is at its end, and the last offset."""
     found = []
     for _ in range(99):
         end = reader.latestOffset(start, Limit())
@@ -308,7 +308,7 @@ def batches(
 
 
 def stream_of(reader: LedgerStreamReader) -> LedgerStreamReader:
-    """A reader of another process, whose planner knows nothing of this one's."""
+    """Return a reader as another process has it, with a new planner."""
     other = LedgerStreamReader(reader._options, reader._plan)
     other._ignored_start = reader._ignored_start
     return other

@@ -1,6 +1,6 @@
-"""Goal: a time that is no time spoils no row. Method: times that a timestamp cannot state, single and in batches.
+"""Goal: an invalid time does not break its row. Method: times out of the timestamp range, single and in batches.
 
-On the wire times are unsigned; Pulsar's Java reads them as signed. A producer that gives nanoseconds is common.
+Times are unsigned on the wire, and Pulsar's Java code reads them as signed. Many producers pass nanoseconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.rigs.scan import read_bucket as rows
 
 SHAPE = row_shape(None, None, RowOptions(include_metadata=True), "a", more=PROVENANCE)
 EVENTS = {"offload": str(ROOT / "31-times"), "path": "public/fx/31-times", "includeMetadata": "true"}
-# As they stand on the wire, and what they are in microseconds.
+# Times on the wire, and the expected microseconds.
 TIMES = [
     (0, None),
     (1, 1_000),

@@ -1,4 +1,4 @@
-"""A ledger in a store that the tests of a file share: see `tests.rigs.explicit`."""
+"""Fixture of a ledger in a store that the tests of a file share (`tests.rigs.explicit`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Goal: columns are added and never changed, and who began before goes on as it was. Method: by hand.
+"""Goal: columns are only added, and running queries keep their columns. Method: Spark's calls without a JVM.
 
-Everything runs through a broker, without a JVM: what Spark would call is called here, with the schemas it would give.
+The tests call readers and writers as Spark does, with the schemas that Spark passes, over a real broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TWO = StructType().add("id", LongType()).add("name", StringType())
 
 
 class Place(NamedTuple):
-    """A ledger of its own in the store of this file."""
+    """Ledger of one test in the store of this file."""
 
     store: Path
     name: str
@@ -63,7 +63,7 @@ def read(place: Place, schema: StructType | None = None, **options: str) -> list
 
 
 def states(place: Place) -> list[int]:
-    """The schema versions that entries state."""
+    """Return the schema versions in the metadata of entries."""
     log = connect(place.store).ledger(place.name)
     request = ReadRequest(log.name, PositionRange(log.end().start, log.end().end))
     return [
@@ -91,7 +91,7 @@ def test_columns_are_added_with_merge_schema_only_and_the_log_is_kept(place: Pla
     assert connect(place.store).ledger(place.name).describe().schema_version == 1
     assert read(place) == [{"id": 1, "name": None}, {"id": 2, "name": "b"}, {"id": 3, "name": None}]
     assert read(place, columns="name") == [{"name": None}, {"name": "b"}, {"name": None}]
-    # Partitions grow with the whole.
+    # Partitions get the columns of their partitioned ledger.
     whole = connect(place.store).create_partitioned("views", 2)
     write(place, ONE, [{"id": 1}, {"id": 2}], path="views")
     write(place, TWO, [{"id": number, "name": "b"} for number in range(3, 6)], path="views", mergeSchema="true")
@@ -129,7 +129,7 @@ def test_a_running_query_keeps_its_columns_and_the_next_one_has_the_new(place: P
     found = [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
     assert found == [{"id": 1}, {"id": 2}]
     reader.stop()
-    # Spark asks once more for a reader of the schema that it planned with, also when the columns are there already.
+    # Spark asks again for a reader with the planned schema, also after the columns were added.
     again = source(place, startingPosition="earliest").stream_reader(schema)
     found = [row for part in again.partitions(start, end) for batch in again.read(part) for row in batch.to_pylist()]
     assert found == [{"id": 1}, {"id": 2}]

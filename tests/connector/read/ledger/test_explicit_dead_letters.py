@@ -1,5 +1,5 @@
-"""Goal: a row that was delivered too often is a dead letter, once, with all that it said. Method: that of
-`test_explicit_stream`, with queries that nobody acknowledges for.
+"""Goal: a row with too many redeliveries becomes one dead letter with all fields. Method: as `test_explicit_stream`,
+with queries that do not acknowledge.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_dead_letters_are_written_once_and_acknowledged(orders: Ledger) -> None:
 
 
 def test_dead_letters_say_all_that_their_rows_said_and_where_they_were(empty: Ledger, shared: Path) -> None:
-    """Columns, key, event time and properties; of a ledger of messages and of one of columns."""
+    """Dead letters have columns, key, event time and properties, for ledgers of messages and of columns."""
     rows = connect(shared).ledger(new_name("rows"))
     written = pa.table(
         {

@@ -1,6 +1,7 @@
-"""Goal: with `ackMode` explicit every row comes until it is acknowledged, and no batch changes once it was named.
-Method: Spark's calls, made by hand over a real embedded broker, offsets through JSON text; rows are acknowledged by the
-sink's own writer, as its tasks and its committer do.
+"""Goal: with `ackMode` explicit, rows are redelivered until they are acknowledged, and a planned batch never changes.
+
+Method: Spark's calls over a real embedded broker, with offsets as JSON text. The sink's writer acknowledges rows, as in
+tasks and at commit.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def test_rows_come_back_until_they_are_acknowledged(orders: Ledger, column: str)
 
 
 def test_nobody_who_listens_to_progress_acknowledges_for_the_rows(orders: Ledger) -> None:
-    """Spark hands the listener what the source reports, and the end of a batch that is committed."""
+    """Pass the source's report and the end of a committed batch to the listener, as Spark does."""
     for options, acknowledged in ((EXPLICIT, False), ({**EXPLICIT, "ackMode": "checkpoint"}, True)):
         known = {name: value for name, value in options.items() if acknowledged is False or name != "ackTimeout"}
         stream = reader(orders, **known)
@@ -89,7 +90,7 @@ def test_rows_that_are_given_back_come_at_once(orders: Ledger) -> None:
 
 
 def test_rows_that_come_back_do_not_wait_for_new_ones(orders: Ledger) -> None:
-    """`minRowsPerTrigger` holds up rows that nobody has seen yet."""
+    """`minRowsPerTrigger` delays rows that were never delivered."""
     given = {**EXPLICIT, "ackTimeout": "1h"}
     stream = reader(orders, **given)
     start = text(stream.initialOffset())
@@ -107,7 +108,7 @@ def test_rows_that_come_back_do_not_wait_for_new_ones(orders: Ledger) -> None:
 
 
 def test_a_spark_that_says_no_start_is_refused(orders: Ledger) -> None:
-    """Before 4.2 a source is not told which batch was committed."""
+    """Spark before 4.2 does not pass the start of a batch."""
     with pytest.raises(Unsupported, match=r"needs Spark 4\.2"):
         reader(orders, **EXPLICIT).latestOffset()
 
@@ -127,7 +128,7 @@ def test_a_query_without_its_checkpoint_goes_on_and_loses_nothing(orders: Ledger
 
 @pytest.mark.parametrize("most", [4, 8, 3])
 def test_what_comes_back_is_within_the_limit_of_a_trigger(orders: Ledger, most: int) -> None:
-    """All twelve rows time out, two new entries come: no batch is above the limit, but for one entry alone."""
+    """All twelve rows time out and two entries are appended. Only a batch of one entry exceeds the limit."""
     stream = reader(orders, **EXPLICIT, maxRowsPerTrigger=str(most))
     here = text(stream.initialOffset())
     limit = stream.getDefaultReadLimit()
@@ -154,7 +155,7 @@ def test_what_comes_back_is_within_the_limit_of_a_trigger(orders: Ledger, most: 
 
 
 def test_a_limit_is_of_rows_that_are_left(orders: Ledger) -> None:
-    """Rows that are acknowledged ahead of the reader take no room, and never stop it, however many they are."""
+    """Rows that were acknowledged before they are read do not count in limits, and never stop the reader."""
     options = {"subscription": "s", "startingPosition": "earliest", "maxRowsPerTrigger": "4", "includeMetadata": "true"}
     everything = batch_of_all(orders)
     orders.cursor("s")
@@ -168,7 +169,7 @@ def test_a_limit_is_of_rows_that_are_left(orders: Ledger) -> None:
 
 
 def test_a_run_over_what_is_there_ends_though_nobody_acknowledges(orders: Ledger) -> None:
-    """Each row comes once in it, given back or timed out or not; the next run brings what is left."""
+    """A run of AvailableNow delivers each row once, also after a nack or timeout. The next run delivers the rest."""
     for run, expected in enumerate((list(range(12)), [0, 1, *range(3, 12)])):
         stream = reader(orders, **EXPLICIT, maxRowsPerTrigger="8")
         stream.prepareForTriggerAvailableNow()

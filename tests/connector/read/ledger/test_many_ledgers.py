@@ -1,5 +1,6 @@
-"""Goal: many ledgers are one stream, from where to where is said, nothing is lost or repeated, what is lost is told.
-Method: Spark's calls by hand, in its order, over a real embedded broker; offsets pass through JSON text.
+"""Goal: many ledgers are one stream within its bounds, without lost or repeated rows, and data loss is reported.
+
+Method: Spark's calls in Spark's order over a real embedded broker, with offsets as JSON text.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PREFIX = "public/default/persistent/"
 
 
 class Stream:
-    """A query without Spark: batch after batch, its offsets as a checkpoint keeps them."""
+    """Query without Spark: batch after batch, with offsets as in a checkpoint."""
 
     def __init__(self, store: Path, **options: str) -> None:
         source = LedgerSource({"store": str(store), **options}, "0.1.0")
@@ -39,7 +40,7 @@ class Stream:
         self.at: dict | None = None
 
     def batch(self, limit: object = SOME) -> list[int] | None:
-        """The rows of the next batch; None when there is none."""
+        """Return the rows of the next batch; None if no batch is due."""
         if self.at is None:
             self.at = text(self.reader.initialOffset())
         end = text(self.reader.latestOffset(self.at, limit))
@@ -56,7 +57,7 @@ class Stream:
         return self
 
     def killed(self) -> None:
-        """As Spark ends a process: nothing is called, only the heartbeat is gone."""
+        """End the query as Spark kills its process: only the heartbeat stops."""
         if self.reader._running is not None and self.reader._running.subscriptions._heartbeat is not None:
             self.reader._running.subscriptions._heartbeat.stop()
 
@@ -71,7 +72,7 @@ def read(store: Path, **options: str) -> list[int]:
 
 
 def small(api: LedgerStore, name: str, *numbers: int) -> Ledger:
-    """A ledger that rolls over after every entry and keeps nothing that is read."""
+    """Create a ledger that rolls over after every entry and trims acknowledged entries."""
     api.client.create(CreateLedger(PREFIX + name, exist_ok=True, max_entries_per_ledger=1))
     ledger = api.ledger(name)
     append(ledger, *numbers)
@@ -120,7 +121,7 @@ def test_ledgers_and_partitions_created_later_are_read_from_their_start(store: P
     append(api.ledger("b"), 99)
     start = stream.at
     assert sorted(stream.batch()) == [2, 3, 11]
-    # The same batch in another process, after more has come.
+    # The same batch in another process, after more appends.
     append(api.ledger("a-2"), 4)
     append(api.ledger("a-3"), 5)
     stream.killed()
@@ -146,7 +147,7 @@ def test_what_names_none_or_not_all_is_refused_or_waited_for(store: Path, api: L
     other = Stream(store, path="orders2").resumed(stream.at)
     with pytest.raises(Refused, match=r"the checkpoint is of ledger .*/orders, the query reads .*/orders2"):
         other.batch()
-    # One more in the list is found like any that comes later.
+    # A ledger that is added to the list is found like a ledger created later.
     append(api.ledger("orders3"), 3)
     more = Stream(store, ledgers="orders,orders2,orders3").resumed(stream.at)
     assert more.batch() == [3]
@@ -285,7 +286,7 @@ def test_subscription_gets_a_cursor_in_every_ledger_also_in_later_ones(store: Pa
     assert api.ledger("a-3").cursor("s").state().backlog_rows == 0
     append(a, 5)
     stream.reader.stop()
-    # Without the checkpoint, the cursors know.
+    # Without the checkpoint, the query starts at its cursors.
     again = Stream(store, **options)
     assert again.batch() == [5]
     second = Stream(store, path="a-2", subscription="s")
@@ -448,7 +449,7 @@ def test_a_file_that_is_missing_is_told_by_the_task(
     start = text(stream.reader.initialOffset())
     end = text(stream.reader.latestOffset(start, ALL))
     source = stream.reader.partitions(start, end)[0].value.source
-    # A file that was there a moment ago is waited for; here there is no point in it.
+    # Skip the retries for a file that has just been deleted.
     monkeypatch.setattr(client_for(source.address, source.store_id, source.credentials), "deadline_ms", 300)
     first = min((store / "ledgers").glob("*.ledger"), key=lambda path: int(path.stem))
     first.unlink()

@@ -1,6 +1,7 @@
-"""Goal: a task whose broker is gone fails with its address and its store, starts nobody and makes nothing. Method:
-what Spark pickles into tasks, run after broker and supervisor were killed, by a process that was connected to them
-before, as a worker that Spark uses again, and by a new one.
+"""Goal: a task without a broker fails with the broker's address and store, and starts no process.
+
+Method: broker and supervisor are killed. Then pickled tasks run in a process that was connected (a reused worker of
+Spark) and in a new process.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ for task in (lambda: list(part.read()), lambda: stage_rows(target, "1", "q", 1, 
 
 @pytest.fixture
 def tasks(store: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[LedgerTask, SinkTarget]:
-    """A part to read and rows to write, both done once already in this process; then the broker was killed."""
+    """Tasks that read and write, after a successful run in this process and the kill of the broker."""
     monkeypatch.setitem(Client.__init__.__kwdefaults__, "deadline_ms", 200)
     options = read_options({"ledger": "orders", "store": str(store)})
     target = prepare_target(options, StructType([StructField("id", LongType())]))
@@ -79,7 +80,7 @@ def test_a_worker_that_was_connected_names_address_and_store(
     client = client_for(target.address, target.store_id)
     lines = [acknowledge_batch(np.array([0]), np.array([0]), np.array([-1]))]
     refused(lambda: acknowledge(client, AcknowledgeCommand("orders", "billing"), lines, deadline_ms=0))
-    monkeypatch.setattr(Client, "same_host_token", lambda *_, **__: "")  # as on another host, where parts are sent
+    monkeypatch.setattr(Client, "same_host_token", lambda *_, **__: "")  # as on another host, where blocks are sent
     refused(lambda: stage_rows(target, "1", "q", 1, ROWS))
     assert fixtures.serving(store) == []
 

@@ -1,4 +1,4 @@
-"""Where a table is published: see `tests.rigs.published_history`."""
+"""Fixture of a published table (`tests.rigs.published_history`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Goal: a table and the bucket behind it are one result without a broker, and what only a broker could say is refused.
+"""Goal: table and bucket are read as one result without a broker, and options that need a broker are refused.
 
-Method: readers driven by hand over real Delta tables and over objects that a broker offloaded or a real Pulsar; the log
-alone, or the bucket alone, is the reference.
+Method: readers called directly over real Delta tables, and over objects offloaded by a broker or a real Pulsar. The
+reference is a read of only the ledger or only the bucket.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def bucket(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def orders(store: Path, bucket: Path) -> Ledger:
-    """A ledger of six segments of two entries of two rows."""
+    """Ledger with six segments of two entries with two rows each."""
     api: LedgerStore = connect(store)
     api.offload_to(str(bucket))
     api.client.create(CreateLedger("orders", max_entries_per_ledger=2))
@@ -49,7 +49,7 @@ def joined(bucket: Path, table: Path, name: str = "orders", **options: str) -> l
 
 
 def lose(bucket: Path, ledger_id: int) -> None:
-    """The bucket has no object of a ledger any more."""
+    """Delete the objects of a segment from the bucket."""
     gone = [path for path in bucket.iterdir() if re.search(rf"-ledger-{ledger_id}(\D.*)?$", path.name)]
     assert len(gone) >= 2
     for path in gone:
@@ -65,13 +65,13 @@ def test_table_and_bucket_are_the_log_however_far_each_is(
     for _ in range(3):
         assert as_set(joined(bucket, table, includeMetadata="true")) == alone
         publish_sealed(store, table, most=2)
-    # Only in the table: what is published, and is no more in the bucket.
+    # Only in the table: published segments whose objects were deleted.
     segments = [one.ledger_id for one in orders.describe().segments if one.entries]
     for segment in segments[:3]:
         lose(bucket, segment)
     assert as_set(joined(bucket, table, includeMetadata="true")) == alone
     assert sum(as_set(read_bucket(bucket, "orders", columns="n")).values()) < sum(alone.values())
-    # And what is published before it is offloaded.
+    # Segments that are published before they are offloaded.
     append_pairs(orders, 12, 15)
     orders.seal()
     assert len(publish_sealed(store, table)) == 2

@@ -1,5 +1,7 @@
-"""Goal: a table and the log behind it are one result, no row missing or twice. Method: readers driven by hand over a
-real broker and real Delta tables, no JVM; what the log alone says is the reference, also while a publisher runs.
+"""Goal: table and ledger are read as one result without missing or repeated rows, also while a publisher runs.
+
+Method: readers called directly over a real broker and real Delta tables, without a JVM. The reference is a read of only
+the ledger.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tests.rigs.table import publish, published
 
 
 def sealing(api: LedgerStore, name: str = "orders", entries: int = 2) -> Ledger:
-    """A ledger that seals itself after so many entries."""
+    """Create a ledger that rolls over after so many entries."""
     api.client.create(CreateLedger(name, exist_ok=True, max_entries_per_ledger=entries))
     return api.ledger(name)
 
@@ -93,7 +95,7 @@ def test_readers_see_every_row_once_while_a_publisher_runs(store: Path, api: Led
                 append_pairs(own, number, number + 1)
                 if number % 3 == 0:
                     publish_sealed(store, table, most=1 + number % 2)
-        except BaseException as error:  # noqa: BLE001 — told in the test's own thread
+        except BaseException as error:  # noqa: BLE001 — raised again in the test's thread
             failed.append(error)
         finally:
             done.set()
@@ -203,11 +205,11 @@ def test_a_change_while_a_publisher_worked_is_refused_until_one_has_looked(
 ) -> None:
     append_pairs(sealing(api), 0, 9)
     publish_sealed(store, table, most=2, after=-1)
-    DeltaTable(str(table)).restore(0)  # version 2, and the publisher knows nothing of it
+    DeltaTable(str(table)).restore(0)  # version 2, written without the publisher
     publish_sealed(store, table, most=1, after=-1)
     with pytest.raises(Refused, match=r"changed by RESTORE in version 2 after ledger \d+ was published"):
         read_rows(store, history=str(table))
-    publish_sealed(store, table, most=1, after=3)  # who was told to accept it
+    publish_sealed(store, table, most=1, after=3)  # with the option that accepts the change
     assert numbers(store, history=str(table)) == [n for n in range(18) if n not in range(4, 8)]
 
 

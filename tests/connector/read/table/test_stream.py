@@ -1,7 +1,7 @@
-"""Goal: a stream that begins in a table and goes on in the log loses and repeats nothing, wherever it is stopped.
+"""Goal: a stream from a table to the ledger loses and repeats no row, wherever it is stopped.
 
-Method: Spark's calls, made by hand over a real broker and real Delta tables; offsets pass through JSON text, and every
-batch is planned again by a new process' reader.
+Method: Spark's calls over a real broker and real Delta tables, with offsets as JSON text. A new reader plans every
+batch again, as a new process does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALL, SOME = ReadAllAvailable(), ReadMaxRows(1)
 
 @pytest.fixture
 def orders(store: Path) -> Ledger:
-    """Eleven entries of two rows; a new segment after every second of them."""
+    """Ledger with eleven entries of two rows each, and two entries per segment."""
     api = connect(store)
     api.client.create(CreateLedger("orders", max_entries_per_ledger=2))
     append_pairs(api.ledger("orders"), 0, 11)
@@ -83,7 +83,7 @@ def test_limits_split_a_backfill_at_entries_and_batches_are_repeatable(
 def test_a_stream_that_is_stopped_anywhere_reads_every_row_once(
     store: Path, orders: Ledger, table: Path, seed: int
 ) -> None:
-    """Publishing, trimming what is published, compaction and restarts, at random."""
+    """Publishing, trimming of published segments, compaction and restarts in random order lose no row."""
     dice = random.Random(seed)
     publish_sealed(store, table, most=2)
     written, found = 11, []
@@ -123,7 +123,9 @@ def test_what_the_log_let_go_of_while_nobody_read_is_in_the_table(store: Path, o
     start = text(stream.initialOffset())
     end = text(stream.latestOffset(start, ALL))
     append_pairs(orders, 11, 16)
-    after = text(stream.latestOffset(end, ALL))  # planned from the log, which is gone when it is run
+    after = text(
+        stream.latestOffset(end, ALL)
+    )  # planned from the ledger, whose entries are trimmed when the batch runs
     publish_sealed(store, table)
     trim(store)
     assert sorted(rows(reader(store, table), end, after)) == list(range(22, 32))
