@@ -92,7 +92,7 @@ class BareCalls:
 
 
 def require(rows: int) -> None:
-    """Raise an error if a read returned too few rows."""
+    """Raise ValueError unless a read returned all rows."""
     if rows != ROWS:
         message = f"{rows} rows were read of {ROWS}"
         raise ValueError(message)

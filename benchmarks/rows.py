@@ -59,7 +59,7 @@ def entry(number: int, row_bytes: int, version: int, txn: tuple[int, int] | None
 
 
 def fill(client: Client, ledger: str, entries: int, row_bytes: int) -> None:
-    """Create a ledger and append entries `0 … entries`, durable on return."""
+    """Create a ledger and append the entries `[0, entries)`, durable on return."""
     version = create(client, ledger)
     with client.producer(ledger) as producer:
         for number in range(entries):

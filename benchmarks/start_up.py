@@ -63,7 +63,7 @@ def importing(code: str, first: str = "") -> Loop:
 
 
 def broker(folder: Path) -> Loop:
-    """Start a store's first broker in a child process, which reaps the supervisor after its broker has ended."""
+    """Return a loop of a store's first broker. This process reaps the supervisor, which reaps the broker."""
     folder.mkdir()
 
     def run() -> float:

@@ -90,7 +90,7 @@ class WindowCache:
                 del self._windows[key]
 
     def close(self) -> None:
-        """Cancel the fetches in flight. Later reads through windows raise Unavailable."""
+        """Cancel the queued fetches. Later reads through windows raise Unavailable."""
         with self._lock:
             self._closed = True
             self._windows.clear()

@@ -144,8 +144,8 @@ class Publisher:
 
     def _has_unpublished(self, log: SealedLog) -> bool:
         """Return whether the log has sealed segments after the last one that this publisher saw published."""
-        known = self._published_up_to.get((log.name, log.incarnation), NO_SEGMENT)
-        return bool(log.segments) and log.segments[-1].ledger_id > known
+        last_segment = self._published_up_to.get((log.name, log.incarnation), NO_SEGMENT)
+        return bool(log.segments) and log.segments[-1].ledger_id > last_segment
 
     def _publish_log(
         self, log: SealedLog, on_published: Callable[[PublishedSegment], object]
@@ -172,8 +172,8 @@ class Publisher:
                 up_to = self._last_published(log)
         latest = self.latest
         if latest is not None and self._table_id:
-            own = self.source.columns(log)
-            _retry_races(lambda: latest.refresh(log, up_to, own))
+            log_columns = self.source.columns(log)
+            _retry_races(lambda: latest.refresh(log, up_to, log_columns))
         self._report_to_broker(log, up_to)
         self._published_up_to[log.name, log.incarnation] = up_to
         return new_segments
@@ -253,20 +253,20 @@ class Publisher:
                 f"is {log.incarnation}",
                 hint="Publish to another table, or with restart to have both in this table",
             )
-        own = [
+        same_incarnation = [
             change for change in changes if (metadata := change.publication) and metadata.incarnation == log.incarnation
         ]
-        found = find_newest_segment(own, log.name)
+        found = find_newest_segment(same_incarnation, log.name)
         return NO_SEGMENT if found is None else found.segment
 
     def _require_same_table(self, log: SealedLog) -> None:
-        found, noted = self.table.identity(), PublishedNote.of(log.properties, self.table.target)
-        known = self._table_id or ("" if noted is None else noted.table_id)
-        if known and found != known and not self.publishing.restart:
+        found, note = self.table.identity(), PublishedNote.of(log.properties, self.table.target)
+        table_id = self._table_id or ("" if note is None else note.table_id)
+        if table_id and found != table_id and not self.publishing.restart:
             now = f"made again, as {found}" if found else "deleted"
-            up_to = "" if noted is None else f"; segments up to {noted.segment} of {log.name} went into it"
+            up_to = "" if note is None else f"; segments up to {note.segment} of {log.name} went into it"
             raise Refused(
-                f"{self.table} is not the same table any more: {known} was {now}{up_to}",
+                f"{self.table} is not the same table any more: {table_id} was {now}{up_to}",
                 hint="Publish with restart to begin with the segments that still exist",
             )
         self._set_table_id(found)

@@ -4,18 +4,19 @@
     BucketSegments    from the objects of a bucket, without a broker
 
 Rules
-- A log has segments in one order: it is a ledger, or one partition of a ledger.
-- Only sealed segments are listed, because their content never changes. Of a bucket only those before the first
-  transaction without an outcome there are listed: rows behind such a transaction are not known yet.
-- A segment is read as a range of positions, in as few parts as files are wanted.
-- Nothing in a bucket is looked at twice. The cost of a segment does not grow with the segments beside it.
-- A loss between the published segments and the existing ones is detected before anything is written.
+- A log is a ledger without partitions, or one partition. Its segments are ordered.
+- Only sealed segments are listed, because their content never changes.
+- In a bucket, only segments before the first transaction without an outcome are listed. Reason: the visibility of
+  later rows is unknown.
+- A segment is read as a range of positions, in one partition per data file of the table.
+- An object of a bucket is listed and scanned once. The cost of a segment does not depend on other segments.
+- A loss between the published segments and the existing segments is detected before any write.
 
 Rules of `part_rows`
-- Spark plans a source in a process of its own, which has no findings of this process. The parts of a bucket therefore
-  travel in the class of a source that is made for them.
-- A source's name belongs to one user, who asks for one frame after the other. Each frame has the parts of its own
-  registration; the session keeps the last registration only.
+- Spark plans a source in a process of its own, without the findings of this process. Therefore the parts of a bucket
+  are pickled in the class of a source that is made for them.
+- A single caller uses a source's name, for one frame after the other. Each frame has the parts of its own
+  registration. The session keeps the last registration only.
 """
 
 from __future__ import annotations
@@ -267,11 +268,11 @@ def _with_location(options: Mapping[str, str]) -> dict[str, str]:
         raise Refused(
             f"option {wrong[0]!r} is set by the publisher", hint="Remove the option: whole segments are published"
         )
-    given = dict(options)
-    lowered = {name.lower(): name for name in given}
+    full_options = dict(options)
+    lowered = {name.lower(): name for name in full_options}
     if "offload" not in lowered:
-        given[lowered.get("store", "store")] = store_location(given.get(lowered.get("store", "store")))
-    return given
+        full_options[lowered.get("store", "store")] = store_location(full_options.get(lowered.get("store", "store")))
+    return full_options
 
 
 def _row_options(name: str, *, rescue: bool) -> dict[str, str]:

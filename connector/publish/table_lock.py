@@ -1,4 +1,4 @@
-"""Lock file for commits to a Delta table on a local disk. Other file systems need no lock.
+"""File lock for commits to a Delta table on a local disk. Other file systems need no lock.
 
 On a local disk, Delta's log store creates a version in two steps: an existence check and a rename. It excludes only
 threads of the same JVM. Two processes could create the same version, and the first one's segment would be lost.

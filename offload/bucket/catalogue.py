@@ -160,7 +160,7 @@ class Catalogue:
             if found:
                 return found
         near = nearest(spellings(name)[0], written.values())
-        hint = f"Did you mean {near!r}?" if near else "Read without a name to see what there is"
+        hint = f"Did you mean {near!r}?" if near else "Read without a name to list the topics"
         faults = self.topicless_faults
         more = f"; {len(faults)} unreadable segments state no topic: {faults[0]}" if faults else ""
         raise NotFound(f"no object is of topic {name!r}; there are {len(written)} topics{more}", hint=hint)
@@ -228,8 +228,8 @@ def _attempts_by_record(
 
 def _attempts_of(record: PulsarRecord, attempts: Iterable[Attempt]) -> list[Attempt]:
     """Return the attempts of a record's segments."""
-    known = {ledger.ledger_id for ledger in record.ledgers}
-    return [attempt for attempt in attempts if attempt.key.ledger_id in known]
+    ledger_ids = {segment.ledger_id for segment in record.ledgers}
+    return [attempt for attempt in attempts if attempt.key.ledger_id in ledger_ids]
 
 
 def _by_ledger(attempts: Iterable[Attempt]) -> dict[int, list[Attempt]]:
@@ -271,8 +271,8 @@ def _choose_segment(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Ga
         damaged = [attempt for attempt in attempts if attempt.damaged]
         if damaged:
             raise Corrupt(f"ledger {ledger_id}: {damaged[0].fault}")
-        known = max(attempt.entries for attempt in attempts)
-        return Gap(ledger_id, 0, known, "; ".join(attempt.fault for attempt in attempts))
+        entries = max(attempt.entries for attempt in attempts)
+        return Gap(ledger_id, 0, entries, "; ".join(attempt.fault for attempt in attempts))
     segments = [
         Segment(ledger_id, attempt.data_name, attempt.index) for attempt in counting if attempt.index is not None
     ]
@@ -290,42 +290,42 @@ def _choose_segment(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Ga
 def _topic_by_record(attempts: Sequence[Attempt], record: PulsarRecord) -> TopicLedgers:
     """Return a topic with the segments and attempts of Pulsar's record."""
     listed, found = _by_ledger(attempts), []
-    offloaded = [number for number, known in enumerate(record.ledgers) if known.offloaded]
-    for number, known in enumerate(record.ledgers):
-        if known.offloaded:
-            found.append(_segment_by_record(known, listed.get(known.ledger_id, [])))
+    offloaded = [number for number, recorded in enumerate(record.ledgers) if recorded.offloaded]
+    for number, recorded in enumerate(record.ledgers):
+        if recorded.offloaded:
+            found.append(_segment_by_record(recorded, listed.get(recorded.ledger_id, [])))
         elif offloaded and number < offloaded[-1]:
             cause = "Pulsar has not offloaded it; it is in BookKeeper"
-            found.append(Gap(known.ledger_id, 0, known.entries, cause))
+            found.append(Gap(recorded.ledger_id, 0, recorded.entries, cause))
     return _to_topic(attempts, found)
 
 
-def _segment_by_record(known: KnownSegment, attempts: Sequence[Attempt]) -> Segment | Gap:
-    meant = [attempt for attempt in attempts if known.attempt is None or attempt.key == known.attempt]
-    if not meant:
-        name = known.attempt.data_name if known.attempt else f"…-ledger-{known.ledger_id}"
-        return Gap(known.ledger_id, 0, known.entries, f"Pulsar offloaded it, object {name} is not here")
-    found = _choose_segment(known.ledger_id, meant)
+def _segment_by_record(recorded: KnownSegment, attempts: Sequence[Attempt]) -> Segment | Gap:
+    candidates = [attempt for attempt in attempts if recorded.attempt is None or attempt.key == recorded.attempt]
+    if not candidates:
+        name = recorded.attempt.data_name if recorded.attempt else f"…-ledger-{recorded.ledger_id}"
+        return Gap(recorded.ledger_id, 0, recorded.entries, f"Pulsar offloaded it, object {name} is not here")
+    found = _choose_segment(recorded.ledger_id, candidates)
     if isinstance(found, Gap):
-        return found._replace(end=known.entries)
-    if found.entries != known.entries:
+        return found._replace(end=recorded.entries)
+    if found.entries != recorded.entries:
         raise Corrupt(
-            f"ledger {known.ledger_id}: {found.data_name} states {found.entries} entries, Pulsar {known.entries}"
+            f"ledger {recorded.ledger_id}: {found.data_name} states {found.entries} entries, Pulsar {recorded.entries}"
         )
     return found
 
 
 def _find_record(attempts: Sequence[Attempt], records: Sequence[PulsarRecord], *, alone: bool) -> PulsarRecord:
-    path, there = attempts[0].topic, {attempt.key.ledger_id for attempt in attempts}
+    path, ledger_ids = attempts[0].topic, {attempt.key.ledger_id for attempt in attempts}
     for record in records:
         if record.topic:
             if spellings(record.topic)[0] == spelled(path):
                 return record
-        elif there & {known.ledger_id for known in record.ledgers} or (alone and len(records) == 1):
+        elif ledger_ids & {recorded.ledger_id for recorded in record.ledgers} or (alone and len(records) == 1):
             return record
     raise Refused(
         f"none of {len(records)} records of Pulsar is of topic {spelled(path)}, whose objects are of ledgers "
-        f"{sorted(there)[:10]}",
+        f"{sorted(ledger_ids)[:10]}",
         hint="Give the internal statistics or the metadata record of this topic, one for each partition",
     )
 

@@ -3,8 +3,8 @@
 Rules of a part
 - The checksum of every entry that has one is verified here, in the process that uses its rows. Pulsar's clients may
   leave it out.
-- A chunked message is given whole, at its last chunk. Its other chunks are fetched wherever they are.
-- Payloads are opened before anything else is made of them: each chunk of a message is encrypted by itself.
+- A chunked message is returned as a whole, in place of its last chunk. Its other chunks may be in any segment.
+- Payloads are decrypted before chunks are joined. Reason: each chunk of a message is encrypted separately.
 - In a part that was not scanned, an entry of a transaction or a chunk is an error. Reason: whether the entry is visible
   is not known.
 

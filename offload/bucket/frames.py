@@ -181,5 +181,5 @@ def _missing_entry_error(source: _Pieces, at: int, number: int, byte_range: Byte
     return DataLoss(
         f"{where} at {offset}: the block has padding where entry {ledger_id}:{number} should be; entries "
         f"{ledger_id}:{number} to {ledger_id}:{byte_range.end - 1} were never written to the object",
-        hint="Set failOnDataLoss to false to read what is there",
+        hint="Set failOnDataLoss to false to read the existing entries",
     )

@@ -85,11 +85,15 @@ class BucketLog:
         """Raise DataLoss naming every gap in a range."""
         gaps = self.gaps_in(range_)
         if gaps:
-            known = [gap.end - gap.first for gap in gaps if gap.end >= 0]
-            count = f"{sum(known)} entries" if len(known) == len(gaps) else f"at least {sum(known)} entries"
+            gap_entries = [gap.end - gap.first for gap in gaps if gap.end >= 0]
+            count = (
+                f"{sum(gap_entries)} entries"
+                if len(gap_entries) == len(gaps)
+                else f"at least {sum(gap_entries)} entries"
+            )
             raise DataLoss(
                 f"{count} of {self.topic.name} are not in the bucket: {'; '.join(str(gap) for gap in gaps)}",
-                hint="Set failOnDataLoss to false to read what is there",
+                hint="Set failOnDataLoss to false to read the existing entries",
             )
 
     def require_position(self, wanted: Position, option: str) -> Position:

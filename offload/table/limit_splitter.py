@@ -45,8 +45,8 @@ class _Entries:
     sizes: npt.NDArray[np.float64]
 
     def within(self, range_: PositionRange) -> _Entries:
-        kept = within(self.ledgers, self.entries, range_)
-        return _Entries(self.ledgers[kept], self.entries[kept], self.rows[kept], self.sizes[kept])
+        mask = within(self.ledgers, self.entries, range_)
+        return _Entries(self.ledgers[mask], self.entries[mask], self.rows[mask], self.sizes[mask])
 
 
 class LimitSplitter:
@@ -62,28 +62,28 @@ class LimitSplitter:
 
     def split(self, wanted: LogRows, rows: int, size_bytes: int) -> LimitSplit:
         """Return the longest prefix of the wanted rows within the limits, but at least one entry."""
-        at, taken_rows, taken_bytes = wanted.range.start, 0, 0
+        at, split_rows, split_bytes = wanted.range.start, 0, 0
         for files in _overlapping(self.candidate_files(wanted)):
-            left_rows, left_bytes = rows - taken_rows, size_bytes - taken_bytes
-            if taken_rows and (left_rows <= 0 or left_bytes <= 0):
-                return LimitSplit(at, taken_rows, taken_bytes)
+            left_rows, left_bytes = rows - split_rows, size_bytes - split_bytes
+            if split_rows and (left_rows <= 0 or left_bytes <= 0):
+                return LimitSplit(at, split_rows, split_bytes)
             more_rows, more_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
-            stated = all(_is_fully_stated(file, wanted) for file in files)
-            if not stated or more_rows > left_rows or more_bytes > left_bytes:
+            is_stated = all(_is_fully_stated(file, wanted) for file in files)
+            if not is_stated or more_rows > left_rows or more_bytes > left_bytes:
                 found = self._entries(files, wanted)
                 row_ends, byte_ends = np.cumsum(found.rows), np.cumsum(found.sizes)
                 count = min(_count_up_to(row_ends, left_rows), _count_up_to(byte_ends, left_bytes))
-                if not taken_rows and not count:
+                if not split_rows and not count:
                     count = min(1, len(found.rows))
                 more_rows, more_bytes = (int(ends[count - 1]) if count else 0 for ends in (row_ends, byte_ends))
                 if count:
                     at = Position(int(found.ledgers[count - 1]), int(found.entries[count - 1])).next()
                 if count < len(found.rows):
-                    return LimitSplit(at, taken_rows + more_rows, taken_bytes + more_bytes)
+                    return LimitSplit(at, split_rows + more_rows, split_bytes + more_bytes)
             elif more_rows:
                 at = max(file.high for file in files).next()
-            taken_rows, taken_bytes = taken_rows + more_rows, taken_bytes + more_bytes
-        return LimitSplit(wanted.range.end, taken_rows, taken_bytes, whole=True)
+            split_rows, split_bytes = split_rows + more_rows, split_bytes + more_bytes
+        return LimitSplit(wanted.range.end, split_rows, split_bytes, whole=True)
 
     def find_time(self, wanted: LogRows, publish_ms: int) -> Position | None:
         """Return the first position of a wanted row that was published at or after a time, or None."""
