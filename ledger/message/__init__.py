@@ -1,4 +1,5 @@
-"""Bytes of entries and messages, as Pulsar's clients write them.
+"""Bytes of entries and messages, in the formats of Pulsar's clients.
 
-Pure: an entry in, its metadata and payload out, and the reverse. Payload schemas are in `schema`.
+All functions are pure: they decode an entry into metadata and payload, and encode the reverse. Payload schemas are in
+`schema`.
 """

@@ -1,9 +1,9 @@
-"""Rows as the payload of an entry: one Arrow IPC stream, schema first, complete in itself.
+"""Rows as the payload of an entry: one complete Arrow IPC stream, schema first.
 
 Rules
 - Reading copies nothing: columns are views of the buffer they came in, unless they were compressed.
-- A stream that was cut between two of its messages reads like a shorter one. So the payload must be the whole
-  stream with its end mark and nothing behind it; the row count stands in the entry's metadata.
+- A stream that was cut between two of its messages reads like a shorter one. So the payload must be the whole stream
+  with its end mark and nothing behind it. The entry's metadata state the row count.
 - A schema's version is eight bytes big-endian, as Pulsar numbers the schemas of a topic.
 """
 
@@ -25,7 +25,7 @@ _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def encode_rows(batches: Sequence[pa.RecordBatch], *, compression: Literal["lz4", "zstd"] | None = None) -> pa.Buffer:
-    """One stream of all batches, which share a schema; raises Refused when there is none or they differ."""
+    """Encode batches of one schema as one stream. Raises Refused without batches, or if their schemas differ."""
     if not batches:
         raise Refused("no record batch was given, a stream of rows needs at least one for its schema")
     schema = batches[0].schema
@@ -45,9 +45,9 @@ def encode_rows(batches: Sequence[pa.RecordBatch], *, compression: Literal["lz4"
 def decode_rows(
     payload: Buffer, where: str = "an Arrow payload", wanted: Callable[[str], bool] | None = None
 ) -> list[pa.RecordBatch]:
-    """The batches of a stream, as views of `payload`; raises Corrupt naming `where`.
+    """Return the batches of a stream, as views of `payload`. Raises Corrupt naming `where`.
 
-    `wanted` says of a column whether it is; others are neither inflated nor looked at.
+    `wanted` selects columns by name; other columns are neither decompressed nor read.
     """
     buffer = pa.py_buffer(payload)
     if bytes(buffer[-len(_END) :]) != _END:
@@ -72,7 +72,7 @@ def decode_rows(
 
 
 def leading_schema(begin: Buffer) -> pa.Schema | None:
-    """The schema of a stream of which only the beginning is there; None when that does not end in it."""
+    """Return the schema of a stream from its first bytes; None if the schema does not end in them."""
     try:
         return pa.ipc.read_schema(pa.BufferReader(pa.py_buffer(begin)))
     except (pa.ArrowException, OSError, ValueError):
@@ -80,7 +80,7 @@ def leading_schema(begin: Buffer) -> pa.Schema | None:
 
 
 def _some_columns(source: pa.BufferReader, included: list[int]) -> list[pa.RecordBatch]:
-    """The batches with these columns. To Arrow no column means all of them: then one is read for its length."""
+    """Return the batches with these columns. An empty list means all to Arrow, so then one is read for its length."""
     with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=included or [0])) as reader:
         return list(reader)
 
@@ -93,7 +93,7 @@ def arrow_metadata(
     schema_version: int,
     txn: tuple[int, int] | None = None,
 ) -> MessageMetadata:
-    """The metadata of an entry of rows; `txn` is the run's id, most significant half first, both unsigned."""
+    """Return the metadata of an entry of rows. `txn` is the run's id, most significant half first, both unsigned."""
     metadata = MessageMetadata(
         producer_name=producer,
         sequence_id=sequence_id,
@@ -111,7 +111,7 @@ def version_bytes(version: int) -> bytes:
 
 
 def schema_version_of(metadata: MessageMetadata, where: str) -> int | None:
-    """The version of the registered schema, None when the entry names none; raises Corrupt."""
+    """Return the version of the registered schema, None if the entry names none. Raises Corrupt."""
     if not metadata.HasField("schema_version"):
         return None
     if len(metadata.schema_version) != _VERSION.size:

@@ -1,9 +1,9 @@
-"""The messages of many batches as Arrow columns, without a Python object per message.
+"""Messages of many batches as Arrow columns, without a Python object for each message.
 
 Rules
-- `columns_of` takes the batches that `ledger.message.batch_scanner` finds sound, and says which. For every other entry
-  `ledger.message.batch_decoder` decides what it is or how it is refused: there is no second opinion here, and no error.
-- Values, keys and properties are cut out of the inflated batches by Arrow, all at once.
+- `columns_of` decodes the batches that `ledger.message.batch_scanner` finds sound, and tells which. All other entries
+  are left to `ledger.message.batch_decoder`, which decodes or refuses them. This module raises no error.
+- Arrow slices values, keys and properties out of the decompressed batches, all at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PROPERTIES = pa.map_(pa.string(), pa.string())
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """Messages of entries, in order. `owner` is the entry of each; an event time of 0 is none."""
+    """Messages of entries, in order. `owner` is the entry of each. An event time of 0 means none."""
 
     owner: Integers
     batch_index: Integers
@@ -39,7 +39,7 @@ class MessageColumns:
 
 
 def may_be_columns(entry: ParsedEntry) -> bool:
-    """Whether an entry is a batch of messages that anybody may read."""
+    """Return whether an entry is a batch of readable messages."""
     metadata = entry.metadata
     return (
         metadata.num_messages_in_batch > 0
@@ -53,11 +53,11 @@ def may_be_columns(entry: ParsedEntry) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str)  # the runtime hands out what is no UTF-8 as bytes
+    return isinstance(value, str)  # the runtime returns invalid UTF-8 as bytes
 
 
 def columns_of(entries: Sequence[ParsedEntry]) -> tuple[MessageColumns | None, list[bool]]:
-    """The messages of those entries that could be taken, and for each entry whether it was; None when none was."""
+    """Return the messages of the decoded entries, None if there are none, and for each entry whether it was decoded."""
     inflated = [_inflated(entry) for entry in entries]
     chosen = [number for number, payload in enumerate(inflated) if payload is not None]
     taken = [False] * len(entries)
@@ -77,14 +77,14 @@ def columns_of(entries: Sequence[ParsedEntry]) -> tuple[MessageColumns | None, l
 
 
 def _inflated(entry: ParsedEntry) -> memoryview | None:
-    """The bytes of a batch; None for what is no batch or cannot be inflated, or cannot hold what it states."""
+    """Return the bytes of a batch. None for other entries, and for a damaged or short batch."""
     if not may_be_columns(entry):
         return None
     metadata = entry.metadata
     try:
         payload = decompress(metadata.compression, entry.payload, metadata.uncompressed_size, "", framed=True)
     except LedgerError:
-        return None  # it is inflated again by `pulsar_payload`, which tells where it is and what is wrong
+        return None  # `batch_decoder` decompresses it again, and names place and fault.
     # A message has at least its size, and the two bytes that state the length of its value.
     return payload if len(payload) >= 6 * metadata.num_messages_in_batch else None
 
@@ -92,7 +92,7 @@ def _inflated(entry: ParsedEntry) -> memoryview | None:
 def _columns(
     data: Bytes, places: MessagePlaces, chosen: Integers, entries: Sequence[ParsedEntry]
 ) -> MessageColumns | None:
-    """The columns of all sound batches; `places.sound` is told of what turns out only here."""
+    """Return the columns of all sound batches. Clears `places.sound` of a batch whose fault is found here."""
     names = _Properties(data, places)
     places.sound[places.owner[names.owner[~names.sound]]] = False
     kept = np.flatnonzero(places.sound[places.owner])
@@ -105,7 +105,7 @@ def _columns(
         text.validate(full=True)
         properties = names.column(kept)
     except pa.ArrowInvalid:
-        return None  # a text that is no UTF-8: `pulsar_payload` finds and names it
+        return None  # invalid UTF-8: `batch_decoder` finds and names it
     stated, numbered = places.event_time[kept], places.sequence[kept]
     publish, event, sequence = (
         np.fromiter((getattr(entry.metadata, field) for entry in entries), np.uint64, len(entries)).astype(np.int64)
@@ -126,7 +126,7 @@ def _columns(
 
 
 class _Properties:
-    """The properties of all messages."""
+    """Properties of all messages."""
 
     def __init__(self, data: Bytes, places: MessagePlaces) -> None:
         self._data, self._count = data, len(places.owner)
@@ -137,7 +137,7 @@ class _Properties:
         self._key, self._key_end, self._value, self.sound = pairs(data, self._start, self._end)
 
     def column(self, kept: Integers) -> pa.Array:
-        """The properties of the messages `kept`; raises ArrowInvalid for a text that is no UTF-8."""
+        """Return the properties of the messages `kept`. Raises ArrowInvalid for invalid UTF-8."""
         new = np.full(self._count, -1, dtype=np.int64)
         new[kept] = np.arange(len(kept))
         mine = new[self.owner] >= 0
@@ -156,7 +156,7 @@ class _Properties:
 
 
 def _require_different(owner: Integers, keys: pa.Array, most: int) -> None:
-    """Of a key that a message states twice the last value counts: rare, and left to `pulsar_payload`."""
+    """Leave a message that states a key twice to `batch_decoder`: its last value counts. Such messages are rare."""
     codes = keys.dictionary_encode().indices.to_numpy()
     for apart in range(1, most):
         if ((owner[apart:] == owner[:-apart]) & (codes[apart:] == codes[:-apart])).any():

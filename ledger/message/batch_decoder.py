@@ -1,14 +1,14 @@
-"""The messages in an entry that a Pulsar client wrote: one, or a batch.
+"""Decoder of the messages in a Pulsar client's entry: one message, or a batch.
 
     batch:  size u32  SingleMessageMetadata  value …     as many times as field 11 of the entry's metadata says
 
 Rules
-- A message of a batch has its own key, ordering key, properties and null mark, and of the entry's only what
-  it does not say itself (event time, sequence id). An item that was compacted out delivers nothing and keeps
-  its index.
-- A value is a view of the entry, or of what was inflated from it. Null (a tombstone) is not empty.
-- Encrypted entries are refused naming the keys, unless `ledger.message.encryption` opened them. Markers hold nothing.
-- A chunk is a part of a message. `ChunkAssembler` gives the whole, which stands where its last chunk stands.
+- A message of a batch has its own key, ordering key, properties and null mark. It takes event time and sequence id from
+  the entry if it states none. A compacted-out item delivers nothing and keeps its index.
+- A value is a view of the entry, or of its decompressed bytes. Null (a tombstone) is not empty.
+- Encrypted entries are refused naming the keys, unless `ledger.message.encryption` decrypted them.
+- Markers have no message.
+- A chunk is a part of a message. `ChunkAssembler` returns the whole message, at the position of its last chunk.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _U32 = struct.Struct(">I")
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What a reader gets. Times are milliseconds since the epoch, an event time of 0 is none.
+    """Message as a reader receives it. Times are milliseconds since the epoch, an event time of 0 means none.
 
-    `batch_index` is -1 for a message that was not batched. `key` is the key as its text on the wire, which is
-    base64 when `key_is_base64`. `broker_time` and `index` are those of the broker's stamp, None where it has none.
+    `batch_index` is -1 for a message that was not batched. `key` is the text on the wire, which is base64 if
+    `key_is_base64`. `broker_time` and `index` are those of the broker's stamp, None without one.
     """
 
     batch_index: int
@@ -51,7 +51,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def key_bytes(self) -> bytes | None:
-        """The key as bytes; raises Corrupt when it says that it is base64 and is not."""
+        """The key as bytes. Raises Corrupt if the key claims to be base64 and is not."""
         if self.key is None:
             return None
         if not self.key_is_base64:
@@ -63,10 +63,10 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def decode_messages(parsed: ParsedEntry, where: str, *, max_bytes: int = UNCOMPRESSED_BYTES_MAX) -> list[Message]:
-    """The messages of an entry, in order; none for a marker.
+    """Return the messages of an entry, in order; none for a marker.
 
-    Raises Unsupported for what cannot be read here (encryption, chunks, an unknown compression, more than
-    `max_bytes` once inflated) and Corrupt for bytes that disagree; each names `where`.
+    Raises Unsupported for encryption, chunks, an unknown compression, or more than `max_bytes` after decompression.
+    Raises Corrupt for bytes that disagree. Each error names `where`.
     """
     metadata = parsed.metadata
     if is_marker(metadata):
@@ -103,7 +103,7 @@ def _require_messages(metadata: MessageMetadata, where: str) -> None:
 
 
 def _text(value: str | bytes, where: str) -> str:
-    """A text of the metadata. The runtime hands out what is no UTF-8 as bytes."""
+    """Return a text of the metadata. The runtime returns invalid UTF-8 as bytes."""
     if isinstance(value, str):
         return value
     raise Corrupt(f"{where} has a text in its metadata that is no UTF-8: {value[:40]!r}")
@@ -168,7 +168,7 @@ def _batch(stamp: BrokerStamp | None, metadata: MessageMetadata, payload: memory
 
 
 def _item(payload: memoryview, at: int, number: int, count: int, where: str) -> tuple[SingleMessageMetadata, int, int]:
-    """The metadata of one item of a batch, and where its value begins and ends."""
+    """Return the metadata of one item of a batch, and the start and end of its value."""
     if at + 4 > len(payload):
         raise Corrupt(f"{where}: the batch of {count} ends at byte {len(payload)}, message {number} is at {at}")
     (size,) = _U32.unpack_from(payload, at)
@@ -183,10 +183,10 @@ def _item(payload: memoryview, at: int, number: int, count: int, where: str) -> 
 
 
 class ChunkAssembler:
-    """Makes whole messages of their chunks, which may stand between those of other messages.
+    """Assembler of whole messages from their chunks, which may be interleaved with other messages.
 
-    As a Pulsar consumer does: a first chunk begins a message anew, a chunk that was there already is passed
-    over, and a message of which a chunk is missing is never delivered. Holds at most `max_bytes` of parts.
+    As in a Pulsar consumer, a first chunk restarts its message, and a repeated chunk is ignored. A message with a
+    missing chunk is never delivered. Holds at most `max_bytes` of parts.
     """
 
     def __init__(self, *, max_bytes: int = UNCOMPRESSED_BYTES_MAX) -> None:
@@ -195,16 +195,16 @@ class ChunkAssembler:
         self._held = 0
 
     def add(self, parsed: ParsedEntry, where: str) -> ParsedEntry | None:
-        """The whole message as an entry when this was its last chunk, else None.
+        """Return the whole message as an entry if this is its last chunk, else None.
 
-        An entry that is no chunk comes back as it is. Raises Corrupt for a chunk that disagrees with its own
-        message, Unsupported when parts that wait exceed `max_bytes`.
+        Returns an entry that is no chunk unchanged. Raises Corrupt for a chunk that disagrees with its own message,
+        Unsupported if the waiting parts exceed `max_bytes`.
         """
         metadata = parsed.metadata
         count, number = metadata.num_chunks_from_msg, metadata.chunk_id
         if count <= 1 or is_marker(metadata):
             return parsed
-        _require_clear(metadata, where)  # each chunk is encrypted by itself, so together they are nothing
+        _require_clear(metadata, where)  # each chunk is encrypted separately
         if not 0 <= number < count:
             raise Corrupt(f"{where} is chunk {number} of {count} of message {metadata.uuid!r}")
         key = (metadata.producer_name, metadata.uuid)

@@ -1,15 +1,15 @@
-"""Entries of messages, as Apache Pulsar's Java client builds them: one message, or a batch. Pure.
+"""Encoder of messages into entries, as Apache Pulsar's Java client builds them: one message, or a batch. Pure.
 
     batch:  size u32  SingleMessageMetadata  value …     the inverse of ledger.message.batch_decoder
 
 Rules
 - A batch of one message is written as a single message: field 11 is present from two on, as in Pulsar's client.
-- The entry's metadata takes key, ordering key and schema version from the first message, its sequence id is the first's
-  and `highest_sequence_id` the last's. The size before compression is stated in single messages always, in batches
-  only when they are compressed.
-- A key of bytes stands as base64 text with field 17 (6) true; beside a key of text that field stands too, as false.
-- Messages without properties and ordering keys are laid out by columns: no Python runs per message. Both ways give the
-  same bytes, those of protobuf with fields in the order of their numbers.
+- The entry's metadata have key, ordering key and schema version of the first message. Their sequence id is the first's
+  and `highest_sequence_id` the last's. Single messages always state the size before compression, batches only if they
+  are compressed.
+- A key of bytes is base64 text with field 17 (6) true. With a key of text, that field is present and false.
+- Messages without properties and ordering keys are encoded by columns, without Python for each message. Both ways give
+  the same bytes, those of protobuf with fields in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata, Sin
 _U32 = struct.Struct(">I")
 _INT32_MAX = 2**31 - 1
 _VARINT_BITS = 7
-# Tags of SingleMessageMetadata, in the order in which they stand.
+# Tags of SingleMessageMetadata, in their order on the wire.
 _KEY, _SIZE, _EVENT_TIME, _KEY_B64, _SEQUENCE, _NULL = 0x12, 0x18, 0x28, 0x30, 0x40, 0x48
 
 _Bytes = npt.NDArray[np.uint8]
@@ -44,7 +44,7 @@ _Numbers = npt.NDArray[np.uint64]
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True):
-    """A message as a producer gives it. A value of None is a tombstone; an event time of 0 is none."""
+    """Message of a producer. A value of None is a tombstone; an event time of 0 means none."""
 
     value: bytes | None
     sequence_id: int
@@ -55,12 +55,12 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """What batching counts: bytes of the value."""
+        """Bytes of the value, the size that batching counts."""
         return len(self.value) if self.value is not None else 0
 
 
 class ProducerMetadata(msgspec.Struct, frozen=True):
-    """What all entries of a producer share. `compression` is one of Pulsar's numbers."""
+    """Metadata that all entries of a producer share. `compression` is one of Pulsar's numbers."""
 
     producer: str
     compression: int = NONE
@@ -70,7 +70,7 @@ class ProducerMetadata(msgspec.Struct, frozen=True):
 def encode_messages(
     envelope: ProducerMetadata, messages: Sequence[OutgoingMessage], publish_time_ms: int
 ) -> list[Buffer]:
-    """The entry of these messages, in its buffers: a batch, or of one message a single one."""
+    """Return the entry of these messages, in its buffers: a batch, or a single message."""
     if not messages:
         raise Refused("an entry of no message was asked for", hint="Give at least one message")
     first = messages[0]
@@ -97,10 +97,10 @@ def encode_columns(
     max_messages: int = 1000,
     max_bytes: int = 128 * 1024,
 ) -> Iterator[tuple[list[Buffer], int]]:
-    """The entries of many messages given as columns, in order, each with its count of messages.
+    """Yield the entries of many messages given as columns, in order, each with its count of messages.
 
-    `values` is binary or text, null where a message is a tombstone; `keys` is binary or text; `event_times_ms` counts
-    from 1970. A batch takes as many messages as fit `max_bytes` of values, and at least one.
+    `values` is binary or text, null for a tombstone; `keys` is binary or text; `event_times_ms` counts from 1970. A
+    batch takes as many messages as fit `max_bytes` of values, and at least one.
     """
     values = _as_binary(values, "values")
     text_keys, is_base64 = _text_keys(keys)
@@ -123,7 +123,7 @@ def encode_columns(
 
 
 def batch_edges(sizes: npt.NDArray[np.int64], max_messages: int, max_bytes: int) -> list[int]:
-    """Where messages of these sizes are cut into batches: batch i is `[edges[i], edges[i + 1])`."""
+    """Return the bounds of batches of messages of these sizes: batch i is `[edges[i], edges[i + 1])`."""
     ends = np.cumsum(sizes)
     edges, at, before = [0], 0, 0
     while at < len(sizes):
@@ -135,9 +135,9 @@ def batch_edges(sizes: npt.NDArray[np.int64], max_messages: int, max_bytes: int)
 
 
 def require_message(message: OutgoingMessage, entry_bytes_max: int) -> int:
-    """Refuse what no entry can hold or protobuf cannot say, naming the part; `entry_bytes_max` is the ledger's.
+    """Refuse a message that no entry can hold or protobuf cannot express, naming the part.
 
-    Answers the most bytes that the message may take of an entry.
+    `entry_bytes_max` is the ledger's. Returns the most bytes that the message may take of an entry.
     """
     if not isinstance(message.value, bytes | None):
         raise Refused(f"a message's value is {type(message.value).__name__}, expected bytes or None")
@@ -191,7 +191,7 @@ def require_columns(
 
 
 def _bytes_around(value_bytes: int, key_bytes: int) -> int:
-    """No less than a message takes as an entry of its own: text is UTF-8, compression may enlarge a little."""
+    """Return an upper bound of a message's size as an entry: text as UTF-8, compression may enlarge a little."""
     return value_bytes + value_bytes // 128 + 4 * key_bytes + 512
 
 
@@ -222,7 +222,7 @@ def _metadata(
 
 
 def _key_text(key: str | bytes) -> tuple[str, bool]:
-    """A key as it stands on the wire, and whether it is base64."""
+    """Return the wire text of a key, and whether it is base64."""
     return (key, False) if isinstance(key, str) else (base64.b64encode(key).decode("ascii"), True)
 
 
@@ -261,7 +261,7 @@ def _batch(
 
 
 def _item(message: OutgoingMessage) -> bytes:
-    """One message of a batch, by protobuf."""
+    """Encode one message of a batch with protobuf."""
     item = SingleMessageMetadata(payload_size=message.size, sequence_id=message.sequence_id)
     for name, value in message.properties.items():
         item.properties.add(key=name, value=value)
@@ -278,7 +278,7 @@ def _item(message: OutgoingMessage) -> bytes:
 
 
 def _plain(messages: Sequence[OutgoingMessage]) -> Buffer:
-    """The items of messages without properties and ordering keys, by columns if their keys are of one kind."""
+    """Encode messages without properties and ordering keys, by columns if their keys are of one kind."""
     kinds = {type(message.key) for message in messages} - {type(None)}
     if len(kinds) > 1:
         return b"".join(_item(message) for message in messages)
@@ -295,7 +295,7 @@ def _plain(messages: Sequence[OutgoingMessage]) -> Buffer:
 def _items(
     values: pa.Array, sequence_ids: _Numbers, keys: pa.Array | None, times: _Numbers, *, is_base64: bool
 ) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
-    """All items one after the other, and where each begins: `offsets[i]`, with the end of the last one behind."""
+    """Return all items in one buffer, and the start of each: `offsets[i]`, with the end of the last one at the end."""
     count = len(values)
     everywhere = np.ones(count, dtype=np.bool_)
     keyed = np.zeros(count, dtype=np.bool_) if keys is None else _valid(keys)
@@ -314,7 +314,7 @@ def _items(
         return _even_items(values, _lengths(values), behind)
     sizes = key_sizes + sum(mask.sum(axis=1, dtype=np.int64) for _, mask in (*before, *behind))
     columns = [_joined([_u32(sizes), *before]), *([keys] if keys is not None else []), _joined(behind), values]
-    import pyarrow.compute as pc  # a tenth of a start of most processes, which write no batches
+    import pyarrow.compute as pc  # saves a tenth of the start of processes that write no batches
 
     empty = pa.scalar(b"", pa.large_binary())
     joined = pc.binary_join_element_wise(*columns, empty, null_handling="replace", null_replacement="")
@@ -329,7 +329,7 @@ def _are_even(sizes: npt.NDArray[np.int64]) -> bool:
 def _even_items(
     values: pa.Array, sizes: npt.NDArray[np.int64], metadata: Sequence[tuple[_Bytes, _Mask]]
 ) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
-    """The items of values of one size: their metadata changes its length rarely, so that they lie in few rectangles."""
+    """Encode items of values of one size. The length of their metadata rarely changes, so they form few rectangles."""
     count, size = len(values), int(sizes[0])
     pieces = [_u32(sum(mask.sum(axis=1, dtype=np.int64) for _, mask in metadata)), *metadata]
     rows = np.concatenate([piece for piece, _ in pieces], axis=1)
@@ -356,7 +356,7 @@ def _constant(byte: int, where: _Mask) -> tuple[_Bytes, _Mask]:
 
 
 def _varint(numbers: _Numbers, where: _Mask) -> tuple[_Bytes, _Mask]:
-    """Each number as a varint in a row, low groups first; the mask says which bytes of the row are there."""
+    """Return each number as a varint in a row, low groups first, and a mask of the used bytes of the row."""
     most = max(1, -(-int(numbers.max(initial=0)).bit_length() // _VARINT_BITS))
     shifts = np.arange(0, most * _VARINT_BITS, _VARINT_BITS, dtype=np.uint64)
     rest = numbers[:, None] >> shifts
@@ -375,7 +375,7 @@ def _u32(numbers: npt.NDArray[np.int64]) -> tuple[_Bytes, _Mask]:
 
 
 def _joined(pieces: Sequence[tuple[_Bytes, _Mask]]) -> pa.Array:
-    """The pieces of each row side by side, as one binary value per row."""
+    """Join the pieces of each row into one binary value."""
     rows = np.concatenate([piece for piece, _ in pieces], axis=1)
     there = np.concatenate([mask for _, mask in pieces], axis=1)
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
@@ -385,7 +385,7 @@ def _joined(pieces: Sequence[tuple[_Bytes, _Mask]]) -> pa.Array:
 
 
 def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Bytes of each value, 0 for null."""
+    """Return the bytes of each value, 0 for null."""
     import pyarrow.compute as pc
 
     return np.asarray(pc.fill_null(pc.binary_length(column), 0), dtype=np.int64)
@@ -396,7 +396,7 @@ def _valid(column: pa.Array) -> _Mask:
 
 
 def _as_binary(column: pa.Array, name: str) -> pa.Array:
-    """A column of bytes or text as large binary, without a copy of the data."""
+    """Return a column of bytes or text as large binary, without a copy of the data."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     import pyarrow.compute as pc
@@ -417,14 +417,14 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _text_keys(keys: pa.Array | None) -> tuple[pa.Array | None, bool]:
-    """Keys as they stand on the wire, and whether they are base64."""
+    """Return keys in their wire form, and whether they are base64."""
     if keys is None:
         return None, False
     text = _is_text(keys.type)
     column = _as_binary(keys, "keys")
     if text:
         return column, False
-    # The one loop per message: Arrow has no base64.
+    # The only loop over messages: Arrow has no base64.
     encoded = [None if key is None else base64.b64encode(key) for key in column.to_pylist()]
     return pa.array(encoded, pa.large_binary()), True
 

@@ -1,16 +1,16 @@
-"""Where things lie in the batches that Pulsar's clients write: many batches in step, without a message per step.
+"""Scanner of Pulsar's batches: the offsets of messages and fields, for many batches at once.
 
     batch:  size u32  SingleMessageMetadata  value …
 
-The size of a message is known when its metadata has been read, so one batch is walked from front to back. Many batches
-are walked together: one step goes one message further in each of them. Then the metadata of all messages is taken
-apart together, one field in each step.
+The size of a message is known only after its metadata are read, so one batch is scanned from front to back. Many
+batches are scanned together: each step advances by one message in each of them. Then the metadata of all messages are
+read together, one field in each step.
 
 Rules
-- Only what is surely right is taken: known fields in ascending order, each once, lengths and sizes of up to two bytes,
-  other numbers of up to eight, sizes that account for every byte. A batch with anything else, damage too, is left to
+- The scanner accepts only known fields in ascending order, each once. Lengths and sizes have up to two bytes, other
+  numbers up to eight. Sizes account for every byte. A batch of any other form, or a damaged batch, is left to
   `ledger.message.batch_decoder`.
-- Offsets are those of the one buffer that all batches lie in, one behind the other, with room behind the last.
+- Offsets refer to one buffer with all batches in sequence, and with room after the last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 
-ROOM = 16  # zero bytes behind the last batch, so that a look ahead stays inside
+ROOM = 16  # zero bytes behind the last batch, so that reading ahead stays inside
 _PROPERTIES, _KEY, _SIZE, _COMPACTED, _EVENT_TIME = 0x0A, 0x12, 0x18, 0x20, 0x28
 _KEY_IS_BASE64, _ORDERING_KEY, _SEQUENCE, _NULL_VALUE, _NULL_KEY = 0x30, 0x3A, 0x40, 0x48, 0x50
 _TAGS = (
@@ -42,7 +42,7 @@ def _table(tags: tuple[int, ...]) -> Flags:
 
 
 def _followers() -> Flags:
-    """`[before * 256 + tag]`: whether a field may follow another; 0 is before the first."""
+    """Return `[before * 256 + tag]`: whether a field may follow another; 0 is before the first."""
     table = np.zeros((256, 256), dtype=np.bool_)
     for before in (0, *_TAGS):
         table[before, [tag for tag in _TAGS if tag > before or tag == before == _PROPERTIES]] = True
@@ -50,14 +50,14 @@ def _followers() -> Flags:
 
 
 def _limits() -> Integers:
-    """The largest value of each field that is taken."""
+    """Return the largest accepted value of each field."""
     table = np.full(256, 2**62, dtype=np.int64)
     table[list(_FLAGS)], table[_COMPACTED] = 1, 0
     return table
 
 
 def _short_varints() -> tuple[Integers, Integers]:
-    """By the next two bytes, as a little-endian number: the number that they begin with and its bytes, or 0 and 0."""
+    """Return varints by the next two bytes as a little-endian number: the value and its bytes, or 0 and 0."""
     low, high = np.arange(65536) & 0xFF, np.arange(65536) >> 8
     one, two = low < 0x80, (low >= 0x80) & (high < 0x80)
     return np.where(one, low, np.where(two, (low & 0x7F) | (high << 7), 0)), one + 2 * two
@@ -71,11 +71,11 @@ _CONTINUES = np.uint64(0x8080808080808080)
 
 @dataclass(frozen=True, slots=True)
 class MessagePlaces:
-    """What was found. Arrays are of all messages of all batches, but for those of properties.
+    """Offsets of messages and fields. Arrays are of all messages of all batches, except those of properties.
 
-    `sound` is of batches; what is said of a message of a batch that is not sound means nothing. `key`, `ordering` and
-    `property` ranges are `[start, end)`; a message without a key has `key_start` -1. `event_time` and `sequence` are -1
-    where none is stated.
+    `sound` is of batches; offsets of a batch that is not sound have no meaning. `key`, `ordering` and `property` ranges
+    are `[start, end)`; a message without a key has `key_start` -1. `event_time` and `sequence` are -1 if the message
+    states none.
     """
 
     sound: Flags
@@ -96,7 +96,7 @@ class MessagePlaces:
 
 
 def walk(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers, counts: Integers) -> MessagePlaces:
-    """The messages of batches that lie at `[starts, ends)` of `data` and state `counts` messages."""
+    """Scan the batches that lie at `[starts, ends)` of `data` and state `counts` messages."""
     heads, sound = _heads(data, starts, counts), np.ones(len(counts), dtype=np.bool_)
     owner = np.repeat(np.arange(len(counts)), counts)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -114,11 +114,11 @@ def walk(data: npt.NDArray[np.uint8], starts: Integers, ends: Integers, counts: 
 
 
 def _heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) -> Integers:
-    """Where each message begins, as far as batches go on; what is taken here on trust is compared afterwards."""
+    """Return the start of each message. The sizes are used unchecked here, and checked afterwards."""
     sizes: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype=">u4", buffer=data, strides=(1,))
     looks: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
     limit = len(data) - ROOM
-    order = np.argsort(-counts, kind="stable")  # those that go on are always the first ones
+    order = np.argsort(-counts, kind="stable")  # unfinished batches are always the first ones
     going = np.searchsorted(-counts[order], -np.arange(int(counts.max())))
     first, at = (np.cumsum(counts) - counts)[order], starts[order]
     heads = np.empty(int(counts.sum()), dtype=np.int64)
@@ -138,7 +138,7 @@ def _heads(data: npt.NDArray[np.uint8], starts: Integers, counts: Integers) -> I
 
 
 class _Fields:
-    """The fields of all messages, read in step."""
+    """Fields of all messages, read in step."""
 
     def __init__(self, data: npt.NDArray[np.uint8], heads: Integers, owner: Integers, sound: Flags) -> None:
         count = len(heads)
@@ -159,11 +159,11 @@ class _Fields:
         self._pairs: list[tuple[Integers, Integers, Integers]] = []
 
     def refuse(self, wrong: Flags) -> None:
-        """Take no message of a batch of which one message is wrong."""
+        """Reject each batch that has a message with a fault."""
         self._sound[self._owner[wrong]] = False
 
     def properties(self) -> tuple[Integers, Integers, Integers]:
-        """Owner, start and end of each property, in the order of messages."""
+        """Return owner, start and end of each property, in the order of messages."""
         if not self._pairs:
             nothing = np.empty(0, dtype=np.int64)
             return nothing, nothing, nothing
@@ -217,7 +217,7 @@ class _Fields:
 
 
 def _varint(words: Words) -> tuple[Integers, Integers]:
-    """Numbers of up to eight bytes at the start of words, and their bytes; 0 bytes where a number is longer."""
+    """Return numbers of up to eight bytes at the start of words, and their bytes; 0 bytes for a longer number."""
     ends = ~words & _CONTINUES
     lowest = ends & (~ends + np.uint64(1))
     width = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) >> 3
@@ -229,9 +229,9 @@ def _varint(words: Words) -> tuple[Integers, Integers]:
 
 
 def pairs(data: npt.NDArray[np.uint8], start: Integers, end: Integers) -> tuple[Integers, Integers, Integers, Flags]:
-    """Properties at `[start, end)`: where the key begins and ends, where the value begins, and which are sound.
+    """Return start and end of each property's key, the start of its value, and which properties are sound.
 
-    A value ends where its property does.
+    Properties are at `[start, end)`. A value ends with its property.
     """
     words: Words = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
     limit = len(data) - ROOM

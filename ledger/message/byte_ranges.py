@@ -1,6 +1,6 @@
-"""Ranges of bytes in one buffer, and binary columns made of them: cutting without an object per value.
+"""Byte ranges of one buffer, and binary columns made of them, without an object for each value.
 
-Rule: a range is `[start, end)`; ranges ascend, but for those that are null.
+Rule: a range is `[start, end)`. Ranges ascend, except null ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def cut(data: Bytes, starts: Integers, ends: Integers, null: Flags) -> pa.Array:
-    """The bytes `[starts[i], ends[i])` as a binary column, null where `null` says so."""
+    """Return the bytes `[starts[i], ends[i])` as a binary column, null where `null` is set."""
     if not len(starts):
         return pa.array([], pa.binary())
     rows = np.arange(0, 2 * len(starts), 2)
@@ -29,7 +29,7 @@ def cut(data: Bytes, starts: Integers, ends: Integers, null: Flags) -> pa.Array:
 
 
 def ranges_of(values: pa.Array) -> tuple[Bytes, Integers, Integers]:
-    """Where the values of a binary or string column lie: the buffer, starts and ends. A null is an empty range."""
+    """Return the buffer, starts and ends of a binary or string column. A null is an empty range."""
     _, offsets, data = values.buffers()
     if offsets is None or not len(values):
         return np.zeros(0, dtype=np.uint8), np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.int64)

@@ -1,7 +1,9 @@
-"""Record batches of one schema made into record batches of another: columns are matched by name.
+"""Conversion of record batches to another schema: columns are matched by name.
 
-Rules: a column that is not there becomes null; a column that nobody asked for is left out; a column of another type is
-cast without loss or refused, naming the column and both types. Equal types are re-wrapped, never copied.
+Rules
+- A missing column becomes null. An unrequested column is left out.
+- A column of another type is cast without loss or refused, naming the column and both types.
+- Equal types are re-wrapped, never copied.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ _NAMED_MAX = 8
 
 
 class ColumnFit:
-    """Makes batches fit `target`. Remembers the last schema seen: those of one ledger rarely change."""
+    """Conversion of batches to `target`. Remembers the last schema, because schemas of one ledger rarely change."""
 
     def __init__(self, target: pa.Schema) -> None:
         self.target = target
@@ -23,7 +25,7 @@ class ColumnFit:
         self._same = False
 
     def fit(self, batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
-        """The batch with exactly the target's columns; `where` names it in errors."""
+        """Return the batch with exactly the target's columns. `where` names the batch in errors."""
         if self._source is None or not batch.schema.equals(self._source):
             self._plan(batch.schema, where)
         if self._same:
@@ -46,7 +48,7 @@ class ColumnFit:
 
 
 def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
-    """The column as the field's type; refused when a value would be lost or no cast exists."""
+    """Cast a column to the field's type. Raises Refused if a value would be lost or no cast exists."""
     if column.type == field.type:
         return column
     try:
@@ -59,17 +61,17 @@ def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:
-    """A schema as it is registered: names, types and nullability, without anybody's private metadata."""
+    """Serialize a schema for registration: names, types and nullability, without metadata."""
     return bytes(schema.remove_metadata().serialize())
 
 
 def schema_from_bytes(data: bytes) -> pa.Schema:
-    """The inverse of `schema_bytes`."""
+    """Parse a schema. The inverse of `schema_bytes`."""
     return pa.ipc.read_schema(pa.py_buffer(data))
 
 
 def require_columns(given: pa.Schema, registered: pa.Schema, ledger: str) -> None:
-    """Refuse a writer whose columns are not those of the ledger, naming what lacks and what is new."""
+    """Raise Refused if a writer's columns differ from the ledger's, naming missing and new columns."""
     missing = [field for field in registered if field.name not in given.names]
     extra = [field for field in given if field.name not in registered.names]
     differs = [f"{_named(fields)} {word}" for word, fields in (("missing", missing), ("not in it", extra)) if fields]

@@ -1,15 +1,14 @@
-"""The five compressions of Pulsar, by their numbers: of payloads, and of values in the metadata.
+"""Pulsar's five compressions, by their numbers: of payloads, and of values in the metadata.
 
     NONE 0   LZ4 1 (raw block)   ZLIB 2 (with header)   ZSTD 3 (frame)   SNAPPY 4 (raw, opens with its size)
 
 Rules
-- The size is stated beside the compressed bytes, and capped before anything is inflated: a few bytes must not
-  ask for gigabytes. What comes out has exactly that size and nothing is left of what went in, or it is
-  Corrupt.
-- Pulsar's Java client flushes a ZLIB stream and does not end it: it has no checksum of its own, and ends in 0000ffff.
-- Arrow's codecs leave the rest of a buffer as it was when less comes out than was asked for. Each codec here
-  is asked in a way that shows it.
-- A number that is not in the list is a newer writer's: Unsupported.
+- The size is stated beside the compressed bytes, and limited before decompression: a few bytes must not request
+  gigabytes. The result has exactly that size and uses all of the input, or the bytes are Corrupt.
+- Pulsar's Java client flushes a ZLIB stream and does not end it: the stream has no checksum, and ends in 0000ffff.
+- If a codec of Arrow returns fewer bytes than requested, it leaves the rest of the buffer unchanged. Each codec here
+  is called in a way that detects this.
+- A number outside the list is Unsupported: a newer writer's.
 """
 
 from __future__ import annotations
@@ -25,17 +24,14 @@ NONE, LZ4, ZLIB, ZSTD, SNAPPY = range(5)
 NAMES = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
 
-_ZSTD_LEVEL = 3  # Pulsar's
+_ZSTD_LEVEL = 3  # Pulsar's level
 _EMPTY_LZ4 = b"\0"
-_LZ4_END = 5  # a block ends with at least so many bytes as they are
-_ZLIB_FLUSHED = b"\0\0\xff\xff"  # an empty stored block: all that went in before it is out
+_LZ4_END = 5  # a block ends with at least this many uncompressed bytes
+_ZLIB_FLUSHED = b"\0\0\xff\xff"  # an empty stored block: it flushes all input before it
 
 
 def compress(kind: int, buffer: bytes | memoryview, *, level: int = _ZSTD_LEVEL) -> bytes:
-    """The bytes of a buffer in the compression of that number; raises Refused when there is no such.
-
-    `level` is ZSTD's; who reads need not know it.
-    """
+    """Compress a buffer. Raises Refused for an unknown number. `level` is ZSTD's; readers need not know it."""
     if kind == NONE:
         return bytes(buffer)
     if kind == ZLIB:
@@ -56,12 +52,11 @@ def decompress(
     max_bytes: int = UNCOMPRESSED_BYTES_MAX,
     framed: bool = False,
 ) -> memoryview:
-    """The bytes that were compressed, exactly `uncompressed_size` of them.
+    """Decompress to exactly `uncompressed_size` bytes.
 
-    `framed` is for a caller who goes on to account for every byte by what the bytes say themselves: LZ4 is then
-    inflated once, and that it gives less than is stated is seen by its end only.
-    NONE gives the buffer itself, whatever size is stated: clients need not state any. Raises Corrupt when
-    size and bytes disagree, Unsupported for a size over `max_bytes` or an unknown number, naming `where`.
+    `framed` is for a caller that checks every byte by the content itself: LZ4 is then decompressed once, and the caller
+    detects a shorter result. NONE returns the buffer itself for any size, because clients need not state one. Raises
+    Corrupt if size and bytes disagree, Unsupported for a size over `max_bytes` or an unknown number, naming `where`.
     """
     if kind == NONE:
         return memoryview(buffer)
@@ -90,7 +85,7 @@ def _inflate(kind: int, buffer: bytes | memoryview, size: int, where: str) -> me
 
 
 def _inflate_lz4(buffer: bytes | memoryview, size: int, where: str, *, framed: bool) -> memoryview:
-    """A block does not tell its size. One that still fits with a byte less gives less than was stated."""
+    """Decompress a block, which does not state its size. A result that fits with a byte less is shorter than stated."""
     if size == 0:
         if bytes(buffer[:2]) == _EMPTY_LZ4:
             return memoryview(b"")

@@ -1,4 +1,4 @@
-"""Payloads that a Pulsar client encrypted end to end, opened with the private keys that somebody gives.
+"""Decryption of payloads that a Pulsar client encrypted end to end, with the reader's private keys.
 
     encryption_keys    (name of a key pair, data key as its public key encrypted it), as many as the producer named
     encryption_param   the nonce, 12 bytes
@@ -9,9 +9,9 @@
                        K2 (16 bytes) ‖ K1 is KDF2 with SHA-1 of the point and the secret that both sides share
 
 Rules
-- A producer keeps its data key for hours, so those that were opened are kept, too, a bounded number of them.
-- What is opened comes back as the entry that the producer had before it encrypted it; one in the clear as it is.
-- No key, and nothing that was opened, is ever part of an error.
+- A producer uses a data key for hours, so decrypted data keys are cached, up to a fixed number.
+- Decryption returns the entry that the producer had before encryption. An unencrypted entry is returned unchanged.
+- No error contains a key or decrypted bytes.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _CLEARED = ("encryption_keys", "encryption_param", "encryption_algo")
 
 
 class PrivateKeys:
-    """Private keys by the names that producers gave them; that of `ANY_NAME` is used where no other is."""
+    """Private keys by the producers' names for them. The key `ANY_NAME` is used for every other name."""
 
     def __init__(self, pems: Mapping[str, bytes]) -> None:
         self._keys = {name: _loaded(pem, f"the private key for {name!r}") for name, pem in pems.items()}
         self._data_keys: dict[bytes, Any] = {}
 
     def opened(self, entry: ParsedEntry, where: str) -> ParsedEntry:
-        """The entry in the clear.
+        """Return the decrypted entry.
 
-        Raises Unsupported when none of its keys was given, Refused when those that were given are not the right ones,
-        Corrupt when its bytes were changed; each names `where`.
+        Raises Unsupported if none of its keys was given, Refused if the given keys do not match, Corrupt if its bytes
+        were changed. Each error names `where`.
         """
         metadata = entry.metadata
         if not metadata.encryption_keys:
@@ -68,7 +68,7 @@ class PrivateKeys:
         return ParsedEntry(entry.stamp, clear, memoryview(payload))
 
     def _cipher(self, metadata: MessageMetadata, where: str) -> Any:
-        """What opens payloads, by the first of an entry's keys that can be opened."""
+        """Return the cipher of an entry, from the first of its keys that can be decrypted."""
         known = [(one, key) for one in metadata.encryption_keys if (key := self._key(one.key)) is not None]
         names = ", ".join(repr(one.key) for one in metadata.encryption_keys)
         if not known:
@@ -100,7 +100,7 @@ class PrivateKeys:
 
 
 def _loaded(pem: bytes, what: str) -> Any:
-    """An RSA or EC key. Its text is never repeated."""
+    """Load an RSA or EC key. Its text is never repeated."""
     try:
         from cryptography.hazmat.primitives.asymmetric import ec, rsa
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -121,7 +121,7 @@ def _loaded(pem: bytes, what: str) -> Any:
 
 
 def _data_key(key: Any, encrypted: bytes) -> bytes | None:
-    """The data key, None where it was not made for this key."""
+    """Decrypt the data key; None if it was not made for this key."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
@@ -152,7 +152,7 @@ def _by_ecies(key: Any, encrypted: bytes) -> bytes | None:
     sha1 = hashes.SHA1()  # noqa: S303 — as above
     derived = X963KDF(sha1, _MAC_KEY_BYTES + length, None).derive(point + secret)
     check = hmac.HMAC(derived[:_MAC_KEY_BYTES], sha1)
-    check.update(body + bytes(8))  # the length of a text that there is none of
+    check.update(body + bytes(8))  # the length of an empty text
     try:
         check.verify(mac)
     except InvalidSignature:

@@ -1,16 +1,15 @@
-"""One entry of a ledger, as Apache Pulsar writes it.
+"""Entry of a ledger, in Apache Pulsar's format.
 
     [0x0e02  size u32  BrokerEntryMetadata]      the broker's stamp; outside the checksum
     [0x0e01  crc32c u32]                          over all that follows
     size u32  MessageMetadata  payload …          big-endian throughout
 
 Rules
-- We always write the checksum, and whoever decodes an entry checks it. A missing one is accepted only where
-  a caller says so, because Pulsar's own clients may leave it out; in our ledgers it is corruption.
-- Whoever stores an entry reads its metadata and never its payload. `entry_rows` is all that the log knows
-  of rows.
-- A payload is a batch exactly when field 11 is present. An Arrow payload never sets it: it states its rows
-  in a property.
+- Every entry is written with its checksum, and every decoder checks the checksum. A missing checksum is accepted only
+  if a caller allows it, because Pulsar's own clients may leave it out. In ledgers of this project it is corruption.
+- The log reads an entry's metadata and never its payload. `entry_rows` is all that the log knows of rows.
+- A payload is a batch exactly if field 11 is present. An Arrow payload never sets that field: a property states its
+  rows.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 class BrokerStamp(NamedTuple):
-    """What the broker adds: its clock, and the rows of the managed ledger up to and including this entry."""
+    """Stamp of the broker: its clock, and the rows of the managed ledger up to and including this entry."""
 
     timestamp_ms: int
     row_end: int
 
 
 class ParsedEntry(NamedTuple):
-    """An entry taken apart; `payload` is a view of the bytes it was parsed from."""
+    """Parsed entry. `payload` is a view of the parsed bytes."""
 
     stamp: BrokerStamp | None
     metadata: MessageMetadata
@@ -52,7 +51,7 @@ class ParsedEntry(NamedTuple):
 
 
 def encode_entry(metadata: MessageMetadata, *payload: Buffer) -> list[Buffer]:
-    """The buffers of an entry without a stamp; the payload's are passed on as they are."""
+    """Return the buffers of an entry without a stamp. The payload's buffers are not copied."""
     head = metadata.SerializeToString()
     head = _U32.pack(len(head)) + head
     crc = crc32c(head)
@@ -62,7 +61,7 @@ def encode_entry(metadata: MessageMetadata, *payload: Buffer) -> list[Buffer]:
 
 
 def stamp_prefix(stamp: BrokerStamp) -> bytes:
-    """The bytes to put before an entry. Without any row so far the index is left out: it cannot say -1."""
+    """Return the bytes to put before an entry. Without any row yet the index is left out: it cannot be -1."""
     metadata = BrokerEntryMetadata(broker_timestamp=stamp.timestamp_ms)
     if stamp.row_end:
         metadata.index = stamp.row_end - 1
@@ -71,7 +70,7 @@ def stamp_prefix(stamp: BrokerStamp) -> bytes:
 
 
 def parse_entry(buffer: Buffer, where: str, *, require_checksum: bool = True) -> ParsedEntry:
-    """Take an entry apart and check its checksum; raises Corrupt naming `where` and both values."""
+    """Parse an entry and check its checksum. Raises Corrupt naming `where` and both values."""
     view = memoryview(buffer)
     if view.format != "B":  # Arrow's buffers are signed, and comparing those is slow
         view = view.cast("B")
@@ -95,7 +94,7 @@ def parse_entry(buffer: Buffer, where: str, *, require_checksum: bool = True) ->
 
 
 def parse_head(begin: memoryview, where: str) -> ParsedEntry | None:
-    """An entry of which only the beginning is there, unverified; None when its metadata do not end in it."""
+    """Parse the first bytes of an entry, without the checksum; None if its metadata do not end in them."""
     at, stamp = 0, None
     try:
         magic, stated = _head(begin, at, where)
@@ -111,12 +110,12 @@ def parse_head(begin: memoryview, where: str) -> ParsedEntry | None:
 
 
 def is_marker(metadata: MessageMetadata) -> bool:
-    """Whether an entry is the broker's own (a transaction's end, a replication snapshot) and never a row."""
+    """Return whether an entry is a marker of a broker (a transaction's end, a replication snapshot) and never a row."""
     return metadata.HasField("marker_type")
 
 
 def arrow_rows(metadata: MessageMetadata) -> int | None:
-    """The rows that an Arrow payload states; None for a Pulsar payload."""
+    """Return the rows that an Arrow payload states; None for a Pulsar payload."""
     for pair in metadata.properties:
         if pair.key == ARROW_PROPERTY:
             return _stated_rows(pair.value)
@@ -124,12 +123,12 @@ def arrow_rows(metadata: MessageMetadata) -> int | None:
 
 
 def is_arrow(metadata: MessageMetadata) -> bool:
-    """Whether the payload is an Arrow IPC stream of rows."""
+    """Return whether the payload is an Arrow IPC stream of rows."""
     return arrow_rows(metadata) is not None
 
 
 def entry_rows(metadata: MessageMetadata) -> int:
-    """Rows that a reader gets from an entry, as far as its metadata tells."""
+    """Return the rows that a reader gets from an entry, by its metadata."""
     if metadata.HasField("marker_type"):
         return 0
     rows = arrow_rows(metadata)
@@ -143,7 +142,7 @@ def entry_rows(metadata: MessageMetadata) -> int:
 
 
 def parse_message(kind: type[_Message], view: memoryview, at: int, size: int, where: str) -> tuple[_Message, int]:
-    """A protobuf message of `size` bytes at `at`, and where the bytes after it begin; raises Corrupt."""
+    """Return a protobuf message of `size` bytes at `at`, and the offset after it. Raises Corrupt."""
     end = at + size
     if end > len(view):
         raise Corrupt(f"{where} states {size} bytes of {kind.__name__} at byte {at}, {len(view) - at} are left")
@@ -157,7 +156,7 @@ def parse_message(kind: type[_Message], view: memoryview, at: int, size: int, wh
 
 
 def _head(view: memoryview, at: int, where: str) -> tuple[int, int]:
-    """The two magic bytes at `at` and the number behind them."""
+    """Return the two magic bytes at `at` and the number behind them."""
     if at + _HEAD.size > len(view):
         raise Corrupt(f"{where} ends after {len(view)} bytes, expected at least {_HEAD.size} more at {at}")
     magic, number = _HEAD.unpack_from(view, at)
@@ -171,7 +170,7 @@ def _parse_stamp(view: memoryview, size: int, where: str) -> tuple[BrokerStamp, 
 
 
 def _stated_rows(text: str | bytes) -> int:
-    # The runtime hands out what is no UTF-8 as bytes.
+    # The runtime returns invalid UTF-8 as bytes.
     if not (isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= _ROW_DIGITS_MAX):
         shown = text[: 2 * _ROW_DIGITS_MAX]
         raise Corrupt(f"property {ARROW_PROPERTY} is {shown!r}, expected up to {_ROW_DIGITS_MAX} digits")

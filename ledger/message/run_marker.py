@@ -1,14 +1,14 @@
-"""A run: the rows of one batch of one query, in the log all at once or not at all.
+"""Run: the rows of one batch of one query, in the log completely or not at all.
 
     entry (txn id)  entry (txn id)  …  entry (txn id)  marker (txn id, closes the run)
 
 Invariants
 - Entries and marker carry the run's id in Pulsar's transaction fields (22, 23), set before the checksum was made.
-- From the first entry to the marker nothing else is written to that managed ledger, and a run never crosses a ledger.
+- From the first entry to the marker nothing else is written to that managed ledger. A run never crosses a segment.
 - The committed end moves from before the run to after its marker in one step. A run without its marker at the tail of
-  a recovered ledger was never committed and is cut.
-- The marker is a Pulsar transaction-commit marker (`marker_type` 21): it delivers no row. Its properties say which
-  query and batch it closes, so that the same batch committed again is found and nothing is appended twice.
+  a recovered segment was never committed, and recovery cuts it.
+- The marker is a Pulsar transaction-commit marker (`marker_type` 21) and has no row. Its properties name the query and
+  the batch, so that a repeated commit of the batch is detected and appends nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _QUERY, _BATCH, _ENTRIES, _ROWS = (
 
 
 class RunId(msgspec.Struct, frozen=True):
-    """The 128 bits that entries and marker of a run share, as Pulsar's two transaction id fields (unsigned)."""
+    """128 bits that entries and marker of a run share, as Pulsar's two transaction id fields (unsigned)."""
 
     most: int
     least: int
 
 
 class RunSummary(msgspec.Struct, frozen=True):
-    """What a marker says of the run it closes."""
+    """Content of a marker about its run."""
 
     query: str
     batch: int
@@ -47,7 +47,7 @@ class RunSummary(msgspec.Struct, frozen=True):
 
 
 class CommittedBatch(msgspec.Struct, frozen=True):
-    """The newest batch of a query that is in a managed ledger, and where: entries `[first, end)`, marker included."""
+    """Newest batch of a query in a managed ledger, and its entries `[first, end)`, marker included."""
 
     query: str
     batch: int
@@ -60,19 +60,19 @@ class CommittedBatch(msgspec.Struct, frozen=True):
 
 
 def run_id(metadata: MessageMetadata) -> RunId | None:
-    """The run that an entry belongs to, or None for an entry of its own."""
+    """Return the run of an entry, None for an entry outside of a run."""
     if not metadata.HasField("txnid_most_bits"):
         return None
     return RunId(metadata.txnid_most_bits, metadata.txnid_least_bits)
 
 
 def closes_run(metadata: MessageMetadata) -> bool:
-    """Whether an entry is the marker of a run."""
+    """Return whether an entry is the marker of a run."""
     return metadata.HasField("marker_type") and metadata.marker_type == TXN_COMMIT
 
 
 def encode_marker(run: RunId, summary: RunSummary, publish_time_ms: int) -> bytes:
-    """The marker entry that closes a run."""
+    """Return the marker entry that closes a run."""
     metadata = MessageMetadata(
         producer_name=MARKER_PRODUCER,
         sequence_id=summary.batch,
@@ -92,7 +92,7 @@ def encode_marker(run: RunId, summary: RunSummary, publish_time_ms: int) -> byte
 
 
 def marker_summary(metadata: MessageMetadata, where: str) -> RunSummary | None:
-    """What a marker closes; None for one that was written by somebody else (a Pulsar broker's has no properties)."""
+    """Return the content of a marker; None for a marker of another writer (a Pulsar broker's has no properties)."""
     said = {pair.key: pair.value for pair in metadata.properties}
     if _QUERY not in said:
         return None

@@ -1,7 +1,8 @@
 """Protobuf's varints, many at once: seven bits a byte, the lowest first; the top bit says that more follow.
 
-Rules: a negative int64 has ten bytes; more than ten bytes, or bits beyond the 64th, are `Corrupt`. Encoders answer the
-bytes of all values one after the other; decoders account for every byte they are given.
+Rules
+- A negative int64 has ten bytes. More than ten bytes, or bits beyond the 64th, are `Corrupt`.
+- Encoders return the bytes of all values in sequence. Decoders account for every byte of their input.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ Words = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 
 LENGTH_MAX = 10
-# So many at once: what is in between stays in the processor's cache.
+# Values of a pass, whose intermediate results stay in the processor's cache.
 _SLICE = 1 << 14
 _SEVEN = np.uint64(7)
 _MORE = 0x8080808080808080
-# The seven bits of each of the first so many bytes.
+# Masks of the seven bits of each of the first n bytes.
 _WITHIN = np.array([(1 << (8 * size)) - 1 & ~_MORE for size in range(9)], dtype=np.uint64)
 
 
 def varint(value: int) -> bytes:
-    """One value, as int64 or uint64."""
+    """Encode one value, as int64 or uint64."""
     left, out = value & (2**64 - 1), bytearray()
     while left > 0x7F:
         out.append(left & 0x7F | 0x80)
@@ -35,7 +36,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(view: memoryview, at: int, where: str) -> tuple[int, int]:
-    """The value at `at`, unsigned, and where the byte after it is."""
+    """Return the value at `at`, unsigned, and the offset after it."""
     value = 0
     for digit in range(LENGTH_MAX):
         if at + digit >= len(view):
@@ -50,7 +51,7 @@ def read_varint(view: memoryview, at: int, where: str) -> tuple[int, int]:
 
 
 def lengths(values: Words) -> Integers:
-    """Bytes of each value."""
+    """Return the bytes of each value."""
     found = np.ones(len(values), dtype=np.int64)
     for digit in range(1, LENGTH_MAX):
         found += values >= np.uint64(1 << (7 * digit))
@@ -58,7 +59,7 @@ def lengths(values: Words) -> Integers:
 
 
 def put_varints(out: Bytes, at: Integers, values: Words, sizes: Integers) -> None:
-    """Write each value at its place in `out`; `sizes` are their lengths."""
+    """Write each value at its offset in `out`; `sizes` are their lengths."""
     left = values.copy()
     for digit in range(int(sizes.max(initial=0))):
         rows = np.flatnonzero(sizes > digit)
@@ -69,7 +70,7 @@ def put_varints(out: Bytes, at: Integers, values: Words, sizes: Integers) -> Non
 
 
 def tagged(tag: int, values: Words) -> Bytes:
-    """Each value behind the same one-byte tag: a repeated field that is not packed."""
+    """Encode each value after the same one-byte tag: a repeated field that is not packed."""
     if len(values) > _SLICE:
         return np.concatenate([tagged(tag, values[at : at + _SLICE]) for at in range(0, len(values), _SLICE)])
     sizes = lengths(values)
@@ -86,7 +87,7 @@ def tagged(tag: int, values: Words) -> Bytes:
 
 
 def decode_varints(data: Bytes, where: str) -> Words:
-    """All values of a buffer that holds nothing else."""
+    """Return all values of a buffer that contains only varints."""
     ends = np.flatnonzero(data < 0x80)
     if not len(data):
         return np.zeros(0, dtype=np.uint64)
@@ -97,7 +98,7 @@ def decode_varints(data: Bytes, where: str) -> Words:
 
 
 def gather(data: Bytes, starts: Integers, sizes: Integers, where: str) -> Words:
-    """The values at these places, of these lengths."""
+    """Return the values at these offsets, of these lengths."""
     if len(starts) > _SLICE:
         slices = [slice(at, at + _SLICE) for at in range(0, len(starts), _SLICE)]
         return np.concatenate([_gather(data, starts[one], sizes[one], where) for one in slices])
@@ -125,7 +126,7 @@ def _gather(data: Bytes, starts: Integers, sizes: Integers, where: str) -> Words
 
 
 def _gathered(eight: Words) -> Words:
-    """Eight bytes of seven bits each as 56 bits: neighbours join, then pairs, then fours."""
+    """Join eight bytes of seven bits each to 56 bits: neighbours, then pairs, then fours."""
     pairs = (eight & np.uint64(0x007F007F007F007F)) | ((eight & np.uint64(0x7F007F007F007F00)) >> np.uint64(1))
     fours = (pairs & np.uint64(0x00003FFF00003FFF)) | ((pairs & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2))
     whole: Words = (fours & np.uint64(0x0FFFFFFF)) | ((fours & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))
@@ -133,7 +134,7 @@ def _gathered(eight: Words) -> Words:
 
 
 def _spread(values: Words) -> Words:
-    """The inverse of `_gathered`: 56 bits as eight bytes of seven."""
+    """Spread 56 bits to eight bytes of seven. The inverse of `_gathered`."""
     fours = (values & np.uint64(0x0FFFFFFF)) | ((values << np.uint64(4)) & np.uint64(0x0FFFFFFF00000000))
     pairs = (fours & np.uint64(0x00003FFF00003FFF)) | ((fours << np.uint64(2)) & np.uint64(0x3FFF00003FFF0000))
     eight: Words = (pairs & np.uint64(0x007F007F007F007F)) | ((pairs << np.uint64(1)) & np.uint64(0x7F007F007F007F00))

@@ -1,1 +1,1 @@
-"""Payloads that Pulsar's clients encoded by a schema, decoded into columns; `decoder` is the way in."""
+"""Decoders of payloads that Pulsar's clients encoded by a schema; `decoder` is the entry point."""

@@ -1,6 +1,6 @@
 """Avro payloads as columns: the Arrow type of each Avro type, and decoding of bare datums by `fastavro`.
 
-Types become what Spark's `from_avro` makes of them, with stable names for the branches of a union:
+Types are those of Spark's `from_avro`, with stable names for the branches of a union:
 
     int long float double boolean string bytes   int32 int64 float64 …          enum → string, fixed → binary
     date → date32 · timestamp-millis, -micros → timestamp(us, UTC) · local-timestamp-… → timestamp(us)
@@ -10,13 +10,13 @@ Types become what Spark's `from_avro` makes of them, with stable names for the b
     any other union → struct of one column `member_<type>` per branch, of which one is not null
 
 Rules
-- The schema that is passed to the decoder has the same bytes. Logical types that Arrow understands as numbers are left
-  out. A branch of a wider union is wrapped in a record of one field, which is written like the field alone.
-- A type that contains itself has no columns and is refused, naming the path.
+- The decoder gets a schema for the same bytes, without the logical types that Arrow reads as numbers. A branch of a
+  wider union is wrapped in a record of one field, which is encoded like the field alone.
+- A recursive type has no columns and is refused, naming the path.
 - Pulsar writes a datum bare: without container, magic or fingerprint.
 - A datum is read by its writer's schema and resolved to the reader's, as Avro says: defaults, aliases, wider numbers.
-- A datum that ends before its payload does, or after it, is wrong.
-- Fields that nobody asked for become no columns. Those of an older version are skipped in the bytes.
+- A datum must end exactly where its payload ends.
+- Unrequested fields become no columns. Those of an older version are skipped in the bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SIMPLE = {
     "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
 }  # fmt: skip
 _UTC, _LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
-_NUMBERS = {  # by logical type and what carries it: as numbers of that unit, and as a column
+_NUMBERS = {  # by logical type and underlying type: the unit of the number, and the column
     ("date", "int"): (pa.date32(), pa.date32()),
     ("timestamp-millis", "long"): (pa.timestamp("ms", tz="UTC"), _UTC),
     ("timestamp-micros", "long"): (_UTC, _UTC),
@@ -53,7 +53,7 @@ _WIDER = ({"int", "long"}, "long"), ({"float", "double"}, "double")
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """One type: the schema to decode it by, the Arrow type of what is decoded, and that of the column."""
+    """Avro type: the schema for decoding, the Arrow type of decoded values, and the type of the column."""
 
     schema: Any
     decoded: pa.DataType
@@ -62,13 +62,13 @@ class AvroType:
 
 @dataclass(slots=True)
 class _Named:
-    """The named types met so far; None while one is being read."""
+    """Named types met so far; None while a type is being read."""
 
     known: dict[str, AvroType | None] = field(default_factory=dict)
 
 
 def avro_type(document: str, where: str) -> AvroType:
-    """The type of an Avro schema given as text; raises Refused or Unsupported naming `where`."""
+    """Return the type of an Avro schema given as text. Raises Refused or Unsupported naming `where`."""
     if document in _SIMPLE:
         return _type(document, "", "", _Named(), where)
     try:
@@ -78,7 +78,7 @@ def avro_type(document: str, where: str) -> AvroType:
 
 
 def pruned(record: AvroType, columns: Sequence[str]) -> AvroType:
-    """The record with these fields only, in this order; a named type is spelled where it is met first."""
+    """Return the record with only these fields, in this order. A named type is defined at its first use."""
     definitions: dict[str, Any] = {}
     _gather(record.schema, definitions)
     fields = {one["name"]: one for one in record.schema["fields"]}
@@ -103,7 +103,7 @@ def _gather(schema: Any, definitions: dict[str, Any]) -> None:
 
 
 def _spelled(schema: Any, definitions: dict[str, Any], seen: set[str]) -> Any:
-    """The schema with each named type in full at its first place, and by name at the others."""
+    """Return the schema with each named type defined at its first use, and referenced by name at the others."""
     if isinstance(schema, list):
         return [_spelled(branch, definitions, seen) for branch in schema]
     if isinstance(schema, str):
@@ -195,7 +195,7 @@ def _enum_or_fixed(given: Mapping[str, Any], path: str, space: str, named: _Name
 
 
 def _keep(name: str, found: AvroType, named: _Named) -> AvroType:
-    """Register a named type. A later reference gives its name: Avro spells a type once."""
+    """Register a named type. A later reference gives its name, because Avro defines a type once."""
     named.known[name] = AvroType(name, found.decoded, found.column)
     return found
 
@@ -239,7 +239,7 @@ def _identifier(text: str) -> str:
 
 
 def _escaped(path: str) -> str:
-    """A path as a name that no other path has."""
+    """Return a path as a unique name."""
     return "at" + "".join(letter if letter.isalnum() and letter.isascii() else f"_{ord(letter):x}_" for letter in path)
 
 
@@ -258,7 +258,7 @@ def _reference(name: str, path: str, space: str, named: _Named, where: str) -> A
 
 
 def _full_name(given: Mapping[str, Any], path: str, space: str, where: str) -> tuple[str, str]:
-    """The name with its namespace, and the namespace for what is inside."""
+    """Return the name with its namespace, and the namespace for inner names."""
     name = _part(given, "name", path, where)
     if not isinstance(name, str):
         raise Refused(f"{where} has {name!r} as the name of a type at {path or 'its top'}")
@@ -324,7 +324,7 @@ class AvroCodec:
 
 
 def require_fastavro(where: str) -> Any:
-    """The library; Unsupported says how to get it."""
+    """Return the library. Raises Unsupported with the command that installs it."""
     try:
         import fastavro
     except ImportError as missing:
@@ -336,5 +336,5 @@ def require_fastavro(where: str) -> Any:
 
 
 def _copied(schema: Any) -> Any:
-    """The library writes into the schemas that it parses."""
+    """Copy a schema, because the library writes into the schemas that it parses."""
     return msgspec.json.decode(msgspec.json.encode(schema))

@@ -1,12 +1,12 @@
-"""From payloads to columns: the way in. Each payload is read by the schema version that its message states.
+"""Decoding of payloads to columns. Each payload is decoded with the schema version that its message states.
 
 Rules
-- Rows are those of the newest version given: a record's fields are columns, anything else is the column `value`, a
-  key-value schema the columns `key` and `value`. Older Avro is resolved to it, as Avro says.
-- A payload without a version is read by the newest. One of a version that was not given, or of another type than the
-  newest, cannot be decoded; nor can one whose bytes are not what its schema says. Its row is null and in `wrong`.
-- A null payload (a tombstone) is a row of nulls, and right.
-- `columns` are decoded, and no others.
+- Rows have the columns of the newest version. A record's fields are columns. Any other type is the column `value`, a
+  key-value schema the columns `key` and `value`. Older Avro is resolved to the newest version.
+- A payload without a version is decoded with the newest. Three payloads cannot be decoded: of an unknown version, of
+  another type than the newest, or whose bytes do not match their schema. Their row is null and in `wrong`.
+- A null payload (a tombstone) is a row of nulls, without a fault.
+- Only `columns` are decoded.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NO_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The columns of payloads, and by row why a payload could not be decoded."""
+    """Columns of payloads, and by row the reason if a payload could not be decoded."""
 
     batch: pa.RecordBatch
     wrong: dict[int, str]
 
 
 class PayloadDecoder:
-    """Decodes the payloads of a topic; `columns` narrows what is decoded, in the order given."""
+    """Decoder of the payloads of a topic. `columns` selects what is decoded, in the given order."""
 
     def __init__(self, schemas: TopicSchemas, columns: Sequence[str] | None = None, where: str = "the schema") -> None:
         self._where = where
@@ -55,10 +55,10 @@ class PayloadDecoder:
         return self._shape.needs_keys
 
     def decode(self, payloads: pa.Array, versions: Integers | None = None, keys: pa.Array | None = None) -> Decoded:
-        """The rows of payloads (binary; null: a tombstone).
+        """Decode payloads (binary; null: a tombstone).
 
-        `versions` states the schema version of each, -1 for none; `keys` the bytes of the message keys, which only a
-        separated key-value schema looks at.
+        `versions` states the schema version of each, -1 for none. `keys` are the bytes of the message keys, which only
+        a separated key-value schema uses.
         """
         if versions is None:
             versions = np.full(len(payloads), NO_VERSION, dtype=np.int64)
@@ -67,7 +67,7 @@ class PayloadDecoder:
 
 
 class _PlainShape:
-    """One schema per version; a record's fields are the columns."""
+    """Schemas by version; a record's fields are the columns."""
 
     needs_keys = False
 
@@ -85,7 +85,7 @@ class _PlainShape:
 
 
 class _PairShape:
-    """A key-value schema per version."""
+    """Key-value schemas by version."""
 
     def __init__(self, schemas: TopicSchemas, columns: Sequence[str] | None, where: str) -> None:
         newest = schemas.versions[schemas.newest]
@@ -120,7 +120,7 @@ class _PairShape:
 
     @staticmethod
     def _split(payloads: pa.Array) -> tuple[pa.Array, pa.Array, dict[int, str]]:
-        """A tombstone has neither key nor value."""
+        """Split payloads into keys and values. A tombstone has neither."""
         rows = np.flatnonzero(np.asarray(payloads.is_valid()))
         keys, values, wrong = split_inline(payloads.drop_null())
         if len(rows) == len(payloads):
@@ -133,7 +133,7 @@ class _PairShape:
 
 
 class _Side:
-    """Payloads of one kind: a codec per version, made when it is met."""
+    """Payloads of one kind: a codec for each version, created on first use."""
 
     def __init__(
         self, versions: dict[int, PayloadSchema], newest: int, columns: Sequence[str] | None, where: str
@@ -156,7 +156,7 @@ class _Side:
         self.type: pa.DataType = self._codecs[newest].type  # type: ignore[union-attr]  # of the newest it is a codec
 
     def decode(self, payloads: pa.Array, versions: Integers) -> Values:
-        """The values of payloads, each by its version; null where the payload is."""
+        """Decode payloads, each with its version; null stays null."""
         there = np.asarray(payloads.is_valid())
         stated = np.where(versions < 0, self._newest, versions)
         met = np.unique(stated[there]).tolist()
@@ -183,9 +183,9 @@ class _Side:
         return codec.decode(payloads)
 
     def _codec(self, version: int) -> Codec | str:
-        """The codec of a version, or why there is none."""
+        """Return the codec of a version, or the reason why there is none."""
         if self._versions[self._newest].type == "BYTES":
-            version = self._newest  # which every payload is, whatever version it states
+            version = self._newest  # every payload is bytes, of any version
         if version not in self._versions:
             return f"schema version {version} is not among those given ({', '.join(map(str, sorted(self._versions)))})"
         schema, newest = self._versions[version], self._versions[self._newest]
@@ -201,7 +201,7 @@ class _Side:
             writer = avro_type(schema.data, where)
             return AvroCodec(writer, self._reader, where, resolves=writer.schema != self._whole.schema)
         if schema.type == "PROTOBUF_NATIVE":
-            # By the newest descriptor throughout: Protobuf's numbers are its evolution.
+            # The newest descriptor decodes all versions: Protobuf evolves by field numbers.
             from pyspark_ledger.ledger.message.schema.protobuf import ProtobufCodec
 
             return ProtobufCodec(newest.data, self._columns, where)
@@ -212,7 +212,7 @@ class _Side:
 
 
 def _require_columns(known: Sequence[str], wanted: Sequence[str] | None, where: str) -> list[str]:
-    """The columns to decode; Refused names one that is not there."""
+    """Return the columns to decode. Raises Refused naming a missing one."""
     if wanted is None:
         return list(known)
     for name in wanted:
@@ -222,14 +222,14 @@ def _require_columns(known: Sequence[str], wanted: Sequence[str] | None, where: 
 
 
 def _scattered(array: pa.Array, rows: Integers, length: int) -> pa.Array:
-    """`array[i]` at row `rows[i]` of `length` rows, null elsewhere."""
+    """Return a column of `length` rows with `array[i]` at row `rows[i]`, null elsewhere."""
     places = np.full(length, -1, dtype=np.int64)
     places[rows] = np.arange(len(rows))
     return array.take(pa.array(places, mask=places < 0))
 
 
 def _without(column: pa.Array, lost: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
-    """The column with null in the rows that are lost, whatever its type."""
+    """Return the column with null in the `lost` rows, for any type."""
     if not lost.any():
         return column
     return column.take(pa.array(np.arange(len(column)), mask=lost))

@@ -1,17 +1,17 @@
-"""The schemas of a topic, as Pulsar's registry states them: what payloads are, version by version.
+"""Schemas of a topic, as Pulsar's registry states them, version by version.
 
-What is understood as a description of them, in JSON unless it is a bare name:
+These descriptions are accepted, in JSON except a bare name:
 
     STRING                                                            a primitive's name, in capitals
-    {"type": "record", "name": …}                                     an Avro schema as it is
-    {"type": "AVRO", "schema": "…", "properties": {}}                 what is given to `pulsar-admin schemas upload`
+    {"type": "record", "name": …}                                     a bare Avro schema
+    {"type": "AVRO", "schema": "…", "properties": {}}                 the input of `pulsar-admin schemas upload`
     {"version": 3, "type": "AVRO", "data": "…", "properties": {}}     an answer of the registry; or {"schemaInfo": …}
     {"getSchemaResponses": [ … ]}   or   [ … ]                        several, each with its version, else from 0 on
 
 Rules
 - A type is one of Pulsar's names. `data` is text: an Avro schema for AVRO and JSON, the descriptor for PROTOBUF_NATIVE,
   the schemas of both sides for KEY_VALUE, nothing for a primitive.
-- What cannot be understood is refused, naming where it came from and what was found.
+- Any other description is refused, naming its origin and the unexpected text.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PRIMITIVES = (
     "INSTANT", "LOCAL_DATE", "LOCAL_TIME", "LOCAL_DATE_TIME",
 )  # fmt: skip
 STRUCTURED = ("AVRO", "JSON", "PROTOBUF", "PROTOBUF_NATIVE", "KEY_VALUE")
-_SHOWN = 60  # characters of what was not understood
+_SHOWN = 60  # characters of an unexpected text in an error
 SCHEMA_BYTES_MAX = 4 * 1024 * 1024
 
 
 class PayloadSchema(msgspec.Struct, frozen=True):
-    """One schema: its type by Pulsar's name, its definition as text, and what else the registry states."""
+    """Schema: its type by Pulsar's name, its definition as text, and its other properties in the registry."""
 
     type: str
     data: str = ""
@@ -42,7 +42,7 @@ class PayloadSchema(msgspec.Struct, frozen=True):
 
 
 class TopicSchemas(msgspec.Struct, frozen=True):
-    """All schemas of a topic by version; there is at least one."""
+    """All schemas of a topic by version, at least one."""
 
     versions: dict[int, PayloadSchema]
 
@@ -51,7 +51,7 @@ class TopicSchemas(msgspec.Struct, frozen=True):
         return max(self.versions)
 
     def to_json(self) -> str:
-        """The canonical text: the same schemas are the same text, and `parse_schemas` reads it."""
+        """Return the canonical text, which is equal for equal schemas. `parse_schemas` reads it."""
         told = [
             {"version": version, "type": schema.type, "data": schema.data, "properties": schema.properties}
             for version, schema in sorted(self.versions.items())
@@ -60,7 +60,7 @@ class TopicSchemas(msgspec.Struct, frozen=True):
 
 
 def parse_schemas(text: str | bytes, where: str) -> TopicSchemas:
-    """The schemas of a description; raises Refused naming `where`."""
+    """Parse a description of schemas. Raises Refused naming `where`."""
     said = text.decode(errors="replace") if isinstance(text, bytes) else text
     if len(said) > SCHEMA_BYTES_MAX:
         raise Refused(f"{where} has {len(said)} characters, schemas take at most {SCHEMA_BYTES_MAX}")
@@ -92,17 +92,17 @@ def parse_schema(document: object, where: str) -> PayloadSchema:
 
 
 def schema_bytes_of(schema: PayloadSchema) -> bytes:
-    """A schema as the registry keeps it: JSON, the same bytes for the same schema."""
+    """Serialize a schema for the registry: JSON, the same bytes for the same schema."""
     return msgspec.json.encode(schema, order="sorted")
 
 
 def is_payload_schema(body: bytes) -> bool:
-    """Whether what is registered is a payload schema, and no columns: an Arrow schema begins with ff ff ff ff."""
+    """Return whether registered bytes are a payload schema, not columns: an Arrow schema begins with ff ff ff ff."""
     return body[:1] == b"{"
 
 
 def parse_schema_bytes(body: bytes, where: str) -> PayloadSchema:
-    """The inverse of `schema_bytes_of`."""
+    """Parse a schema. The inverse of `schema_bytes_of`."""
     try:
         return parse_schema(msgspec.json.decode(body), where)
     except JSON_FAULTS as wrong:
@@ -131,7 +131,7 @@ def _document(document: object, number: int, where: str) -> tuple[int, PayloadSc
 
 
 def _text(document: Mapping[str, Any], where: str) -> str:
-    """The definition; whoever typed it as JSON instead of text meant the same."""
+    """Return the definition, also if it is given as JSON instead of text."""
     data = document.get("data", document.get("schema", ""))
     if isinstance(data, (dict, list)):
         return msgspec.json.encode(data).decode()

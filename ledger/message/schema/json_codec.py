@@ -1,13 +1,13 @@
 """JSON payloads, by the Avro schema that Pulsar registers for them; read by `msgspec`.
 
 Rules
-- A field of another JSON type than the schema's makes its payload wrong; one that is missing, or that the schema does
-  not know, does not. What nobody asked for is passed over in the text, without becoming objects.
-- Bytes are base64, as Jackson writes them; times are numbers, as in Avro; an enum is its text.
-- What Pulsar's clients write beside that is understood where the quick way gives up: `"NaN"` of Jackson and `NaN` of
-  Python; `java.time` as Jackson writes it, an instant as seconds with a fraction, dates and local times as lists of
-  their parts; the value of a Python enum, which becomes its text.
-- A union of several types cannot be told apart in plain JSON and is refused.
+- A field of another JSON type than the schema's makes its payload wrong. A missing or unknown field does not.
+  Unrequested fields are skipped in the text, without objects.
+- Bytes are base64, as Jackson writes them. Times are numbers, as in Avro. An enum is its text.
+- If the fast decoder fails, further forms of Pulsar's clients are accepted: `"NaN"` of Jackson, `NaN` of Python, and the
+  value of a Python enum, which becomes its text. Jackson's `java.time` is accepted too: an instant as seconds with a
+  fraction, dates and local times as lists of their parts.
+- A union of several types is ambiguous in plain JSON and is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PER_SECOND = {"ms": 10**3, "us": 10**6}
 
 
 class JsonCodec:
-    """Decodes JSON texts as values of an Avro type."""
+    """Decoder of JSON texts as values of an Avro type."""
 
     def __init__(self, reader: AvroType, where: str) -> None:
         self.type = reader.column
@@ -55,7 +55,7 @@ class JsonCodec:
         return pa.array(found, self._decoded).cast(self.type)
 
     def _decode_rare(self, payload: bytes) -> Any:
-        """A payload that may hold what is seldom written; what is wrong anyhow is the quick way's to name."""
+        """Decode a payload that may contain rare forms. The fast decoder names the fault of any other payload."""
         try:
             return self._decoder.decode(payload)
         except JSON_FAULTS as wrong:
@@ -67,7 +67,7 @@ class JsonCodec:
 
 
 class _Symbol(str):
-    """A symbol of an enum."""
+    """Symbol of an enum."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ def _symbol(kind: type, value: object) -> _Symbol:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A value with its times and numbers as Avro has them."""
+    """Return a value with its times and numbers as Avro has them."""
     if pa.types.is_struct(kind) and isinstance(value, dict):
         return {field.name: _plain(value[field.name], field.type) for field in kind if field.name in value}
     if pa.types.is_list(kind) and isinstance(value, list):
@@ -95,21 +95,23 @@ def _single(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_date32(kind) and isinstance(value, list):
         return (date(*value) - _EPOCH).days
     if pa.types.is_timestamp(kind) and isinstance(value, Decimal):
-        return int(value.quantize(Decimal("1e-9")) * _PER_SECOND[kind.unit])  # which has a bound, as a number has none
+        return int(
+            value.quantize(Decimal("1e-9")) * _PER_SECOND[kind.unit]
+        )  # a float has bounds, a JSON number has none
     if pa.types.is_timestamp(kind) and isinstance(value, list):
         return _local(value, _PER_SECOND[kind.unit])
     return value
 
 
 def _local(parts: list[int], per_second: int) -> int:
-    """A local time out of year, month, day, hour, minute and, where they are not 0, second and nanosecond."""
+    """Return a local time from year, month, day, hour, minute and, if they are not 0, second and nanosecond."""
     *parts, nanos = parts if len(parts) == 7 else [*parts, 0]
     since = datetime(*parts) - datetime(1970, 1, 1)  # type: ignore[arg-type]  # noqa: DTZ001 — local
     return (since.days * _DAY_S + since.seconds) * per_second + nanos * per_second // 10**9
 
 
 class _Types:
-    """What `msgspec` is told of each Avro type. Any of them may be null, as any field of a Java object may."""
+    """Types for `msgspec` of each Avro type. All may be null, as any field of a Java object may."""
 
     def __init__(self, where: str, enum: type[str] = str) -> None:
         self._where = where
@@ -117,7 +119,7 @@ class _Types:
         self._named: dict[str, Any] = {}
 
     def of(self, schema: Any, path: str) -> Any:
-        """The Python type of a rewritten Avro schema (`avro_types`)."""
+        """Return the Python type of a rewritten Avro schema (`avro_types`)."""
         if isinstance(schema, str):
             return _SIMPLE[schema] if schema in _SIMPLE else self._named[schema]
         if isinstance(schema, list):

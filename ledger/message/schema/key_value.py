@@ -1,9 +1,9 @@
-"""The key-value schema: two schemas, whose values lie in one payload, or the key beside it.
+"""Key-value schema: two schemas, whose values are in one payload, or the key beside the payload.
 
     INLINE     key-length i32 | -1 for null, key, value-length i32 | -1, value          the payload, nothing behind it
     SEPARATED  the key's bytes are the message's key, base64 on the wire; the payload is the value
 
-Columns: `key` and `value`, each what its own schema makes of it.
+The columns are `key` and `value`, each decoded with its own schema.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENCODINGS = ("INLINE", "SEPARATED")
 
 
 def is_separated(schema: PayloadSchema, where: str) -> bool:
-    """Whether keys lie beside the payloads; raises Refused for an encoding that does not exist."""
+    """Return whether keys are beside the payloads. Raises Refused for an unknown encoding."""
     said = schema.properties.get("kv.encoding.type", "INLINE")
     if said not in _ENCODINGS:
         raise Refused(f"{where} states the key-value encoding {said!r}, expected {' or '.join(_ENCODINGS)}")
@@ -54,7 +54,7 @@ def _side(side: str, given: dict[str, Any], properties: dict[str, str], where: s
 
 
 def split_inline(payloads: pa.Array) -> tuple[pa.Array, pa.Array, dict[int, str]]:
-    """Keys and values of payloads that hold both (binary, null where they say so), and which payloads do not."""
+    """Return keys and values of payloads that contain both (binary, or null), and the payloads that do not."""
     data, starts, ends = ranges_of(payloads)
     padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
     key_length, key_at, sound = _part(padded, starts, ends)
@@ -71,7 +71,7 @@ def split_inline(payloads: pa.Array) -> tuple[pa.Array, pa.Array, dict[int, str]
 
 
 def _part(data: Bytes, starts: Integers, ends: Integers) -> tuple[Integers, Integers, Flags]:
-    """The length at each start (-1: null), where its bytes begin, and whether they lie before the end."""
+    """Return the length at each start (-1: null), the start of its bytes, and whether they end before the end."""
     inside = starts + 4 <= ends
     at = np.where(inside, starts, 0)
     length = data[at[:, None] + np.arange(4)].view(">i4").reshape(-1).astype(np.int64)

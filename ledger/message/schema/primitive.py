@@ -1,12 +1,13 @@
-"""Pulsar's primitive types: bytes of a fixed width, texts, and bytes as they are.
+"""Pulsar's primitive types: bytes of a fixed width, texts, and raw bytes.
 
     BOOLEAN 1 · INT8 1 · INT16 2 · INT32, FLOAT 4 · INT64, DOUBLE 8                big-endian
     DATE, TIME, TIMESTAMP  milliseconds since 1970, 8                              Java's `Date`s: moments, in UTC
     INSTANT  seconds 8, nanoseconds 4 · LOCAL_DATE  day 8 · LOCAL_TIME  nanosecond of the day 8
     LOCAL_DATE_TIME  day 8, nanosecond of the day 8
 
-Rules: a payload of another width, a text that is no UTF-8 and a time that a timestamp in microseconds cannot state are
-wrong. Nanoseconds are cut to Spark's microseconds, but for LOCAL_TIME, which stays a number.
+Rules
+- A payload of another width, invalid UTF-8, and a time outside the range of a timestamp in microseconds are wrong.
+- Nanoseconds are truncated to Spark's microseconds. Except LOCAL_TIME, which stays a number.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _local_date_time(pair: Numbers) -> tuple[Numbers, Flags]:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a type of fixed width lies in bytes, what it becomes, and which of its values can become that."""
+    """Layout of a type of fixed width, its column type, and the range of convertible values."""
 
     dtype: np.dtype[Any]
     native: str
@@ -88,7 +89,7 @@ _FIXED = {
 
 
 class PrimitiveCodec:
-    """The codec of a primitive type, by Pulsar's name."""
+    """Codec of a primitive type, by Pulsar's name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -131,7 +132,7 @@ class PrimitiveCodec:
 
 
 def _gathered(data: Bytes, starts: Integers, width: int) -> Bytes:
-    """The `width` bytes from each start, one row each."""
+    """Return the `width` bytes from each start, one row each."""
     if len(starts) and (np.diff(starts) == width).all():
         return data[starts[0] : starts[0] + len(starts) * width].reshape(-1, width).copy()
     found: Bytes = data[starts[:, None] + np.arange(width)]

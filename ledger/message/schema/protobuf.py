@@ -10,11 +10,11 @@
     what is parsed at once:  0a length payload  0a length payload …       a message with the payloads as field 1
 
 Rules
-- A field without presence has its value, also the default one. A field with presence that is not set is null.
-- A message that contains itself is refused, naming the path.
+- A field without presence has its value, also the default one. An unset field with presence is null.
+- A recursive message is refused, naming the path.
 - `google.protobuf` parses all payloads at once. Columns are then built field by field, not message by message.
-- The values of a field are taken from all messages by one call. Lists and maps are laid end to end, converted as one
-  column, and cut by their lengths.
+- One call reads the values of a field from all messages. Lists and maps are concatenated, converted as one column, and
+  split by their lengths.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _SCALARS = {
     FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
     FieldDescriptor.CPPTYPE_ENUM: pa.string(),
 }
-ROWS = "rows"  # the field of the message that holds many of them
+ROWS = "rows"  # the field of the message that contains all payloads
 
 
 def batch_class(document: str, where: str) -> tuple[Any, Descriptor]:
-    """A message class with a repeated field `rows` of the described message, and the descriptor of that."""
+    """Return a message class with a repeated field `rows` of the described message, and that message's descriptor."""
     try:
         given = msgspec.json.decode(document)
         files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(given["fileDescriptorSet"], validate=True))
@@ -87,7 +87,7 @@ def _class_of(pool: Any, descriptor: Descriptor) -> Any:
 
 
 def _add(pool: Any, files: list[Any]) -> None:
-    """Add the files, each after those that it imports."""
+    """Add the files, each after its imports."""
     known = {file.name: file for file in files}
 
     def add(file: Any) -> None:
@@ -118,7 +118,7 @@ def is_repeated(field: FieldDescriptor) -> bool:
 
 
 def message_type(message: Descriptor, where: str, path: str = "", inside: tuple[str, ...] = ()) -> pa.DataType:
-    """The Arrow type of a message; raises Unsupported for what has no columns."""
+    """Return the Arrow type of a message. Raises Unsupported for a type without columns."""
     if message.full_name == TIMESTAMP_NAME:
         return UTC
     if message.full_name == DURATION_NAME:
@@ -159,7 +159,7 @@ _SECONDS, _NANOS = attrgetter("seconds"), attrgetter("nanos")
 
 
 class ProtobufCodec:
-    """Decodes messages of one descriptor; `columns` are the fields that are wanted, None for all."""
+    """Decoder of messages of one descriptor. `columns` are the requested fields, None for all."""
 
     def __init__(self, document: str, columns: Sequence[str] | None, where: str) -> None:
         self._class, self._message = batch_class(document, where)
@@ -193,7 +193,7 @@ def _framed(payload: bytes) -> tuple[bytes, bytes]:
 
 
 def _column(messages: list[Any], kind: Descriptor, wanted: pa.DataType, null: Any = None) -> pa.Array:
-    """Messages as one column; where `null` says so, what is there means nothing."""
+    """Return messages as one column. Rows with `null` set are null."""
     if kind.full_name in {TIMESTAMP_NAME, DURATION_NAME}:
         return _moments(messages, wanted, null)
     fields = [kind.fields_by_name[field.name] for field in wanted]

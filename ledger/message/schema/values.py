@@ -1,9 +1,9 @@
-"""Decoded values, and which of them could not be decoded: what every codec answers.
+"""Decoded values and their faults, the result of every codec.
 
 Rules
-- A codec takes payloads, none of them null, and answers as many values of its type. A payload that cannot be decoded
-  is null in the answer and has its reason in `wrong`; it never changes what another one becomes.
-- Payloads are decoded many at a time. Only when that fails are they halved, down to those that are to blame.
+- A codec takes payloads without nulls, and returns as many values of its type. A payload that cannot be decoded is
+  null and has its reason in `wrong`. It never changes the value of another payload.
+- Payloads are decoded many at a time. If that fails, they are halved until the faulty ones are found.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-# What decoders raise at bytes that are not what the schema says.
+# Errors of decoders for bytes that do not match the schema.
 FAILURES = (
     ValueError, TypeError, LookupError, ArithmeticError, EOFError, RecursionError, struct.error, pa.ArrowException,
 )  # fmt: skip
@@ -24,27 +24,27 @@ _REASON_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """One value per payload; `wrong` says by row why it has none."""
+    """A value for each payload; `wrong` has by row the reason for a missing one."""
 
     array: pa.Array
     wrong: dict[int, str] = field(default_factory=dict)
 
 
 class Codec(Protocol):
-    """Decodes the payloads of one schema."""
+    """Decoder of the payloads of one schema."""
 
     @property
     def type(self) -> pa.DataType:
-        """What values become."""
+        """Type of the values."""
 
     def decode(self, payloads: pa.Array) -> Values:
-        """The values of payloads (binary, without nulls)."""
+        """Decode payloads (binary, without nulls)."""
 
 
 def decode_halving(
     payloads: Sequence[bytes], decode: Callable[[Sequence[bytes]], pa.Array], kind: pa.DataType
 ) -> Values:
-    """All payloads by one call of `decode`; where that fails, what can be decoded and why the rest cannot."""
+    """Decode all payloads by one call. If that fails, decode what is possible and state why the rest is not."""
     wrong: dict[int, str] = {}
     parts: list[pa.Array] = []
     left = [(0, len(payloads))]
@@ -63,6 +63,6 @@ def decode_halving(
 
 
 def reason_of(failure: BaseException) -> str:
-    """An error in one line that says something."""
+    """Return an error as one line that is not empty."""
     said = " ".join(str(failure).split())[:_REASON_MAX]
     return f"{type(failure).__name__}: {said}" if said else type(failure).__name__
