@@ -92,7 +92,7 @@ class Gap(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLedgers:
+class TopicSegments:
     """Topic of the bucket. `path` is its name in Pulsar's spelling. Segments and gaps are ordered by ledger id."""
 
     path: str
@@ -117,7 +117,7 @@ class Catalogue:
         for attempt in self.attempts:
             self._topics[attempt.topic][attempt.cluster, attempt.incarnation].append(attempt)
 
-    def find(self, name: str, records: Sequence[PulsarRecord] = (), *, cluster: str = "") -> list[TopicLedgers]:
+    def find(self, name: str, records: Sequence[PulsarRecord] = (), *, cluster: str = "") -> list[TopicSegments]:
         """Return the topic of that name in any spelling, or its partitions in order.
 
         Raises NotFound, or Refused if name or cluster are ambiguous or no record matches.
@@ -228,7 +228,7 @@ def _attempts_by_record(
 
 def _attempts_of(record: PulsarRecord, attempts: Iterable[Attempt]) -> list[Attempt]:
     """Return the attempts of a record's segments."""
-    ledger_ids = {segment.ledger_id for segment in record.ledgers}
+    ledger_ids = {segment.ledger_id for segment in record.segments}
     return [attempt for attempt in attempts if attempt.key.ledger_id in ledger_ids]
 
 
@@ -247,7 +247,7 @@ def _segments_by_listing(attempts: Sequence[Attempt]) -> list[Segment | Gap]:
     return found
 
 
-def _to_topic(attempts: Sequence[Attempt], found: Iterable[Segment | Gap]) -> TopicLedgers:
+def _to_topic(attempts: Sequence[Attempt], found: Iterable[Segment | Gap]) -> TopicSegments:
     segments, gaps = [], []
     for item in found:
         if isinstance(item, Gap):
@@ -258,7 +258,7 @@ def _to_topic(attempts: Sequence[Attempt], found: Iterable[Segment | Gap]) -> To
             cause = f"Pulsar's offloader stopped in {item.data_name} and reported success"
             gaps.append(Gap(item.ledger_id, item.stored_entries, item.entries, cause))
     first = attempts[0]
-    return TopicLedgers(first.topic, first.cluster, first.incarnation, tuple(segments), tuple(gaps))
+    return TopicSegments(first.topic, first.cluster, first.incarnation, tuple(segments), tuple(gaps))
 
 
 def _choose_segment(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Gap:
@@ -287,11 +287,11 @@ def _choose_segment(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Ga
     return max(segments, key=lambda segment: segment.stored_entries)
 
 
-def _topic_by_record(attempts: Sequence[Attempt], record: PulsarRecord) -> TopicLedgers:
+def _topic_by_record(attempts: Sequence[Attempt], record: PulsarRecord) -> TopicSegments:
     """Return a topic with the segments and attempts of Pulsar's record."""
     listed, found = _by_ledger(attempts), []
-    offloaded = [number for number, recorded in enumerate(record.ledgers) if recorded.offloaded]
-    for number, recorded in enumerate(record.ledgers):
+    offloaded = [number for number, recorded in enumerate(record.segments) if recorded.offloaded]
+    for number, recorded in enumerate(record.segments):
         if recorded.offloaded:
             found.append(_segment_by_record(recorded, listed.get(recorded.ledger_id, [])))
         elif offloaded and number < offloaded[-1]:
@@ -321,7 +321,7 @@ def _find_record(attempts: Sequence[Attempt], records: Sequence[PulsarRecord], *
         if record.topic:
             if spellings(record.topic)[0] == spelled(path):
                 return record
-        elif ledger_ids & {recorded.ledger_id for recorded in record.ledgers} or (alone and len(records) == 1):
+        elif ledger_ids & {recorded.ledger_id for recorded in record.segments} or (alone and len(records) == 1):
             return record
     raise Refused(
         f"none of {len(records)} records of Pulsar is of topic {spelled(path)}, whose objects are of ledgers "

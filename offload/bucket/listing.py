@@ -150,7 +150,7 @@ def _streaming_attempts(store: ObjectStore, key: str) -> list[Attempt]:
     attempt, where = uuid.UUID(name.removesuffix("-index")), f"{store.address}/{key}"
     try:
         data, head = store.get(key, _INDEX_BYTES_MAX)
-        segments = parse_streaming_index(data, where).ledgers
+        segments = parse_streaming_index(data, where).segments
     except LedgerError as wrong:
         return [Attempt(ObjectKey(attempt, -1), folder + slash, fault=wrong.message, object_name=data_name)]
     topic, cluster = head.metadata.get(TOPIC_NAME, ""), head.metadata.get(CLUSTER_NAME, "")

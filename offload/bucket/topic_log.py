@@ -20,7 +20,7 @@ import numpy as np
 from pyspark_ledger.ledger.errors import DataLoss, Refused
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
-from pyspark_ledger.offload.bucket.catalogue import Gap, Segment, TopicLedgers
+from pyspark_ledger.offload.bucket.catalogue import Gap, Segment, TopicSegments
 from pyspark_ledger.offload.bucket.entry_heads import Chunk, EntryHeads
 from pyspark_ledger.offload.bucket.frames import ByteRange
 from pyspark_ledger.offload.bucket.visibility import Visibility, visibility_of
@@ -42,7 +42,7 @@ class Part:
 class BucketLog:
     """Log of one topic, with the heads of some or all of its segments."""
 
-    def __init__(self, topic: TopicLedgers, heads: Mapping[int, EntryHeads] | None = None) -> None:
+    def __init__(self, topic: TopicSegments, heads: Mapping[int, EntryHeads] | None = None) -> None:
         self.topic = topic
         self.heads = dict(heads or {})
 

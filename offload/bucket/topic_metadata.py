@@ -39,7 +39,7 @@ class PulsarRecord(NamedTuple):
     """Segments of one topic, oldest first. `topic` is `persistent://…`, or empty if the file does not state it."""
 
     topic: str
-    ledgers: tuple[KnownSegment, ...]
+    segments: tuple[KnownSegment, ...]
 
 
 class _Ledger(msgspec.Struct):
@@ -59,7 +59,7 @@ _STATS = msgspec.json.Decoder(_Stats)
 def parse_records(data: bytes, where: str) -> list[PulsarRecord]:
     """Parse the topics of a file. Each has at least one segment. Raises Corrupt with `where`."""
     found = _parse(data, where)
-    if not found or not all(record.ledgers for record in found):
+    if not found or not all(record.segments for record in found):
         raise Corrupt(f"{where} of {len(data)} bytes lists no ledger, and every topic of Pulsar has one")
     return found
 
@@ -79,15 +79,15 @@ def _parse(data: bytes, where: str) -> list[PulsarRecord]:
 
 def _of_stats(topic: str, stats: _Stats) -> PulsarRecord:
     listed = stats.ledgers or []
-    ledgers = (KnownSegment(segment.ledgerId, segment.entries, segment.offloaded, None) for segment in listed)
-    return PulsarRecord(topic, tuple(sorted(ledgers, key=lambda segment: segment.ledger_id)))
+    segments = (KnownSegment(segment.ledgerId, segment.entries, segment.offloaded, None) for segment in listed)
+    return PulsarRecord(topic, tuple(sorted(segments, key=lambda segment: segment.ledger_id)))
 
 
 def _of_value(data: bytes, where: str) -> PulsarRecord:
-    ledgers = []
+    segments = []
     for info in parse_ledger_info(data, where).ledgerInfo:
         context = info.offloadContext
         done = info.HasField("offloadContext") and context.complete
         attempt = ObjectKey.of_halves(context.uidMsb, context.uidLsb, info.ledgerId) if done else None
-        ledgers.append(KnownSegment(info.ledgerId, info.entries, done, attempt))
-    return PulsarRecord("", tuple(sorted(ledgers, key=lambda segment: segment.ledger_id)))
+        segments.append(KnownSegment(info.ledgerId, info.entries, done, attempt))
+    return PulsarRecord("", tuple(sorted(segments, key=lambda segment: segment.ledger_id)))

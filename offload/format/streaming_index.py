@@ -45,10 +45,10 @@ class StreamingIndex(NamedTuple):
     """Segments of one data object, in order."""
 
     data_bytes: int
-    ledgers: tuple[StreamedSegment, ...]
+    segments: tuple[StreamedSegment, ...]
 
     def encode(self) -> bytes:
-        groups = b"".join(_encoded(ledger) for ledger in self.ledgers)
+        groups = b"".join(_encode_segment(segment) for segment in self.segments)
         return _HEAD.pack(STREAMING_INDEX_MAGIC, _HEAD.size + len(groups), self.data_bytes, HEADER_BYTES) + groups
 
 
@@ -71,20 +71,20 @@ def parse_streaming_index(data: bytes, where: str) -> StreamingIndex:
         raise Corrupt(f"{where}: the index states {length} bytes, the object has {len(data)}")
     if header_bytes != HEADER_BYTES:
         raise Corrupt(f"{where}: blocks have headers of {header_bytes} bytes, expected {HEADER_BYTES}")
-    at, ledgers = _HEAD.size, []
+    at, segments = _HEAD.size, []
     while at < len(data):
-        ledger, at = _ledger(data, at, where)
-        ledgers.append(ledger)
-    if not ledgers:
+        segment, at = _parse_segment(data, at, where)
+        segments.append(segment)
+    if not segments:
         raise Corrupt(f"{where}: the index lists no ledger")
-    blocks = [block for ledger in ledgers for block in ledger.blocks]
+    blocks = [block for segment in segments for block in segment.blocks]
     for before, after in pairwise(blocks):
         if after.offset <= before.offset or after.part_id <= before.part_id:
             raise Corrupt(f"{where}: block {after} follows {before}: parts and offsets must rise")
     if blocks[0].offset or blocks[-1].offset + HEADER_BYTES > data_bytes:
         first, last = blocks[0].offset, blocks[-1].offset
         raise Corrupt(f"{where}: blocks begin at {first} to {last}, expected 0 to less than {data_bytes}")
-    return StreamingIndex(data_bytes, tuple(ledgers))
+    return StreamingIndex(data_bytes, tuple(segments))
 
 
 def parse_streaming_header(data: bytes | memoryview, where: str) -> StreamingBlock:
@@ -102,7 +102,7 @@ def parse_streaming_header(data: bytes | memoryview, where: str) -> StreamingBlo
     return StreamingBlock(block_bytes, first_entry, ledger_id)
 
 
-def _ledger(data: bytes, at: int, where: str) -> tuple[StreamedSegment, int]:
+def _parse_segment(data: bytes, at: int, where: str) -> tuple[StreamedSegment, int]:
     if at + _GROUP.size > len(data):
         raise Corrupt(f"{where}: a ledger at byte {at} needs {_GROUP.size} bytes, {len(data) - at} are left")
     ledger_id, count, metadata_bytes = _GROUP.unpack_from(data, at)
@@ -127,7 +127,7 @@ def _ledger(data: bytes, at: int, where: str) -> tuple[StreamedSegment, int]:
     return StreamedSegment(ledger_id, info, blocks), end
 
 
-def _encoded(ledger: StreamedSegment) -> bytes:
-    metadata = ledger.info.SerializeToString()
-    rows = [_BLOCK.pack(block.first_entry, block.part_id, block.offset) for block in ledger.blocks]
-    return b"".join([_GROUP.pack(ledger.ledger_id, len(ledger.blocks), len(metadata)), metadata, *rows])
+def _encode_segment(segment: StreamedSegment) -> bytes:
+    metadata = segment.info.SerializeToString()
+    rows = [_BLOCK.pack(block.first_entry, block.part_id, block.offset) for block in segment.blocks]
+    return b"".join([_GROUP.pack(segment.ledger_id, len(segment.blocks), len(metadata)), metadata, *rows])

@@ -37,7 +37,7 @@ from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker
 from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, parse_schemas
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.segment.format import FRAME_BYTES, HEADER_BYTES
-from pyspark_ledger.offload.bucket.catalogue import Segment, TopicLedgers
+from pyspark_ledger.offload.bucket.catalogue import Segment, TopicSegments
 from pyspark_ledger.offload.bucket.entry_heads import EntryHeads
 from pyspark_ledger.offload.bucket.fetch import read_heads
 from pyspark_ledger.offload.bucket.frames import ByteRange, stream_frames
@@ -94,7 +94,7 @@ _PARALLEL_READS = 2
 class BucketTopic:
     """Catalogue of a topic and its columns (None for messages), passed to the process that plans the read."""
 
-    topics: list[TopicLedgers]
+    topics: list[TopicSegments]
     columns: pa.Schema | None
 
 
@@ -110,7 +110,7 @@ class BucketRead:
         self._given = given
         self._heads: dict[tuple[str, int], EntryHeads] = {}
         self._end_columns: dict[str, list[pa.Schema | None]] = {}
-        self._topics: list[TopicLedgers] | None = None
+        self._topics: list[TopicSegments] | None = None
         if findings is not None:
             self._topics, self.columns = findings.topics, findings.columns
         self._logs: list[BucketLog] | None = None
@@ -124,13 +124,13 @@ class BucketRead:
         return BucketListing(self.store)
 
     @property
-    def topics(self) -> list[TopicLedgers]:
+    def topics(self) -> list[TopicSegments]:
         """Topic, or its partitions in order. Raises NotFound."""
         if self._topics is None:
             self._topics = self._found()
         return self._topics
 
-    def _found(self) -> list[TopicLedgers]:
+    def _found(self) -> list[TopicSegments]:
         try:
             catalogue = self._listing.catalogue()
             found = catalogue.find(self.name, self.bucket.records(), cluster=self.bucket.offload_cluster)
@@ -254,7 +254,7 @@ class BucketRead:
         self.require_one_topic(position, option)
         return log.require_position(position, option)
 
-    def _entry_heads(self, topic: TopicLedgers) -> dict[int, EntryHeads]:
+    def _entry_heads(self, topic: TopicSegments) -> dict[int, EntryHeads]:
         missing = [segment for segment in topic.segments if (segment.data_name, segment.ledger_id) not in self._heads]
         if missing:
             _log.info("reading the entry heads of %d segments of %s", len(missing), topic.name)

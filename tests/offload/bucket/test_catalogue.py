@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unsupported
 from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
-from pyspark_ledger.offload.bucket.catalogue import Catalogue, TopicLedgers
+from pyspark_ledger.offload.bucket.catalogue import Catalogue, TopicSegments
 from pyspark_ledger.offload.bucket.listing import read_catalogue
 from pyspark_ledger.offload.bucket.topic_metadata import KnownSegment, PulsarRecord, parse_records
 from pyspark_ledger.offload.format.block_index import IndexedBlock
@@ -25,12 +25,12 @@ def listed(directory: Path) -> Catalogue:
     return read_catalogue(open_object_store(directory))
 
 
-def only(directory: Path, name: str = "t") -> TopicLedgers:
+def only(directory: Path, name: str = "t") -> TopicSegments:
     (topic,) = listed(directory).find(name)
     return topic
 
 
-def gaps(topic: TopicLedgers) -> list[tuple[int, int, int]]:
+def gaps(topic: TopicSegments) -> list[tuple[int, int, int]]:
     return [(gap.ledger_id, gap.first, gap.end) for gap in topic.gaps]
 
 
