@@ -1,7 +1,7 @@
-"""A store whose broker is gone when the test is, and Spark's own limit of ten seconds.
+"""Fixture of a store whose broker ends with the test, and a repetition of tests that hit a timeout of Spark.
 
-Spark waits ten seconds for the Python process that plans a stream, and no setting raises that. On a machine with many
-more processes than cores the process comes later. A story that failed for this reason alone is told once more.
+Spark waits ten seconds for the Python process that plans a stream, and no setting changes this timeout. On an
+overloaded machine the process starts later. A story that fails only for this reason is run once more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SPARKS_LIMIT = "Python worker failed to connect back"
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Run a story, and once more where Spark gave up its own process."""
+    """Run a story. Run it once more if Spark's timeout for its Python process failed it."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
     if any(report.failed and SPARKS_LIMIT in report.longreprtext for report in reports):

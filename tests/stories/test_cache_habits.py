@@ -1,6 +1,7 @@
-"""Goal: nothing that Spark does with a query falsifies what the broker's cache expects of another. Method: one test for
-each habit, by Spark's calls made by hand over a real broker: two subscriptions read one ledger, the first one oddly;
-what the second has still to read is counted, and then it reads, without storage.
+"""Goal: no behaviour of Spark in one query changes the expected reads of another query in the broker's cache.
+
+Method: one test per behaviour, with Spark's calls over a real broker. Two subscriptions read one ledger, the first one
+in an unusual way. The expected reads of the second one are counted, and then it reads without storage.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ROWS = 10
 
 
 class Query:
-    """A subscription of the ledger, and its batch over all that is there."""
+    """Query with a subscription, and its batch over the whole ledger."""
 
     def __init__(self, store: Path, name: str) -> None:
         source = LedgerSource({"path": "orders", "store": str(store), "subscription": name}, "0")
@@ -43,11 +44,11 @@ class Query:
         self.end = self.planned(self.start)
 
     def planned(self, start: Offset) -> Offset:
-        """As at a trigger: everything before `start` is in Spark's commit log."""
+        """Return the end of the next batch, as at a trigger. `start` is in Spark's commit log."""
         return self._text(self.stream.latestOffset(start, ALL))
 
     def task(self) -> list[int]:
-        """One attempt of a task, as another process has it."""
+        """Run one attempt of a task on a pickled copy, as in another process."""
         copy = pickle.loads(pickle.dumps(self.stream))  # our own bytes  # noqa: S301
         parts = [pickle.loads(pickle.dumps(part)) for part in self.stream.partitions(self.start, self.end)]  # noqa: S301
         return [n for batch in copy.read(parts[0]) for n in batch.column("n").to_pylist()]
@@ -66,7 +67,7 @@ def orders(store: Path) -> Ledger:
         ledger.cursor(name, start=EARLIEST)
     for number in range(1, ROWS):
         ledger.append(pa.table({"n": pa.array([number], pa.int64())}))
-    # Nothing goes by time while a test looks.
+    # Nothing expires during a test.
     ledger.client.call("settings.change", ChangeSetting("managedLedgerCacheEvictionTimeThresholdMillis", 10_000_000))
     return ledger
 
@@ -90,7 +91,7 @@ Counted = Callable[[], CacheMetrics]
 
 
 def finish(odd: Query, other: Query, counted: Counted, *, expected: int = 0) -> None:
-    """The other query reads without storage, and then `expected` reads are left."""
+    """Read with the other query without storage; then `expected` reads must remain."""
     before = counted().misses
     assert other.task() == list(range(ROWS))
     assert counted().misses == before == ROWS
@@ -128,7 +129,7 @@ def test_a_second_job_over_the_same_batch_before_and_after_it_is_committed(
 ) -> None:
     for _ in range(2):  # as `foreachBatch` with two actions: the batch is planned and read once for each
         assert odd.task() == list(range(ROWS))
-    assert odd.planned(odd.end) == odd.end  # which commits it
+    assert odd.planned(odd.end) == odd.end  # this commits the batch
     assert counted().expected_reads == ROWS
     assert odd.task() == list(range(ROWS))
     assert counted().expected_reads == ROWS
@@ -140,7 +141,7 @@ def test_batch_that_reads_part_of_its_range_settles_all_at_its_commit(
 ) -> None:
     assert other.task() == list(range(ROWS))
     assert counted().expected_reads == ROWS
-    assert odd.planned(odd.end) == odd.end  # a limit upstream, or an optimiser, read nothing of it
+    assert odd.planned(odd.end) == odd.end  # an operator LIMIT or the optimiser skipped the batch
     assert counted().expected_reads == 0
     odd.stream.stop()
     other.stream.stop()
@@ -158,7 +159,7 @@ def test_a_cursor_that_is_reset(odd: Query, other: Query, counted: Counted, stor
 
 
 def test_a_query_that_is_dead(other: Query, odd: Query, counted: Counted, store: Path) -> None:
-    """It is expected until its lease runs out, and does not come back by what its late task still reads."""
+    """An ended query is expected until its lease expires. A late read of its task does not register it again."""
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"

@@ -1,5 +1,6 @@
-"""Goal: executors on other hosts write and read through a broker that the session started for them, exactly, also when
-it is killed. Method: a standalone cluster with workers in network namespaces; a driver in a process of its own.
+"""Goal: executors on other hosts write and read exactly through the session's broker, also if the broker is killed.
+
+Method: a standalone cluster with workers in network namespaces, and the driver in a separate process.
 """
 
 from __future__ import annotations
@@ -81,16 +82,16 @@ def test_executors_elsewhere_write_and_read(tmp_path: Path) -> None:
             status = None
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(driver.pid, signal.SIGKILL)  # its JVM, too
+                os.killpg(driver.pid, signal.SIGKILL)  # also its JVM
         printed, told = ((tmp_path / name).read_text(encoding="utf-8") for name in ("driver.out", "driver.err"))
         assert status == 0, told[-4000:] + "".join(map(tail, sorted(tmp_path.glob("work*/*/*/stderr"))))
-    (tmp_path / "driver.out").unlink()  # where it says the secret, for this test alone
+    (tmp_path / "driver.out").unlink()  # the file has the secret, for this test only
     found = json.loads(printed.partition("RESULT")[2])
     assert (found["total"], found["count"]) == (ROWS * (ROWS - 1) // 2, ROWS)
     assert found["exact"]
     assert found["backlog"] == 0
     assert found["executors"] == 3, "two, and the driver"
-    # None of them could prove to be on the broker's host, and the progress says so.
+    # No task could prove that it runs on the broker's host; the progress has no mapped bytes.
     assert found["reads"]["mappedBytes"] == 0
     assert found["reads"]["sentBytes"] > 2 * ROWS
     # The driver's token is on no executor, in no log and on no command line.

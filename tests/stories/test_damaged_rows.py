@@ -1,5 +1,7 @@
-"""Goal: no reader gives a row of bytes that are not those which were acknowledged. Method: sealed ledgers in which one
-bit of a value is flipped, so that all but the checksum holds, or in which an entry has no checksum; every way to read.
+"""Goal: no reader returns a row whose bytes differ from the acknowledged bytes.
+
+Method: sealed ledgers with a flipped bit in a value, so that only the checksum is wrong, or with an entry without a
+checksum. Every way to read is tested.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ DAMAGE = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A store for all of these tests: the second of three entries of each ledger is damaged."""
+    """Store for all tests of this file. The second of three entries of each ledger is damaged."""
     path = tmp_path_factory.mktemp("damaged") / "store"
     store = connect(path)
     files = {}
@@ -55,12 +57,12 @@ def damage(file: Path, change: Callable[[memoryview], None]) -> None:
 
 
 def flip(entry: memoryview) -> None:
-    """One bit of the value: every length, every frame and Arrow's own structure are as they were."""
+    """Flip one bit of the value. Lengths, frames and Arrow's structure do not change."""
     entry[bytes(entry).index(SECOND)] ^= 1
 
 
 def unsum(entry: memoryview) -> None:
-    """The checksum's six bytes become a field of the broker's stamp that nobody knows, as a newer broker may have."""
+    """Replace the checksum's six bytes by an unknown field of the broker's stamp, as a newer broker may write."""
     (size,) = SIZE.unpack_from(entry, 2)
     checksum = entry[6 + size : 12 + size]
     assert bytes(checksum[:2]) == b"\x0e\x01"

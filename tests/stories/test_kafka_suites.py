@@ -1,9 +1,10 @@
-"""Goal: what Spark asserts of its own Kafka source holds here, where that has a meaning. Method: what its suites do
-(KafkaMicroBatchSourceSuite, KafkaRelationSuite, KafkaDontFailOnDataLossSuite), by their titles, some of them shortened,
-each with the test that asserts the same.
+"""Goal: the assertions of Spark's tests of its Kafka source also hold for this source.
 
-Left out is what has no meaning: consumer pools and groups, Kafka's configuration and serializers, header columns,
-offsets that Spark 2.1 wrote, continuous mode, which Spark refuses for Python sources.
+Method: the titles of the tests in KafkaMicroBatchSourceSuite, KafkaRelationSuite and KafkaDontFailOnDataLossSuite. Some
+titles are shortened. Each title has the test of this project that asserts the same.
+
+Left out are tests without a counterpart: consumer pools and groups, Kafka's configuration and serializers, header
+columns, offsets of Spark 2.1, and continuous mode. Spark refuses continuous mode for Python sources.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Goal: kill -9 of a publisher, driver and JVM at once, at any moment, leaves every sealed segment in the table once;
-so do several of them, processes of their own on one table of a local disk.
+"""Goal: after kill -9 of a publisher (driver and JVM), and with parallel publishers, each segment is in the table once.
 
-Method: a publishing process is killed as soon as the table has grown, and started again; the last one ends by itself.
-Two commands begin at once, one of them is killed in between and a third comes in its place.
+Method: a publishing process is killed when the table has grown, and started again. The last process ends by itself.
+Then two commands start at once on one table of a local disk. One command is killed, and a third replaces it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ publish(spark, "orders", table, options={"store": store}, partition_by=[])
 
 
 def files(table: Path) -> list[str]:
-    """The files that make up the table, by its log."""
+    """Return the files of the table by its log."""
     found: dict[str, bool] = {}
     for commit in sorted((table / "_delta_log").glob("*.json")):
         for line in commit.read_text(encoding="utf-8").splitlines():
@@ -82,7 +81,7 @@ def test_each_segment_is_there_once_whenever_the_publisher_is_killed(store: Path
 
 @contextmanager
 def commands(store: Path, table: Path, place: Path, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """So many `ledger publish` at once; what they print is in files by their number. None of them is left."""
+    """Run several `ledger publish` in parallel, with one output file each. All processes end with the context."""
     words = [
         sys.executable,
         "-m",
@@ -109,7 +108,7 @@ def commands(store: Path, table: Path, place: Path, count: int) -> Iterator[list
 
 
 def published(table: Path) -> Counter[int]:
-    """Which segments there are commits of, and how many of each."""
+    """Return the number of commits of each segment."""
     found: Counter[int] = Counter()
     for commit in (table / "_delta_log").glob("*.json"):
         for line in commit.read_text(encoding="utf-8").splitlines():

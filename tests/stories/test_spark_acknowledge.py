@@ -1,8 +1,9 @@
-"""Goal: from Spark every row is acknowledged exactly once, however often it came. Method: a query in explicit mode that
-acknowledges a part of each batch at random in `foreachBatch`, its driver and its broker killed in between, behind our
-own sink; every batch is written down and compared with what each row must have seen.
+"""Goal: Spark acknowledges every row exactly once, however often it is delivered.
 
-The long one is of a million flights: a quarter of an hour on two cores that others use as well.
+Method: a query in ack mode `explicit` acknowledges a random part of each batch in `foreachBatch`. Its driver and its
+broker are killed in between. Every batch is recorded and compared with the expected deliveries of each row.
+
+The long test has a million flights and takes a quarter of an hour on two shared cores.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MANY_LIMIT = 200_000
 
 
 class Story:
-    """A ledger of rows `n`, a query over it in a process of its own, and what it saw."""
+    """Ledger of rows `n`, a query over it in a separate process, and the recorded batches."""
 
     def __init__(self, store: Path, folder: Path, limit: int) -> None:
         self.store, self.folder, self.limit = store, folder, limit
@@ -43,7 +44,7 @@ class Story:
         self.seen.mkdir()
 
     def write(self, rows: DataFrame, writes: int, **options: str) -> None:
-        """Our own sink, in so many writes: each closes with a marker."""
+        """Write rows with the project's sink in several writes. Each write ends with a marker."""
         for part in rows.randomSplit([1.0] * writes, seed=1):
             part.write.format("ledger").mode("append").option("store", str(self.store)).options(**options).save(LEDGER)
 
@@ -57,11 +58,11 @@ class Story:
         return (self.folder / "app.log").read_text(encoding="utf-8")[-3000:]
 
     def done(self) -> int:
-        """Batches that were acknowledged, repetitions among them."""
+        """Return the number of acknowledged batches, including repeated batches."""
         return len(list(self.seen.glob("*.acknowledged")))
 
     def run_and_kill(self, dice: random.Random) -> None:
-        """Let it do two batches, kill the broker, let it do one more, and kill driver, JVM and workers at once."""
+        """Run two batches, kill the broker, run one more batch, and kill driver, JVM and workers at once."""
         process = self.start()
         try:
             self.wait_for(self.done() + 2, process)
@@ -80,7 +81,7 @@ class Story:
         wait_until(reached, seconds=300, every=0.05)
 
     def require_all(self, rows: int, times: int = 3) -> None:
-        """Each row once, some after so many deliveries, none left, and the cursor behind the last marker."""
+        """Require each row once, some after several deliveries, no backlog, and the cursor after the last marker."""
         assert require_once(self.seen, rows) >= times
         orders = connect(self.store).ledger(LEDGER)
         state = orders.cursor(SUBSCRIPTION).state()
@@ -102,7 +103,7 @@ def test_every_row_is_acknowledged_once_whatever_dies(spark_session: SparkSessio
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_million_flights_are_acknowledged_once(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
-    """30 % of each batch to the very end; driver and broker are killed twice."""
+    """30 % of each batch is acknowledged until the end. Driver and broker are killed twice."""
     story, dice = Story(store, tmp_path, MANY_LIMIT), random.Random(5)
     year = flights()
     many = pa.concat_tables([year] * 3)

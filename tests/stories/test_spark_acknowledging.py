@@ -1,5 +1,6 @@
-"""Goal: a subscription's backlog reaches zero by itself, and what a batch acknowledged early is still repeated. Method:
-stories over a real session; the kill is of all of Spark at once.
+"""Goal: a subscription's backlog reaches zero, and a batch that was acknowledged early can be repeated.
+
+Method: stories over a real session; a kill ends all processes of Spark at once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def acknowledging(spark_session: SparkSession) -> Iterator[SparkSession]:
-    """The session as `configure()` leaves it, without its listener when the test is over."""
+    """Session after `configure()`. The listener is removed when the test ends."""
     from pyspark_ledger.connector.session import commit_listener as acknowledging
 
     yield pyspark_ledger.configure(spark_session)
@@ -36,7 +37,7 @@ def acknowledging(spark_session: SparkSession) -> Iterator[SparkSession]:
 def test_backlog_reaches_zero_also_after_the_last_batch(
     acknowledging: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A naive source leaves the last batch: Spark calls `commit` of a batch only while it plans the next."""
+    """Without the listener the last batch stays unacknowledged: Spark commits a batch when it plans the next."""
     spark = acknowledging
     assert pyspark_ledger.configure(spark) is spark, "twice is once"
     orders, lines = connect(store).ledger("orders"), []

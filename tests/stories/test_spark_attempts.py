@@ -1,6 +1,7 @@
-"""Goal: tasks that fail and tasks that are overtaken leave their rows once. Method: a cluster of two hosts, since Spark
-runs no second attempt where the first one runs; one attempt fails when nearly all of its rows were handed on, another
-one sleeps there until a speculative one has done its work. Takes about two minutes.
+"""Goal: failed and speculative attempts of tasks write their rows once. Takes about two minutes.
+
+Method: a cluster of two hosts, because Spark runs a second attempt on another host. One attempt fails after nearly all
+of its rows. Another attempt sleeps there until a speculative attempt is done.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def test_attempts_that_fail_and_attempts_that_are_overtaken(store: Path, tmp_pat
             status = None
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(driver.pid, signal.SIGKILL)  # its JVM, too
+                os.killpg(driver.pid, signal.SIGKILL)  # also its JVM
     said = (tmp_path / "log").read_text(encoding="utf-8")
     assert status == 0, said[-4000:]
     assert FAILURE in said

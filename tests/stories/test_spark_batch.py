@@ -50,13 +50,13 @@ def test_written_rows_are_read_rows(spark_session: SparkSession, store: Path) ->
     with pytest.raises(Exception, match="there is no ledger store at"):
         spark.read.format("ledger").options(**options).load("orders").count()
 
-    # Found by name, without register(): no row is in the log before all are.
+    # Spark finds the source by its name, without register(). Rows become visible all at once.
     sent.write.format("ledger").options(**options).mode("append").save("orders")
     read = spark.read.format("ledger").options(**options).load("orders")
     assert read.dtypes == sent.dtypes
     assertDataFrameEqual(read, sent)
 
-    # Refused before anything is staged, naming what is wrong.
+    # Refused before rows are staged, with the cause.
     writer = sent.write.format("ledger").options(**options)
     for write, words in (
         (lambda: writer.mode("overwrite").save("orders"), "mode overwrite is not supported"),
@@ -92,7 +92,7 @@ def test_written_rows_are_read_rows(spark_session: SparkSession, store: Path) ->
             write()
     assert spark.read.format("ledger").options(**options).load("orders").count() == 1000
 
-    # Small entries, compressed, are the same rows; metadata says where each is, uniquely.
+    # Small compressed entries have the same rows. Metadata columns give each row a unique position.
     sent.repartition(4).write.format("ledger").options(**options, entryBytes="4k", compression="zstd").mode(
         "append"
     ).save("orders")
@@ -143,7 +143,7 @@ def test_metadata_columns_stand_behind_the_rows_by_name_and_type(spark_session: 
 def test_rows_without_a_subscription_survive_rollover_time_and_restart(
     spark_session: SparkSession, store: Path
 ) -> None:
-    """Pulsar would delete them: nobody who reads them has a cursor, and retention is 0 there unless it is set."""
+    """Pulsar would delete these entries: there is no cursor, and Pulsar's default retention is 0."""
     create = CreateLedger("public/default/persistent/kept", max_entries_per_ledger=3)
     connect(store).client.call("create", create)
     options = {"store": str(store), "entryBytes": "1k"}

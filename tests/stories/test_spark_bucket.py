@@ -1,4 +1,4 @@
-"""Goal: Spark reads a bucket of a Pulsar with no broker anywhere. Method: one story, the S3 server, real objects."""
+"""Goal: Spark reads a bucket of a Pulsar without any broker. Method: one story with an S3 server and real objects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Goal: a cursor whose state is too large for an entry is as good as any: a query goes on from its chunks. Method: a
-query in explicit mode acknowledges some rows of each entry, over an entry limit of 1 KiB; its Spark, the broker and the
-broker's supervisor are killed at once; the cursor's ledger is looked into, and damaged in a copy, before all goes on.
+"""Goal: a query continues from a cursor state that is stored in several chunks.
+
+Method: a query in ack mode `explicit` acknowledges some rows of each entry, with an entry limit of 1 KiB. Spark, the
+broker and its supervisor are killed at once. The cursor's ledger is inspected, and a copy of it is damaged. Then the
+query continues.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ CONFIG = f"persistentUnackedRangesMaxEntrySize = {ENTRY_BYTES}\n"
 
 
 class KeptEntries:
-    """The entries of the subscription's own ledger in a store that nobody serves: their kinds, payloads and places."""
+    """Entries of the cursor's ledger in a store without a broker: kinds, payloads and file offsets."""
 
     def __init__(self, store: Path) -> None:
         view = ReadOnlyStore(store)
@@ -58,7 +60,7 @@ class KeptEntries:
         self.ends = [at + len(data) for at, data in zip(self.at, whole, strict=True)]
 
     def require_chunks(self) -> list[int]:
-        """The chunks of the newest whole state, which nothing but deltas follows."""
+        """Return the chunks of the newest full state. Only deltas follow it."""
         footer = len(self.kinds) - 1 - self.kinds[::-1].index("footer")
         assert set(self.kinds[footer + 1 :]) <= {"delta"}
         chunks = [at for at in range(footer) if self.kinds[at] == "chunk" and "footer" not in self.kinds[at:footer]]
@@ -72,7 +74,7 @@ class KeptEntries:
 
 
 def acknowledged(seen: Path) -> set[int]:
-    """The rows of the batches that were acknowledged, and told so."""
+    """Return the rows whose acknowledgement was answered."""
     rows: set[int] = set()
     for path in seen.glob("*.acknowledged"):
         batch = pa.ipc.open_file(path.with_suffix(".delivered")).read_all()
@@ -103,7 +105,7 @@ def test_a_query_goes_on_from_chunks_after_all_were_killed(
     chunks = kept.require_chunks()
     assert len(done) > LIMIT * 0.2
 
-    # What is read are these chunks: one byte of them is damage, and no older or shorter state.
+    # A damaged byte in these chunks raises an error. No older or shorter state is used.
     damaged = tmp_path / "damaged"
     shutil.copytree(store, damaged)
     with (damaged / "ledgers" / kept.path.name).open("r+b") as file:

@@ -1,5 +1,6 @@
-"""Goal: over Spark Connect everything works that works in a session of the driver, the last acknowledgement included.
-Method: a server and a client, in a process that ends as a script does; run by `make test-connect`.
+"""Goal: Spark Connect has all functions of a driver's session, including the last acknowledgement.
+
+Method: a server, and a client in a process that ends as a script does. Run by `make test-connect`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Goal: credentials of the environment serve broker and tasks of a session; wrong ones are refused and never shown.
+"""Goal: broker and tasks of a session use credentials of the environment; wrong credentials are refused and not shown.
 
-Method: a user's script as a process of its own, with its keys in the environment; a Spark that plans starts its broker.
+Method: a user's script in a separate process with keys in its environment. Spark starts the broker when it plans.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Goal: an error of ours is one frame of ours and no chain, in every method that Spark calls.
+"""Goal: a LedgerError has one frame of the project and no chain, in every method that Spark calls.
 
-Method: a walk through all classes that Spark is given, and methods of theirs that fail.
+Method: a check of all classes that Spark calls, and failing methods of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused
 
 
 def faces() -> list[type]:
-    """Every class of ours whose objects Spark calls."""
+    """Return every class of the project whose objects Spark calls."""
     kinds = (DataSourceReader, DataSourceStreamReader, DataSourceWriter, LedgerStreamWriter)
     walked = pkgutil.walk_packages(pyspark_ledger.connector.__path__, "pyspark_ledger.connector.")
     modules = [importlib.import_module(one.name) for one in walked]

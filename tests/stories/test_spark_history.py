@@ -1,6 +1,6 @@
-"""Goal: what the publisher leaves and what the log has are one result to Spark, in a batch and in a stopped stream.
+"""Goal: Spark reads table and ledger as one result, in a batch and in a stream that is stopped and started.
 
-Method: one story with the real publisher, Delta, a streaming query with a checkpoint, and a publisher that runs beside.
+Method: one story with a real publisher that runs in parallel, Delta, and a streaming query with a checkpoint.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ def test_a_table_and_its_log_are_one_to_spark(spark_session: SparkSession, store
     assert counts == [26, 26, 26]
     ledger.seal()
     publish(spark_session, "orders", table, options=options)
-    trim(store)  # the rows that the stream has still to read are in the table only
+    trim(store)  # the unread rows of the stream are only in the table
     append(ledger, 13, 15)
     stream("again")
     out = spark_session.read.parquet(str(tmp_path / "out"))
     assert sorted(row["n"] for row in out.collect()) == list(range(30))
-    spark_session.sql(f"DELETE FROM delta.`{table}` WHERE n = 3")  # noqa: S608 — a path of our own
+    spark_session.sql(f"DELETE FROM delta.`{table}` WHERE n = 3")  # noqa: S608 — a path of the test
     assert read.load("orders").count() == 29
     spark_session.sql(f"CREATE TABLE history_story USING delta LOCATION '{table}'")
     try:

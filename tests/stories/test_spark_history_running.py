@@ -1,8 +1,8 @@
-"""Goal: beside a publisher that runs, table and log are the log, row by row; also while the log lets go of rows.
+"""Goal: while a publisher runs, reads with `history` have the ledger's rows, also while the ledger is trimmed.
 
-Method: the real publisher in a thread, a query with one checkpoint that is stopped and started, and this thread: it
-writes, reads each new row from the log alone and keeps it, and compares random ranges with what `history` gives. The
-policy changes on the way: nothing goes; what is published goes; what is older than the retention goes.
+Method: the real publisher runs in a thread, and a query with one checkpoint is stopped and started. The main thread
+writes, records each new row from the ledger alone, and compares random ranges with reads of `history`. The retention
+changes in phases: nothing is trimmed; published segments are trimmed; segments older than the retention are trimmed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AHEAD = 12
 
 
 class Reference:
-    """Every row as the log alone gave it, before anything of it could go: a cursor of its own holds it."""
+    """Rows read from the ledger alone. A cursor keeps them from being trimmed before they are recorded."""
 
     def __init__(self, store: Path, ledger: Ledger) -> None:
         self.store, self.ledger = store, ledger
@@ -57,7 +57,7 @@ class Reference:
         return read_rows(self.store, includeMetadata="true", startingPosition=str(start), endingPosition=str(end))
 
     def some(self, dice: random.Random) -> tuple[Position, Position, list[dict[str, Any]]]:
-        """A range of it, half of the time from its beginning or up to its end."""
+        """Return a random range of the rows. Half of the ranges start at the beginning, and half end at the end."""
         places = sorted({place_of(row) for row in self.rows})
         first, last = sorted(dice.choices(range(len(places)), k=2))
         first = 0 if dice.random() < 0.5 else first
@@ -68,7 +68,7 @@ class Reference:
 
 @contextmanager
 def publishing(publisher: Publisher) -> Iterator[list[PublishedSegment]]:
-    """It runs, and says what it has done; what ends it fails the test."""
+    """Run the publisher in a thread, and yield the published segments. An error of the thread fails the test."""
     done: list[PublishedSegment] = []
     failed: list[BaseException] = []
     stop = threading.Event()
@@ -76,7 +76,7 @@ def publishing(publisher: Publisher) -> Iterator[list[PublishedSegment]]:
     def run() -> None:
         try:
             publisher.run(done.append, 100, stop)
-        except BaseException as error:  # noqa: BLE001  # told in the test's own thread
+        except BaseException as error:  # noqa: BLE001  # raised again in the test's thread
             failed.append(error)
 
     thread = threading.Thread(target=run)
@@ -90,7 +90,7 @@ def publishing(publisher: Publisher) -> Iterator[list[PublishedSegment]]:
 
 
 def streamed(spark: SparkSession, table: Path, place: Path) -> Callable[..., StreamingQuery]:
-    """Start the query, with its checkpoint."""
+    """Start the query with its checkpoint."""
 
     def start(**trigger: Any) -> StreamingQuery:
         read = spark.readStream.format("ledger").options(history=str(table), includeMetadata="true")
@@ -144,7 +144,7 @@ def test_table_and_log_are_the_log_row_by_row(spark_session: SparkSession, store
 
 
 def let_go(ledger: Ledger, reference: Reference, phase: str, published: int) -> None:
-    """Rows leave the log as the phase says; never one that neither the reference nor the table has."""
+    """Trim the ledger by the phase's policy. Every trimmed row must be in the reference or in the table."""
     if phase == "kept":
         return
     if phase == "published goes":
@@ -156,7 +156,7 @@ def let_go(ledger: Ledger, reference: Reference, phase: str, published: int) -> 
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
-    """The rows that the sink wrote; Spark writes times without their zone, in UTC."""
+    """Return the rows that the sink wrote. Spark writes times in UTC without a zone."""
     found = pq.read_table(file)
     kinds = [
         field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) else field
@@ -166,7 +166,7 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
 
 
 def streamed_files(out: Path) -> list[Path]:
-    """What the sink has committed, by its own log: files of a batch that failed are there, too."""
+    """Return the files in the sink's commit log. Its directory also has files of failed batches."""
     found = []
     for batch in sorted((out / "_spark_metadata").iterdir()):
         if not batch.name.startswith("."):

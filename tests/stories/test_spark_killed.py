@@ -1,6 +1,7 @@
-"""Goal: kill -9 of all of Spark, anywhere in a batch, loses and doubles nothing. Method: a copying process is killed
-again and again, driver, JVM and workers at once, and started anew on the same checkpoint. The long story routes its
-rows, each time elsewhere, and kills the broker too; it takes a minute or two, and five on a busy machine.
+"""Goal: kill -9 of all processes of Spark, at any point of a batch, loses and duplicates no row.
+
+Method: a copying process is killed repeatedly (driver, JVM and workers at once) and restarted on the same checkpoint.
+The long story also routes its rows to changing ledgers and kills the broker. It takes one to five minutes.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def test_the_copy_is_exact_whenever_spark_is_killed(store: Path, tmp_path: Path)
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         rows = sink.read().column("n").to_pylist()
-        # Whole batches, each once: what is there is a prefix, in whatever order tasks had it.
+        # Complete batches, each once: the rows are a prefix of the input, in any order of tasks.
         assert sorted(rows) == list(range(len(rows)))
         assert len(rows) > had
     process = copying(store, tmp_path)

@@ -1,7 +1,7 @@
-"""Goal: a query that catches up passes from object storage to the disk to the tail, without gap or repeat.
+"""Goal: a query reads from object storage, then from disk, then new rows, without gaps or repetitions.
 
-Method: one story with a real S3 server. A query reads what is in three places, in small batches of one checkpoint; it
-is stopped, ledgers go to the bucket meanwhile, it goes on.
+Method: one story with a real S3 server. A query reads all three in small batches. The query is stopped, segments are
+offloaded, and the query continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -54,6 +54,6 @@ def test_one_checkpoint_reads_bucket_disk_and_tail(
     orders.offload(seal=True)
     orders.trim()
     append(2000)
-    catch_up()  # what moved meanwhile, and the tail
+    catch_up()  # segments offloaded in between, and new rows
     found = [row.id for row in spark_session.read.parquet(str(tmp_path / "rows")).select("id").collect()]
     assert sorted(found) == list(range(2500))

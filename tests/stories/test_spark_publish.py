@@ -1,6 +1,7 @@
-"""Goal: every sealed row is in the table exactly once, whoever dies when, and nothing that is odd about the table is
-passed over. Method: a publisher that fails before and after each of its commits, two that race, tables and ledgers that
-are made again, rows that somebody else changes; after each the table is compared with the log.
+"""Goal: every sealed row is in the table exactly once after any failure, and unexpected changes of the table are found.
+
+Method: a publisher fails before and after each of its commits, and two publishers run in parallel. Tables and ledgers
+are deleted and created again, and other writers change rows. After each case the table is compared with the ledger.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NAME = "public/default/persistent/orders"
 
 
 class Published:
-    """A ledger whose every append is a segment, and its table."""
+    """Ledger with one segment per append, and its table."""
 
     def __init__(self, spark: SparkSession, store: Path, table: str) -> None:
         self.spark, self.store, self.target = spark, store, table
@@ -93,7 +94,7 @@ def test_segments_become_a_table(orders: Published) -> None:
     assert len(history) == len(done)
     assert orders.publish() == []
     assert len(orders.table().history()) == len(history), "nothing new is no commit"
-    # A wider row: the column comes behind all others.
+    # A row with a new column: the column is added after all others.
     orders.spark.createDataFrame([(9, "n9", "fr")], "id bigint, note string, country string").write.format(
         "ledger"
     ).option("store", str(orders.store)).option("mergeSchema", "true").mode("append").save("orders")
@@ -101,7 +102,7 @@ def test_segments_become_a_table(orders: Published) -> None:
     orders.publish()
     assert orders.table().frame().columns[-1] == "country"
     assert orders.table().frame().where("country = 'fr'").count() == 1
-    # Positions and times have statistics, so that a range of them names its files.
+    # Positions and times have statistics, so that a range selects its files.
     files = orders.spark.read.json(orders.target + "/_delta_log/*.json").where("add is not null")
     stats = files.select("add.stats").first()
     assert stats is not None
@@ -110,7 +111,7 @@ def test_segments_become_a_table(orders: Published) -> None:
 
 
 def dying(orders: Published, before: Callable[[str, int], bool], after: Callable[[str, int], bool]) -> Publisher:
-    """A publisher that dies before or after a step: `create`, `append` or `note`, the n-th of its kind."""
+    """Publisher that fails before or after the n-th step of a kind: `create`, `append` or `note`."""
     publisher, counts = orders.publisher(), dict.fromkeys(("create", "append"), 0)
 
     def step(name: str, own: Callable[..., None]) -> Callable[..., None]:
@@ -162,7 +163,7 @@ def test_a_first_publish_that_fails_leaves_no_table(orders: Published) -> None:
         for orders.target in names:
             done = orders.publish(dead_letters=letters, latest=view)
             assert orders.ids() == list(range(len(done)))
-            # Made by its first segment, which the commit names, in a catalog too.
+            # The first segment creates the table, also in a catalog. The commit names the segment.
             oldest = orders.table().history()[-1]
             assert oldest.publication is not None
             assert oldest.publication.segment == first
@@ -177,7 +178,7 @@ def test_publishers_that_race_leave_each_segment_once(orders: Published) -> None
     def run(publisher: Publisher) -> None:
         try:
             publisher.publish()
-        except BaseException as error:  # noqa: BLE001  # told by the test
+        except BaseException as error:  # noqa: BLE001  # reported by the test
             failed.append(error)
 
     threads = [threading.Thread(target=run, args=(orders.publisher(),)) for _ in range(2)]
@@ -187,7 +188,7 @@ def test_publishers_that_race_leave_each_segment_once(orders: Published) -> None
         thread.join()
     assert not failed
     assert orders.ids() == list(range(len(orders.sealed())))
-    # One that looked earlier than the other wrote: Delta passes over what is there.
+    # A publisher with an older snapshot: Delta skips segments that were committed since.
     late, log = orders.publisher(), orders.publisher().source.logs()[0]
     late._table_id = orders.table().identity()
     late._publish_segment(log, log.segments[0])
@@ -250,13 +251,13 @@ def test_rows_are_written_while_no_other_process_of_the_host_commits(orders: Pub
 
 
 def with_a_deletion(orders: Published, append: Callable[..., None]) -> Callable[..., None]:
-    """An append, and after the first one somebody else deletes rows."""
+    """Append; after the first append another writer deletes rows."""
     done: list[bool] = []
 
     def run(*given: Any) -> None:
         append(*given)
         if not done:
-            orders.spark.sql(f"DELETE FROM {orders.table().sql} WHERE id = 2")  # noqa: S608  # its own table
+            orders.spark.sql(f"DELETE FROM {orders.table().sql} WHERE id = 2")  # noqa: S608  # the test's table
         done.append(True)
 
     return run
@@ -269,14 +270,14 @@ def test_what_is_odd_is_noticed_before_anything_is_written(
     orders.publish()
     versions = len(orders.table().history())
     orders.append(3)
-    orders.table().run(f"DELETE FROM {orders.table().sql} WHERE id = 0")  # noqa: S608  # its own table
+    orders.table().run(f"DELETE FROM {orders.table().sql} WHERE id = 0")  # noqa: S608  # the test's table
     with pytest.raises(Refused, match=rf"version {versions}, DELETE.*accept_changes"):
         orders.publish()
     orders.publish(accept_changes=True)
     orders.publish()
     assert orders.ids() == list(range(1, len(orders.sealed())))
 
-    # Somebody who comes in between two commits of one pass.
+    # Another writer commits between two commits of one pass.
     orders.append(10, 11, 12)
     publisher = orders.publisher()
     monkeypatch.setattr(publisher.table, "append", with_a_deletion(orders, publisher.table.append))

@@ -1,6 +1,7 @@
-"""Goal: the publisher as a streaming query puts each segment into the table once, whatever becomes of its checkpoint.
-Method: runs over what is there, with the same checkpoint and with an empty one; a query that runs beside appends, and
-one that a changed table fails.
+"""Goal: the publisher as a streaming query publishes each segment once, also with a lost checkpoint.
+
+Method: runs over existing segments with the same checkpoint and with an empty one. One query runs while rows are
+appended. Another query fails because the table was changed.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def test_a_query_publishes_what_is_sealed(spark_session: SparkSession, store: Pa
             assert query.isActive, query.exception()
             assert time.monotonic() < until, ids(spark_session, table)
             time.sleep(0.1)
-        DeltaTable(spark_session, str(table)).run(f"DELETE FROM delta.`{table}` WHERE id = 2")  # noqa: S608 — a path of our own
+        DeltaTable(spark_session, str(table)).run(f"DELETE FROM delta.`{table}` WHERE id = 2")  # noqa: S608 — a path of the test
         append(store, 6)
         with pytest.raises(StreamingQueryException, match="changed by another program"):
             query.awaitTermination(_SECONDS)

@@ -1,5 +1,6 @@
-"""Goal: what Spark reads of many ledgers is what was written, once, wherever it was stopped. Method: stories over a
-real session, checkpoint and broker; rows compared as multisets, by count and sums of hashes.
+"""Goal: Spark reads each row of many ledgers once, wherever the query is stopped.
+
+Method: stories over a real session, checkpoint and broker. Rows are compared as multisets, by count and sums of hashes.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ Sums = tuple[int, int, int]
 
 
 def sums(frame: DataFrame) -> Sums:
-    """What two multisets of numbers have in common only when they are equal."""
+    """Return a fingerprint of a multiset of numbers: its count and sums of hashes."""
     hashed = (f.sum(f.xxhash64("n", f.lit(seed)).cast("decimal(38,0)")) for seed in (1, 2))
     row = frame.agg(f.count("n"), *hashed).first()
     return row[0], int(row[1] or 0), int(row[2] or 0)
 
 
 class Story:
-    """A query over a pattern into batches that are kept by their id, as an idempotent sink keeps them."""
+    """Query over a pattern of names. Its sink stores batches by their id, as an idempotent sink does."""
 
     def __init__(self, spark: SparkSession, store: Path, folder: Path, **options: str) -> None:
         self.spark, self.store, self.checkpoint, self.options = spark, store, folder / "checkpoint", options
@@ -51,13 +52,13 @@ class Story:
             query.awaitTermination(120)
             assert not query.isActive
         except Exception as error:
-            if not fails or "the sink fails" not in str(error):  # Spark wraps what the sink raised
+            if not fails or "the sink fails" not in str(error):  # Spark wraps the sink's error
                 raise
         finally:
             query.stop()
 
     def forget(self, *logs: str) -> None:
-        """As if Spark had died before it wrote the newest of these."""
+        """Delete the newest of these files, as if Spark had died before it wrote the file."""
         newest = max(int(path.name) for path in (self.checkpoint / "offsets").glob("[0-9]*"))
         for log in logs:
             (self.checkpoint / log / str(newest)).unlink()
@@ -69,7 +70,7 @@ class Story:
 
 
 def fill(api: LedgerStore, first: int, rows: int) -> None:
-    """Rows `first …` into the ledgers, one entry after the other in turn."""
+    """Append rows from `first` on, one entry per ledger in turn."""
     each = rows // (LEDGERS * ENTRIES)
     for number in range(LEDGERS * ENTRIES):
         begin = first + number * each
@@ -87,7 +88,7 @@ def test_stopped_at_each_step_of_a_batch_every_row_is_read_once(
     story = Story(spark_session, store, tmp_path, **options)
 
     story.fails_at = 1
-    story.run(fails=True)  # while its tasks' rows were in the sink
+    story.run(fails=True)  # while rows of its tasks were in the sink
     story.run()
     assert len(story.batches) >= 4
     for step, logs in enumerate((["commits"], ["commits", "offsets"], []), start=1):
@@ -113,7 +114,7 @@ def test_a_lost_checkpoint_goes_on_at_the_cursors_of_all_ledgers(
     fill(api, 1000, 1000)
     story.run()
     shutil.rmtree(story.checkpoint)
-    # Whether the last batch of a run without a listener is acknowledged is Spark's to say; the cursors know.
+    # Without a listener the last batch may be acknowledged or not; the cursors show it.
     left = sum(api.ledger(f"in-{number}").cursor("s").state().backlog_rows for number in range(LEDGERS))
     assert left in {0, 1000}
     fill(api, 2000, 1000)

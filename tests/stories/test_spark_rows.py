@@ -1,4 +1,4 @@
-"""Goal: Spark sees columns grow, payloads as columns and what was rescued. Method: one story over a real session."""
+"""Goal: Spark reads added columns, decoded payloads and rescued rows. Method: one story over a real session."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Goal: what Spark writes is in its ledgers once, wherever rows go and whatever is run again, and what cannot be done
-is said in words that help. Method: stories over a real session, checkpoint and broker.
+"""Goal: Spark writes each row once to its ledger, also after repeated batches, and refused writes have helpful errors.
+
+Method: stories over a real session, checkpoint and broker.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def done(*queries: StreamingQuery) -> None:
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """As if Spark had died between the sink's commit and its own."""
+    """Delete Spark's commit, as if Spark had died between the sink's commit and its own."""
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     (checkpoint / "commits" / f".{last.name}.crc").unlink()
@@ -67,7 +68,7 @@ def test_a_routed_stream_and_another_query_of_one_ledger(
     assert numbers(api, "third-1") == list(range(1, 60, 3))
     assert numbers(api, "third-0") == sorted([*range(0, 60, 3), *range(60)])
 
-    # The last batch is run again, routed differently: what its first commit said holds.
+    # The last batch is repeated with other routing: its first commit is valid.
     forget_last_commit(tmp_path / "routed")
     done(routed(f.lit("elsewhere")).start())
     assert numbers(api, "third-1") == list(range(1, 60, 3))
@@ -146,14 +147,14 @@ def test_what_cannot_be_done_is_said(spark_session: SparkSession, store: Path, t
     wide = rows.withColumn("n", f.col("n").cast("string"))
     stream = source(spark, store)
     for attempt, words in (
-        (lambda: writer.save("in"), 'use either the "Append"'),  # Spark's own: it asks no source
+        (lambda: writer.save("in"), 'use either the "Append"'),  # Spark's error: no source is called
         (lambda: writer.mode("overwrite").save("in"), "overwrite is not supported.*only appended"),
         (lambda: spark.sql("INSERT OVERWRITE v SELECT 1"), "overwrite is not supported.*only appended"),
         (lambda: writer.mode("append").save(), "no ledger is named"),
         (lambda: spark.sql("CREATE TABLE t USING ledger"), "no table of Spark's catalog.*TEMPORARY VIEW"),
         (lambda: writer.mode("append").option("txnAppId", "x").save("in"), "'txnAppId' is given without 'txnVersion'"),
         (lambda: done(sink(stream, store, tmp_path / "a", txnAppId="x").start("in")), "'txnAppId' has no meaning"),
-        (  # Spark's own, as the next
+        (  # Spark's error, like the next one
             lambda: done(sink(stream.groupBy("n").count(), store, tmp_path / "u").outputMode("update").start("counts")),
             "ledger does not support Update mode",
         ),

@@ -1,5 +1,5 @@
-"""Goal: a broker's address names a store to Spark as its directory does. Method: a real session and a broker at each
-kind of address that asks for nothing; those with TLS are in test_credentials.py.
+"""Goal: Spark accepts a broker's address as a store, like a directory. Method: a real session, and a broker at each
+kind of address without TLS. Addresses with TLS are in test_credentials.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Goal: a ledger copied by a stream to another is the same rows, once, whatever is killed or repeated. Method: stories
-over a real session, checkpoint and broker.
+"""Goal: a stream copies each row of a ledger once, also after kills and repeated batches.
+
+Method: stories over a real session, checkpoint and broker.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.rigs.stream import append, numbers
 
 
 class Copy:
-    """A query from `in` to `out`."""
+    """Start a query from `in` to `out`."""
 
     def __init__(self, spark: SparkSession, store: Path, checkpoint: Path, **options: str) -> None:
         self._spark, self._store, self.checkpoint, self._options = spark, str(store), checkpoint, options
@@ -37,7 +38,7 @@ class Copy:
         return query.recentProgress
 
     def forget_commit(self) -> None:
-        """As if Spark had died between the sink's commit and its own commit log."""
+        """Delete Spark's commit, as if Spark had died between the sink's commit and its own."""
         commits = sorted((self.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
         commits[-1].unlink()
         (self.checkpoint / "commits" / f".{commits[-1].name}.crc").unlink()
@@ -58,14 +59,14 @@ def test_available_now_repeats_and_a_killed_broker(spark_session: SparkSession, 
     lag = json.loads(lag) if isinstance(lag, str) else lag
     assert int(lag["ledgers"]["public/default/persistent/in"]["lagRows"]) == 30
 
-    # The last batch is repeated by Spark, with the same id: it is in the log already.
+    # Spark repeats the last batch with the same id, which is in the ledger already.
     entries = sink.describe().entries
     copy.forget_commit()
     copy.run()
     assert numbers(sink.read()) == list(range(40))
     assert sink.describe().entries == entries
 
-    # More, with the broker killed before and while the query runs.
+    # More rows; the broker is killed before and while the query runs.
     append(source, 40, 100, step=5)
     fixtures.kill_broker(store)
     query = copy.start(availableNow=True)
@@ -87,7 +88,7 @@ def test_tail_with_a_subscription_over_restarts(spark_session: SparkSession, sto
     copy = Copy(spark_session, store, tmp_path / "c", subscription="copy")
     query = copy.start(processingTime="0 seconds")
     try:
-        # Begun at the latest position: nothing of what was there. The cursor is there before batch 0 is.
+        # A start at the latest position reads no existing row. The cursor exists before batch 0.
         while "copy" not in source.describe().cursors:
             query.awaitTermination(0.1)
         append(source, 10, 20, step=5)
@@ -102,7 +103,7 @@ def test_tail_with_a_subscription_over_restarts(spark_session: SparkSession, sto
     finally:
         query.stop()
     append(source, 30, 40, step=5)
-    # A restart is not refused by the lease of the process that was stopped.
+    # The lease of the stopped process does not refuse a restart.
     query = copy.start(processingTime="0 seconds")
     try:
         query.processAllAvailable()
@@ -110,7 +111,7 @@ def test_tail_with_a_subscription_over_restarts(spark_session: SparkSession, sto
         query.stop()
     assert numbers(sink.read()) == list(range(10, 40))
 
-    # A lost checkpoint: the subscription knows the place, up to the last batch, which nothing acknowledged.
+    # After a lost checkpoint the query starts at its cursor, before the last unacknowledged batch.
     state = source.cursor("copy").state()
     append(source, 40, 45, step=5)
     again = Copy(spark_session, store, tmp_path / "c2", subscription="copy")
@@ -136,7 +137,7 @@ def test_latest_loses_nothing_when_batch_0_fails(spark_session: SparkSession, st
     query = start()
     with pytest.raises(Exception, match="batch 0 fails once"):
         query.awaitTermination(60)
-    # The new process finds another latest; where batch 0 began stands in its end.
+    # The new process computes another latest position. The start of batch 0 is in its end offset.
     append(source, 10, 30, step=5)
     query = start()
     try:

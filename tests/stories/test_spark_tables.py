@@ -1,6 +1,6 @@
-"""Goal: what is published beside plain segments: Pulsar's own objects, dead letters, a view by key, what goes again.
+"""Goal: tables are correct for objects of Pulsar, dead letters, views by key, and trimming.
 
-Method: stories with a real Delta table each; what a table holds is compared with what its source delivers.
+Method: stories with a real Delta table each. The table is compared with a read of its source.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_a_topic_of_a_real_pulsar_is_published_from_its_bucket(
     assert publish(spark_session, name, table, options=options) == []
     joined = spark_session.read.format("ledger").options(**options, history=table, includeMetadata="true")
     for path in list(objects.glob(f"*-ledger-{done[0].segment}*"))[: 9 * (len(done) - 1)]:
-        path.unlink()  # only the table has it
+        path.unlink()  # only the table has the row
     assert found(joined.load(name)) == wanted
 
 
@@ -105,7 +105,7 @@ def test_of_a_bucket_everything_is_looked_at_once(
 
 
 def registered(store: Path) -> Ledger:
-    """A ledger of clicks in JSON."""
+    """Create a ledger of clicks with a JSON schema."""
     clicks = connect(store).ledger("clicks")
     assert isinstance(clicks, Ledger)
     clicks.register_payload_schemas(json.dumps({"type": "JSON", "schema": CLICK}))
@@ -113,7 +113,7 @@ def registered(store: Path) -> Ledger:
 
 
 def click(user: str, page: str) -> tuple[str, bytes]:
-    """A click, with its user as the key."""
+    """Return key and payload of a user's click."""
     return user, json.dumps({"user": user, "page": page}).encode()
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_decoded_and_the_newest_of_each_key(
     run()
     assert latest() == {"b": "pay", "d": "pay"}, "a tombstone deletes"
     assert DeltaTable(spark_session, letters).frame().count() == 1
-    # Somebody who comes late with what was newest before: Delta passes over it.
+    # A late writer with an older state of the view: Delta skips the commit.
     publisher = Publisher(spark_session, "clicks", table, options, Publishing.of(dead_letters=letters, latest=view))
     before, log = latest(), publisher.source.logs()[0]
     assert publisher.latest is not None
@@ -166,7 +166,7 @@ def test_what_cannot_be_decoded_and_the_newest_of_each_key(
 
 
 def dies(patch: pytest.MonkeyPatch, died: set[tuple[str, str]]) -> None:
-    """Whoever publishes dies before the first step that nobody died before: a table, the view, the note."""
+    """Make the publisher fail once before each step: creation and append of each table, the view, and the note."""
 
     def step(name: str, own: Callable[..., None]) -> Callable[..., None]:
         def run(self: Any, *given: Any) -> None:
@@ -275,7 +275,7 @@ def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tm
     assert publish(spark_session, "orders", table, options=options) == [], "nothing is sealed"
     assert publish(spark_session, "orders", table, options=options, seal_after_ms=3_600_000) == []
     assert len(publish(spark_session, "orders", table, options=options, seal_after_ms=0)) == 1
-    # Once it is published, and read by every cursor, it goes.
+    # A segment is trimmed after it is published and every cursor has read it.
     cursor = orders.cursor("billing")
     orders.set_policy(deleteAfterPublish=1)
     assert orders.trim().ledgers == []
@@ -287,7 +287,7 @@ def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tm
     assert ids() == [0, 1]
     with pytest.raises(Refused, match="deleteAfterPublish"):
         publish(spark_session, "orders", table, options=options, follow_retention=True)
-    # The other way round: what retention takes goes from the table.
+    # The reverse: segments that retention trims are deleted from the table.
     orders.set_policy(deleteAfterPublish=0)
     publish(spark_session, "orders", table, options=options, follow_retention=True)
     assert ids() == [1]
@@ -296,12 +296,12 @@ def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tm
     assert ids() == [1, 2]
     versions = DeltaTable(spark_session, table).history()
     assert versions[0].operation == "OPTIMIZE"
-    # Time travel goes to each segment, and behind what retention took.
+    # Time travel reaches each segment, also versions before the deletion by retention.
     at = {said.segment: one.version for one in versions if (said := one.publication) and said.kind == "segment"}
     for version, wanted in zip(sorted(at.values()), ([0], [0, 1], [1, 2]), strict=True):
         then = spark_session.read.format("delta").option("versionAsOf", version).load(table)
         assert sorted(row.id for row in then.select("id").collect()) == wanted
-    # Nor is what VACUUM leaves in the history taken for a change of rows.
+    # The entries of VACUUM in the table's history are no changes of rows.
     checked = "spark.databricks.delta.retentionDurationCheck.enabled"
     spark_session.conf.set(checked, "false")
     spark_session.sql(f"VACUUM delta.`{table}` RETAIN 0 HOURS")

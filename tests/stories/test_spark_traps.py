@@ -1,5 +1,7 @@
-"""Goal: what Spark 4.2 really does to a Python source hurts nobody here. Method: each trap, with the story that a
-source which does not know of it fails; and the stories of those that are nowhere else.
+"""Goal: the source handles the unexpected behaviour of Spark 4.2 towards Python sources.
+
+Method: a table of traps, each with the test that fails for a source without the handling. Tests of traps that have no
+other test are in this file.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ def test_filters_are_not_taken_over() -> None:
 
 
 def test_a_thread_writes_once_it_has_a_session(spark_session: SparkSession, store: Path) -> None:
-    """Spark looks for Python sources in the session that is active in the thread, and in a new one none is."""
+    """Spark searches Python sources in the thread's active session. A new thread has no active session."""
     rows, writer = spark_session.range(3), ThreadPoolExecutor(1)
 
     def write() -> None:

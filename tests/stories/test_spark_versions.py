@@ -1,5 +1,6 @@
-"""Goal: what a Spark version cannot do is refused in words, and the rest works there. Method: the same stories on each;
-`make test-spark` runs them on others than that of .venv.
+"""Goal: functions that a Spark version lacks are refused with an explanation, and all others work.
+
+Method: the same stories on each version. `make test-spark` runs them on versions other than that of .venv.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def test_a_stream_is_followed_and_acknowledged_over_restarts(
         finally:
             query.stop()
     assert sorted(seen) == list(range(50))
-    # Only the last batch of a run may be left.
+    # Only the last batch of a run may be unacknowledged.
     assert orders.cursor("billing").state().backlog_rows <= 10
 
 

@@ -1,4 +1,4 @@
-"""A store whose broker is killed and comes back: see `tests.rigs.victim`."""
+"""Fixture of a store whose broker is killed and restarted (`tests.rigs.victim`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Goal: a killed broker takes no acknowledgement with it that it had answered, and makes up none. Method: rows are
-acknowledged one call after the other while the broker is killed again and again; in the end what is left is compared
-with what was asked and with what was answered.
+"""Goal: a kill of the broker loses no answered acknowledgement, and adds none.
+
+Method: rows are acknowledged call by call while the broker is killed repeatedly. At the end the unacknowledged rows are
+compared with the requested and with the answered acknowledgements.
 """
 
 from __future__ import annotations

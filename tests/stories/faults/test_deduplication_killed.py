@@ -1,7 +1,7 @@
-"""Goal: with de-duplication, messages sent again after the broker was killed are there once, none lost, in order.
+"""Goal: with deduplication, messages that are sent again after a kill of the broker are stored once and in order.
 
-Method: SIGKILL the broker again and again while a producer sends; each time make it anew, send what is not
-acknowledged.
+Method: SIGKILL to the broker, repeatedly, while a producer sends. After each restart the producer sends the
+unacknowledged messages again.
 """
 
 from __future__ import annotations

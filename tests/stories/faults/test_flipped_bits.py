@@ -1,10 +1,11 @@
-"""Goal: a flipped bit is an error that names the file, or changes nothing. Method: flip one bit of each byte.
+"""Goal: a flipped bit raises an error that names the file, or changes nothing. Method: flip one bit of each byte.
 
-Every byte of headers and records counts, and a sample of the zeros between them. In each of a store's files, one at a
-time: what it answers then is what it answered before, or an error of ours that says where. Nothing is shorter, nothing
-is different, nothing is an exception of Python or of a library. A refused store keeps its files as they are.
+The test covers every byte of headers and records, and a sample of the zeros between them. It damages one file of the
+store at a time. Then every answer must equal the answer before, or be a LedgerError with the place of the damage. An
+answer must not be shorter or different, or be an exception of Python or of a library. A refused store does not change
+its files.
 
-Step 1 is every byte and takes seven minutes (`make test-long`), the steps marked `fault` take a third of one.
+Step 1 covers every byte and takes seven minutes (`make test-long`). The steps marked `fault` take 20 seconds.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from pyspark_ledger.ledger.protocol.commits import StagedPart
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
 from tests.rigs.flips import answers, make
 
-ZEROS = 997  # of so many bytes that are zero one is flipped
+ZEROS = 997  # one of this many zero bytes is flipped
 
 
 class Damaged:
-    """The files of a store, one of which is damaged at a time."""
+    """Files of a store, of which one is damaged at a time."""
 
     def __init__(self, home: Path, staged: StagedPart) -> None:
         self.home = home
@@ -41,13 +42,13 @@ class Damaged:
         self.records = self.read(dump)
 
     def read(self, ask: Callable[..., object]) -> object:
-        """What a copy of the store answers."""
+        """Return the answers of a copy of the store."""
         shutil.rmtree(self.copy, ignore_errors=True)
         shutil.copytree(self.home, self.copy)
         return ask(self.copy, self.staged)
 
     def faults(self, name: str, flips: Iterator[tuple[int, int]], ask: Callable[..., object]) -> list[str]:
-        """The flips of a file that go unseen, or end in something that does not say where."""
+        """Return the flips of a file that are undetected, or whose error does not name the place."""
         whole, expected = (self.home / name).read_bytes(), self.whole if ask is answers else self.records
         needed = "*" if ask is answers else "metadata.*"
         found = []
@@ -63,14 +64,14 @@ class Damaged:
             except LedgerError as error:
                 if not is_named(name, str(error)):
                     found.append(f"{name} byte {at} bit {bit}: {error}")
-            except Exception as error:  # noqa: BLE001 — that is what is looked for
+            except Exception as error:  # noqa: BLE001 — such an exception is a failure of the test
                 found.append(f"{name} byte {at} bit {bit}: {error!r}")
             shutil.rmtree(self.copy)
         return found
 
 
 def all_but(pattern: str) -> Callable[[str, list[str]], list[str]]:
-    """What a copy leaves out: files whose names do not match."""
+    """Return the files to leave out of a copy: those whose names do not match."""
 
     def left_out(folder: str, names: list[str]) -> list[str]:
         return [name for name in names if not fnmatch(name, pattern) and not (Path(folder) / name).is_dir()]
@@ -79,7 +80,7 @@ def all_but(pattern: str) -> Callable[[str, list[str]], list[str]]:
 
 
 def is_named(name: str, said: str) -> bool:
-    """Whether an error names the file: an object by its key, the name of its file here; a segment by its id."""
+    """Return whether an error names the file: an object by its key (its file name here), a segment by its id."""
     path = Path(name)
     if path.suffix == ".ledger" and f"block of ledger {path.stem}:" in said:
         return True
@@ -87,7 +88,7 @@ def is_named(name: str, said: str) -> bool:
 
 
 def dump(home: Path, _: StagedPart) -> object:
-    """All records of the metadata, as an owner and as a reader sees them."""
+    """Return all metadata records, as the owner and as a reader see them."""
 
     def rows(metadata: Metadata) -> dict[str, list[object]]:
         def read(c: sqlite3.Connection) -> dict[str, list[object]]:
@@ -104,7 +105,7 @@ def dump(home: Path, _: StagedPart) -> object:
 
 
 def flips(data: bytes, step: int) -> Iterator[tuple[int, int]]:
-    """One bit of each byte that is not zero and of some that are; of these every `step`-th."""
+    """Yield a bit of every `step`-th of these bytes: all non-zero bytes and a sample of the zero bytes."""
     chosen = [at for at, byte in enumerate(data) if byte or not at % ZEROS]
     return ((at, at % 8) for at in chosen[::step])
 
@@ -112,7 +113,7 @@ def flips(data: bytes, step: int) -> Iterator[tuple[int, int]]:
 @pytest.fixture(scope="module")
 def store() -> Iterator[Damaged]:
     logging.disable(logging.CRITICAL)
-    shared = Path("/dev/shm")  # noqa: S108 — thousands of openings, each of which syncs
+    shared = Path("/dev/shm")  # noqa: S108 — thousands of stores are opened, each with an fsync
     base = Path(tempfile.mkdtemp(dir=shared if shared.is_dir() else None))
     try:
         staged = make(base / "made", base / "left")
@@ -123,7 +124,7 @@ def store() -> Iterator[Damaged]:
 
 
 def files(store: Damaged) -> list[str]:
-    """The store's files and its objects, but for what nobody reads."""
+    """Return the store's files and objects, without files that no reader uses."""
     found = [str(path.relative_to(store.home)) for path in store.home.rglob("*") if path.is_file()]
     return sorted(name for name in found if not name.endswith(".lock"))
 
@@ -152,7 +153,7 @@ def test_no_flip_of_any_other_file_goes_unseen(store: Damaged, step: int) -> Non
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.fault), 7])
 def test_a_log_of_any_length_holds_every_commit_or_is_refused_as_it_is(store: Damaged, step: int) -> None:
-    """Frames that are cut off or damaged: the metadata are whole and older, and SQLite says nothing."""
+    """WAL frames that are truncated or damaged: SQLite reads complete, older metadata without an error."""
     log = store.home / "store" / "metadata.sqlite-wal"
     whole = log.read_bytes()
     frame = 24 + int.from_bytes(whole[8:12], "big")

@@ -1,5 +1,7 @@
-"""Goal: a full disk is said, loses nothing acknowledged, and the log goes on once there is room. Method: a broker on a
-small file system that a test fills with ballast and frees again."""
+"""Goal: a full disk is reported, loses no acknowledged entry, and writes continue when space is free.
+
+Method: a broker on a small file system that the test fills and frees.
+"""
 
 from __future__ import annotations
 

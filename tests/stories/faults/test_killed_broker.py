@@ -1,9 +1,10 @@
-"""Goal: nothing acknowledged is lost, nothing doubled, order kept, when the broker is killed at any moment. Method:
-several producers and a committer at work on a real broker; SIGKILL at random; read everything back.
+"""Goal: a kill of the broker at any moment loses no acknowledged entry, duplicates none and keeps the order.
 
-Rounds: LEDGER_FAULT_ROUNDS, 50 by default, shared by the four cases of appends and commits. A round kills once: every
-other one waits until the broker works again, the rest may meet it while it starts. That kills did meet work is counted
-and asserted. The seed is printed when a test fails.
+Method: several producers and a committer work on a real broker, which gets SIGKILL at random. Then everything is read.
+
+Rounds: LEDGER_FAULT_ROUNDS, 50 by default, shared by the four cases of appends and commits. A round kills once. Every
+other round waits until the broker works again; the other rounds may kill the broker while it starts. The test counts
+and asserts the kills that met requests in flight. The seed is printed when a test fails.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ ReadLog = Callable[[Client, str], list[bytes]]
 
 
 class Writer(threading.Thread):
-    """Appends numbered entries through one producer after another, for as long as it may.
+    """Thread that appends numbered entries, with a new producer after each failure, until it is stopped.
 
-    An entry whose outcome is unknown is never sent again, so that each may be in the log once or not at all.
+    An entry without an answer is never sent again, so each entry is in the ledger at most once.
     """
 
     def __init__(self, client: Client, number: int, make_entry: MakeEntry, sizes: list[int]) -> None:
@@ -77,7 +78,7 @@ class Writer(threading.Thread):
                 self.next += 1
             producer.close()
         except (Unavailable, Fenced):
-            pass  # killed or taken over: what was not acknowledged may be in the log or not
+            pass  # killed or taken over: an unacknowledged entry may be in the ledger or not
         wait(flying, 60)
         assert all(future.done() for future in flying), "a future is never told"
 
@@ -128,10 +129,10 @@ def test_appends_survive_a_broker_that_is_killed_again_and_again(
 
     for number in range(ROUNDS_OF_A_CASE):
         if number % 2:
-            wait_until(lambda: acknowledged() > before, "the broker works again")  # noqa: B023 — asked at once
+            wait_until(lambda: acknowledged() > before, "the broker works again")  # noqa: B023 — called at once
         pause(dice, 0.0, 0.5)
         killed, in_flight = victim.broker(), sum(writer.next - writer.answered for writer in writers)
-        # What was sent to the broker before counts only if this one has answered anything.
+        # Requests sent to the previous broker count only if this broker has answered a request.
         met += in_flight > 0 and acknowledged() > before
         victim.kill_broker()
         before = acknowledged()
@@ -143,7 +144,7 @@ def test_appends_survive_a_broker_that_is_killed_again_and_again(
 
 
 class Committer:
-    """Does what Spark does: stages again and commits the same batch until it is told that it is there."""
+    """Committer that stages and commits the same batch until the commit is answered, as Spark does."""
 
     def __init__(self, client: Client, make_entry: MakeEntry) -> None:
         self.batch = 0
@@ -173,12 +174,12 @@ class Committer:
 
 
 class Killer(threading.Thread):
-    """Kills the broker again and again; in every fourth round while a commit is on its way."""
+    """Killer of the broker, in every fourth round while a commit is in flight."""
 
     def __init__(self, victim: Any, committer: Committer, dice: random.Random) -> None:
         super().__init__(name="killer")
         self.kills = 0
-        self.met: list[str] = []  # what the broker that was killed had not answered, of those that had worked
+        self.met: list[str] = []  # requests that a working broker had not answered when it was killed
         self.over = threading.Event()
         self._victim, self._committer, self._dice = victim, committer, dice
 
@@ -197,7 +198,7 @@ class Killer(threading.Thread):
         pause(self._dice, 0.05, 0.8)
         kill = self._victim.kill_broker
         if committing:
-            kill = partial(self._victim.kill, self._victim.broker())  # at once: a commit takes milliseconds
+            kill = partial(self._victim.kill, self._victim.broker())  # without delay: a commit takes milliseconds
             wait_until(lambda: committer.doing == "committing", "a commit", every=0.0002)
         meets = (committer.batch, committer.doing)
         kill()
@@ -260,8 +261,11 @@ def test_killed_broker_and_supervisor_are_restarted_by_the_driver_only(
 
 
 def taken_over(store: Path, record: BrokerRecord, log: Path) -> subprocess.Popen[bytes]:
-    """A broker that took the store over. One stopped inside a metadata transaction keeps others out of the file: the
-    taker says so and ends, and the stopped one has to go on for a moment."""
+    """Return a broker that took over the store.
+
+    A broker that is stopped inside a metadata transaction locks the file. Then the new broker reports the lock and
+    ends, and the stopped broker must continue for a moment.
+    """
     command = [sys.executable, "-m", "pyspark_ledger.ledger.broker.main", "--store", str(store), "--take-over"]
     until = time.monotonic() + 90
     while True:
@@ -281,7 +285,7 @@ def taken_over(store: Path, record: BrokerRecord, log: Path) -> subprocess.Popen
 def test_broker_stopped_and_taken_over_acknowledges_nothing_more(
     victim: Any, dice: random.Random, make_entry: MakeEntry, read_log: ReadLog, tmp_path: Path
 ) -> None:
-    """Each taker is stopped in mid-append in its turn and taken over; all wake at once in the end."""
+    """Each new broker is stopped during an append and is taken over. At the end all brokers continue at once."""
     client = victim.client()
     client.create(CreateLedger("log", max_entries_per_ledger=300))
     writers: list[Writer] = []

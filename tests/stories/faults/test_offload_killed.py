@@ -1,7 +1,7 @@
-"""Goal: a broker that is killed in the midst of an upload loses nothing, leaves nothing behind, and is made up for.
+"""Goal: a kill of the broker during an upload loses no entry and leaves no object, and the offload is repeated.
 
-Method: SIGKILL to a real broker while a request of its offload to a real S3 is held, before it arrives and after;
-then the same offload again, by the broker that the supervisor brings back.
+Method: a request of an offload to a real S3 is delayed, before or after it arrives, and the broker gets SIGKILL. The
+broker that the supervisor starts repeats the offload.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.fault
 
 PROVIDER = "streaming_examples.s3_server:credentials"
 MIB = 1024 * 1024
-# What an offload sends, in this order: method, and a part of the path.
+# Requests of an offload in their order: method, and a part of the path.
 REQUESTS = {
     "begin": ("POST", "uploads"),
     "part": ("PUT", "partNumber=2"),

@@ -1,5 +1,5 @@
-"""Goal: a store on a disk that takes no writes is refused by name and left as it is. Method: a file system remounted
-read-only under a closed store and under one that a killed broker left."""
+"""Goal: a store on a read-only disk is refused by name and not changed. Method: a file system is remounted read-only
+under a closed store, and under the store of a killed broker."""
 
 from __future__ import annotations
 
