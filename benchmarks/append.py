@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from benchmarks.harness import Loop, compare
-from benchmarks.raw_disk import bench_dir, let_go, raw_append, warm_memory
+from benchmarks.raw_disk import bench_dir, drop_page_cache, raw_append, warm_memory
 from benchmarks.recording_broker import SyncRecord, recording_broker
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.message.entry import encode_entry
@@ -59,7 +59,7 @@ def append_loop(client: Client, ledger: str, store: Path, size: int, count: int)
             while waiting:
                 waiting.popleft().result()
             seconds = time.perf_counter() - start
-        let_go(store / "ledgers")
+        drop_page_cache(store / "ledgers")
         return seconds
 
     return loop

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from benchmarks.append import entry_of
 from benchmarks.harness import Loop, compare
-from benchmarks.raw_disk import bench_dir, let_go, warm_memory
+from benchmarks.raw_disk import bench_dir, drop_page_cache, warm_memory
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.position import Position
@@ -51,7 +51,7 @@ def many_loop(ledgers: list[ManagedLedger], entry: bytes, folder: Path) -> Loop:
             if left[number]:
                 send(number)
         seconds = time.perf_counter() - start
-        let_go(folder)
+        drop_page_cache(folder)
         return seconds
 
     return loop
@@ -67,7 +67,7 @@ def one_loop(ledger: ManagedLedger, entry: bytes, folder: Path) -> Loop:
             for future in [ledger.append([entry]) for _ in range(LEDGERS)]:
                 future.result()
         seconds = time.perf_counter() - start
-        let_go(folder)
+        drop_page_cache(folder)
         return seconds
 
     return loop

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from benchmarks.append import replay_loop
 from benchmarks.harness import Loop, compare
-from benchmarks.raw_disk import bench_dir, let_go, warm_memory
+from benchmarks.raw_disk import bench_dir, drop_page_cache, warm_memory
 from benchmarks.recording_broker import recording_broker
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import LedgerStore
@@ -41,7 +41,7 @@ def send_loop(log: Ledger, store: Path) -> Loop:
             producer.flush()
             seconds = time.perf_counter() - start
             assert all(one.done() for one in sent[-1000:])  # noqa: S101 — all messages must be acknowledged
-        let_go(store / "ledgers")
+        drop_page_cache(store / "ledgers")
         return seconds
 
     return loop
@@ -57,7 +57,7 @@ def column_loop(log: Ledger, store: Path) -> Loop:
             start = time.perf_counter()
             producer.send_column(column).result()
             seconds = time.perf_counter() - start
-        let_go(store / "ledgers")
+        drop_page_cache(store / "ledgers")
         return seconds
 
     return loop

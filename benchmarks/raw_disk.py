@@ -5,7 +5,7 @@
 Page cache distorts measurements on a virtual machine whose host reclaims free memory. A page that was free for a second
 costs a page fault of the host, which takes ten times as long as the write. Either of the two loops may pay for it.
 Therefore the memory that a timed loop will write is used once and freed before (`warm_memory`). After a timed loop, the
-pages of its files are dropped (`let_go`). Both loops are then timed with pages that the host has backed.
+pages of its files are dropped (`drop_page_cache`). Both loops are then timed with pages that the host has backed.
 
 Run by itself, this module compares the loop with itself. A ratio far from 1.0 means that other benchmarks of the disk
 are unreliable on this machine.
@@ -40,7 +40,7 @@ def warm_memory(size: int) -> None:
             memory[at] = 1
 
 
-def let_go(directory: Path) -> None:
+def drop_page_cache(directory: Path) -> None:
     """Drop the page cache of all files under a directory, except pages that are not synced."""
     for path in directory.rglob("*"):
         if path.is_file() and not path.is_symlink():

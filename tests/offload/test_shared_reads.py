@@ -127,16 +127,16 @@ def test_what_was_answered_is_there_when_it_is_mapped_and_goes_then(make: Callab
         block_of(first[0])
 
 
-@pytest.mark.parametrize("let_go", [True, False])
+@pytest.mark.parametrize("evicted", [True, False])
 def test_blocks_are_sent_while_readers_pin_half_of_the_limit(
-    make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch, *, let_go: bool
+    make: Callable[..., SharedLog], monkeypatch: pytest.MonkeyPatch, *, evicted: bool
 ) -> None:
     """Test with the readers' blocks evicted from the cache, and with the blocks still cached."""
     monkeypatch.setattr("pyspark_ledger.ledger.cache.eviction.registry.MIB", 1600)
     log = make(managedLedgerCacheSizeMB=1)
     cache = log.reads.cache
     kept = [block_of(place) for first in range(0, 16, 2) for place in log.places("slow", first, first + 2)]
-    if let_go:
+    if evicted:
         for size in (0, 1):
             log.reads.change(Settings.of({"managedLedgerCacheSizeMB": size}))
     log.now += 3000
@@ -145,7 +145,7 @@ def test_blocks_are_sent_while_readers_pin_half_of_the_limit(
     cache.expire()
     size = sum(block.frames.size for block in kept)
     assert cache.in_hands() == size > 800
-    assert (cache.memory.held, cache.memory.lingering.size) == ((0, size) if let_go else (size, 0))
+    assert (cache.memory.held, cache.memory.lingering.size) == ((0, size) if evicted else (size, 0))
     assert log.places("a", 0, 32) == []
     del kept
     gc.collect()

@@ -98,7 +98,7 @@ def test_a_change_while_a_publisher_worked_is_noticed_by_the_next() -> None:
     assert found is not None
     assert found.version == 2
     assert covers_unreviewed_commits(told)
-    assert not covers_unreviewed_commits(told[:6]), "version 0 is not among them, and nobody has looked at it"
+    assert not covers_unreviewed_commits(told[:6]), "version 0 is missing from the list and unreviewed"
     accepted = [TableChange(7, "WRITE", segment(4, after=6)), *told]
     assert find_foreign_change(accepted) is None
     assert covers_unreviewed_commits(accepted[:2])
