@@ -4,9 +4,9 @@ Rules
 - A field of another JSON type than the schema's makes its payload wrong. A missing or unknown field does not.
   Unrequested fields are skipped in the text, without objects.
 - Bytes are base64, as Jackson writes them. Times are numbers, as in Avro. An enum is its text.
-- If the fast decoder fails, further forms of Pulsar's clients are accepted: `"NaN"` of Jackson, `NaN` of Python, and the
-  value of a Python enum, which becomes its text. Jackson's `java.time` is accepted too: an instant as seconds with a
-  fraction, dates and local times as lists of their parts.
+- If the fast decoder fails, further forms of Pulsar's clients are accepted: `"NaN"` of Jackson and `NaN` of Python. The
+  value of a Python enum becomes its text. In Jackson's `java.time`, an instant is seconds with a fraction, and dates and
+  local times are lists of their parts.
 - A union of several types is ambiguous in plain JSON and is refused.
 """
 
