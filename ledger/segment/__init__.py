@@ -1,4 +1,4 @@
-"""The segment file: format, index, writer, reader, recovery of a torn tail, verification.
+"""Segment file: format, index, writer, reader, recovery of a torn tail, verification.
 
-One file holds one Pulsar ledger; a sealed file is byte for byte the data object of its offload.
+One file holds one Pulsar ledger. A sealed file is byte for byte the data object of its offload.
 """

@@ -1,13 +1,13 @@
-"""The heads of entries, which are frame and stamp, in bulk: compared with the rows that a sidecar holds of them.
+"""Heads of entries (frame and stamp) in bulk, compared with the rows of a sidecar.
 
     frame  length u32  entry id i64 | 0x0e02  size u32  BrokerEntryMetadata | 0x0e01  crc32c u32 | …
-                                                                              ^ what the checksum covers begins behind
+                                                                              ^ the checksum covers what follows
 
 Rules
-- Nothing steps from entry to entry in Python: the heads of many entries are gathered at once, and compared with what
-  the rows make of them, column by column.
-- A head agrees when each of its bytes up to the stated checksum is what a writer makes of the row. The bytes behind are
-  covered by that checksum and are not looked at.
+- No Python steps from entry to entry. The heads of many entries are gathered at once, and compared column by column
+  with the heads that the rows imply.
+- A head agrees if each byte up to the stated checksum is what a writer makes of the row. That checksum covers the bytes
+  behind it, which are not read here.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _FRAME = np.dtype([("length", ">u4"), ("entry", ">i8")])
 _WORD = 8
 _SLICE = 8 * 1024  # rows whose columns stay in the processor's cache
 _VARINT_STEPS = np.array([1 << (7 * step) for step in range(1, 8)], dtype=np.int64)
-_VARINT_END = 1 << 55  # what eight bytes hold, with a bit to spare for the sign
+_VARINT_END = 1 << 55  # largest number in eight bytes with a sign
 _TIMESTAMP_TAG, _INDEX_TAG = 0x08, 0x10
 
 
 def agreeing(data: memoryview, block_start: int, block_end: int, rows: Rows, first: int, before: BrokerStamp) -> int:
-    """How many leading rows lie one behind the other from the start of a block, with heads that say the same.
+    """Count the leading rows that are contiguous from the start of a block and whose heads agree.
 
-    `rows[0]` is of entry `first`, the first of the block; `before` is the stamp of the entry before it. An entry so
-    near to the end of `data` that a longest head would not fit is not taken.
+    `rows[0]` is of entry `first`, the first of the block. `before` is the stamp of the entry before it. An entry near
+    the end of `data` is left out if the longest head would not fit.
     """
     at, taken = block_start + HEADER_BYTES, 0
     while taken < len(rows):
@@ -68,7 +68,7 @@ def _agreeing(data: memoryview, at: int, block_end: int, rows: Rows, first: int,
 
 
 def _same(data: memoryview, offsets: Integers, expected: npt.NDArray[np.uint8], width: int) -> npt.NDArray[np.bool_]:
-    """Whether the `width` bytes at each offset are the expected ones; word by word, which is quick."""
+    """Return whether the `width` bytes at each offset are the expected ones, compared by words."""
     size = expected.shape[1]
     windows: npt.NDArray[np.void] = np.ndarray((len(data) - size + 1,), dtype=f"V{size}", buffer=data, strides=(1,))
     shape = (len(offsets), size // _WORD)
@@ -81,7 +81,7 @@ def _same(data: memoryview, offsets: Integers, expected: npt.NDArray[np.uint8], 
 
 
 def _same_widths(timestamps: Integers, row_ends: Integers) -> Iterator[tuple[int, int, tuple[int, int]]]:
-    """Runs of rows whose stamps have the same layout: the bytes of time and of index, 0 where it is left out."""
+    """Yield runs of rows whose stamps have the same layout: the bytes of time and of index, 0 if it is left out."""
     if not len(timestamps):
         return
     times = np.searchsorted(_VARINT_STEPS, timestamps, side="right") + 1
@@ -96,7 +96,7 @@ def _same_widths(timestamps: Integers, row_ends: Integers) -> Iterator[tuple[int
 def _heads(
     lengths: Integers, first: int, timestamps: Integers, row_ends: Integers, time_bytes: int, index_bytes: int
 ) -> tuple[npt.NDArray[np.uint8], int]:
-    """Frame, stamp and checksum magic of each row, as a writer makes them, filled up to words; and their width."""
+    """Return frame, stamp and checksum magic of each row, as a writer makes them, padded to words; and their width."""
     body = 1 + time_bytes + (1 + index_bytes if index_bytes else 0)
     fixed = bytes(FRAME_BYTES) + STAMP_MAGIC + body.to_bytes(4, "big") + bytes(body) + CHECKSUM_MAGIC
     heads = np.empty((len(lengths), -(-len(fixed) // _WORD) * _WORD), dtype=np.uint8)
@@ -114,7 +114,7 @@ def _heads(
 
 
 def _put_varints(target: npt.NDArray[np.uint8], values: Integers) -> None:
-    """Values that need exactly as many bytes as `target` has columns, seven bits in each, lowest first."""
+    """Write values of exactly as many bytes as `target` has columns, seven bits in each, lowest first."""
     width = target.shape[1]
     words = values & 0x7F
     for column in range(1, width):

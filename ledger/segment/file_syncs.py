@@ -1,14 +1,14 @@
-"""Many files synced by two calls of the kernel: it waits for all of them at once, without a thread of ours for each.
+"""Sync of many files by two calls of the kernel, without a thread for each file.
 
     io_submit     one FDSYNC for each file          each is what `fdatasync` does, in a worker of the kernel
     io_getevents  until all have ended              each with a result of its own
 
-This is Linux's own asynchronous I/O (`io_setup(2)`), which containers allow by default, unlike `io_uring`. Where it is
-not to be had, files are synced one after another, the kernel having begun to write all of them before.
+This is Linux's asynchronous I/O (`io_setup(2)`), which containers allow by default, unlike `io_uring`. Where it is not
+available, the kernel starts to write all files, and then they are synced one after another.
 
 Invariants
-- Every file has an answer of its own, and no answer is guessed: what the kernel was asked and did not tell has failed.
-- No file is synced again after an error: the device may have dropped what it did not take, and says so once.
+- Every file has its own result, and no result is guessed: a request without a result has failed.
+- No file is synced again after an error. The device may have dropped data, and reports that only once.
 - One thread at a time uses it.
 """
 
@@ -46,11 +46,11 @@ _UNKNOWN = "the kernel was asked to sync this file and did not say what became o
 
 
 class FileSyncs:
-    """Syncs any number of files, up to `FILES_MAX` of them at a time."""
+    """Sync of any number of files, up to `FILES_MAX` at a time."""
 
     def __init__(self) -> None:
         self._calls = _CALLS.get(platform.machine())
-        self._begun = False  # the kernel keeps something for it from the first time on that it is needed
+        self._begun = False  # the kernel's context, created on first use
         self._context = ctypes.c_ulong(0)
         self._requests = ctypes.create_string_buffer(_IOCB.size * FILES_MAX)
         self._events = ctypes.create_string_buffer(_EVENT.size * FILES_MAX)
@@ -62,7 +62,7 @@ class FileSyncs:
         return self._kernel() is not None
 
     def sync(self, files: Sequence[int]) -> list[OSError | None]:
-        """Return when the device has all that was written to each file, or has refused: an answer for each."""
+        """Sync the files. Return for each None, or the error of the device."""
         answers: list[OSError | None] = []
         for at in range(0, len(files), FILES_MAX):
             answers += self._sync(files[at : at + FILES_MAX])
@@ -78,16 +78,16 @@ class FileSyncs:
         answers: list[OSError | None] = [OSError(errno.EIO, _UNKNOWN) for _ in range(asked)]
         results = self._results(calls.getevents, asked)
         if len(results) < asked:
-            self.close()  # what it still has to tell would be taken for the answers of the next files
+            self.close()  # late results would be taken for those of the next files
         for number, result in results:
-            if result == -errno.EINVAL:  # this file system cannot be asked so
+            if result == -errno.EINVAL:  # this file system does not support FDSYNC
                 answers[number] = _one_by_one([files[number]])[0]
             else:
                 answers[number] = OSError(-result, os.strerror(-result)) if result < 0 else None
         return answers + _one_by_one(files[asked:])
 
     def close(self) -> None:
-        """Let go of what the kernel keeps for it."""
+        """Release the kernel's context."""
         if self._calls is not None and self._begun:
             _call(self._calls.destroy, self._context.value)
         self._calls = None
@@ -100,7 +100,7 @@ class FileSyncs:
         return self._calls
 
     def _submit(self, call: int, count: int) -> int:
-        """How many of the requests the kernel took: the first so many, none of the others."""
+        """Return how many of the requests the kernel accepted, from the first on."""
         done = 0
         while done < count:
             taken = _call(call, self._context.value, count - done, ctypes.addressof(self._pointers) + done * 8)
@@ -110,7 +110,7 @@ class FileSyncs:
         return done
 
     def _results(self, call: int, count: int) -> list[tuple[int, int]]:
-        """Number and result of requests that have ended; fewer than `count` only when the kernel cannot be asked."""
+        """Return number and result of ended requests; fewer than `count` only if the kernel fails."""
         results: list[tuple[int, int]] = []
         while len(results) < count:
             left = count - len(results)

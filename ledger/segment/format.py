@@ -1,4 +1,4 @@
-"""The bytes of a segment file, which are those of the data object that Pulsar offloads (PIP-17, version 1).
+"""Bytes of a segment file, which are those of the data object that Pulsar offloads (PIP-17, version 1).
 
     file     block block … block      each block_bytes long, but for the last, which ends with its last entry
 
@@ -14,12 +14,13 @@
 
     padding  FE DC DE AD FE DC …        begins with FE at its first byte, cut where the block ends
 
-All integers are big-endian. Invariants
-- An entry never straddles blocks; entry ids are consecutive through the file and count from 0.
+All integers are big-endian.
+
+Invariants
+- An entry never straddles blocks. Entry ids are consecutive through the file and count from 0.
 - A length whose top bit is set is no length: the padding begins there.
-- While a ledger is open its last block states `block_bytes`, and zeros follow the last frame: space reserved
-  ahead. A frame of 0 bytes does not exist (an entry begins with 0x0e02 or 0x0e01), so a zero length there is
-  the end.
+- While a segment is open, its last block states `block_bytes`, and zeros follow the last frame: preallocated space.
+  A frame of 0 bytes does not exist (an entry begins with 0x0e02 or 0x0e01), so a zero length there is the end.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ HEADER_BYTES = 128
 FRAME_BYTES = 12
 PADDING = b"\xfe\xdc\xde\xad"
 BLOCK_BYTES_DEFAULT = 64 * 1024 * 1024
-BLOCK_BYTES_MIN = 256  # what the format needs for one small entry; settings ask for more, as S3 does of a part
+BLOCK_BYTES_MIN = 256  # the format's minimum for one small entry; settings require more, because S3 does for a part
 BLOCK_BYTES_MAX = 2**31  # a frame's length has 31 bits
 FRAME = struct.Struct(">Iq")
 
@@ -45,19 +46,19 @@ _PADDING_PIECE = PADDING * (256 * 1024)
 
 
 class BlockHeader(NamedTuple):
-    """What a block says of itself: its length in bytes, header and padding included, and its first entry."""
+    """Header of a block: its length in bytes, header and padding included, and its first entry."""
 
     block_bytes: int
     first_entry: int
 
 
 def pack_header(header: BlockHeader) -> bytes:
-    """The 128 bytes at the start of a block."""
+    """Return the 128 bytes at the start of a block."""
     return _HEADER.pack(BLOCK_MAGIC, HEADER_BYTES, header.block_bytes, header.first_entry, _ZEROS)
 
 
 def parse_header(data: bytes | bytearray | memoryview, where: str) -> BlockHeader:
-    """Read a block header. Every bit is compared, the zeros too; raises Corrupt or Unsupported."""
+    """Read a block header and compare every bit, the zeros too. Raises Corrupt or Unsupported."""
     if len(data) < HEADER_BYTES:
         raise Corrupt(f"{where}: a block header has {HEADER_BYTES} bytes, {len(data)} are left")
     magic, header_bytes, block_bytes, first_entry, zeros = _HEADER.unpack_from(data)
@@ -79,12 +80,12 @@ def parse_header(data: bytes | bytearray | memoryview, where: str) -> BlockHeade
 
 
 def entry_bytes_max(block_bytes: int) -> int:
-    """The largest entry, broker metadata included, that a block holds."""
+    """Return the size of the largest entry of a block, broker metadata included."""
     return block_bytes - HEADER_BYTES - FRAME_BYTES
 
 
 def require_block_bytes(block_bytes: int) -> None:
-    """Refuse a block size that the format cannot keep."""
+    """Raise Refused for a block size outside of the format."""
     if not BLOCK_BYTES_MIN <= block_bytes < BLOCK_BYTES_MAX:
         raise Refused(
             f"a block of {block_bytes} bytes is outside [{BLOCK_BYTES_MIN}, {BLOCK_BYTES_MAX})",
@@ -93,14 +94,14 @@ def require_block_bytes(block_bytes: int) -> None:
 
 
 def padding(length: int) -> list[memoryview]:
-    """`length` bytes of padding, as views of one shared piece."""
+    """Return `length` bytes of padding, as views of a shared buffer."""
     piece = memoryview(_PADDING_PIECE)
     whole, rest = divmod(length, len(piece))
     return [piece] * whole + ([piece[:rest]] if rest else [])
 
 
 def find_wrong_padding(data: memoryview) -> int:
-    """The offset of the first byte that is not padding; -1 when all are."""
+    """Return the offset of the first byte that is not padding; -1 if there is none."""
     for start in range(0, len(data), len(_PADDING_PIECE)):
         part = data[start : start + len(_PADDING_PIECE)]
         if part != memoryview(_PADDING_PIECE)[: len(part)]:

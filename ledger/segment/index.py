@@ -1,4 +1,4 @@
-"""The sidecar of a segment, `<id>.index`: where each entry is, when it was taken, at which row it ends.
+"""Sidecar of a segment, `<id>.index`: offset, time and last row of each entry.
 
     0        header  magic "LIDX", version, ledger id, block bytes, first row, store id, crc32c
     128      owner   incarnation of the managed ledger, crc32c; zeros where nobody said it
@@ -7,19 +7,20 @@
     1536     seal    entries, data bytes, size bytes, row end, crc32c of all rows, crc32c of this record
     2048     rows    offset i64, length u32, check u32, timestamp i64 (ms), row end i64     32 bytes each
 
-Little-endian. Invariants
-- `offsets[i]` is the file offset of the 12-byte frame header of entry `i`; its bytes are the `lengths[i]`
-  after that.
-- `row_ends[i]` counts the rows of the managed ledger up to and including entry `i`; timestamps and row ends
-  never fall.
-- While the ledger is open, rows and slots are written after the data was synced and are themselves not
-  synced: exact after the death of the process, a lower bound after the loss of power. Each row carries a
-  check of its own, and recovery trusts nothing here that the data does not confirm. A sealed index is synced
-  and checked as a whole.
-- The open sidecar is written through a mapping of space reserved ahead: no system call, and nothing of it in
-  the journal that each sync of the data waits for.
-- In memory one writer extends, any thread reads without a lock: arrays are replaced before `count` is raised,
-  and what lies below `count` never changes.
+All integers are little-endian.
+
+Invariants
+- `offsets[i]` is the file offset of the 12-byte frame header of entry `i`; its bytes are the `lengths[i]` after that.
+- `row_ends[i]` counts the rows of the managed ledger up to and including entry `i`. Timestamps and row ends never
+  decrease.
+- While the segment is open, rows and slots are written after the data are synced, and are not synced themselves. They
+  are exact after the death of the process, and a lower bound after a loss of power.
+- Each row has a checksum. Recovery uses nothing of a sidecar that the data do not confirm. A sealed index is synced and
+  checked as a whole.
+- The open sidecar is written through a mapping of preallocated space. So no system call is needed, and the journal,
+  which each sync of the data waits for, has nothing of the sidecar.
+- In memory one thread extends the index, and any thread reads it without a lock. Arrays are replaced before `count` is
+  raised, and entries below `count` never change.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _MIX_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6
 
 
 class EntryPlace(NamedTuple):
-    """A row of the index: offset of the frame, bytes of the entry, broker's time in ms, row it ends at."""
+    """Row of the index: offset of the frame, bytes of the entry, broker's time in ms, row end."""
 
     offset: int
     length: int
@@ -73,7 +74,7 @@ class EntryPlace(NamedTuple):
 
 
 class EntryIndex:
-    """The fine index of one segment, in memory."""
+    """Fine index of one segment, in memory."""
 
     def __init__(self, ledger_id: int, first_row: int = 0) -> None:
         self.ledger_id = ledger_id
@@ -89,7 +90,7 @@ class EntryIndex:
 
     @property
     def count(self) -> int:
-        """Entries that are committed; what lies below never changes."""
+        """Committed entries, which never change."""
         return self._count
 
     @property
@@ -124,17 +125,17 @@ class EntryIndex:
 
     @property
     def size_bytes(self) -> int:
-        """The sum of the entries' bytes: what BookKeeper calls the ledger's length."""
+        """Sum of the entries' bytes, which BookKeeper calls the ledger's length."""
         return int(self.lengths.sum())
 
     def end_offset(self, entry: int) -> int:
-        """The file offset after the last byte of an entry; of entry -1, where the first frame begins."""
+        """Return the file offset after the last byte of an entry; for entry -1, that of the first frame."""
         if entry < 0:
             return HEADER_BYTES
         return int(self._offsets[entry]) + FRAME_BYTES + int(self._lengths[entry])
 
     def extend(self, rows: Rows) -> None:
-        """Commit entries. One thread at a time."""
+        """Commit entries. Called by one thread at a time."""
         count = self._count
         end = count + len(rows)
         self.reserve(end)
@@ -152,12 +153,12 @@ class EntryIndex:
         self._count = end
 
     def rows(self, start: int = 0) -> Rows:
-        """The index as sidecar rows, from entry `start` on."""
+        """Return the index as sidecar rows, from entry `start` on."""
         table = self._table[:, start : self._count]
         return make_rows(table[0], table[1], table[2], table[3])
 
     def reserve(self, entries: int) -> None:
-        """Make room for so many entries in all, which many calls of `extend` would make bit by bit."""
+        """Allocate room for this many entries at once instead of by many calls of `extend`."""
         if entries > self._table.shape[1]:
             grown = np.empty((4, max(entries, 2 * self._table.shape[1])), dtype=np.int64)
             grown[:, : self._count] = self._table[:, : self._count]
@@ -173,7 +174,7 @@ class EntryIndex:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedEnd:
-    """Where the acknowledged entries of an open segment end."""
+    """End of the acknowledged entries of an open segment."""
 
     entries: int
     end_offset: int
@@ -182,9 +183,9 @@ class AcknowledgedEnd:
 
 @dataclass(frozen=True, slots=True)
 class OpenSidecar:
-    """The sidecar of an unsealed segment: its newest acknowledged end, its rows up to there or to an unsound one.
+    """Sidecar of an unsealed segment: its newest acknowledged end, its rows up to there or to an unsound one.
 
-    The rows are a view of the file. `owner` is the incarnation of the managed ledger, empty where it is not known.
+    The rows are a view of the file. `owner` is the incarnation of the managed ledger, empty if unknown.
     """
 
     store_id: str
@@ -196,7 +197,7 @@ class OpenSidecar:
 
 
 class IndexFile:
-    """The sidecar of a segment that is being written."""
+    """Sidecar of a segment that is being written."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -209,7 +210,7 @@ class IndexFile:
     def create(
         cls, path: Path, ledger_id: int, *, store_id: str, block_bytes: int, first_row: int, owner: str = ""
     ) -> IndexFile:
-        """A new sidecar of a segment without entries, synced. An `owner` that does not fit is left out."""
+        """Create the sidecar of a segment without entries, synced. An `owner` that does not fit is left out."""
         name = store_id.encode()
         if len(name) > 64:
             raise Refused(f"store id {store_id!r} has {len(name)} bytes, at most 64 fit a sidecar")
@@ -230,7 +231,7 @@ class IndexFile:
         return file
 
     def append(self, places: Sequence[EntryPlace]) -> None:
-        """Write rows after those that are there; not synced."""
+        """Write rows after the existing ones, without a sync."""
         start = _ROWS_AT + self._rows * ROW.itemsize
         end = start + len(places) * ROW.itemsize
         if end > len(self._map):
@@ -239,7 +240,7 @@ class IndexFile:
         self._rows += len(places)
 
     def acknowledge(self, end: AcknowledgedEnd) -> None:
-        """Publish the acknowledged end; not synced."""
+        """Publish the acknowledged end, without a sync."""
         self._sequence += 1
         record = _SLOT.pack(self._sequence, end.entries, end.end_offset, end.row_end)
         at = _SLOTS_AT + (self._sequence & 1) * _SLOT_STRIDE
@@ -262,7 +263,7 @@ class IndexFile:
 
 
 def pack_rows(places: Sequence[EntryPlace]) -> bytes:
-    """Sidecar rows as bytes; a few are quicker without arrays."""
+    """Return sidecar rows as bytes. A few are faster without arrays."""
     if len(places) > _FEW:
         columns = np.array(places, dtype=np.int64).T
         return make_rows(columns[0], columns[1], columns[2], columns[3]).tobytes()
@@ -275,7 +276,7 @@ def pack_rows(places: Sequence[EntryPlace]) -> bytes:
 
 
 def make_rows(offsets: Integers, lengths: Integers, timestamps: Integers, row_ends: Integers) -> Rows:
-    """Sidecar rows, each with its check."""
+    """Return sidecar rows, each with its checksum."""
     rows: Rows = np.empty(len(offsets), dtype=ROW)
     rows["offset"], rows["length"], rows["timestamp"], rows["row_end"] = (
         offsets,
@@ -288,7 +289,7 @@ def make_rows(offsets: Integers, lengths: Integers, timestamps: Integers, row_en
 
 
 def write_sealed(path: Path, index: EntryIndex, *, store_id: str, block_bytes: int, file_bytes: int) -> None:
-    """Put a sealed sidecar in place of whatever is there, in one step."""
+    """Replace the sidecar by a sealed one, in one step."""
     scratch = path.with_name(path.name + ".new")
     scratch.unlink(missing_ok=True)
     file = IndexFile.create(
@@ -303,7 +304,7 @@ def write_sealed(path: Path, index: EntryIndex, *, store_id: str, block_bytes: i
 
 
 def sealed_bytes(index: EntryIndex, *, store_id: str, block_bytes: int, file_bytes: int) -> bytes:
-    """A sealed sidecar as bytes, for where it is no file; its slots are empty."""
+    """Return a sealed sidecar as bytes, without a file; its slots are empty."""
     head = _sealed_by_crc(
         _HEADER.pack(_MAGIC, _VERSION, index.ledger_id, block_bytes, index.first_row, store_id.encode())
     )
@@ -313,22 +314,22 @@ def sealed_bytes(index: EntryIndex, *, store_id: str, block_bytes: int, file_byt
 
 
 def seal_in_place(path: Path, index: EntryIndex, written: Rows, file_bytes: int) -> None:
-    """Complete the sidecar that is there, whose first rows are `written` and those of the index, and sync it.
+    """Complete the existing sidecar, whose first rows are the `written` ones of the index, and sync it.
 
-    A crash halfway leaves the sidecar of an open segment, with the acknowledged end that it had.
+    A crash in between leaves the sidecar of an open segment, with its acknowledged end.
     """
     with disk.opened(path, writable=True) as fd:
         _write_seal(fd, path, index, written, file_bytes)
 
 
 def load_index(path: Path, ledger_id: int, entries: int) -> EntryIndex:
-    """The index of a sealed segment. Raises NotFound or Corrupt; a rebuild from the data cures both."""
+    """Return the index of a sealed segment. Raises NotFound or Corrupt; a rebuild from the data mends both."""
     with disk.opened(path) as fd:
         return parse_sealed(disk.read_exact(fd, _ROWS_AT + entries * ROW.itemsize, 0), path, ledger_id, entries)
 
 
 def parse_sealed(sidecar: bytes, path: Path, ledger_id: int, entries: int) -> EntryIndex:
-    """The index that the bytes of a sealed sidecar hold; errors name `path`, wherever it came from."""
+    """Return the index of a sealed sidecar's bytes. Errors name `path`, the origin of the bytes."""
     _, first_row, _ = _parse_header(sidecar[: _HEADER.size + _CRC.size], path, ledger_id)
     seal = sidecar[_SEAL_AT : _SEAL_AT + _SEAL.size + _CRC.size]
     stated, _, size_bytes, row_end, crc = _SEAL.unpack(_sum_checked(seal, path, _SEAL_AT, _SEAL.size, "seal"))
@@ -348,7 +349,7 @@ def parse_sealed(sidecar: bytes, path: Path, ledger_id: int, entries: int) -> En
 
 
 def load_open(path: Path, ledger_id: int) -> OpenSidecar:
-    """The sidecar of a segment that was not sealed; raises NotFound, or Corrupt if unbelievable."""
+    """Return the sidecar of an unsealed segment. Raises NotFound, or Corrupt if it contradicts itself."""
     with disk.opened(path) as fd:
         block_bytes, first_row, store_id = _read_header(fd, path, ledger_id)
         owner = _read_owner(fd)
@@ -398,7 +399,7 @@ def _read_slot(fd: int, path: Path, slot: int) -> tuple[int, AcknowledgedEnd] | 
     try:
         raw = _checked(fd, path, _SLOTS_AT + slot * _SLOT_STRIDE, _SLOT.size, f"slot {slot}")
     except Corrupt:
-        return None  # torn or not written yet: the other slot is the one before
+        return None  # torn or not written yet: the other slot is older
     sequence, entries, end_offset, row_end = _SLOT.unpack(raw)
     return sequence, AcknowledgedEnd(entries, end_offset, row_end)
 
@@ -422,7 +423,7 @@ def _sum_checked(raw: bytes, path: Path, offset: int, length: int, what: str) ->
 
 
 def _check_of(offset: int, length: int, timestamp: int, row_end: int) -> int:
-    """`_checks` of one row."""
+    """Return the checksum of one row, as `_checks` does."""
     by_offset, by_length, by_timestamp, by_row_end = _MIX_FACTORS
     mixed = (_MIX_START + offset * by_offset) & _U64_MAX
     mixed = ((mixed ^ mixed >> 29) + length * by_length) & _U64_MAX
@@ -441,7 +442,7 @@ def _sound(rows: Rows) -> Rows:
 
 
 def _checks(rows: Rows) -> npt.NDArray[np.uint32]:
-    """A multiply-and-add check of each row, cheap in bulk; a row of zeros does not pass."""
+    """Return a multiply-and-add checksum of each row, cheap in bulk. A row of zeros does not pass."""
     mixed = np.full(len(rows), _MIX_START, dtype=np.uint64)
     for name, factor in zip(("offset", "length", "timestamp", "row_end"), _MIX_FACTORS, strict=True):
         mixed += rows[name].astype(np.uint64) * np.uint64(factor)

@@ -1,12 +1,12 @@
-"""Reading segments: where entries lie, and the entries in bytes that were mapped, sent or fetched.
+"""Reader of segments: the locations of entries, and the entries of bytes that were mapped, sent or fetched.
 
 Rules
-- A `SegmentBlock` is a run of whole frames inside one physical block: no header and no padding, so whoever
-  maps it needs nothing but the frames. It never reaches beyond the committed end, because the index does not.
-- `iter_frames` and `frame_table` check that lengths and consecutive ids account for every byte of the buffer.
-  The checksum of an entry is its reader's to verify.
-- `walk_segment` reads a whole object, ours or one that Pulsar offloaded, and compares every byte that is not
-  an entry: headers with their zeros, ids, padding.
+- A `SegmentBlock` is a run of whole frames inside one physical block, without header and padding. It never reaches
+  beyond the committed end, because the index does not.
+- `iter_frames` and `frame_table` check that lengths and consecutive ids account for every byte of the buffer. The
+  reader of an entry verifies its checksum.
+- `walk_segment` reads a whole object, of this project or of Pulsar, and compares every byte outside of entries:
+  headers with their zeros, ids, padding.
 """
 
 from __future__ import annotations
@@ -35,21 +35,24 @@ _NEGATIVE = 0x80000000
 
 
 class FrameSource(Protocol):
-    """Where else than in its file the frames of a block are."""
+    """Source of a block's frames beside its file."""
 
     @property
     def mappable(self) -> bool:
-        """Whether the file is there, and is to be read first."""
+        """Whether the file exists and is preferred."""
 
     def read_with(
         self, local: Callable[[], pa.Buffer], first_entry: int, entries: int, *, alone: bool = False
     ) -> pa.Buffer:
-        """The frames of these entries, from there or by `local`, which maps the file. `alone`: and nothing else."""
+        """Return the frames of these entries, from this source or by `local`, which maps the file.
+
+        With `alone` nothing else is fetched.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentBlock:
-    """`entries` whole frames from entry `first_entry` on: the bytes `[offset, offset + length)` of `path`."""
+    """Run of `entries` whole frames from entry `first_entry` on: the bytes `[offset, offset + length)` of `path`."""
 
     ledger_id: int
     first_entry: int
@@ -62,7 +65,7 @@ class SegmentBlock:
 
 
 class WalkedFrame(NamedTuple):
-    """An entry of a walked object; its frame header is at `offset`."""
+    """Entry of an object and the offset of its frame header."""
 
     entry_id: int
     offset: int
@@ -70,11 +73,11 @@ class WalkedFrame(NamedTuple):
 
 
 def blocks(index: EntryIndex, path: Path, ledger_id: int, first: int, end: int, max_bytes: int) -> list[SegmentBlock]:
-    """Where entries `[first, end)` lie, in order, in blocks of at most `max_bytes` (or one larger entry)."""
+    """Return entries `[first, end)` as blocks of at most `max_bytes`, or one larger entry, in order."""
     if not 0 <= first <= end <= index.count:
         raise Refused(f"{path}: entries [{first}, {end}) were asked for, it holds [0, {index.count})")
     if first < end:
-        # Most ranges of a thousand ledgers are one small block each: without five columns for every one of them.
+        # Most ranges of a thousand ledgers are one small block each, which needs no five columns.
         offset, stop = int(index.offsets[first]), index.end_offset(end - 1)
         packed = end - first == 1 or stop - offset == int(index.lengths[first:end].sum()) + (end - first) * FRAME_BYTES
         if packed and stop - offset <= max_bytes:
@@ -96,7 +99,7 @@ def blocks(index: EntryIndex, path: Path, ledger_id: int, first: int, end: int, 
 
 
 def iter_frames(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) -> Iterator[tuple[int, memoryview]]:
-    """The entries of a block as `(entry id, view)`; raises Corrupt unless they are exactly the block."""
+    """Yield the entries of a block as `(entry id, view)`. Raises Corrupt unless they are exactly the block."""
     view = memoryview(buffer)
     unpack, size, offset = FRAME.unpack_from, len(view), 0
     for number in range(first_entry, first_entry + entries):
@@ -113,16 +116,16 @@ def iter_frames(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) 
 
 
 def frame_table(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) -> tuple[Integers, Integers]:
-    """Offsets and lengths of the entries in a block, checked as `iter_frames` does.
+    """Return offsets and lengths of the entries in a block, checked as `iter_frames` does.
 
-    Without a Python step per entry where all entries have one length, as records of one shape do.
+    Entries of one length, such as records of one shape, need no Python step each.
     """
     view = memoryview(buffer)
     if entries and len(view) % entries == 0:
         table = _uniform_table(view, first_entry, entries)
         if table is not None:
             return table
-    # A count would stop before the generator has compared the end.
+    # A counter would stop before the generator compares the end.
     lengths = np.fromiter(
         (len(entry) for _, entry in iter_frames(view, ledger_id, first_entry, entries)), dtype=np.int64
     )
@@ -130,12 +133,12 @@ def frame_table(buffer: Buffer, ledger_id: int, first_entry: int, entries: int) 
 
 
 def walk_segment(buffer: Buffer, ledger_id: int, *, where: str, entries: int | None = None) -> Iterator[WalkedFrame]:
-    """Every entry of a whole data object, ours or Pulsar's.
+    """Yield every entry of a whole data object, of this project or of Pulsar.
 
-    `entries`, when given, is what the metadata says the object holds: a shorter or longer object is Corrupt
-    (an offload by Pulsar may have stopped in silence). Raises Unsupported for the blocks of a streaming
-    offload. A damaged length may take in padding, by a multiple of 4 bytes: only the checksum of the entry
-    tells, and that is its reader's to verify.
+    `entries`, if given, is the count in the metadata: a shorter or longer object is Corrupt, because an offload by
+    Pulsar may have stopped silently. Raises Unsupported for the blocks of a streaming offload. A damaged length may
+    include padding, by a multiple of 4 bytes. Only the entry's checksum detects that, and the entry's reader verifies
+    it.
     """
     view = memoryview(buffer)
     offset = number = 0
@@ -157,7 +160,7 @@ def walk_segment(buffer: Buffer, ledger_id: int, *, where: str, entries: int | N
 
 
 def walk_block(view: memoryview, offset: int, end: int, number: int, where: str) -> Iterator[WalkedFrame]:
-    """The frames of one block, which are followed by its padding; `offset` is that of the first frame."""
+    """Yield the frames of one block, which its padding follows. `offset` is that of the first frame."""
     while end - offset >= FRAME_BYTES:
         length, entry_id = FRAME.unpack_from(view, offset)
         if length >= _NEGATIVE:
@@ -175,7 +178,7 @@ def walk_block(view: memoryview, offset: int, end: int, number: int, where: str)
 
 
 def padding_fault(rest: memoryview) -> str:
-    """What is wrong with the rest of a block as padding; empty when nothing is."""
+    """Describe the fault of a block's rest as padding; empty without one."""
     wrong = find_wrong_padding(rest)
     if wrong < 0:
         return ""

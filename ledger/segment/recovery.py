@@ -1,22 +1,21 @@
-"""Recovery of a segment whose writer died before sealing it: find the end of what holds, cut the rest.
+"""Recovery of a segment whose writer died before sealing it: find the end of the sound entries, cut the rest.
 
     blocks … [ acknowledged entries | entries that nobody acknowledged | torn bytes | zeros ]
                                     ^ the sidecar's slot               ^ the end that is found
 
 Rules
-- `recover_segment` only reads. Damage below the acknowledged end is `Corrupt`, naming file, offset and both
-  values. Above it, what does not hold is put into `<id>.torn` and cut by `seal_recovered`; both say so in the
-  log.
-- A run at the tail without its marker was never committed: it is cut too. Below the acknowledged end it is
-  `Corrupt`.
-- Without a sidecar nobody knows the acknowledged end. Then an entry that holds beyond the damage proves that
-  the damage is not the tail: `Corrupt`.
-- A segment that was not synced (`synced=False`) may lack any of its pages after a loss of power, those of
-  acknowledged entries too, and its sidecar proves nothing. Every entry is verified, and the segment is cut at
-  the first damage, wherever that is; how many acknowledged entries went is said in the log.
-- What no checksum covers is compared here: header zeros, padding, lengths, ids, stamps. The checksum of an
-  acknowledged entry is left to its readers and to verification; of any other entry it decides where the log
-  ends, and is verified.
+- `recover_segment` only reads. Damage below the acknowledged end is `Corrupt`, naming file, offset and both values.
+- `seal_recovered` moves damaged bytes above the acknowledged end into `<id>.torn` and cuts them. Both functions log
+  what they find.
+- A run at the tail without its marker was never committed, and is cut too. Below the acknowledged end it is `Corrupt`.
+- Without a sidecar the acknowledged end is unknown. A sound entry beyond the damage then proves that the damage is not
+  the tail: `Corrupt`.
+- A segment without syncs (`synced=False`) may lack any of its pages after a loss of power, also of acknowledged
+  entries, and its sidecar proves nothing. Every entry is verified, and the segment is cut at the first damage. The log
+  states how many acknowledged entries were lost.
+- Recovery compares the bytes without a checksum: header zeros, padding, lengths, ids, stamps. Readers and verification
+  check the checksum of an acknowledged entry. Recovery verifies that of any other entry, because it determines the end
+  of the log.
 - A recovered segment is sealed and never written again. Both steps may be repeated after a crash in either.
 """
 
@@ -53,9 +52,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSegment:
-    """What holds of an unsealed segment; `torn_bytes` follow it, with `torn_entries` whole ones.
+    """Sound part of an unsealed segment. `torn_bytes` follow it, with `torn_entries` whole entries.
 
-    `rows_in_sidecar` are the leading rows of the index, as they stand in the sidecar; none when it cannot be kept.
+    `rows_in_sidecar` are the leading rows of the index that the sidecar already has; none if the sidecar is unusable.
     """
 
     path: Path
@@ -76,12 +75,12 @@ class RecoveredSegment:
 
     @property
     def row_end(self) -> int:
-        """Rows of the managed ledger up to the last entry that holds."""
+        """Rows of the managed ledger up to the last sound entry."""
         return self.index.row_end
 
     @property
     def torn_path(self) -> Path:
-        """Where what is cut is put."""
+        """File for the cut bytes."""
         return self.path.with_suffix(".torn")
 
 
@@ -95,7 +94,7 @@ def recover_segment(
     describe: Describe,
     synced: bool = True,
 ) -> RecoveredSegment:
-    """Find the end of an unsealed segment. Changes nothing; raises Corrupt or DataLoss."""
+    """Find the end of an unsealed segment. Changes nothing. Raises Corrupt or DataLoss."""
     found = _sidecar_of(path, ledger_id, block_bytes, first_row)
     acknowledged = found.acknowledged.entries if found else None
     sidecar = found if synced else None
@@ -150,7 +149,7 @@ def recover_segment(
 
 
 def seal_recovered(recovered: RecoveredSegment) -> SealedSegment:
-    """Set the torn bytes aside, cut them, and seal what holds; durable on return. May be repeated."""
+    """Move the torn bytes aside, cut them, and seal the rest; durable on return. May be repeated."""
     path, index = recovered.path, recovered.index
     with disk.opened(path, writable=True) as fd:
         if recovered.torn_bytes:
@@ -191,7 +190,7 @@ def _sidecar_of(path: Path, ledger_id: int, block_bytes: int, first_row: int) ->
 
 
 def _require_acknowledged(scan: Scan, end: AcknowledgedEnd) -> None:
-    """Everything that was acknowledged must hold."""
+    """Raise Corrupt unless every acknowledged entry is sound."""
     if scan.index.count < end.entries or 0 <= scan.damage_at < end.end_offset:
         why = scan.damage or f"{scan.path} at {scan.end}: zeros, expected entry {scan.index.count}"
         raise Corrupt(
@@ -212,7 +211,7 @@ def _require_acknowledged(scan: Scan, end: AcknowledgedEnd) -> None:
 
 
 def _last_byte(fd: int, scan: Scan) -> int:
-    """The offset after the last byte from the scan's end on that is not zero; that end when all are."""
+    """Return the offset after the last non-zero byte behind the scan's end; that end if all are zero."""
     found = scan.end
     for start, end in disk.data_ranges(fd, scan.end, scan.size):
         for at in range(start, end, _CHUNK_BYTES):
@@ -223,7 +222,7 @@ def _last_byte(fd: int, scan: Scan) -> int:
 
 
 def _require_nothing_beyond(scan: Scan) -> None:
-    """Refuse to cut when an entry that holds lies beyond the damage."""
+    """Raise Corrupt if a sound entry lies beyond the damage."""
     start = scan.end // scan.block_bytes * scan.block_bytes
     while start < scan.size:
         data = bytes(scan.data[start : start + scan.block_bytes])
@@ -251,7 +250,7 @@ def _holds(entry: memoryview, length: int, scan: Scan) -> bool:
 
 
 def _set_aside(fd: int, recovered: RecoveredSegment) -> None:
-    """Copy what is cut to the `.torn` file, whole or not at all."""
+    """Copy the cut bytes to the `.torn` file, completely or not at all."""
     path = recovered.torn_path
     scratch = path.with_suffix(".torn.new")
     scratch.unlink(missing_ok=True)

@@ -1,12 +1,11 @@
-"""One pass over the data of an unsealed segment: what is sound, where that ends, and why it ends there.
+"""Scan of the data of an unsealed segment: the sound entries, their end, and the reason for it.
 
 Rules
-- Of an acknowledged entry that the sidecar has a row of, all is compared but what its checksum covers: header
-  zeros, padding, length, id, stamp. The checksum is its reader's to verify, as in every sealed segment.
-- Every other entry is parsed and its checksum verified: those that nobody acknowledged, those without a sound
-  row, those whose row and bytes disagree (the disagreement is named), and the last acknowledged one, which may
-  stand inside a run.
-- The pass goes once through a mapping of the file, and changes nothing.
+- Of an acknowledged entry with a row in the sidecar, all bytes without a checksum are compared: header zeros, padding,
+  length, id, stamp. Its reader verifies the checksum, as in every sealed segment.
+- Every other entry is parsed and its checksum verified: an unacknowledged entry, and one without a sound row. If row and
+  bytes disagree, that is reported. The last acknowledged entry is parsed too, because it may be inside a run.
+- The scan passes once through a mapping of the file, and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _STAMP_MAGIC = b"\x0e\x02"
 
 @dataclass(frozen=True, slots=True)
 class EntryTraits:
-    """What recovery must know of an entry: the rows it delivers, the run it is in or closes, its stamp."""
+    """Properties of an entry for recovery: its rows, the run that it is in or closes, its stamp."""
 
     rows: int
     txn: tuple[int, int] | None
@@ -43,7 +42,7 @@ Describe = Callable[[memoryview], EntryTraits]
 
 
 def checked_traits(entry: memoryview, describe: Describe, before: BrokerStamp) -> EntryTraits:
-    """Describe an entry and compare its stamp, which its checksum does not cover; raises Corrupt."""
+    """Describe an entry and compare its stamp, which its checksum does not cover. Raises Corrupt."""
     traits = describe(entry)
     stamp = traits.stamp
     if stamp is None:
@@ -61,7 +60,7 @@ def checked_traits(entry: memoryview, describe: Describe, before: BrokerStamp) -
 
 
 class Scan:
-    """One pass over a file: `index` holds what is sound, `end` is where that ends, `damage` why."""
+    """Pass over a file: `index` has the sound entries, `end` is their end, `damage` the reason."""
 
     def __init__(
         self,
@@ -74,13 +73,13 @@ class Scan:
     ) -> None:
         self.path, self.index, self.describe = path, index, describe
         self.data, self.size, self.block_bytes = data, len(data), block_bytes
-        # Rows of acknowledged entries, but for the last of them, which is described: it may be inside a run.
+        # Rows of acknowledged entries without the last one, which is described because it may be inside a run.
         self.trusted: Rows = sidecar.rows if sidecar else NO_ROWS
         index.reserve(len(self.trusted))
         self.stamp = BrokerStamp(0, index.first_row)
         self.end = HEADER_BYTES
         self.damage, self.damage_at = "", -1
-        self.closed = False  # a seal, begun before, stated the end
+        self.closed = False  # an interrupted seal stated the end
         self.open_run: tuple[int, int] | None = None
         self.run_start: int | None = None
 
@@ -88,7 +87,7 @@ class Scan:
         self.damage, self.damage_at = f"{self.path} at {offset}: {message}", offset
 
     def run(self) -> None:
-        """Go from block to block until one does not hold or does not exist."""
+        """Scan block after block until one is unsound or missing."""
         start = 0
         while start == 0 or start < self.size:
             head = self.data[start : start + HEADER_BYTES]
@@ -115,7 +114,7 @@ class Scan:
         return header
 
     def _block(self, start: int, header: BlockHeader) -> bool:
-        """Take the entries of one block; says whether another may follow."""
+        """Take the entries of one block. Return whether another block may follow."""
         view = self.data[start : start + self.block_bytes]
         limit = min(header.block_bytes, len(view))
         first, before = self.index.count, (self.end, self.stamp, self.open_run, self.run_start)
@@ -123,7 +122,7 @@ class Scan:
         at, whole = self._take_described(view, start, at, limit)
         if header.block_bytes == self.block_bytes or self.damage:
             return whole
-        if at != header.block_bytes:  # a header is given its true length only when it is sealed
+        if at != header.block_bytes:  # the seal writes the true length into the header
             self.end, self.stamp, self.open_run, self.run_start = before
             self.index = EntryIndex.of_rows(self.index.ledger_id, self.index.first_row, self.index.rows()[:first])
             self.stop_at(start, f"block states {header.block_bytes} bytes, its entries end at {at}")
@@ -132,7 +131,7 @@ class Scan:
         return False
 
     def _take_trusted(self, start: int, limit: int) -> int:
-        """Take acknowledged entries that rows and heads agree on; returns the offset after them."""
+        """Take acknowledged entries whose rows and heads agree. Return the offset after them."""
         first = self.index.count
         rows = self.trusted[first : max(first, len(self.trusted) - 1)]
         rows = rows[: int(np.searchsorted(rows["offset"], start + limit))]
@@ -143,7 +142,7 @@ class Scan:
         return self.end - start
 
     def _take_described(self, view: memoryview, start: int, at: int, limit: int) -> tuple[int, bool]:
-        """Take entries one by one; returns where they end, and whether the block is whole behind them."""
+        """Take entries one by one. Return their end, and whether the block is whole after them."""
         found: list[tuple[int, int, int, int]] = []
         number, stamp, whole = self.index.count, self.stamp, False
         while True:

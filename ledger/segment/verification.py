@@ -1,7 +1,8 @@
-"""A sealed segment against what the metadata says of it, byte by byte; and its sidecar, made anew.
+"""Verification of a sealed segment against its metadata, byte by byte, and rebuild of its sidecar.
 
-Rules: a sealed segment is never cut. Whatever disagrees is `Corrupt`, naming file, offset and both values. A
-sidecar that is missing or damaged is rebuilt from the data, and the log says so.
+Rules
+- A sealed segment is never cut. A disagreement is `Corrupt`, naming file, offset and both values.
+- A missing or damaged sidecar is rebuilt from the data, and the log says so.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ def verify_segment(
     index: EntryIndex | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> EntryIndex:
-    """Compare everything in a sealed segment, the index too when given; returns what the data says.
+    """Compare everything in a sealed segment, also the index if given. Return the index of the data.
 
-    With an index nothing is parsed as long as all holds: headers, frames, stamps and padding are compared in bulk and
-    each entry is summed. Otherwise, and to name what does not hold, the segment is walked entry by entry. `progress` is
-    told how many more entries hold.
+    With an index, headers, frames, stamps and padding are compared in bulk and each entry's checksum is verified,
+    without parsing. If that fails, the segment is walked entry by entry to name the fault. `progress` receives the
+    number of further sound entries.
     """
     view = _mapped(path, file_bytes)
     told = 0
@@ -83,7 +84,7 @@ def load_or_rebuild_index(
     block_bytes: int,
     describe: Describe,
 ) -> EntryIndex:
-    """The index of a sealed segment; from its data, and loudly, when the sidecar is missing or damaged."""
+    """Return the index of a sealed segment. A missing or damaged sidecar is rebuilt from the data, and logged."""
     sidecar = path.with_suffix(".index")
     try:
         return _loaded(sidecar, ledger_id, entries, first_row)
@@ -97,7 +98,7 @@ def load_or_rebuild_index(
 
 
 def _holds(view: memoryview, index: EntryIndex, entries: int, tell: Callable[[int], object]) -> bool:
-    """Whether a segment is exactly what its index says; if not, nobody has been told why."""
+    """Return whether a segment is exactly what its index says, without a reason."""
     rows, start, first, stamp = index.rows(), 0, 0, BrokerStamp(0, index.first_row)
     while start < len(view):
         try:
@@ -120,7 +121,7 @@ def _holds(view: memoryview, index: EntryIndex, entries: int, tell: Callable[[in
 
 
 def _sum_up(view: memoryview, rows: Rows) -> bool:
-    """Whether every entry has the checksum that it states."""
+    """Return whether every entry has the checksum that it states."""
     data = np.frombuffer(view, dtype=np.uint8)
     offsets = rows["offset"].astype(np.int64) + FRAME_BYTES
     ends = offsets + rows["length"]

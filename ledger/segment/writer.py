@@ -1,18 +1,18 @@
-"""The writer of one open segment: frames into blocks, and the end that readers may see.
+"""Writer of one open segment: frames into blocks, and the end that readers may see.
 
-    write        frames to the file                 nobody sees them
+    write        frames to the file                 invisible
     sync         the device has them                up to what was written when it began
     acknowledge  rows, count and slot published     only what was synced
     seal         header, truncate, index            nothing is written after it
 
 Invariants
-- The callers' buffers go to the kernel as they are; between two entries lie 12 bytes of header and the stamp.
-- A refused or failed `write` leaves ledger and file as they were.
-- Nothing but zeros lies beyond the last frame that was written: `truncate_to` removes, it does not forget.
-- After a failed sync nothing more is written, synced or acknowledged here: the device may have dropped what
-  it did not take. The acknowledged part can still be sealed.
-- One thread writes; another may be inside `sync` meanwhile.
-- The file is held (`disk.hold`) until it is closed, so that whoever recovers it knows that its writer lives.
+- The kernel gets the callers' buffers without a copy. Between two entries are 12 bytes of header and the stamp.
+- A refused or failed `write` leaves segment and file unchanged.
+- Only zeros follow the last written frame: `truncate_to` erases the data on disk.
+- After a failed sync nothing more is written, synced or acknowledged here, because the device may have dropped data.
+  The acknowledged part can still be sealed.
+- One thread writes, while another may be inside `sync`.
+- The file is locked (`disk.hold`) until it is closed, so that recovery detects a live writer.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from pyspark_ledger.ledger.segment.format import (
 from pyspark_ledger.ledger.segment.index import AcknowledgedEnd, EntryIndex, EntryPlace, IndexFile
 
 PREALLOCATE_BYTES_MIN = 1024 * 1024
-# So much that is written at once goes to the device without waiting for the sync, which may be busy with what was
-# before it. Less is transferred in no more time than it takes to ask.
+# Write-back of a write of this size starts at once, because the sync may be busy with the write before. A smaller
+# transfer costs less than the system call.
 _WRITE_BACK_BYTES_MIN = 256 * 1024
 
 
 class StampedEntry(NamedTuple):
-    """An original entry of `size` bytes in its buffers, and the stamp that the broker puts before it."""
+    """Original entry of `size` bytes in its buffers, and the stamp that the broker puts before it."""
 
     stamp: BrokerStamp
     size: int
@@ -57,7 +57,7 @@ class StampedEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SealedSegment:
-    """What the metadata keeps of a sealed segment. `size_bytes` is the sum of the entries' bytes."""
+    """Metadata of a sealed segment. `size_bytes` is the sum of the entries' bytes."""
 
     entries: int
     size_bytes: int
@@ -74,7 +74,7 @@ def index_path(directory: Path, ledger_id: int) -> Path:
 
 
 class SegmentWriter:
-    """An open segment. `index` may be read by any thread."""
+    """Open segment. Any thread may read `index`."""
 
     def __init__(
         self, directory: Path, fd: int, file: IndexFile, index: EntryIndex, block_bytes: int, *, sync: bool
@@ -107,9 +107,9 @@ class SegmentWriter:
         sync: bool = True,
         owner: str = "",
     ) -> SegmentWriter:
-        """A new segment without entries, durable on return; on failure no file is left.
+        """Create a segment without entries, durable on return. On failure no file is left.
 
-        `owner` is the incarnation of the managed ledger, for whoever finds the files without a record.
+        `owner` is the incarnation of the managed ledger, which identifies files without a record.
         """
         require_block_bytes(block_bytes)
         index = EntryIndex(ledger_id, first_row)
@@ -143,7 +143,7 @@ class SegmentWriter:
 
     @property
     def entries(self) -> int:
-        """Entries written, acknowledged or not; the id of the next one."""
+        """Written entries, acknowledged or not; the id of the next one."""
         return self._written
 
     @property
@@ -153,25 +153,25 @@ class SegmentWriter:
 
     @property
     def failed(self) -> bool:
-        """Whether the device has failed this file: nothing more can be written to it."""
+        """Whether a sync of this file has failed. Then the segment accepts no more writes."""
         return self._failed is not None
 
     @property
     def end_offset(self) -> int:
-        """The file offset after the last frame written."""
+        """File offset after the last written frame."""
         return self._end
 
     def fits(self, entry_bytes: int) -> bool:
-        """Whether an entry of this size, stamp prefix included, can be stored in this segment at all."""
+        """Return whether a segment can store an entry of this size, stamp prefix included."""
         return entry_bytes <= entry_bytes_max(self.block_bytes)
 
     def preallocate(self, length: int) -> None:
-        """Reserve space for the next `length` bytes, as far as the open block reaches."""
+        """Reserve space for the next `length` bytes, up to the end of the open block."""
         block_end = self._block_start() + self.block_bytes
         self._reserve(min(self._end + length, block_end))
 
     def write(self, entries: Sequence[StampedEntry]) -> int:
-        """Write entries with consecutive ids; returns the first one's. Neither durable nor visible yet."""
+        """Write entries with consecutive ids. Return the first id. The entries are not yet durable or visible."""
         self._require_sound()
         first = self.entries
         buffers, places, end = self._lay_out(entries, first)
@@ -189,7 +189,7 @@ class SegmentWriter:
         return first
 
     def sync(self) -> None:
-        """Make everything written so far durable. Raises OSError when the device refuses; no second try."""
+        """Make everything written so far durable. Raises OSError if the device refuses, without a retry."""
         fd = self.begin_sync()
         try:
             if fd >= 0:
@@ -200,20 +200,20 @@ class SegmentWriter:
         self.end_sync(None)
 
     def begin_sync(self) -> int:
-        """In place of `sync`: the file that the caller syncs, up to what is written now; -1 for none."""
+        """Return the file that the caller syncs instead of `sync`, up to the present end; -1 for none."""
         self._require_sound()
         self._syncing = self.entries
         return self._fd if self._sync else -1
 
     def end_sync(self, error: OSError | None) -> None:
-        """Note the result of the sync that `begin_sync` began; after an error the file has failed."""
+        """Record the result of the sync that `begin_sync` started; after an error the file has failed."""
         if error is not None:
             self._failed = error
         else:
             self._synced = self._syncing
 
     def acknowledge(self, entries: int | None = None) -> int:
-        """Let readers see the first `entries` entries; by default all that are synced. Returns the bytes of the new."""
+        """Make the first `entries` entries visible, by default all synced ones. Return the bytes of the new ones."""
         self._require_sound()
         entries = self._synced if entries is None else entries
         count = self.index.count
@@ -247,7 +247,7 @@ class SegmentWriter:
         self._last = BrokerStamp(keep[-1].timestamp_ms, keep[-1].row_end) if keep else self._acknowledged_stamp()
 
     def seal(self) -> SealedSegment:
-        """Give the last block its true length, cut what was reserved, write the index; durable on return."""
+        """Write the last block's true length, cut reserved space, write the index; durable on return."""
         if self._pending:
             raise Refused(
                 f"{self.path}: {self.index.count} entries are acknowledged, {self.entries} are written",
@@ -259,14 +259,14 @@ class SegmentWriter:
         return SealedSegment(self.index.count, self.index.size_bytes, self._end, self.index.row_end)
 
     def close(self) -> None:
-        """Let go of the files, as they are."""
+        """Close the files without a change."""
         self._file.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _lay_out(self, entries: Sequence[StampedEntry], first: int) -> tuple[list[Buffer], list[EntryPlace], int]:
-        """The buffers to write at the end, the places of the entries, and the new end. Changes nothing."""
+        """Return the buffers to write at the end, the locations of the entries, and the new end. Changes nothing."""
         buffers: list[Buffer] = []
         places: list[EntryPlace] = []
         end, block_end, block_bytes = self._end, self._block_start() + self.block_bytes, self.block_bytes
@@ -320,7 +320,7 @@ class SegmentWriter:
         self._step = min(2 * self._step, self.block_bytes)
 
     def _erase_from(self, end: int) -> None:
-        """Nothing is left beyond `end`, not even after the loss of power."""
+        """Erase everything beyond `end`, durably."""
         try:
             os.ftruncate(self._fd, end)
             disk.sync_data(self._fd)

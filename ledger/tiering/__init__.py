@@ -1,4 +1,4 @@
-"""The offloader's interface and policy (PIP-17).
+"""Interface and policy of the offloader (PIP-17).
 
-The implementation is the package `offload`, loaded by name.
+The package `offload` implements the interface, and is loaded by name.
 """

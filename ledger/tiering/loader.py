@@ -1,8 +1,8 @@
-"""The offloader of a running store, as its settings say: loaded when it is first used, replaced when they change.
+"""Offloader of a running store: loaded on first use, replaced when its settings change.
 
 Rules
 - This package does not import the one that implements the offloader. The broker gives the name.
-- What was made of old settings is closed once others hold, and whoever had it asks here again.
+- A change of settings closes the old offloader. Its users then ask for the new one.
 - An address that no bucket can have is refused when it is set, before it is kept.
 """
 
@@ -23,7 +23,7 @@ _NAMED = "managedledgeroffload"
 
 
 class OffloaderChoice:
-    """Answers the offloader of the moment. Any thread may call it."""
+    """Provider of the present offloader. Any thread may call it."""
 
     def __init__(self, make: Make, settings: Settings) -> None:
         self._make = make
@@ -32,7 +32,7 @@ class OffloaderChoice:
         self._lock = threading.Lock()
 
     def __call__(self) -> LedgerOffloader:
-        """The offloader; raises Refused when it cannot be made."""
+        """Return the offloader. Raises Refused if it cannot be created."""
         with self._lock:
             if self._made is None:
                 self._made = self._make(self._settings)
@@ -42,32 +42,32 @@ class OffloaderChoice:
         with self._lock:
             before, self._settings = self._settings, settings
             if _offloading(before) == _offloading(settings):
-                return  # whoever reads by it now is not disturbed
+                return  # present readers are not disturbed
             made, self._made = self._made, None
         if made is not None:
             made.close()
 
     def has_target(self) -> bool:
-        """Whether anything may be offloaded at all."""
+        """Return whether a target is configured."""
         return bool(self._settings.managedLedgerOffloadBucket)
 
     def prefers_remote(self) -> bool:
-        """Whether a ledger that is here and there is read from there."""
+        """Return whether a segment with a local copy is read from object storage."""
         return self._settings.managedLedgerDataReadPriority == "tiered-storage-first"
 
 
 def _offloading(settings: Settings) -> dict[str, object]:
-    """What an offloader is made of; all of it, and nothing of cache or retention, is named so."""
+    """Return the settings of the offloader, which are recognized by name."""
     return {name: value for name, value in asdict(settings).items() if _NAMED in name.lower()}
 
 
 def nothing_chosen() -> OffloaderChoice:
-    """For a store without a broker of its own."""
+    """Return the choice of a store without a broker of its own."""
     return OffloaderChoice(lambda _: NoOffloader(), Settings())
 
 
 def made_by(name: str) -> Make:
-    """Return a maker of the offloader that `module:function` makes of settings."""
+    """Return a maker of the offloader, by the function `module:function` of the settings."""
 
     def make(settings: Settings) -> LedgerOffloader:
         made: LedgerOffloader = _called(name, settings)

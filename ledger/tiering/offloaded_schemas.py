@@ -1,7 +1,7 @@
-"""The payload schemas that go with a ledger to object storage, so that whoever reads it there needs no registry.
+"""Payload schemas that are offloaded with a segment, so that readers of the bucket need no registry.
 
-Rules: they are those of the managed ledger, all versions as they stand when it leaves. Columns need none: entries of
-columns carry their own.
+Rules: they are all registered versions of the managed ledger at the time of the offload. Entries of columns carry their
+own schema.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def schemas_to_offload(metadata: Metadata, name: str) -> str:
-    """The registered payload schemas as JSON; empty where there are none."""
+    """Return the registered payload schemas as JSON; empty if there are none."""
     newest, body = metadata.schema(name, -1)
     if newest < 0 or not is_payload_schema(body):
         return ""

@@ -1,7 +1,8 @@
-"""A sealed ledger that is in object storage: the broker's handle to it, made when it is first read.
+"""Sealed segment in object storage: the broker's handle, created on first read.
 
-Invariants: one handle per attempt, shared by all readers, so that what one of them read ahead serves the others. While
-the local copy is there, reading may take either; where the preferred one fails for now the other one serves.
+Invariants
+- All readers of an attempt share one handle, and so its prefetched data.
+- While the local copy exists, a read may use either. If the preferred one fails temporarily, the other one serves.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class OffloadedSegment:
-    """One ledger that a complete attempt holds. Any thread may read it."""
+    """Segment of a complete attempt. Any thread may read it."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class OffloadedSegment:
 
     @property
     def preferred(self) -> bool:
-        """Whether it is read from here though the local copy is there."""
+        """Whether reads prefer object storage to the local copy."""
         return self._prefer_remote()
 
     @property
@@ -51,7 +52,7 @@ class OffloadedSegment:
         return self._opened().index(first_row, entries)
 
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
-        """The frames of consecutive entries; `alone`: they are fetched and nothing else."""
+        """Return the frames of consecutive entries. With `alone` nothing else is fetched."""
         return self._opened().read(first_entry, entries, alone=alone)
 
     def read_with(
@@ -69,11 +70,11 @@ class OffloadedSegment:
                 return frames
         try:
             return local()
-        except NotFound:  # deleted a moment ago, or since the block was named
+        except NotFound:  # deleted since the block was located
             return self.read(first_entry, entries, alone=alone)
 
     def close(self) -> None:
-        """Let go of the handle; a later read makes another."""
+        """Close the handle. A later read opens another."""
         with self._lock:
             handle, self._handle = self._handle, None
         if handle is not None:

@@ -1,12 +1,13 @@
-"""The seam to object storage: PIP-17's interface, which this package uses and another one implements.
+"""Interface to object storage (PIP-17), which this package uses and the package `offload` implements.
 
-    offload(ledger, attempt, extra metadata)      copy a sealed ledger, whole or not at all
-    read_offloaded(ledger id, attempt, driver)    a handle to what was copied
-    delete_offloaded(ledger id, attempt, driver)  delete whatever there is of an attempt; may be repeated
-    delete_orphans(store id, kept)                delete what a listing finds of a store and no record states
+    offload(ledger, attempt, extra metadata)      copy a sealed segment, whole or not at all
+    read_offloaded(ledger id, attempt, driver)    a handle to the copy
+    delete_offloaded(ledger id, attempt, driver)  delete all objects of an attempt; may be repeated
+    delete_orphans(store id, kept)                delete objects of a store that a listing finds and no record names
 
-Rules: an offloader changes no metadata. It may be given the same attempt again, and makes of it what is there already.
-Any thread may call any method. Where none is configured every use is Refused.
+Rules
+- An offloader changes no metadata. It may get the same attempt again, and then uses the existing objects.
+- Any thread may call any method. Without a configured target every use is Refused.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _HINT = "Set managedLedgerOffloadBucket: in conf/broker.toml, or with `ledger se
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
-    """A sealed ledger as it lies here. `size_bytes` is the sum of its entries, `file_bytes` the length of its file.
+    """Sealed segment on the local disk. `size_bytes` is the sum of its entries, `file_bytes` the length of its file.
 
     `schemas` are the payload schemas of its messages, as JSON with all versions; empty without any.
     """
@@ -46,7 +47,7 @@ class LocalSegment:
 
 
 class OffloadCallbacks(NamedTuple):
-    """How an offload is told of while it runs: bytes that are there, and whether it is to stop."""
+    """Callbacks of a running offload: uploaded bytes, and whether the offload is cancelled."""
 
     progress: Callable[[int], None]
     cancelled: Callable[[], bool]
@@ -56,30 +57,30 @@ NO_CALLBACKS = OffloadCallbacks(lambda _: None, lambda: False)
 
 
 class OffloadedReader(Protocol):
-    """A ledger in object storage, as one reads it. Nothing is fetched before it is asked for."""
+    """Reader of a segment in object storage. It fetches on demand."""
 
     @property
     def ledger_id(self) -> int: ...
 
     def index(self, first_row: int, entries: int) -> EntryIndex:
-        """Where its entries are in the data object; raises Corrupt unless there are so many."""
+        """Return the index of the data object. Raises Corrupt if the number of entries differs."""
 
     def read(self, first_entry: int, entries: int, *, alone: bool = False) -> pa.Buffer:
-        """The frames of consecutive entries, nothing before, between and behind them.
+        """Return exactly the frames of consecutive entries.
 
-        More may be fetched, for who reads on; not with `alone`.
+        More may be fetched, for sequential readers; not with `alone`.
         """
 
     def close(self) -> None:
-        """Let go of what was read ahead."""
+        """Release prefetched data."""
 
 
 class LedgerOffloader(Protocol):
-    """Whatever keeps sealed ledgers elsewhere."""
+    """Store of sealed segments elsewhere."""
 
     @property
     def driver(self) -> Driver:
-        """Where it puts what it is given from now on."""
+        """Target of further offloads."""
 
     def offload(
         self,
@@ -88,23 +89,23 @@ class LedgerOffloader(Protocol):
         extra_metadata: Mapping[str, str],
         told: OffloadCallbacks = NO_CALLBACKS,
     ) -> None:
-        """Copy a ledger and check the copy. Raises what went wrong, Unavailable when it may be tried again."""
+        """Copy a segment and check the copy. Raises the error of a failure, Unavailable if a retry may succeed."""
 
     def read_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> OffloadedReader:
-        """A handle; an object that is missing is found missing when it is read."""
+        """Return a handle. A missing object is detected by the first read."""
 
     def delete_offloaded(self, ledger_id: int, attempt: uuid.UUID, driver: Driver) -> None:
-        """Delete whatever there is of an attempt; may be repeated."""
+        """Delete all objects of an attempt. May be repeated."""
 
     def delete_orphans(self, store_id: str, kept: Collection[uuid.UUID]) -> int:
-        """Delete the objects of a store whose attempts are none of these, where `driver` says; how many."""
+        """Delete the objects of a store whose attempts are not in `kept`, at the present target. Return how many."""
 
     def close(self) -> None:
-        """Let go of threads and connections."""
+        """Release threads and connections."""
 
 
 class NoOffloader:
-    """What there is while nobody has said where to: every use is refused."""
+    """Offloader without a target: every use is refused."""
 
     @property
     def driver(self) -> Driver:
@@ -129,7 +130,7 @@ class NoOffloader:
         raise _refused("no object storage can be looked through")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def _refused(what: str) -> Refused:

@@ -1,10 +1,11 @@
-"""Which sealed ledgers are to be offloaded: when it is due by age or size, and when somebody asks for a prefix. Pure.
+"""Selection of sealed segments for offload: by age or size, or for a requested prefix. Pure.
 
-Pulsar's rule: from the newest sealed ledger to the oldest sizes are summed up; a ledger is due when the sum so far,
-its own included, exceeds the threshold, or when it was sealed so long ago. The oldest go first.
+Pulsar's rule: sizes are summed from the newest sealed segment to the oldest. A segment is due if the sum including its
+own size exceeds the threshold, or if it was sealed long enough ago. The oldest are offloaded first.
 
-Invariants: an open ledger and an empty one are never offloaded, a complete one not again. The position answered for a
-prefix is the beginning of the first ledger that is not offloaded.
+Invariants
+- An open segment, an empty one and a completely offloaded one are never selected.
+- The position returned for a prefix is the beginning of the first segment that is not offloaded.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 
 
 class OffloadCandidate(NamedTuple):
-    """One ledger of the list. `close_ms` is 0 while it is open; `complete`: it is in object storage."""
+    """Segment of the list. `close_ms` is 0 while it is open; `complete`: it is in object storage."""
 
     ledger_id: int
     entries: int
@@ -27,7 +28,7 @@ class OffloadCandidate(NamedTuple):
 
 
 def due(ledgers: Sequence[OffloadCandidate], size_max: int, age_max_ms: int, now_ms: int) -> list[int]:
-    """The ids of the ledgers that are due, oldest first; -1 in a limit: it makes none due."""
+    """Return the ids of the due segments, oldest first. A limit of -1 makes none due."""
     found, left = [], 0
     for ledger in reversed(ledgers):
         if not ledger.close_ms:
@@ -41,7 +42,7 @@ def due(ledgers: Sequence[OffloadCandidate], size_max: int, age_max_ms: int, now
 
 
 def before(ledgers: Sequence[OffloadCandidate], position: Position, name: str) -> list[int]:
-    """The ids of the sealed ledgers wholly before a position that are not offloaded yet, oldest first."""
+    """Return the ids of the sealed segments wholly before a position that are not offloaded yet, oldest first."""
     if position in (EARLIEST, LATEST) or position.ledger_id < 0:
         raise Refused(f"{name!r} cannot be offloaded up to {position}", hint="Name a position of the log")
     sealed = [ledger for ledger in ledgers if ledger.close_ms and ledger.entries]
@@ -53,7 +54,7 @@ def before(ledgers: Sequence[OffloadCandidate], position: Position, name: str) -
 
 
 def first_left(ledgers: Sequence[OffloadCandidate], end: Position) -> Position:
-    """The beginning of the first ledger that is not offloaded; the log's end when all are."""
+    """Return the beginning of the first segment that is not offloaded; the log's end if all are."""
     for ledger in ledgers:
         if not ledger.complete:
             return Position(ledger.ledger_id, 0)

@@ -1,6 +1,6 @@
-"""Where the entries of a sealed ledger are: its index, from wherever it can be had.
+"""Index of a sealed segment, from the first available source.
 
-From the sidecar; when that is lost rebuilt, loudly, from the data; where these are in object storage only, from there.
+The sources are the sidecar, the data on the local disk, and object storage. A rebuild from the data is logged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class SealedIndex:
-    """The index of a sealed ledger, loaded when it is first asked for and kept."""
+    """Index of a sealed segment, loaded on first use and kept."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class SealedIndex:
         self._lock = threading.Lock()
 
     def offloaded_to(self, offloaded: OffloadedSegment) -> SealedIndex:
-        """The same of a ledger that is in object storage, too."""
+        """Return the index of a segment that is in object storage, too."""
         return SealedIndex(self._path, self._entries, self._record, self._store_id, self._index, offloaded)
 
     def __call__(self) -> EntryIndex:
-        """The index; when the sidecar is lost rebuilt, loudly, from the data, or taken from object storage."""
+        """Return the index. A lost sidecar is rebuilt from the data and logged, or read from object storage."""
         with self._lock:
             record, offloaded = self._record, self._offloaded
             if self._index is None and offloaded is not None and offloaded.attempt.local_deleted:
@@ -78,7 +78,7 @@ class SealedIndex:
 
 
 def entry_traits(entry: memoryview) -> EntryTraits:
-    """What recovery and verification must know of an entry; raises Corrupt when its checksum is wrong."""
+    """Return the properties of an entry for recovery and verification. Raises Corrupt for a wrong checksum."""
     parsed = parse_entry(entry, "an entry")
     run = run_id(parsed.metadata)
     txn = None if run is None else (run.most, run.least)

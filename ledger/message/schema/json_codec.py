@@ -5,7 +5,7 @@ Rules
   Unrequested fields are skipped in the text, without objects.
 - Bytes are base64, as Jackson writes them. Times are numbers, as in Avro. An enum is its text.
 - If the fast decoder fails, further forms of Pulsar's clients are accepted: `"NaN"` of Jackson and `NaN` of Python. The
-  value of a Python enum becomes its text. In Jackson's `java.time`, an instant is seconds with a fraction, and dates and
+  value of a Python enum becomes its text. In Jackson's `java.time`, an instant is seconds with a fraction. Dates and
   local times are lists of their parts.
 - A union of several types is ambiguous in plain JSON and is refused.
 """
