@@ -168,7 +168,7 @@ def test_a_containers_credentials_are_renewed_while_the_broker_lives(
         asked, container.keys = container.asked, (ACCESS_KEY, WRONG)
         with pytest.raises(LedgerError, match="credentials found by 'container-role'"):
             offloaded(store)
-        assert container.asked > asked, "what had been fetched is used no more"
+        assert container.asked > asked, "the fetched credentials are not used any more"
         container.keys = (ACCESS_KEY, SECRET_KEY)
         offloaded(store)
     left = shown(store_path)

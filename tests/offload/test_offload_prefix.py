@@ -275,14 +275,14 @@ def test_a_failed_metadata_write_never_completes_and_keeps_the_objects(
     monkeypatch.setattr(rig.store._metadata, "update_ledger", fail)
     assert "cannot be written now" in rig.offload().failure
     assert rig.complete() == []
-    assert len(rig.stored()) == 3, "whether it was written is not known: the objects stay"
+    assert len(rig.stored()) == 3, "it is unknown whether the record was written, so the objects stay"
     rig.now += 100 * HOUR
     rig.store.ledger("log").trim()
     assert sealed in rig.local()
     monkeypatch.undo()
     rig.offload()
     assert rig.complete() == [sealed]
-    assert len(rig.stored()) == 3, "those of the first attempt are gone"
+    assert len(rig.stored()) == 3, "the objects of the first attempt are deleted"
     assert rig.contents() == payloads
 
 

@@ -22,7 +22,7 @@ def test_sealed_segments_of_every_partition(store: Path) -> None:
         partition.append([{"id": 1}, {"id": 2}])
     assert [log.segments for log in source.logs()] == [(), ()], "nothing is sealed"
     source.seal(3_600_000)
-    assert [log.segments for log in source.logs()] == [(), ()], "nothing is so old"
+    assert [log.segments for log in source.logs()] == [(), ()], "no segment is old enough"
     source.seal(0)
     assert not clicks.seal(), "nothing is left to seal"
     clicks.partitions()[0].append([{"id": 3}])

@@ -82,7 +82,7 @@ def test_who_is_killed_lets_go(table: Path) -> None:
 
 def test_what_is_locked_is_there_already_and_nothing_is_left(tmp_path: Path) -> None:
     with table_lock(tmp_path / "not" / "yet"):
-        assert not free(tmp_path), "who makes it is alone, too"
+        assert not free(tmp_path), "the lock covers the creation of the table"
     assert list(tmp_path.iterdir()) == []
     with table_lock(None):
         pass

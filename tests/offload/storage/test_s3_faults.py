@@ -101,7 +101,7 @@ def test_a_bucket_that_cannot_be_reached_at_all_is_swept_once_it_can(
     proxy.on("PUT", "-index", "error", times=1000)
     proxy.on("POST", "delete", "error", times=1000)
     assert rig.offload().state == "failed"
-    assert in_bucket(rig, s3_server)[0], "what could not be deleted is there"
+    assert in_bucket(rig, s3_server)[0], "the objects that could not be deleted still exist"
     proxy.heal()
     assert rig.offload().state == "done"
     (attempt,) = rig.attempts().values()

@@ -38,7 +38,7 @@ def test_a_commit_says_what_it_is() -> None:
         "rows": 10,
     }  # fmt: skip
     assert parse_publication(segment(7)) == Publication("segment", ORDERS, "a", 7, "7:9", 10)
-    assert msgspec.json.decode(segment(7, after=-1))["after"] == -1, "also of a table's first"
+    assert msgspec.json.decode(segment(7, after=-1))["after"] == -1, "also for the first segment of a table"
     assert app_id(ORDERS, "a") != app_id(ORDERS, "b")
 
 
