@@ -10,14 +10,14 @@ Rules of `DriverConnection`
 - No broker is started for an address. An address that never answered raises Unavailable within seconds.
 - Retried requests must be idempotent. All requests that are sent through this class are idempotent.
 
-Rules of `announce`
+Rules of `log_default_store`
 - A default store is printed once for each driver and store. The driver is the parent of Spark's source processes.
 - A file records that the line was printed. Reason: Spark starts a process for nearly every read and write, and shows
   its standard error.
 - If the file cannot be written, the line is printed again.
 - Files of ended drivers are removed when the next file is written.
 
-Rules of `on_this_host`
+Rules of `local_credentials`
 - A file at the given path precedes a file of the same name that Spark shipped to its executors.
 - `spark.files`, `sc.addFile` and `pyspark_ledger.serve` ship files. On an executor, shipped files are in a directory of
   Spark and keep their names.
@@ -101,7 +101,7 @@ _WORKER_VARIABLE = b"PYTHON_WORKER_FACTORY_"
 
 
 @cache
-def announce(store: str) -> None:
+def log_default_store(store: str) -> None:
     """Print the location of a default store, once per driver."""
     if not _record_printed(store):
         print(f"pyspark-ledger: the store is {store}", file=sys.stderr, flush=True)  # noqa: T201
@@ -111,7 +111,7 @@ def _record_printed(store: str) -> bool:
     """Record that the store is printed. Return True if it was recorded before."""
     pid = _driver_pid()
     if pid == os.getpid():
-        return False  # `announce` is cached in this process
+        return False  # `log_default_store` is cached in this process
     driver = process_identity(pid)
     try:
         mark = run_directory() / f"{hashlib.blake2b(f'{driver} {store}'.encode(), digest_size=8).hexdigest()}.told"
@@ -142,12 +142,12 @@ def _remove_stale(directory: Path) -> None:
                 mark.unlink()
 
 
-def on_this_host(credentials: Credentials) -> Credentials:
+def local_credentials(credentials: Credentials) -> Credentials:
     """Return the credentials with file paths that this process can read."""
-    return credentials.with_files(file_on_this_host)
+    return credentials.with_files(local_path)
 
 
-def file_on_this_host(path: str) -> str:
+def local_path(path: str) -> str:
     """Return the path of the file on this host; `path` itself if there is none."""
     if Path(path).exists():
         return path

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark_ledger.connector.connection import announce
+from pyspark_ledger.connector.connection import log_default_store
 from pyspark_ledger.connector.options.option import Use
 from pyspark_ledger.connector.options.options import LedgerOptions, read_options
 from pyspark_ledger.ledger.errors import Refused
@@ -41,21 +41,21 @@ class LedgerSource:
 
     def __init__(
         self,
-        given: Mapping[str, str],
+        option_texts: Mapping[str, str],
         version: str,
         default_store: str | None = None,
         default_options: Mapping[str, str] | None = None,
     ) -> None:
-        self._given = dict(given)
+        self._option_texts = dict(option_texts)
         self._version = version
         self._store: str | None = None
         self._findings: Any = None
-        option_names = {name.lower() for name in given}
+        option_names = {name.lower() for name in option_texts}
         if "offload" in option_names:
-            read_options(self._given)
+            read_options(self._option_texts)
             return
         if default_store and "store" not in option_names:
-            self._given |= {
+            self._option_texts |= {
                 name: text for name, text in (default_options or {}).items() if name.lower() not in option_names
             }
         if _CATALOG_OPTION in option_names:
@@ -63,17 +63,17 @@ class LedgerSource:
                 "no table of Spark's catalog can be a ledger: Spark hands the options of such a table to nobody",
                 hint="Use CREATE TEMPORARY VIEW … USING ledger OPTIONS (path 'orders')",
             )
-        options = read_options(self._given)
+        options = read_options(self._option_texts)
         if options.ledger or options.ledgers or options.ledgers_pattern:  # a write can name ledgers by a column
             options.addressing()
         self._store = store_location(options.store or default_store)
         if not options.store and not default_store:
-            announce(self._store)
+            log_default_store(self._store)
 
     def schema(self) -> StructType:
         """Return the columns of a read. Findings of a bucket are kept, because Spark pickles the source next."""
         self._findings = None
-        scan = self._scan(self._located(read_options(self._given)))
+        scan = self._scan(self._located(read_options(self._option_texts)))
         schema = scan.schema()
         self._findings = scan.findings()
         return schema
@@ -93,7 +93,7 @@ class LedgerSource:
         options = self._options("stream read")
         return LedgerStreamReader(options, partial(self._stream(options, schema), options, schema))
 
-    def _scan(self, options: LedgerOptions, given: StructType | None = None) -> BatchPlanner:
+    def _scan(self, options: LedgerOptions, schema: StructType | None = None) -> BatchPlanner:
         """Return the plan of a bounded read."""
         if options.table is not None:
             from pyspark_ledger.connector.read.store_tables import StoreTable
@@ -107,15 +107,17 @@ class LedgerSource:
             from pyspark_ledger.connector.read.table.scan import BucketTableScan, TableScan
 
             return (
-                TableScan(options, given) if options.bucket is None else BucketTableScan(options, given, self._findings)
+                TableScan(options, schema)
+                if options.bucket is None
+                else BucketTableScan(options, schema, self._findings)
             )
         if options.bucket is not None:
             from pyspark_ledger.connector.read.bucket.scan import BucketScan
 
-            return BucketScan(options, given, self._findings)
+            return BucketScan(options, schema, self._findings)
         from pyspark_ledger.connector.read.ledger.scan import LedgerScan
 
-        return LedgerScan(options, given)
+        return LedgerScan(options, schema)
 
     @staticmethod
     def _stream(options: LedgerOptions, schema: StructType) -> Callable[[LedgerOptions, StructType], StreamPlanner]:
@@ -170,7 +172,7 @@ class LedgerSource:
         return stream_writer(prepare_target(self._options("stream write"), schema), self._version)
 
     def _options(self, use: Use) -> LedgerOptions:
-        return self._located(read_options(self._given, use))
+        return self._located(read_options(self._option_texts, use))
 
     def _located(self, options: LedgerOptions) -> LedgerOptions:
         return options if self._store is None else replace(options, store=self._store)

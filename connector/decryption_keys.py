@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pyspark_ledger.connector.connection import file_on_this_host
+from pyspark_ledger.connector.connection import local_path
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 from pyspark_ledger.ledger.location import require_path
@@ -72,7 +72,7 @@ def _read(name: str, reference: str) -> bytes:
             )
         return text.encode()
     require_path(place, f"the path of key {name!r} in option 'cryptoKeys'")
-    path = Path(file_on_this_host(_path(place)))
+    path = Path(local_path(_path(place)))
     try:
         with path.open("rb") as file:
             pem = file.read(_KEY_BYTES_MAX + 1)

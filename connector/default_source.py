@@ -10,7 +10,7 @@ from collections.abc import Mapping, MutableMapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pyspark_ledger.connector.spark_errors import spark_face
+from pyspark_ledger.connector.spark_errors import plain_errors
 from pyspark_ledger.ledger.version import __version__
 
 try:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.data_source import LedgerSource
 
 
-@spark_face
+@plain_errors
 class DefaultSource(DataSource):
     """Data source `ledger`. Its options are in docs/options.md."""
 

@@ -91,24 +91,25 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **arguments)
 
 
-def require_same_schema(given: StructType, own: StructType, ledger: str) -> None:
+def require_same_schema(user_schema: StructType, own: StructType, ledger: str) -> None:
     """Raise Refused if the schema of `.schema()` differs from the ledger's schema, with the first difference."""
     for position, field in enumerate(own):
-        if position >= len(given) or given[position].name != field.name:
-            found = f"{given[position].name!r}" if position < len(given) else "nothing"
+        if position >= len(user_schema) or user_schema[position].name != field.name:
+            found = f"{user_schema[position].name!r}" if position < len(user_schema) else "nothing"
             raise Refused(
                 f"the schema given for ledger {ledger!r} has {found} where the ledger has column {field.name!r}",
                 hint="Leave .schema() out: the ledger knows its columns",
             )
-        if nullable_type(given[position].dataType) != field.dataType:
+        if nullable_type(user_schema[position].dataType) != field.dataType:
             raise Refused(
                 f"the schema given for ledger {ledger!r} says column {field.name!r} is "
-                f"{given[position].dataType.simpleString()}, the ledger says {field.dataType.simpleString()}",
+                f"{user_schema[position].dataType.simpleString()}, the ledger says {field.dataType.simpleString()}",
                 hint="Leave .schema() out and cast afterwards",
             )
-    if len(given) > len(own):
+    if len(user_schema) > len(own):
         raise Refused(
-            f"the schema given for ledger {ledger!r} has column {given[len(own)].name!r}, which the ledger has not",
+            f"the schema given for ledger {ledger!r} has column {user_schema[len(own)].name!r}, "
+            "which the ledger has not",
             hint="Leave .schema() out: the ledger knows its columns",
         )
 
@@ -134,42 +135,42 @@ def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
     return arrow_schema(nullable_type(schema))
 
 
-def require_writable(given: StructType, registered: pa.Schema, ledger: str) -> None:
+def require_writable(schema: StructType, registered: pa.Schema, ledger: str) -> None:
     """Raise Refused if the columns of a write differ from the ledger's in name or Spark type."""
-    columns = columns_to_write(given, ledger)
+    columns = columns_to_write(schema, ledger)
     require_columns(columns, registered, ledger)
     own = spark_schema(registered, ledger)
-    for field in given:
+    for field in schema:
         _require_same_type(field.name, own[field.name].dataType, field.dataType, ledger)
 
 
-def grown_columns(given: StructType, registered: pa.Schema, ledger: str) -> pa.Schema:
+def merged_columns(schema: StructType, registered: pa.Schema, ledger: str) -> pa.Schema:
     """Return the ledger's columns, followed by the columns that a Spark schema adds.
 
     Raises Refused with the column and both types if the type of a column differs.
     """
-    columns = columns_to_write(given, ledger)
+    columns = columns_to_write(schema, ledger)
     own = spark_schema(registered, ledger)
     spelling = {name.lower(): name for name in registered.names}
-    for field in given:
-        known = spelling.get(field.name.lower())
-        if known is not None and known != field.name:
+    for field in schema:
+        spelled = spelling.get(field.name.lower())
+        if spelled is not None and spelled != field.name:
             raise Refused(
-                f"column {field.name!r} cannot be added to ledger {ledger!r}, which has {known!r}",
+                f"column {field.name!r} cannot be added to ledger {ledger!r}, which has {spelled!r}",
                 hint="Spark ignores case: rename it to what the ledger has",
             )
-        if known is not None:
+        if spelled is not None:
             _require_same_type(field.name, own[field.name].dataType, field.dataType, ledger)
     return pa.schema([*registered, *(field for field in columns if field.name not in registered.names)])
 
 
-def _require_same_type(column: str, wanted: DataType, given: DataType, ledger: str) -> None:
-    found = nullable_type(given)
-    if found != wanted:
+def _require_same_type(column: str, expected: DataType, actual: DataType, ledger: str) -> None:
+    found = nullable_type(actual)
+    if found != expected:
         raise Refused(
-            f"column {column!r} of ledger {ledger!r} is {wanted.simpleString()}, "
+            f"column {column!r} of ledger {ledger!r} is {expected.simpleString()}, "
             f"what is written is {found.simpleString()}",
-            hint=f"Cast it: col({column!r}).cast({wanted.simpleString()!r})",
+            hint=f"Cast it: col({column!r}).cast({expected.simpleString()!r})",
         )
 
 
@@ -223,19 +224,19 @@ Ask = Callable[[str, "msgspec.Struct"], Any]
 _ROUNDS_MAX = 100
 
 
-def settled_columns(ask: Ask, given: StructType, found: SchemaVersion, ledger: str, *, merge: bool) -> SchemaVersion:
+def resolve_columns(ask: Ask, schema: StructType, current: SchemaVersion, ledger: str, *, merge: bool) -> SchemaVersion:
     """Return the registered columns for a write of a Spark schema. Registers added columns if `merge` is set.
 
-    `found` are the columns that the ledger has.
+    `current` are the columns that the ledger has.
     """
-    require_columns_registered(found, ledger)
+    require_columns_registered(current, ledger)
     if not merge:
-        require_writable(given, schema_from_bytes(found.arrow_schema), ledger)
-        return found
+        require_writable(schema, schema_from_bytes(current.arrow_schema), ledger)
+        return current
     for _ in range(_ROUNDS_MAX):
-        registered = schema_from_bytes(found.arrow_schema)
-        columns = grown_columns(given, registered, ledger)
+        registered = schema_from_bytes(current.arrow_schema)
+        columns = merged_columns(schema, registered, ledger)
         if columns.equals(registered):
-            return found
-        found = ask("schema.register", RegisterSchema(ledger, schema_bytes(columns), found.version))
+            return current
+        current = ask("schema.register", RegisterSchema(ledger, schema_bytes(columns), current.version))
     raise AssertionError(f"{_ROUNDS_MAX} other writers added columns to {ledger} meanwhile")

@@ -23,15 +23,15 @@ _METHODS = frozenset(
     }
 )  # fmt: skip
 _log = logging.getLogger(__name__)
-_Face = TypeVar("_Face")
+_Class = TypeVar("_Class")
 
 
-def spark_face(face: type[_Face]) -> type[_Face]:
+def plain_errors(cls: type[_Class]) -> type[_Class]:
     """Wrap the methods of a class that Spark calls, if the class defines them."""
-    for name in _METHODS & vars(face).keys():
-        method = vars(face)[name]
-        setattr(face, name, _wrap_iterator(method) if name == "read" else _wrap_call(method))
-    return face
+    for name in _METHODS & vars(cls).keys():
+        method = vars(cls)[name]
+        setattr(cls, name, _wrap_iterator(method) if name == "read" else _wrap_call(method))
+    return cls
 
 
 def _wrap_call(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +40,7 @@ def _wrap_call(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(*args, **kwargs)
         except LedgerError as error:
-            raise bare(error) from None
+            raise without_traceback(error) from None
 
     return call
 
@@ -51,12 +51,12 @@ def _wrap_iterator(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterat
         try:
             yield from method(*args, **kwargs)
         except LedgerError as error:
-            raise bare(error) from None
+            raise without_traceback(error) from None
 
     return call
 
 
-def bare(error: LedgerError) -> LedgerError:
+def without_traceback(error: LedgerError) -> LedgerError:
     """Return the error without traceback, cause and context."""
     _log.debug("%s", error, exc_info=error)
     error.__cause__ = error.__context__ = None

@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_ledger.connector.read.planner import BatchPlanner, partitions_of, read_partition
-from pyspark_ledger.connector.spark_errors import spark_face
+from pyspark_ledger.connector.spark_errors import plain_errors
 
 
-@spark_face
+@plain_errors
 class LedgerBatchReader(DataSourceReader):
     """Spark's reader of a bounded read: plans on the driver, reads tasks on executors."""
 

@@ -11,7 +11,7 @@ Rules
 - Spark's checkpoint has only the ends of batches. If a ledger of a batch does not start at the start offset, the end
   offset has the start: `"from": {name: [ledger, entry]}`. `from` precedes the start offset. There are three such cases:
   - the first batch of a query. Its initial offset has `"initial": true`. A new process computes the initial offset
-    again, and `latest` has moved by then.
+    again, and `latest` has ends by then.
   - a ledger found while the query runs.
   - a ledger that has lost entries.
 - A ledger in the start offset, but not in the end offset, was deleted.
@@ -141,16 +141,16 @@ class StreamOffset:
 
     def advanced(
         self,
-        moved: Mapping[str, LedgerOffset],
+        ends: Mapping[str, LedgerOffset],
         start_positions: Mapping[str, Position] | None = None,
         deleted: Collection[str] = (),
     ) -> StreamOffset:
-        """Return the end of a batch that starts at this offset and reads to the offsets in `moved`.
+        """Return the end of a batch that starts at this offset and reads to the offsets in `ends`.
 
         `start_positions` are the starts of ledgers that this offset does not have, or has at another position.
         `deleted` are ledgers to remove.
         """
-        ledgers = {name: at for name, at in {**self.ledgers, **moved}.items() if name not in deleted}
+        ledgers = {name: at for name, at in {**self.ledgers, **ends}.items() if name not in deleted}
         first = {name: at.position for name, at in self.ledgers.items()} if self.initial else {}
         starts = {name: at for name, at in {**first, **(start_positions or {})}.items() if name in ledgers}
         deliveries = {

@@ -22,7 +22,7 @@ from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bounds import IgnoredStart
 from pyspark_ledger.connector.read.offsets import StreamOffset
 from pyspark_ledger.connector.read.planner import StreamPlanner, partitions_of, read_partition
-from pyspark_ledger.connector.spark_errors import spark_face
+from pyspark_ledger.connector.spark_errors import plain_errors
 from pyspark_ledger.ledger.errors import LedgerError, Unsupported
 
 try:
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _MIXIN: Any = getattr(admission, "SupportsTriggerAvailableNow", object)
 
 
-@spark_face
+@plain_errors
 class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
     """Spark's reader of a stream: plans batches on the driver with the planner of `plan`, reads tasks on executors."""
 

@@ -55,7 +55,7 @@ class ArrowRows:
         self._fit = ColumnFit(shape.rows)
 
     def batches(self, entries: Iterable[tuple[Position, ParsedEntry]]) -> Iterator[pa.RecordBatch]:
-        return joined(self.each(entries), self._target)
+        return join_batches(self.each(entries), self._target)
 
     def of_topic(self, topic: Topic) -> ArrowRows:
         """Return a converter for another ledger of the read. The cache of column conversions is shared."""
@@ -130,8 +130,8 @@ class ArrowRows:
         return pa.RecordBatch.from_arrays(columns, schema=self._target)
 
 
-def joined(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of a suitable size: small batches are joined, large batches are sliced.
+def join_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in batches of a suitable size: small batches are join_batches, large batches are sliced.
 
     Only joined batches are copied.
     """

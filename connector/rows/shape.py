@@ -112,22 +112,22 @@ class RowShape:
         fields.insert(self.row_columns, pa.field("", pa.string()))
         return replace(self, target=schema_bytes(pa.schema(fields)), rescues=True, rescues_columns=False)
 
-    def as_given(self, given: StructType, ledger: str) -> RowShape:
+    def for_schema(self, user_schema: StructType, ledger: str) -> RowShape:
         """Return the shape of Spark's schema: this shape, or without columns that were added after planning."""
         own = self.schema
         rows, extra = own.names[: self.row_columns], own.names[self.row_columns :]
         if self.redelivery_count:
             extra = [*extra, REDELIVERY_COUNT.name]
-        kept = given.names[: len(given.names) - len(extra)]
-        planned = [name for name in rows if name in kept]
-        if not self.raw and 0 < len(kept) < len(rows) and given.names == [*planned, *extra]:
+        row_names = user_schema.names[: len(user_schema.names) - len(extra)]
+        planned = [name for name in rows if name in row_names]
+        if not self.raw and 0 < len(row_names) < len(rows) and user_schema.names == [*planned, *extra]:
             fields = [*(own.field(name) for name in planned), *list(own)[self.row_columns :]]
             fewer = replace(
                 self, target=schema_bytes(pa.schema(fields)), row_columns=len(planned), known=tuple(planned)
             )
-            require_same_schema(given, fewer.spark_schema(ledger), ledger)
+            require_same_schema(user_schema, fewer.spark_schema(ledger), ledger)
             return fewer
-        require_same_schema(given, self.spark_schema(ledger), ledger)
+        require_same_schema(user_schema, self.spark_schema(ledger), ledger)
         return self
 
 
@@ -206,12 +206,12 @@ def _available(registered: pa.Schema | None, schemas: TopicSchemas | None, ledge
     return PayloadDecoder(schemas, where=f"the schema of ledger {ledger!r}").schema
 
 
-def _require_known(wanted: Sequence[str], known: Sequence[str], ledger: str) -> None:
-    for name in wanted:
-        if name not in known:
+def _require_known(selected: Sequence[str], available: Sequence[str], ledger: str) -> None:
+    for name in selected:
+        if name not in available:
             raise Refused(
                 f"option 'columns' names {name!r}, which ledger {ledger!r} has not",
-                hint=f"It has {', '.join(known)}",
+                hint=f"It has {', '.join(available)}",
             )
 
 
@@ -232,14 +232,14 @@ _HINT_APART = "Read them separately and use unionByName()"
 
 
 def shared_columns(
-    found: Sequence[SchemaOfMany], written: Collection[str], *, any_schema: bool = False
+    newest: Sequence[SchemaOfMany], written: Collection[str], *, any_schema: bool = False
 ) -> pa.Schema | None:
     """Return the union of the columns of ledgers with these newest schemas; None for messages.
 
     `written` are the ledgers with entries.
     With `any_schema`, payload schemas may differ, because option `payloadSchema` has the schema.
     """
-    registered = [schema for schema in found if schema.version >= 0]
+    registered = [schema for schema in newest if schema.version >= 0]
     typed = [schema for schema in registered if is_payload_schema(schema.arrow_schema)]
     columns = [schema for schema in registered if not is_payload_schema(schema.arrow_schema)]
     with_columns = {name for schema in columns for name in schema.names}
@@ -263,7 +263,7 @@ def _union(schemas: Sequence[SchemaOfMany]) -> pa.Schema:
     spelling: dict[str, str] = {}
     for schema in sorted(schemas, key=lambda schema: min(schema.names)):
         for field in schema_from_bytes(schema.arrow_schema):
-            known = fields.setdefault(field.name, field)
+            existing = fields.setdefault(field.name, field)
             owner = first.setdefault(field.name, schema.names[0])
             other = spelling.setdefault(field.name.lower(), field.name)
             if other != field.name and first[other] != owner:
@@ -272,9 +272,9 @@ def _union(schemas: Sequence[SchemaOfMany]) -> pa.Schema:
                     "Spark ignores case",
                     hint=_HINT_APART,
                 )
-            if known.type != field.type:
+            if existing.type != field.type:
                 raise Refused(
-                    f"column {field.name!r} is {known.type} in {owner} and {field.type} in {schema.names[0]}: "
+                    f"column {field.name!r} is {existing.type} in {owner} and {field.type} in {schema.names[0]}: "
                     f"they cannot be one read",
                     hint=_HINT_APART,
                 )

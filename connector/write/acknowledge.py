@@ -39,7 +39,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.options.options import LedgerOptions, require_ledger
-from pyspark_ledger.connector.spark_errors import spark_face
+from pyspark_ledger.connector.spark_errors import plain_errors
 from pyspark_ledger.ledger.client.acknowledge import acknowledge
 from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.location import store_location
@@ -146,7 +146,7 @@ class PositionsMessage(WriterCommitMessage):
     positions: bytes
 
 
-@spark_face
+@plain_errors
 class LedgerAcknowledgeWriter(DataSourceArrowWriter):
     """Acknowledges the rows of a DataFrame in a subscription's name, or gives them back."""
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_ledger.connector.connection import DRIVER_DEADLINE_MS, DriverConnection, on_this_host
+from pyspark_ledger.connector.connection import DRIVER_DEADLINE_MS, DriverConnection, local_credentials
 from pyspark_ledger.connector.write.staging import StagingTask, staged_parts
 from pyspark_ledger.connector.write.target import SinkTarget
 from pyspark_ledger.ledger.errors import Refused, Unavailable
@@ -123,7 +123,7 @@ def running_task() -> int:
 def task_client(target: SinkTarget) -> Client:
     from pyspark_ledger.ledger.client.client import client_for
 
-    return client_for(target.address, target.store_id, on_this_host(target.task_credentials))
+    return client_for(target.address, target.store_id, local_credentials(target.task_credentials))
 
 
 def stage_rows(

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.options.options import LedgerOptions, require_ledger
-from pyspark_ledger.connector.schema import Ask, columns_to_write, require_writable, settled_columns, spark_schema
+from pyspark_ledger.connector.schema import Ask, columns_to_write, require_writable, resolve_columns, spark_schema
 from pyspark_ledger.connector.write.routing import LEDGER, own_columns
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import NotFound, Refused
@@ -116,7 +116,7 @@ def ledger_target(
     """A ledger, once it is known to take these columns; made, if it is not there, when `create`; grown when `merge`."""
     described = _described(ask, name, create=create)
     found = _registered(ask, described, columns)
-    found = settled_columns(ask, spark_schema(columns, name), found, name, merge=merge)
+    found = resolve_columns(ask, spark_schema(columns, name), found, name, merge=merge)
     return LedgerTarget(
         name,
         described.incarnation,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter
 
-from pyspark_ledger.connector.spark_errors import spark_face
+from pyspark_ledger.connector.spark_errors import plain_errors
 from pyspark_ledger.connector.write.commit import (
     PartMessage,
     abort_parts,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
-@spark_face
+@plain_errors
 class LedgerBatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame. `application`: its `txnAppId` and `txnVersion`, None for a write that stands alone."""
 
@@ -72,7 +72,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         abort_parts(self._target, messages, self._batch)
 
 
-@spark_face
+@plain_errors
 class LedgerStreamWriter(DataSourceStreamArrowWriter or object):  # type: ignore[misc]
     """Writes micro-batches to a ledger, each exactly once."""
 

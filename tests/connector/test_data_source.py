@@ -135,7 +135,10 @@ def test_a_store_that_nobody_named_is_told_once(
 
 def test_it_is_told_once_to_a_driver_whose_workers_come_and_go(tmp_path: Path) -> None:
     """Print a default store once per driver. One shell stands for the driver, another for Spark's worker daemon."""
-    code = "from pyspark_ledger.connector.connection import announce; [announce(store) for store in ('/a', '/b', '/a')]"
+    code = (
+        "from pyspark_ledger.connector.connection import log_default_store; "
+        "[log_default_store(store) for store in ('/a', '/b', '/a')]"
+    )
     worker = f'PYTHON_WORKER_FACTORY_SOCK_PATH=/socket {sys.executable} -c "{code}"; true'
     daemon = f"PYTHON_WORKER_FACTORY_SOCK_DIR=/ sh -c {shlex.quote(worker)}; true"
     for driver in (f"{worker}; {daemon}; {worker}", daemon):

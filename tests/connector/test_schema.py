@@ -35,7 +35,7 @@ from pyspark_ledger.connector.schema import (
     METADATA,
     arrow_schema,
     columns_to_write,
-    grown_columns,
+    merged_columns,
     nullable_type,
     require_same_schema,
     require_writable,
@@ -179,8 +179,8 @@ def test_a_schema_given_by_the_user_must_be_the_ledgers() -> None:
 
 def test_columns_are_added_behind_and_never_changed() -> None:
     registered = columns_to_write(StructType().add("id", LongType()).add("name", StringType()), "orders")
-    assert grown_columns(StructType().add("name", StringType()), registered, "orders") == registered
-    grown = grown_columns(StructType().add("more", DateType()).add("id", LongType()), registered, "orders")
+    assert merged_columns(StructType().add("name", StringType()), registered, "orders") == registered
+    grown = merged_columns(StructType().add("more", DateType()).add("id", LongType()), registered, "orders")
     assert grown.names == ["id", "name", "more"]
     assert grown.field("more").type == pa.date32()
     for kind, words in (
@@ -188,11 +188,11 @@ def test_columns_are_added_behind_and_never_changed() -> None:
         (StringType(), "what is written is string"),
     ):
         with pytest.raises(Refused, match=f"column 'id' of ledger 'orders' {words}" if "bigint" in words else words):
-            grown_columns(StructType().add("more", DateType()).add("id", kind), registered, "orders")
+            merged_columns(StructType().add("more", DateType()).add("id", kind), registered, "orders")
     with pytest.raises(Refused, match="column 'ID' cannot be added to ledger 'orders', which has 'id'"):
-        grown_columns(StructType().add("ID", LongType()), registered, "orders")
+        merged_columns(StructType().add("ID", LongType()), registered, "orders")
     with pytest.raises(Refused, match="column 'v' is variant"):
-        grown_columns(StructType().add("v", VariantType()), registered, "orders")
+        merged_columns(StructType().add("v", VariantType()), registered, "orders")
 
 
 def test_names_of_metadata_columns_are_refused_when_they_are_written() -> None:

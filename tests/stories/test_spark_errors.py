@@ -52,7 +52,7 @@ def deep(depth: int = 5) -> None:
         raise Corrupt("entry 3 has 1, expected 2", hint="Restore it") from below
 
 
-@spark_errors.spark_face
+@spark_errors.plain_errors
 class Reader:
     def partitions(self) -> list[int]:
         deep()
@@ -69,7 +69,7 @@ class Reader:
         raise ZeroDivisionError
 
 
-@spark_errors.spark_face
+@spark_errors.plain_errors
 class Derived(Reader):
     def partitions(self) -> list[int]:
         return super().partitions()

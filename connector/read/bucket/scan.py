@@ -102,12 +102,12 @@ class BucketRead:
     """Read of a topic or its partitions, on the driver. `findings` are those of the process that found the columns."""
 
     def __init__(
-        self, options: LedgerOptions, given: StructType | None = None, findings: BucketTopic | None = None
+        self, options: LedgerOptions, user_schema: StructType | None = None, findings: BucketTopic | None = None
     ) -> None:
         self.options = options
         self.bucket: BucketOptions = require_bucket(options)
         self.name = require_ledger(options)
-        self._given = given
+        self._user_schema = user_schema
         self._heads: dict[tuple[str, int], EntryHeads] = {}
         self._end_columns: dict[str, list[pa.Schema | None]] = {}
         self._topics: list[TopicSegments] | None = None
@@ -127,13 +127,13 @@ class BucketRead:
     def topics(self) -> list[TopicSegments]:
         """Topic, or its partitions in order. Raises NotFound."""
         if self._topics is None:
-            self._topics = self._found()
+            self._topics = self._find_topics()
         return self._topics
 
-    def _found(self) -> list[TopicSegments]:
+    def _find_topics(self) -> list[TopicSegments]:
         try:
             catalogue = self._listing.catalogue()
-            found = catalogue.find(self.name, self.bucket.records(), cluster=self.bucket.offload_cluster)
+            topics = catalogue.find(self.name, self.bucket.records(), cluster=self.bucket.offload_cluster)
         except NotFound as nothing:
             if self.options.history is None:
                 raise
@@ -144,7 +144,7 @@ class BucketRead:
             ) from nothing
         for fault in catalogue.topicless_faults:
             _log.warning("%s may be incomplete, because an object without a topic cannot be read: %s", self.name, fault)
-        return found
+        return topics
 
     @property
     def logs(self) -> list[BucketLog]:
@@ -169,7 +169,7 @@ class BucketRead:
     @cached_property
     def columns(self) -> pa.Schema | None:
         """Columns of the topic's entries; None for messages."""
-        found: dict[str, pa.Field] = {}
+        fields: dict[str, pa.Field] = {}
         with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="peek") as pool:
             for topic in self.topics:
                 for segment in topic.segments:
@@ -179,10 +179,10 @@ class BucketRead:
                     for columns in self._end_columns[segment.data_name]:
                         if columns is None:
                             continue
-                        if not len(columns) and not found:
+                        if not len(columns) and not fields:
                             return None
-                        _join(found, columns, topic.name)
-        return pa.schema(list(found.values())) if found else None
+                        _join(fields, columns, topic.name)
+        return pa.schema(list(fields.values())) if fields else None
 
     def findings(self) -> BucketTopic:
         """Return the catalogue and columns, for the process that plans the read."""
@@ -197,7 +197,7 @@ class BucketRead:
         # A published table does not have the provenance columns, so a read of table and bucket has none.
         more = PROVENANCE if options.history is None else None
         shape = row_shape(self.columns, schemas, row_options, self.name, more=more)
-        return shape if self._given is None else shape.as_given(self._given, self.name)
+        return shape if self._user_schema is None else shape.for_schema(self._user_schema, self.name)
 
     def _schemas(self) -> TopicSchemas | None:
         """Return the payload schemas of the newest segment that was offloaded with schemas; None if there are none."""
@@ -258,9 +258,9 @@ class BucketRead:
         missing = [segment for segment in topic.segments if (segment.data_name, segment.ledger_id) not in self._heads]
         if missing:
             _log.info("reading the entry heads of %d segments of %s", len(missing), topic.name)
-            found = read_heads(self.store, missing)
+            heads = read_heads(self.store, missing)
             self._heads.update(
-                {(segment.data_name, segment.ledger_id): found[segment.ledger_id] for segment in missing}
+                {(segment.data_name, segment.ledger_id): heads[segment.ledger_id] for segment in missing}
             )
         return {segment.ledger_id: self._heads[segment.data_name, segment.ledger_id] for segment in topic.segments}
 
@@ -269,9 +269,9 @@ class BucketScan(BatchPlanner):
     """Plan of a bounded read of a topic. `findings` are those of the process that found the columns."""
 
     def __init__(
-        self, options: LedgerOptions, given: StructType | None = None, findings: BucketTopic | None = None
+        self, options: LedgerOptions, user_schema: StructType | None = None, findings: BucketTopic | None = None
     ) -> None:
-        self._read = BucketRead(options, given, findings)
+        self._read = BucketRead(options, user_schema, findings)
 
     def schema(self) -> StructType:
         return self._read.schema()
@@ -302,8 +302,10 @@ def _ends(segment: Segment) -> list[ByteRange]:
     return list({block.offset: block for block in (*blocks[:1], *blocks[-1:])}.values())
 
 
-def _join(found: dict[str, pa.Field], columns: pa.Schema, topic: str) -> None:
+def _join(fields: dict[str, pa.Field], columns: pa.Schema, topic: str) -> None:
     for field in columns:
-        known = found.setdefault(field.name, field)
-        if known.type != field.type:
-            raise Corrupt(f"column {field.name!r} of {topic} is {known.type} in one entry and {field.type} in another")
+        existing = fields.setdefault(field.name, field)
+        if existing.type != field.type:
+            raise Corrupt(
+                f"column {field.name!r} of {topic} is {existing.type} in one entry and {field.type} in another"
+            )

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class BucketStream(StreamPlanner):
     """Plan of one run of one query of a bucket."""
 
-    def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
-        self.read = BucketRead(options, given)
+    def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
+        self.read = BucketRead(options, user_schema)
         self.limits = Limits(options.max_rows_per_trigger, options.max_bytes_per_trigger)
         self.pinned_ends: dict[str, Position] | None = None
         self._initial: StreamOffset | None = None
@@ -57,12 +57,12 @@ class BucketStream(StreamPlanner):
         if limited and self.limits:
             parts = share_limits(unread, self.limits, lambda log, rows, size: self._take(*log, rows, size))
             ends = {log.topic.path: end for (log, _), (end, _, _) in zip(unread, parts, strict=True)}
-        moved = {
+        offsets = {
             log.topic.path: LedgerOffset(ends.get(log.topic.path, self._position(start, log)), log.incarnation)
             for log in self.read.logs
         }
         starts = {name: offset.position for name, offset in start.ledgers.items()} if start.initial else {}
-        return StreamOffset(moved, initial=False, start_positions=starts)
+        return StreamOffset(offsets, initial=False, start_positions=starts)
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[BucketTask]:
         tasks: list[BucketTask] = []

@@ -147,7 +147,7 @@ class Deliveries:
         read = self._read
         delivery = self._get(_DEAD_LETTERS)
         # Messages are read as bytes, not decoded by their schema. Reason: no dead letter may be lost by an error.
-        shape = dead_letter_shape(read.found.columns, self._ledger)
+        shape = dead_letter_shape(read.ledgers.columns, self._ledger)
         columns, source = dead_letter_columns(shape), read.source(shape)
         options = read.options
         target_name = dead_letter_ledger(self._ledger, self._subscription)

@@ -75,14 +75,14 @@ class FoundLedgers:
 class LedgerRead:
     """State and requests of one read on the driver."""
 
-    def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
+    def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
         self.options = options
-        self._given = given
+        self._user_schema = user_schema
         self.addressing: Addressing = options.addressing()
         self.connection = DriverConnection(store_location(options.store), credentials=options.credentials())
         self.reader = options.subscription or ""
         """Subscription or reader name that tasks pass to the broker; may be empty."""
-        self._found: FoundLedgers | None = None
+        self._ledgers: FoundLedgers | None = None
         self._shape: RowShape | None = None
 
     @property
@@ -91,11 +91,11 @@ class LedgerRead:
         return str(self.addressing)
 
     @property
-    def found(self) -> FoundLedgers:
+    def ledgers(self) -> FoundLedgers:
         """Ledgers of the read, found at the first access. Raises NotFound if none exists before the wait timeout."""
-        if self._found is None:
-            self._found = self._wait() if self.options.wait_for_ledger else self._find()[0]
-        return self._found
+        if self._ledgers is None:
+            self._ledgers = self._wait() if self.options.wait_for_ledger else self._find()[0]
+        return self._ledgers
 
     def schema(self) -> StructType:
         return self.shape().spark_schema(self.name)
@@ -115,8 +115,8 @@ class LedgerRead:
             options.payload_schema or "",
             options.ack_mode == "explicit",
         )
-        shape = row_shape(self.found.columns, self.found.schemas, row_options, self.name)
-        return shape if self._given is None else shape.as_given(self._given, self.name)
+        shape = row_shape(self.ledgers.columns, self.ledgers.schemas, row_options, self.name)
+        return shape if self._user_schema is None else shape.for_schema(self._user_schema, self.name)
 
     def names(self) -> list[str]:
         """Return the names of the addressed ledgers, with partitioned ledgers under their common name.
@@ -192,8 +192,8 @@ class LedgerRead:
         """Return the newest schemas of ledgers and of the partitioned ledgers that they belong to, in one call."""
         partitioned = {part[0] for log in logs if (part := partition_of(log)) is not None}
         request = AskSchemas([*logs, *sorted(partitioned)])
-        found: LedgerSchemas = self.connection.call(lambda client: client.call("schema.many", request))
-        return found.schemas
+        newest: LedgerSchemas = self.connection.call(lambda client: client.call("schema.many", request))
+        return newest.schemas
 
     def task_ranges(self, range_: LedgerRange) -> list[LedgerRange]:
         """Return the parts of a range that are read by one task each."""
@@ -221,23 +221,23 @@ class LedgerRead:
         statuses = self.statuses({})
         self.require_found(statuses)
         written = [log.name for log in statuses.logs if log.last_publish_ms or log.end.ledger_id >= 0]
-        found = self.newest_schemas([log.name for log in statuses.logs])
-        columns, schemas = shared_columns(found, written, any_schema=bool(self.options.payload_schema)), None
-        if columns is None and (typed := [schema for schema in found if schema.version >= 0]):
+        newest = self.newest_schemas([log.name for log in statuses.logs])
+        columns, schemas = shared_columns(newest, written, any_schema=bool(self.options.payload_schema)), None
+        if columns is None and (typed := [schema for schema in newest if schema.version >= 0]):
             name = typed[0].names[0]
             schemas = self.connection.call(lambda client: registered_rows(client, name))[1]
         incarnations = {log.name: log.incarnation for log in statuses.logs}
         return FoundLedgers(incarnations, columns, schemas), bool(written) or any(
-            schema.version >= 0 for schema in found
+            schema.version >= 0 for schema in newest
         )
 
     def _wait(self) -> FoundLedgers:
         deadline_ms, has_logged = monotonic_ms() + self.options.wait_timeout_ms, False
         while True:
             try:
-                found, written = self._find()
-                if written:
-                    return found
+                ledgers, is_written = self._find()
+                if is_written:
+                    return ledgers
                 missing = NotFound(
                     f"ledger {self.name} has no columns and no entries yet", hint="Write to it, then read"
                 )
@@ -254,8 +254,8 @@ class LedgerRead:
 class LedgerScan(BatchPlanner):
     """Plan of a bounded read of ledgers."""
 
-    def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
-        self._read = LedgerRead(options, given)
+    def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
+        self._read = LedgerRead(options, user_schema)
         self._bounds = ReadBounds(options, stream=False)
 
     def schema(self) -> StructType:

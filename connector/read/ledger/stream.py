@@ -133,24 +133,26 @@ class LedgerStream(StreamPlanner):
         # Redelivered rows are not delayed: they have waited for their timeout.
         if must_wait and not (self._explicit and any(due.rows for due in self._due(start, states).values())):
             return None
-        new: Limits | None = self.limits if limited else Limits()
-        redelivery = NO_LIMIT
-        if self._explicit and new:
-            new, redelivery = self._split_limits(start, states, new)
-        if new is not None:
-            self._parts, self._size_reason = admit_rows(states.backlogs, new, self.read.split_by_limits)
-        moved = (
-            self._decide(start, states, redelivery) if self.subscriptions.name is not None else self._range_ends(states)
+        new_limits: Limits | None = self.limits if limited else Limits()
+        redelivery_limits = NO_LIMIT
+        if self._explicit and new_limits:
+            new_limits, redelivery_limits = self._split_limits(start, states, new_limits)
+        if new_limits is not None:
+            self._parts, self._size_reason = admit_rows(states.backlogs, new_limits, self.read.split_by_limits)
+        ends = (
+            self._decide(start, states, redelivery_limits)
+            if self.subscriptions.name is not None
+            else self._range_ends(states)
         )
-        if not moved:
+        if not ends:
             return None
         self._prefetch_client.prefetch(
             {
                 name: (PositionRange(states.logs[name].begin, at.position), states.logs[name].size_bytes)
-                for name, at in moved.items()
+                for name, at in ends.items()
             }
         )
-        return self._batch_end(start, states, moved)
+        return self._batch_end(start, states, ends)
 
     def latest_without_start(self) -> StreamOffset:
         """Return the current end. Called by a Spark that passes no start offset; then only `commit` acknowledges."""
@@ -177,8 +179,8 @@ class LedgerStream(StreamPlanner):
         self._require_addressed(end)
         require_no_table(end)
         ranges = batch_ranges(start, end)
-        known = [self._sized_ranges[planned] for planned in ranges if planned in self._sized_ranges]
-        measured = known if len(known) == len(ranges) else self._measure(ranges)
+        sized = [self._sized_ranges[planned] for planned in ranges if planned in self._sized_ranges]
+        measured = sized if len(sized) == len(ranges) else self._measure(ranges)
         tasks = self.read.tasks(measured)
         for name, at in self._existing(delivered(start, end)).items():
             self.subscriptions.acquire({name: (at.incarnation, at.position)})
@@ -309,19 +311,19 @@ class LedgerStream(StreamPlanner):
             for name, log in states.logs.items()
         }
 
-    def _decide(self, start: StreamOffset, states: LogStates, redelivery: RedeliveryLimits) -> dict[str, LedgerOffset]:
+    def _decide(self, start: StreamOffset, states: LogStates, limits: RedeliveryLimits) -> dict[str, LedgerOffset]:
         """Let the broker decide the batch of each ledger, and return the ends. Called with a subscription."""
-        moved = {}
+        ends = {}
         for name, log in states.logs.items():
             if name not in self._parts and not self._explicit:
                 continue
             current = LedgerOffset(log.begin, log.incarnation, _delivered(start, states, name))
             end = self._parts[name].range.end if name in self._parts else log.begin
-            decided = self._deliveries(name, log.incarnation).next(current, end, redelivery)
-            redelivery = redelivery.remaining_after(decided)
+            decided = self._deliveries(name, log.incarnation).next(current, end, limits)
+            limits = limits.remaining_after(decided)
             if decided.record or (decided.position != current.position and not self._explicit):
-                moved[name] = LedgerOffset(decided.position, log.incarnation, decided.record)
-        return moved
+                ends[name] = LedgerOffset(decided.position, log.incarnation, decided.record)
+        return ends
 
     def _deliveries(self, name: str, incarnation: str) -> Deliveries:
         return Deliveries(
@@ -332,15 +334,15 @@ class LedgerStream(StreamPlanner):
         newest = self._deliveries(name, at.incarnation).newest()
         return LedgerOffset(newest.position, at.incarnation, newest.record)
 
-    def _batch_end(self, start: StreamOffset, states: LogStates, moved: dict[str, LedgerOffset]) -> StreamOffset:
-        starts = {name: at for name, at in states.start_positions.items() if name in moved}
+    def _batch_end(self, start: StreamOffset, states: LogStates, ends: dict[str, LedgerOffset]) -> StreamOffset:
+        starts = {name: at for name, at in states.start_positions.items() if name in ends}
         parts = [
             sized_range(name, states.logs[name].incarnation, part)
             for name, part in self._parts.items()
-            if name in moved and not moved[name].delivery and moved[name].position == part.range.end
+            if name in ends and not ends[name].delivery and ends[name].position == part.range.end
         ]
         self._sized_ranges = {part.range: part for part in parts}
-        return start.advanced(moved, starts, states.deleted)
+        return start.advanced(ends, starts, states.deleted)
 
     def _existing(self, offsets: dict[str, LedgerOffset]) -> dict[str, LedgerOffset]:
         """Return the offsets whose ledger still has the same incarnation. Report the others as data loss."""

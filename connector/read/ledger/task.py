@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from pyspark_ledger.connector.connection import on_this_host
+from pyspark_ledger.connector.connection import local_credentials
 from pyspark_ledger.connector.read.data_loss import DataLossRange, find_loss
 from pyspark_ledger.connector.read.offsets import LedgerRange
-from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, entry_rows, joined
+from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, entry_rows, join_batches
 from pyspark_ledger.connector.rows.chunked_messages import WholeMessages
 from pyspark_ledger.connector.rows.dead_letters import DeadLetters
 from pyspark_ledger.connector.rows.metadata_columns import Topic
@@ -102,7 +102,7 @@ class LedgerTask:
         from pyspark_ledger.ledger.client.client import client_for
 
         source = self.source
-        return read_rows(client_for(source.address, source.store_id, on_this_host(source.credentials)), self)
+        return read_rows(client_for(source.address, source.store_id, local_credentials(source.credentials)), self)
 
 
 def read_rows(client: Client, task: LedgerTask) -> Iterator[pa.RecordBatch]:
@@ -113,7 +113,7 @@ def read_rows(client: Client, task: LedgerTask) -> Iterator[pa.RecordBatch]:
         rescuing_task = replace(task, source=replace(source, shape=shape.with_rescue_column(), dead_letters=""))
         part = msgspec.json.encode((shape, task.ranges, task.skip))
         return DeadLetters(client, source.dead_letters, shape, part).divert(read_rows(client, rescuing_task))
-    rows = joined((_messages if shape.raw else _rows)(client, task, RowSelection(task.skip)), shape.schema)
+    rows = join_batches((_messages if shape.raw else _rows)(client, task, RowSelection(task.skip)), shape.schema)
     if task.redelivered < 0:
         return rows
     schema = pa.schema([*shape.schema, REDELIVERY_COUNT])

@@ -202,10 +202,10 @@ def require_columns(snapshot: TableSnapshot, shape: RowShape, ledger: str) -> No
     for column in shape.spark_schema(ledger):
         if column.name not in table_columns.names or isinstance(column.dataType, NullType):
             continue
-        found = nullable_type(table_columns[column.name].dataType)
-        if found != column.dataType:
+        actual = nullable_type(table_columns[column.name].dataType)
+        if actual != column.dataType:
             raise Refused(
-                f"column {column.name!r} is {found.simpleString()} in {snapshot} and {column.dataType.simpleString()} "
+                f"column {column.name!r} is {actual.simpleString()} in {snapshot} and {column.dataType.simpleString()} "
                 f"in ledger {ledger!r}",
                 hint="A ledger's types never change: this is not the table that it is published to",
             )

@@ -43,8 +43,8 @@ _log = logging.getLogger(__name__)
 class TableScan(BatchPlanner):
     """Plan of a bounded read of a table and of the ledgers that are published to it."""
 
-    def __init__(self, options: LedgerOptions, given: StructType | None = None) -> None:
-        self._read = LedgerRead(options, given)
+    def __init__(self, options: LedgerOptions, user_schema: StructType | None = None) -> None:
+        self._read = LedgerRead(options, user_schema)
         self._bounds = TableBounds(options, stream=False)
 
     def schema(self) -> StructType:

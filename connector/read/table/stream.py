@@ -86,10 +86,10 @@ class TableStream(LedgerStream):
             self._may_retry = True
             try:
                 end = self._next(start, limited=limited)
-            except _Trimmed as found:
+            except _Trimmed as trimmed:
                 newest = self._newest_table()
                 self._may_retry = False
-                if _reaches_further(newest, self._table, found.loss):
+                if _reaches_further(newest, self._table, trimmed.loss):
                     self._table = newest
                     continue
                 end = self._next(start, limited=limited)
@@ -105,10 +105,10 @@ class TableStream(LedgerStream):
         self._may_retry = True
         try:
             return self._planned_tasks(ranges, table)
-        except _Trimmed as found:
+        except _Trimmed as trimmed:
             newest = self._newest_table()
             self._may_retry = False
-            return self._planned_tasks(ranges, newest if _reaches_further(newest, table, found.loss) else table)
+            return self._planned_tasks(ranges, newest if _reaches_further(newest, table, trimmed.loss) else table)
 
     def latest_without_start(self) -> StreamOffset:
         """Raise Unsupported: Spark before 4.2 passes no start offset."""
@@ -163,11 +163,11 @@ class TableStream(LedgerStream):
         rows, whole = sum(part.rows for part in parts.values()), all(part.whole for part in parts.values())
         if rows and (limits or not whole):
             self._set_table_report(plans)
-            moved = {
+            offsets = {
                 name: plan.after_table if parts[name].whole else LedgerOffset(parts[name].end, plan.log.incarnation)
                 for name, plan in plans.items()
             }
-            return _pinned_end(start, StreamOffset(moved), plans, table, deleted)
+            return _pinned_end(start, StreamOffset(offsets), plans, table, deleted)
         after_table = StreamOffset({name: plan.after_table for name, plan in plans.items()})
         end = super().latest(after_table, limited=limited)
         if end is None and not rows:
@@ -216,8 +216,8 @@ class TableStream(LedgerStream):
                 in_table, rest = table.split(planned.ledger, planned.range)
             published[planned.ledger] = LogRows(planned.incarnation, in_table)
             unpublished += [LedgerRange(planned.ledger, planned.incarnation, rest)] if rest else []
-        known = [self._sized_ranges[planned] for planned in unpublished if planned in self._sized_ranges]
-        measured = known if len(known) == len(unpublished) else self._measure(unpublished)
+        sized = [self._sized_ranges[planned] for planned in unpublished if planned in self._sized_ranges]
+        measured = sized if len(sized) == len(unpublished) else self._measure(unpublished)
         table_tasks = [] if table is None else self._history.tasks(table, published)
         return [*table_tasks, *self.read.tasks(measured)]
 
@@ -255,9 +255,9 @@ def _pinned_end(
     start: StreamOffset, end: StreamOffset, plans: Mapping[str, _LogPlan], table: HistoryTable, deleted: Collection[str]
 ) -> StreamOffset:
     """Return the end of a batch that reads the table, with the version and the starts of ledgers not in `start`."""
-    known = {name: at.incarnation for name, at in start.ledgers.items()}
+    incarnations = {name: at.incarnation for name, at in start.ledgers.items()}
     starts = {name: at for name, at in end.start_positions.items() if name not in plans}
-    starts |= {name: plan.begin for name, plan in plans.items() if known.get(name) != plan.log.incarnation}
+    starts |= {name: plan.begin for name, plan in plans.items() if incarnations.get(name) != plan.log.incarnation}
     up_to = {name: table.up_to[name] for name, plan in plans.items() if plan.table_end != BEGINNING}
     pin = HistoryPin(table.snapshot.table_id, table.snapshot.version, up_to)
     return replace(start.advanced(end.ledgers, starts, deleted), history=pin)
@@ -267,9 +267,9 @@ def _incarnations(offset: StreamOffset) -> dict[str, str]:
     return {name: at.incarnation for name, at in offset.ledgers.items()}
 
 
-def _reaches_further(newest: HistoryTable, known: HistoryTable | None, loss: DataLossRange) -> bool:
-    """Return whether the newest version has the trimmed entries, and the known version does not."""
+def _reaches_further(newest: HistoryTable, current: HistoryTable | None, loss: DataLossRange) -> bool:
+    """Return whether the newest version has the trimmed entries, and the current version does not."""
     name, start = loss.ledger, loss.range.start
-    if known is not None and newest.up_to.get(name, -1) <= known.up_to.get(name, -1):
+    if current is not None and newest.up_to.get(name, -1) <= current.up_to.get(name, -1):
         return False
     return newest.up_to.get(name, -1) >= start.ledger_id and newest.contains_from(name, start)

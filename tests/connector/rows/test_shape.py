@@ -74,12 +74,12 @@ def test_names_that_cannot_be_told_apart_are_refused() -> None:
 def test_a_query_keeps_the_columns_that_it_was_planned_with() -> None:
     now = row_shape(COLUMNS, None, RowOptions(rescue="_r"), "orders")
     planned = row_shape(pa.schema(list(COLUMNS)[:1]), None, RowOptions(rescue="_r"), "orders").spark_schema("orders")
-    kept = now.as_given(planned, "orders")
+    kept = now.for_schema(planned, "orders")
     assert kept.schema.names == ["id", "_r"]
     assert kept.known == ("id",)
-    assert now.as_given(now.spark_schema("orders"), "orders") == now
+    assert now.for_schema(now.spark_schema("orders"), "orders") == now
     middle = row_shape(pa.schema([COLUMNS.field("id"), COLUMNS.field("at")]), None, RowOptions(), "orders")
-    grown = row_shape(COLUMNS, None, RowOptions(), "orders").as_given(middle.spark_schema("orders"), "orders")
+    grown = row_shape(COLUMNS, None, RowOptions(), "orders").for_schema(middle.spark_schema("orders"), "orders")
     assert grown.schema == middle.schema
     for given in (
         StructType().add("name", StringType()).add("id", LongType()).add("_r", StringType()),
@@ -88,4 +88,4 @@ def test_a_query_keeps_the_columns_that_it_was_planned_with() -> None:
         StructType().add("id", LongType()),
     ):
         with pytest.raises(Refused, match=r"Leave \.schema"):
-            now.as_given(given, "orders")
+            now.for_schema(given, "orders")

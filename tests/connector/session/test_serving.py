@@ -83,7 +83,9 @@ def test_served_in_the_place_of_a_private_broker(store: Path, tmp_path: Path) ->
         # The session's default: where a read names no store of its own.
         default = LedgerSource({"path": "orders"}, "0", address, options)
         assert default.schema().names == ["n"]
-        assert "tlskeyfilepath" not in {name.lower() for name in LedgerSource({"path": "o", "store": "/x"}, "0")._given}
+        assert "tlskeyfilepath" not in {
+            name.lower() for name in LedgerSource({"path": "o", "store": "/x"}, "0")._option_texts
+        }
         with pytest.raises(Refused, match="is served at grpc"):
             _start(store, f"grpc+tls://localhost:{_free_port('localhost')}", tls)
     finally:
