@@ -102,7 +102,7 @@ class ObjectStoreOffloader:
         ledger: LocalSegment,
         attempt: uuid.UUID,
         extra_metadata: Mapping[str, str],
-        told: OffloadCallbacks = NO_CALLBACKS,
+        callbacks: OffloadCallbacks = NO_CALLBACKS,
     ) -> None:
         store, key = self.store, ObjectKey(attempt, ledger.ledger_id)
         with self._transformed_copy(ledger) as source:
@@ -117,7 +117,7 @@ class ObjectStoreOffloader:
                     source.path,
                     split_into_parts(index),
                     threads=self._upload_threads,
-                    told=told,
+                    callbacks=callbacks,
                 )
                 verification.result()
             if self._writes_entry_index:

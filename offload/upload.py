@@ -77,7 +77,7 @@ def upload_file(
     parts: Sequence[FilePart],
     *,
     threads: int,
-    told: OffloadCallbacks,
+    callbacks: OffloadCallbacks,
 ) -> None:
     """Upload a file as one object. Raises Unavailable if retries did not help, Refused if it was cancelled.
 
@@ -85,7 +85,7 @@ def upload_file(
     """
     size = sum(part.size for part in parts)
     if _is_uploaded(store, key, size):
-        told.progress(size)
+        callbacks.progress(size)
         return
     upload, existing = _resume_or_begin(store, key, metadata)
     by_number = {part.number: part for part in existing}
@@ -94,13 +94,13 @@ def upload_file(
         for part in parts
         if (existing_part := by_number.get(part.number)) and existing_part.size == part.size
     }
-    told.progress(sum(part.size for part in uploaded.values()))
+    callbacks.progress(sum(part.size for part in uploaded.values()))
     with disk.opened(path) as fd, ThreadPoolExecutor(threads, thread_name_prefix="upload") as pool:
         remaining = [part for part in parts if part.number not in uploaded]
         in_flight: dict[Future[UploadedPart], FilePart] = {}
         try:
             while remaining or in_flight:
-                if told.cancelled():
+                if callbacks.cancelled():
                     raise Refused(f"the upload of {store.address}/{key} was cancelled")
                 while remaining and len(in_flight) < threads:
                     part = remaining.pop(0)
@@ -108,7 +108,7 @@ def upload_file(
                 done, _ = wait(in_flight, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in done:
                     uploaded[in_flight.pop(future).number] = future.result()
-                told.progress(sum(part.size for part in uploaded.values()))
+                callbacks.progress(sum(part.size for part in uploaded.values()))
         finally:
             for future in in_flight:
                 future.cancel()

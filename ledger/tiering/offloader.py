@@ -87,7 +87,7 @@ class LedgerOffloader(Protocol):
         ledger: LocalSegment,
         attempt: uuid.UUID,
         extra_metadata: Mapping[str, str],
-        told: OffloadCallbacks = NO_CALLBACKS,
+        callbacks: OffloadCallbacks = NO_CALLBACKS,
     ) -> None:
         """Copy a segment and check the copy. Raises the error of a failure, Unavailable if a retry may succeed."""
 
@@ -116,7 +116,7 @@ class NoOffloader:
         ledger: LocalSegment,
         attempt: uuid.UUID,  # noqa: ARG002 — the names are those of the interface
         extra_metadata: Mapping[str, str],  # noqa: ARG002 — as above
-        told: OffloadCallbacks = NO_CALLBACKS,  # noqa: ARG002 — as above
+        callbacks: OffloadCallbacks = NO_CALLBACKS,  # noqa: ARG002 — as above
     ) -> None:
         raise _refused(f"ledger {ledger.ledger_id} cannot be offloaded")
 

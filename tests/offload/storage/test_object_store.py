@@ -260,13 +260,13 @@ def test_a_file_is_sent_in_parts_at_once_and_little_of_it_is_ever_held(store: Ob
     path, count = tmp_path / "segment", 8
     with path.open("wb") as file:
         file.truncate(count * PART)
-    parts, told = [FilePart(number + 1, number * PART, PART) for number in range(count)], []
+    parts, progress = [FilePart(number + 1, number * PART, PART) for number in range(count)], []
     tracemalloc.start()
-    upload_file(store, "large", {}, path, parts, threads=4, told=OffloadCallbacks(told.append, lambda: False))
+    upload_file(store, "large", {}, path, parts, threads=4, callbacks=OffloadCallbacks(progress.append, lambda: False))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert store.head("large").size == told[-1] == count * PART
-    assert told == sorted(told)
+    assert store.head("large").size == progress[-1] == count * PART
+    assert progress == sorted(progress)
     assert peak < count * PART // 4
 
 
