@@ -3,7 +3,7 @@
 Rules
 - Of an acknowledged entry with a row in the sidecar, all bytes without a checksum are compared: header zeros, padding,
   length, id, stamp. Its reader verifies the checksum, as in every sealed segment.
-- Every other entry is parsed and its checksum verified: an unacknowledged entry, and one without a sound row. If row and
+- Every other entry is parsed and its checksum verified: an unacknowledged one, and one without a sound row. If row and
   bytes disagree, that is reported. The last acknowledged entry is parsed too, because it may be inside a run.
 - The scan passes once through a mapping of the file, and changes nothing.
 """
