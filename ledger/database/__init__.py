@@ -1,4 +1,4 @@
-"""The SQLite file under the metadata, and the proof that the file is whole.
+"""SQLite file of the metadata, and the proof that the file is whole.
 
-Transactions compare the store's epoch (fencing); records carry checksums; commits are counted beside the file.
+Transactions compare the store's epoch (fencing). Records carry checksums. Commits are counted beside the file.
 """

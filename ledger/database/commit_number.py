@@ -1,19 +1,19 @@
-"""The number of the newest commit to the metadata, in a file beside them: metadata that lost a commit are known by it.
+"""Number of the newest commit to the metadata, in a file beside them, which reveals lost commits.
 
     0       8        12       64      72       76
     +-------+--------+--------+-------+--------+
     | u64   | CRC32C |   0    | u64   | CRC32C |     little-endian; both places hold the same number
     +-------+--------+--------+-------+--------+
 
-SQLite takes a frame of its write-ahead log whose checksum is wrong for the end of the log. What was committed behind
-the frame is gone then, without an error: the metadata are whole, and older.
+SQLite takes a frame of its write-ahead log with a wrong checksum for the end of the log. Commits behind the frame are
+lost then, without an error: the metadata are whole, and older.
 
 Invariants
-- The number is written after the commit is on the device, and before the commit is answered. After a loss of power it
-  may be behind the metadata. The metadata are never behind the number.
+- The number is written after the commit is on the device, and before the call returns. After a loss of power it may be
+  behind the metadata. The metadata are never behind the number.
 - The number is written through a mapping and not synced: no system call, nothing that a sync waits for.
-- The owner of the store makes a new file when it takes the epoch, within that transaction, and renames it into place. A
-  broker that lost the store writes to a file that has no name any more.
+- The owner of the store creates a new file when it takes the epoch, within that transaction, and renames it into place.
+  A broker that lost the store writes to a file without a name.
 - One damaged place changes nothing. Two are `Corrupt`, and so is a missing file of a store that was opened before.
 """
 
@@ -34,10 +34,10 @@ ACCEPT = "If the metadata are what you want to go on with: ledger repair --accep
 
 
 class CommitNumber:
-    """The file of the store's owner, open for as long as its broker lives."""
+    """File of the store's owner, open as long as its broker lives."""
 
     def __init__(self, path: Path, number: int) -> None:
-        """Put a new file in place of the one that is there, durable on return."""
+        """Replace the file by a new one, durable on return."""
         scratch = path.with_name(path.name + ".new")
         scratch.unlink(missing_ok=True)
         fd = disk.create_file(scratch)
@@ -52,7 +52,7 @@ class CommitNumber:
         disk.sync_directory(path.parent)
 
     def write(self, number: int) -> None:
-        """State that `number` is committed. A process that is killed meanwhile leaves at least one place whole."""
+        """State that `number` is committed. A kill in between leaves at least one place whole."""
         record = _NUMBER.pack(number)
         record += _CRC.pack(crc32c(record))
         for place in _PLACES:
@@ -67,7 +67,7 @@ def number_path(metadata: Path) -> Path:
 
 
 def read_number(path: Path) -> int | None:
-    """The number that was written last; None without a file. Raises Corrupt when neither place holds."""
+    """Return the last written number; None without a file. Raises Corrupt if both places are damaged."""
     try:
         with disk.opened(path) as fd:
             raw = disk.read_exact(fd, _BYTES, 0)
@@ -80,7 +80,7 @@ def read_number(path: Path) -> int | None:
 
 
 def require_not_behind(metadata: Path, commits: int, epoch: int, number: int | None) -> None:
-    """Compare the commits in the metadata with the `number` that was read before them; raises Corrupt."""
+    """Compare the commits in the metadata with the `number` that was read before them. Raises Corrupt."""
     path = number_path(metadata)
     if number is None and epoch:
         raise Corrupt(f"{path} is missing: nobody knows whether {metadata} holds every commit", hint=ACCEPT)

@@ -1,21 +1,21 @@
-"""The SQLite file under a store's metadata: durable transactions that many threads share, and the store's epoch.
+"""SQLite file of a store's metadata: durable transactions that many threads share, and the store's epoch.
 
 Rules
-- WAL with synchronous=FULL: a change is on the device before it is answered.
-- One thread writes. Changes that arrive while it commits are grouped into its next transaction: one sync for all. Each
-  runs in a savepoint of its own, so one that fails takes nothing else with it.
+- WAL with synchronous=FULL: a change is on the device before the call returns.
+- One thread writes. Changes that arrive during a commit are grouped into the next transaction: one sync for all. Each
+  runs in a savepoint of its own, so a failed change affects no other.
 - Every transaction compares the broker's epoch first. Another epoch in the file means that the store was taken over:
-  `Fenced`, and nothing is written. Who only asks whether the store is still ours looks at a file beside it first.
+  `Fenced`, and nothing is written. A mere check of the ownership reads a file beside it first.
 - Every transaction counts itself (`store.commits`). The owner of the epoch writes the count beside the file after the
   commit and before any answer (`ledger.database.commit_number`).
 - A file is checked as a whole before it is opened for writing (`ledger.database.file_checks`), each record on each read
   (`ledger.database.record_tables`).
-- Readers borrow a connection from a pool and wait for no writer. (Not one per thread: a Flight server's callbacks come
-  on threads that Python forgets after each call.)
-- A file that is refused (not ours, of another format, damaged, behind, busy) is as it was before. A file that exists is
-  never replaced.
-- A file of an earlier format is migrated when its owner opens it, in one transaction. From then on an older program
-  refuses it. Who only looks at such a file migrates a copy in memory.
+- Readers borrow a connection from a pool and wait for no writer. Connections are not kept by thread, because Python
+  forgets the threads of a Flight server's callbacks after each call.
+- A refused file (foreign, of another format, damaged, behind, busy) stays unchanged. An existing file is never
+  replaced.
+- The owner migrates a file of an earlier format when it opens the file, in one transaction. From then on an older
+  program refuses the file. A reader migrates a copy in memory.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Change = Callable[[sqlite3.Connection], T]
 
 
 class MetadataFile:
-    """One SQLite file; any thread may read and change it."""
+    """SQLite file, which any thread may read and change."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,7 +79,7 @@ class MetadataFile:
 
     @classmethod
     def create(cls, path: Path, tables: Sequence[RecordTable], first: Change[object] | None = None) -> MetadataFile:
-        """A new file with these tables and what `first` puts in, durable under its final name or not there at all."""
+        """Create a file with these tables and the records of `first`, durable under its final name or not at all."""
         scratch = _scratch(path)
         for leftover in (scratch, Path(f"{scratch}-journal")):
             leftover.unlink(missing_ok=True)
@@ -100,7 +100,7 @@ class MetadataFile:
             connection.close()
         scratch.chmod(disk.FILE_MODE)
         try:
-            os.link(scratch, path)  # a rename would replace the records of a store that was made meanwhile
+            os.link(scratch, path)  # a rename would replace the records of a store that was created meanwhile
         except FileExistsError:
             scratch.unlink()
             raise AlreadyExists(f"{path} exists already", hint="Open the store; its records are kept") from None
@@ -112,8 +112,8 @@ class MetadataFile:
     def open(
         cls, path: Path, tables: Sequence[RecordTable], migrated: Change[object] | None = None, *, behind: bool = False
     ) -> MetadataFile:
-        """An existing file. Raises NotFound, Corrupt when it is none of ours, damaged or behind its commit number,
-        Unsupported for another format.
+        """Open an existing file. Raises NotFound, Corrupt for a foreign or damaged file or one behind its commit
+        number, Unsupported for another format.
 
         `migrated` completes the records of a file of an earlier format, within the transaction that migrates it.
         `behind`: a file that lacks commits is accepted.
@@ -130,7 +130,7 @@ class MetadataFile:
             raise failure(path, error) from error
 
     def read(self, query: Change[T]) -> T:
-        """Run a query: it sees the last committed state and waits for nobody."""
+        """Run a query on the last committed state, without waiting."""
         try:
             with self._lock:
                 self._require_open()
@@ -150,7 +150,7 @@ class MetadataFile:
                 connection.close()
 
     def change(self, change: Change[T]) -> T:
-        """Run a change in a durable transaction, together with whatever else waits; its own errors are raised here."""
+        """Run a change in a durable transaction, grouped with other waiting changes. Its own errors are raised here."""
         future: Future[T] = Future()
         with self._arrival:
             self._require_open()
@@ -159,7 +159,7 @@ class MetadataFile:
         return future.result()
 
     def bump_epoch(self) -> int:
-        """Make the store ours: every other broker's changes and acknowledgements fail from here on."""
+        """Take the store over: changes and acknowledgements of every other broker fail from now on."""
 
         def bump(connection: sqlite3.Connection) -> int:
             commits = connection.execute("SELECT commits FROM store").fetchone()[0]
@@ -189,7 +189,7 @@ class MetadataFile:
             raise _fenced(self.path, found, mine)
 
     def close(self) -> None:
-        """Let go of the file, after the changes that wait. May be repeated; whoever comes later gets Unavailable."""
+        """Close the file after the waiting changes. May be repeated; later calls raise Unavailable."""
         with self._arrival:
             self._closed = True
             self._arrival.notify()
@@ -197,7 +197,7 @@ class MetadataFile:
         for connection in idle:
             connection.close()
         self._thread.join()
-        # Last and alone: of two connections that close at once neither puts SQLite's log into the file and removes it.
+        # Last and alone: if two connections close at once, neither moves SQLite's log into the file and removes it.
         self._writer.close()
         if self._seen is not None:
             self._seen.close()
@@ -209,7 +209,7 @@ class MetadataFile:
             number.close()
 
     def _write(self) -> None:
-        """The one thread that writes: commit whatever arrived while the last group was being committed."""
+        """Commit the changes that arrived during the last commit. Runs on the writer thread."""
         while True:
             with self._arrival:
                 self._arrival.wait_for(lambda: self._waiting or self._closed)
@@ -240,7 +240,7 @@ class MetadataFile:
             if changed and self._number is not None:
                 self._number.write(commits + 1)
         except Exception as error:  # noqa: BLE001 — whatever it is, every caller of the group is told
-            with suppress(sqlite3.Error):  # what made the group fail is told; the next BEGIN tells of this one
+            with suppress(sqlite3.Error):  # the group's error is raised; the next BEGIN raises this one
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             failed = connection.failure(self.path, error) if isinstance(error, SQLITE_ERRORS) else error
@@ -249,7 +249,7 @@ class MetadataFile:
             settle()
 
     def _commits_so_far(self, connection: sqlite3.Connection) -> int:
-        """The commits before this one; raises Fenced unless the store is ours."""
+        """Return the number of earlier commits. Raises Fenced if the store was taken over."""
         epoch, commits = connection.execute("SELECT epoch, commits FROM store").fetchone()
         if self._epoch not in (None, epoch):
             raise _fenced(self.path, epoch, self._epoch)
@@ -268,13 +268,13 @@ class Records:
 
 
 def _run(path: Path, connection: CheckedConnection, change: Change[Any], future: Future[Any]) -> Callable[[], None]:
-    """Run one change of a group; what is returned tells its caller once the group is committed."""
+    """Run one change of a group. The returned function answers its caller once the group is committed."""
     connection.execute("SAVEPOINT change")
     try:
         result = change(connection)
     except Exception as error:
         if not connection.in_transaction:
-            raise  # SQLite gave the whole transaction up (disk full, device error): so do all
+            raise  # SQLite rolled the whole transaction back (disk full, device error), so all changes fail
         connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")
         failed = connection.failure(path, error) if isinstance(error, SQLITE_ERRORS) else error
@@ -296,15 +296,17 @@ def _connect(path: Path) -> CheckedConnection:
 
 
 def _migrate(path: Path, version: int, tables: Sequence[RecordTable], migrated: Change[object] | None) -> None:
-    """Bring the records of a file of an earlier format into this one: all in one transaction, or nothing."""
+    """Migrate the records of an earlier format, all in one transaction."""
     connection = connect(path, timeout=_BUSY_SECONDS)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         if version < CHECKED_VERSION:
-            CommitNumber(number_path(path), 0).close()  # first: a file with checksums is refused without a number
+            CommitNumber(
+                number_path(path), 0
+            ).close()  # first, because a file with checksums is refused without a number
         _migrate_records(connection, tables, migrated)
-        # An older program looks at the head of the file, not at its log. Who holds the file open puts this off.
+        # An older program reads the head of the file, not its log. A process with the file open delays this.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         _log.info("%s has format %d from now on", path, FORMAT_VERSION)
     except sqlite3.Error as error:
@@ -337,7 +339,7 @@ def _migrate_records(
 def in_this_format(
     connection: CheckedConnection, tables: Sequence[RecordTable], migrated: Change[object], query: Change[T]
 ) -> T:
-    """Run a query on the records of an open file, of a copy in memory if the file has an earlier format."""
+    """Run a query on the records of an open file, or on a migrated copy in memory if the format is older."""
     if version_of(connection) == FORMAT_VERSION:
         return query(connection)
     with closing(connect(":memory:")) as copy:

@@ -1,10 +1,10 @@
-"""Queries on a metadata file that change nothing, not even by SQLite; and the check that goes before any change.
+"""Queries on a metadata file that change nothing, not even by SQLite; and the check before any change.
 
 Rules
 - While a broker has the file open, a query sees the last committed state.
-- SQLite is not to clean up behind a query: a writer that closes a damaged file copies what it takes for the log into
-  the file, and deletes the log with the commits that it did not see. A read-only connection keeps both.
-- Where only a writer may bring file and log together, the query reads a copy of both.
+- SQLite must not clean up after a query. A writer that closes a damaged file copies the readable part of the log into
+  the file, and deletes the log with the other commits. A read-only connection keeps both.
+- If only a writer could merge file and log, the query reads a copy of both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pyspark_ledger.ledger.errors import Corrupt, Unavailable, Unsupported
 APPLICATION_ID = 0x4C444752  # "LDGR"
 # Records have checksums from version 2 on; from version 3 on each segment has a record of its own in the list.
 FIRST_VERSION, CHECKED_VERSION, FORMAT_VERSION = 1, 2, 3
-# The head of an SQLite file: what it is, the user's version, the application's id.
+# Head of an SQLite file: magic, user version, application id.
 _MAGIC, _HEAD_BYTES, _VERSION_AT, _APPLICATION_AT = b"SQLite format 3\0", 100, 60, 68
 _U32 = struct.Struct(">I")
 
@@ -45,7 +45,7 @@ Query = Callable[[CheckedConnection], T]
 
 
 def require_ours(path: Path) -> None:
-    """Look at the file's head, and let SQLite touch nothing: opening it for writing would make it a WAL file."""
+    """Check the file's head without SQLite, which would convert the file to WAL when it opens the file for writing."""
     try:
         with disk.opened(path) as fd:
             head = os.pread(fd, _HEAD_BYTES, 0)
@@ -53,7 +53,7 @@ def require_ours(path: Path) -> None:
         raise Unavailable(f"{path} cannot be read: {error}", hint="Look at the disk of the store") from error
     if head and (len(head) < _HEAD_BYTES or not head.startswith(_MAGIC)):
         raise Corrupt(f"{path} is damaged or no metadata file: it begins with {head[:16]!r}", hint=RESTORE)
-    head = head or bytes(_HEAD_BYTES)  # an empty file is an empty database, of nobody's
+    head = head or bytes(_HEAD_BYTES)  # an empty file is an empty database without an owner
     (version,), (application,) = (_U32.unpack_from(head, at) for at in (_VERSION_AT, _APPLICATION_AT))
     if application != APPLICATION_ID:
         raise Corrupt(f"{path} has application id {application:#x}, expected {APPLICATION_ID:#x}", hint=RESTORE)
@@ -69,13 +69,12 @@ def require_version(path: Path, version: int) -> None:
 
 
 def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> int:
-    """Check all of a metadata file; the format that it has. Raises Corrupt.
+    """Check all of a metadata file. Return its format. Raises Corrupt.
 
-    `behind`: metadata that lack commits are what the caller wants. Of a file without checksums SQLite's own structure
-    is checked.
+    `behind`: metadata that lack commits are accepted. For a file without checksums, SQLite checks its own structure.
     """
     require_ours(path)
-    # Before the metadata: of a broker that commits meanwhile the metadata are then ahead.
+    # Read before the metadata: if a broker commits meanwhile, the metadata are ahead.
     number = None if behind else read_number(number_path(path))
 
     def check(connection: CheckedConnection) -> int:
@@ -95,14 +94,14 @@ def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: boo
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """The format of an open file: the head of the file may lack what its log holds."""
+    """Return the format of an open file. The head of the file may lack the content of its log."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def read_committed(
     path: Path, query: Query[T], told: Callable[[Path, sqlite3.Error | UnicodeDecodeError], Exception] = failure
 ) -> T:
-    """Run a query on the last committed state; what SQLite raises becomes what `told` makes of it."""
+    """Run a query on the last committed state. `told` converts errors of SQLite."""
     connection = None
     try:
         try:
@@ -128,7 +127,7 @@ def read_committed(
 
 
 def _opened(path: Path) -> CheckedConnection:
-    # Without a write-ahead log nobody writes, and SQLite would make one to look at the file.
+    # Without a write-ahead log no process writes, and SQLite would create one to read the file.
     mode = "mode=ro" if _log_of(path).exists() else "mode=ro&immutable=1"
     return connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
 

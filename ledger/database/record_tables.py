@@ -6,10 +6,10 @@
                  account is a difference, too
 
 Invariants
-- Triggers keep the account. A change costs as much as the records that it changes.
-- A record whose checksum is wrong is neither read, replaced nor deleted: the statement fails, as `Corrupt`.
-- The sum of checksums does not depend on the order of the records. A record that is lost, or one too many, changes it.
-- The statements that made tables, views and triggers are compared too, and SQLite checks its trees and indexes.
+- Triggers update the account. A change costs as much as the records that it changes.
+- A record with a wrong checksum is neither read, replaced nor deleted: the statement fails, as `Corrupt`.
+- The sum of checksums does not depend on the order of the records. A lost or an additional record changes the sum.
+- The statements that created tables, views and triggers are compared too, and SQLite checks its trees and indexes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unavaila
 
 RESTORE = "Restore it from a copy"
 _MASK = 2**62 - 1
-_FEWER_COLUMNS = 2  # the last format without what is `added` to a table
+_FEWER_COLUMNS = 2  # the last format without the `added` columns
 _SQLITE_MIN = (3, 31)  # generated columns
 _RAISED = "user-defined function raised exception"
-# What SQLite says of the moment or of the disk, and not of what stands in the file.
+# SQLite's errors of the moment or the disk, not of the content.
 _NOT_DAMAGE = (
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -42,12 +42,12 @@ _NOT_DAMAGE = (
 _encode = msgspec.msgpack.Encoder().encode
 
 
-# A damaged file's text stands in SQLite's own messages, which Python decodes.
+# SQLite's messages contain text of a damaged file, which Python decodes.
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
 class RecordTable(NamedTuple):
-    """One table: its columns as SQL declares them, its constraints, its indexes as lists of columns.
+    """Table: its columns as SQL declares them, its constraints, its indexes as lists of columns.
 
     `counted` False: the table has exactly one record, and no account. The last `added` columns, which need a default,
     and the indexes `added_indexes` are of format 3.
@@ -64,21 +64,23 @@ class RecordTable(NamedTuple):
 
     @property
     def row_name(self) -> str:
-        """The table behind the view: what statements change."""
+        """Table behind the view, which statements change."""
         return f"{self.name}_row"
 
     def of_format(self, version: int) -> RecordTable:
-        """The table as a file of this format has it."""
+        """Return the table in a file of this format."""
         if version > _FEWER_COLUMNS or not self.added:
             return self
         return self._replace(columns=self.columns[: -self.added], added=0, added_indexes=())
 
     def names(self, prefix: str = "") -> str:
-        """The columns' names, as a list in SQL."""
+        """Return the columns' names, as a list in SQL."""
         return ", ".join(prefix + column.split(" ", 1)[0] for column in self.columns)
 
     def tables(self) -> dict[str, str]:
-        """The statements that make the table and what keeps its account, by the name that each makes."""
+        """Return the statements that create the table and the triggers of its account, by the name that each
+        creates.
+        """
         checked = f"checked(old.sum, '{self.name}', {self.names('old.')})"
         body = [
             *self.columns,
@@ -100,10 +102,10 @@ class RecordTable(NamedTuple):
         return made
 
     def view(self) -> dict[str, str]:
-        """The statement that makes the view.
+        """Return the statement that creates the view.
 
         The comparison is a correlated subquery, which SQLite evaluates after all other terms of a query. Otherwise
-        SQLite puts the constant of `column = ?` in place of the column, and compares records that nobody asked for.
+        SQLite would replace the column by the constant of `column = ?`, and compare unrequested records.
         """
         said = f"CREATE VIEW {self.name} AS SELECT {self.names()} FROM {self.row_name}"  # noqa: S608 — names of ours
         checked = f"checked({self.row_name}.sum, '{self.name}', {self.names(self.row_name + '.')})"
@@ -124,18 +126,18 @@ _ACCOUNT = (
 
 
 class CheckedConnection(sqlite3.Connection):
-    """A connection that can compute and compare checksums. `damage` holds what a comparison has found."""
+    """Connection that computes and compares checksums. `damage` holds the result of a failed comparison."""
 
     damage: list[str]
 
     def failure(self, path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerError:
-        """What a caller can do about an error of a statement."""
+        """Convert an error of a statement into an error for the caller."""
         found, self.damage[:] = self.damage[:], []
         return Corrupt(f"{path}: {found[0]}", hint=RESTORE) if found else failure(path, error)
 
 
 def connect(name: Path | str, *, uri: bool = False, timeout: float = 10.0) -> CheckedConnection:
-    """Open an SQLite file with what the tables need."""
+    """Open an SQLite file with the functions of the tables."""
     if sqlite3.sqlite_version_info < _SQLITE_MIN:
         raise Unsupported(
             f"this Python has SQLite {sqlite3.sqlite_version}, metadata need {'.'.join(map(str, _SQLITE_MIN))}",
@@ -151,7 +153,7 @@ def connect(name: Path | str, *, uri: bool = False, timeout: float = 10.0) -> Ch
         if found != stated:
             damage.append(f"a record of {table!r} has checksum {found:#x}, stated is {stated}")
             raise Corrupt(damage[-1])
-        # A view takes what is not 0 for true; no account ever sees the difference.
+        # A view takes any number except 0 for true. The account is not affected.
         return stated
 
     connection.damage = damage
@@ -159,7 +161,9 @@ def connect(name: Path | str, *, uri: bool = False, timeout: float = 10.0) -> Ch
     connection.create_function("checked", -1, checked, deterministic=True)
     try:
         connection.execute("PRAGMA trusted_schema=ON")
-        connection.execute("PRAGMA recursive_triggers=ON")  # else what REPLACE deletes would stay in the account
+        connection.execute(
+            "PRAGMA recursive_triggers=ON"
+        )  # otherwise records that REPLACE deletes would stay in the account
     except sqlite3.Error:
         connection.close()
         raise
@@ -167,13 +171,13 @@ def connect(name: Path | str, *, uri: bool = False, timeout: float = 10.0) -> Ch
 
 
 def record_sum(*record: object) -> int:
-    """The checksum of a record, whose first value is the table's name: 62 bits, never 0."""
+    """Return the checksum of a record, whose first value is the table's name: 62 bits, never 0."""
     digest = hashlib.blake2b(_encode(record), digest_size=8).digest()
     return int.from_bytes(digest, "big") & _MASK or 1
 
 
 def create_tables(connection: sqlite3.Connection, tables: Iterable[RecordTable]) -> None:
-    """Make tables, triggers and accounts, within the caller's transaction."""
+    """Create tables, triggers and accounts, within the caller's transaction."""
     connection.execute(_ACCOUNT)
     for table in tables:
         for statement in table.tables().values():
@@ -185,16 +189,16 @@ def create_tables(connection: sqlite3.Connection, tables: Iterable[RecordTable])
 
 
 def create_views(connection: sqlite3.Connection, tables: Iterable[RecordTable]) -> None:
-    """Make the views, whose names must be free."""
+    """Create the views, whose names must be free."""
     for table in tables:
         for statement in table.view().values():
             connection.execute(statement)
 
 
 def without_checksums(connection: sqlite3.Connection) -> None:
-    """Make plain tables of the records, under the names of the views, within the caller's transaction.
+    """Create plain tables of the records, under the names of the views, within the caller's transaction.
 
-    Each record's checksum is compared as it is copied. Triggers and indexes go with the tables.
+    Each record's checksum is compared during the copy. Triggers and indexes are deleted with the tables.
     """
     names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall()]
     for name in names:
@@ -208,14 +212,14 @@ def without_checksums(connection: sqlite3.Connection) -> None:
 
 
 def require_whole(connection: sqlite3.Connection, path: Path) -> None:
-    """Have SQLite check its trees and indexes; raises Corrupt naming `path`."""
+    """Make SQLite check its trees and indexes. Raises Corrupt naming `path`."""
     said = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
     if said != ["ok"]:
         raise Corrupt(f"{path} is damaged: {'; '.join(said)}", hint=RESTORE)
 
 
 def require_sound(connection: sqlite3.Connection, path: Path, tables: Iterable[RecordTable]) -> None:
-    """Compare statements, every record's checksum and every account; raises Corrupt naming `path`."""
+    """Compare statements, every record's checksum and every account. Raises Corrupt naming `path`."""
     tables = list(tables)
     require_whole(connection, path)
     _require_statements(connection, path, tables)
@@ -234,8 +238,9 @@ def require_sound(connection: sqlite3.Connection, path: Path, tables: Iterable[R
 
 
 def failure(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerError:
-    """What a caller can do about an error of SQLite. A file that is locked, full or not to be opened is whole, and must
-    not be replaced by a copy.
+    """Convert an error of SQLite into an error for the caller.
+
+    A locked, full or unopenable file is whole, and must not be replaced by a copy.
     """
     if isinstance(error, sqlite3.IntegrityError):
         return Refused(f"{path}: {error}", hint="Nothing was changed")
@@ -247,7 +252,7 @@ def failure(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerErro
 
 
 def damage_of(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerError:
-    """The same while a file is checked: whatever is not the moment's or the disk's fault is the file's."""
+    """Convert an error while a file is checked. Any error except those of the moment or the disk is damage."""
     if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _NOT_DAMAGE:
         return failure(path, error)
     return Corrupt(f"{path} is damaged or no metadata file: {error}", hint=RESTORE)

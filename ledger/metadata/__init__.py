@@ -1,5 +1,5 @@
-"""Records of a store: managed ledgers, their segments, runs, sequence ids and schemas in `records`, others in modules.
+"""Records of a store: managed ledgers, segments, runs, sequence ids and schemas in `records`, all others in modules.
 
-A change is a compare-and-set in one transaction of `ledger.database`. `unwanted_files` alone deletes files of ledgers;
+A change is a compare-and-set in one transaction of `ledger.database`. Only `unwanted_files` deletes files of segments;
 a segment's writer removes only a file that it failed to create.
 """

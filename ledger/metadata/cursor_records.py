@@ -1,23 +1,20 @@
-"""Durable cursors: how far a named reader has acknowledged a managed ledger, its lease, and its row of the metadata.
+"""Durable cursors: the acknowledged position of a named reader in a managed ledger, its lease, and its row of the
+metadata.
 
     cursor        ledger, name, version, ManagedCursorInfo, replay floor, lease; the name without case and the first
                   position that the cursor needs, by which it is found
 
-Invariants of a cursor
-- Acknowledgement is monotone: `advance` never moves back, only `reset` does.
-- The cursor never passes the end of the log.
-- The replay floor is the end of the last batch known to be in the reader's own commit log. It is monotone too, except
-  for a reset. Entries at or after the lower of the two must stay readable.
-- A lease is granted when it is free, run out, the holder's own, or its holder is known to be gone.
-- `CursorRecord` is a pure value: its changes return another record.
+Invariants of a cursor - Acknowledgement is monotone: only `reset` moves a cursor back, `advance` never does. - The
+cursor never passes the end of the log. - The replay floor is the end of the last batch known to be in the reader's own
+commit log. It is monotone too, except for a reset. Entries at or after the lower of the two must stay readable. - A
+lease is granted if it is free, expired, the holder's own, or its holder is known to be dead. - `CursorRecord` is a pure
+value: its changes return another record.
 
-Rules of the metadata
-- A change compares the version that it was made from, and is durable when it returns.
-- Names that differ only in case are refused.
-- The rows of a managed ledger are deleted with it.
+Rules of the metadata - A change compares the version that it was made from, and is durable when it returns. - Names
+that differ only in case are refused. - The rows of a managed ledger are deleted with it.
 
-Pulsar stores the *mark-delete* position, the last acknowledged entry. A record here has the first position that is not
-acknowledged. `mark_delete(next) = (ledger, entry - 1)`, which may be `(ledger, -1)` just as Pulsar writes it.
+Pulsar stores the *mark-delete* position, the last acknowledged entry. A record here has the first unacknowledged
+position. `mark_delete(next) = (ledger, entry - 1)`, which may be `(ledger, -1)` as in Pulsar.
 """
 
 from __future__ import annotations
@@ -40,14 +37,14 @@ from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedCursorInfo, Po
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to read in a cursor's name, until `until_ms`. An empty holder means that nobody has it."""
+    """Right to read in a cursor's name, until `until_ms`. An empty holder means that the lease is free."""
 
     holder: str = ""
     until_ms: int = 0
 
 
 class CursorRecord(msgspec.Struct, frozen=True):
-    """One durable cursor. `next_position` is the first position not acknowledged."""
+    """Durable cursor. `next_position` is the first unacknowledged position."""
 
     ledger: str
     name: str
@@ -57,15 +54,15 @@ class CursorRecord(msgspec.Struct, frozen=True):
     kept: bytes = b""
 
     def at(self, next_position: Position) -> CursorRecord:
-        """The cursor with its mark-delete there, and all else as it is."""
+        """Return the cursor with this mark-delete, otherwise unchanged."""
         return msgspec.structs.replace(self, next_position=next_position)
 
     def kept_info(self) -> ManagedCursorInfo:
-        """Return the record beside the mark-delete: the place of its set or the set itself, and properties."""
+        """Return the record without the mark-delete: the location of its set or the set itself, and properties."""
         return ManagedCursorInfo.FromString(self.kept) if self.kept else ManagedCursorInfo(cursorsLedgerId=-1)
 
     def in_ledger(self, ledger_id: int) -> CursorRecord:
-        """The cursor whose set is in a ledger of its own; -1: it has none."""
+        """Return the cursor with its set in a log of its own; -1: it has none."""
         info = self.kept_info()
         info.cursorsLedgerId = ledger_id
         del info.individualDeletedMessages[:]
@@ -73,7 +70,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return self.keeping(info)
 
     def inline(self, positions: PositionSet) -> CursorRecord:
-        """The cursor whose set is in its record, which is for small ones: as ranges, as Pulsar does it."""
+        """Return the cursor with its set in the record, for small sets: as ranges, like Pulsar."""
         said = PositionInfo.FromString(encode_info(self.next_position, positions, as_words=False))
         info = self.in_ledger(-1).kept_info()
         info.individualDeletedMessages.extend(said.individualDeletedMessages)
@@ -82,7 +79,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
 
     @property
     def needed(self) -> Position:
-        """The first position that must stay readable."""
+        """First position that must stay readable."""
         return self.next_position if self.replay_floor is None else min(self.next_position, self.replay_floor)
 
     @property
@@ -105,7 +102,9 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, kept=b"" if plain else info.SerializeToString())
 
     def advance(self, next_position: Position, end: Position, replay_floor: Position | None) -> CursorRecord:
-        """Acknowledge everything before `next_position`. Going back is ignored; beyond the end is refused."""
+        """Acknowledge everything before `next_position`. A move backwards is ignored; a move beyond the end is
+        refused.
+        """
         self._require_within(next_position, end)
         floor = self.replay_floor
         if replay_floor is not None:
@@ -114,7 +113,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, next_position=max(self.next_position, next_position), replay_floor=floor)
 
     def reset(self, next_position: Position, end: Position) -> CursorRecord:
-        """Move anywhere, backwards too. The replay floor goes back with the cursor, never ahead of it."""
+        """Move to any position. The replay floor moves back with the cursor, and never ahead of it."""
         self._require_within(next_position, end)
         floor = self.replay_floor
         return msgspec.structs.replace(
@@ -127,7 +126,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
     def with_lease(
         self, holder: str, ttl_ms: int, now_ms: int, holder_is_gone: Callable[[str], bool]
     ) -> tuple[CursorRecord, bool]:
-        """The cursor after `holder` asked for its lease, and whether it was granted."""
+        """Return the cursor after `holder` requested its lease, and whether the lease was granted."""
         held = self.lease
         free = not held.holder or held.holder == holder or held.until_ms <= now_ms
         if not free and not holder_is_gone(held.holder):
@@ -135,7 +134,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, lease=Lease(holder, now_ms + ttl_ms)), True
 
     def without_lease(self, holder: str) -> CursorRecord:
-        """The cursor after `holder` gave its lease back; unchanged when somebody else holds it."""
+        """Return the cursor after `holder` released its lease; unchanged if another holder has it."""
         if self.lease.holder != holder:
             return self
         return msgspec.structs.replace(self, lease=Lease())
@@ -149,7 +148,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
 
 
 def cursor_info(cursor: CursorRecord) -> ManagedCursorInfo:
-    """The record as Pulsar's metadata store holds it; without a ledger of its own `cursorsLedgerId` is -1."""
+    """Return the record in the form of Pulsar's metadata store. Without a log of its own `cursorsLedgerId` is -1."""
     info = cursor.kept_info()
     info.markDeleteLedgerId = cursor.next_position.ledger_id
     info.markDeleteEntryId = cursor.next_position.entry_id - 1
@@ -157,7 +156,7 @@ def cursor_info(cursor: CursorRecord) -> ManagedCursorInfo:
 
 
 def next_position_of(info: ManagedCursorInfo) -> Position:
-    """The first position that the recorded mark-delete leaves unacknowledged."""
+    """Return the first position that the recorded mark-delete leaves unacknowledged."""
     return Position(info.markDeleteLedgerId, info.markDeleteEntryId + 1)
 
 
@@ -184,7 +183,7 @@ CURSOR_TABLE = RecordTable(
 
 @dataclass(frozen=True, slots=True)
 class StoredCursor:
-    """A cursor and the version that a change of it must name."""
+    """Cursor, and the version that a change of it must name."""
 
     cursor: CursorRecord
     version: int
@@ -194,7 +193,7 @@ class CursorRecords(Records):
     """All durable cursors of a store. Any thread may call any method."""
 
     def names(self, ledger: str) -> list[str]:
-        """The durable cursors of a managed ledger, sorted."""
+        """Return the names of a managed ledger's durable cursors, sorted."""
         rows = self._file.read(
             lambda c: c.execute("SELECT name FROM cursor WHERE ledger = ? ORDER BY name", (ledger,)).fetchall()
         )
@@ -213,7 +212,7 @@ class CursorRecords(Records):
         return StoredCursor(_cursor(ledger, name, *row[1:]), row[0])
 
     def put(self, cursor: CursorRecord, expected: int | None) -> StoredCursor | None:
-        """Write a cursor over the version `expected` (None: there is none yet). None when somebody was faster."""
+        """Write a cursor over the version `expected` (None: a new one). None if another change was faster."""
         floor = cursor.replay_floor
         values = (
             cursor_info(cursor).SerializeToString(),
@@ -257,7 +256,7 @@ class CursorRecords(Records):
         return StoredCursor(cursor, 0 if expected is None else expected + 1) if done == 1 else None
 
     def delete(self, ledger: str, name: str) -> bool:
-        """Delete a cursor; False when there was none."""
+        """Delete a cursor. Return False if there was none."""
 
         def delete(c: sqlite3.Connection) -> bool:
             put_unlisted(c, _own_ledgers(c, "ledger = ? AND name = ?", (ledger, name)))
@@ -266,7 +265,7 @@ class CursorRecords(Records):
         return self._file.change(delete)
 
     def slowest(self, ledger: str) -> Position | None:
-        """The first position that any durable cursor of a managed ledger still needs; None without cursors."""
+        """Return the first position that any durable cursor of a managed ledger still needs; None without cursors."""
         return self._file.read(lambda c: slowest_of(c, ledger))
 
     def ledger_ids(self) -> set[int]:
@@ -274,7 +273,7 @@ class CursorRecords(Records):
 
 
 def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
-    """The same as `CursorRecords.slowest`, within a change."""
+    """Return the same as `CursorRecords.slowest`, within a change."""
     row = c.execute(
         "SELECT needed_ledger, needed_entry FROM cursor WHERE ledger = ? ORDER BY needed_ledger, needed_entry LIMIT 1",
         (ledger,),
@@ -283,7 +282,7 @@ def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
 
 
 def fill_needed(c: sqlite3.Connection) -> None:
-    """Fill the columns of format 3, which cursors are found by."""
+    """Fill the columns of format 3 by which cursors are found."""
     rows = c.execute("SELECT ledger, name, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor")
     for cursor in [_cursor(*row) for row in rows.fetchall()]:
         c.execute(
@@ -293,7 +292,7 @@ def fill_needed(c: sqlite3.Connection) -> None:
 
 
 def own_ledgers_of(c: sqlite3.Connection, ledger: str) -> set[int]:
-    """The ids of the own ledgers of a managed ledger's cursors, within a change."""
+    """Return the ids of the logs of a managed ledger's cursors, within a change."""
     return _own_ledgers(c, "ledger = ?", (ledger,))
 
 

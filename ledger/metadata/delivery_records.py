@@ -1,4 +1,4 @@
-"""Records of what batches deliver, kept in the metadata for as long as a checkpoint may need them.
+"""Records of delivered batches, kept in the metadata while a checkpoint may need them.
 
     delivery        (ledger, cursor, record) → what the batch delivers, what is outstanding, where the next reads on
     delivery_chunk  (ledger, cursor, record, chunk) → a part of a body above 1 MiB, numbered from 0
@@ -7,11 +7,12 @@
                of a body in chunks: PIP-381's footer, {"numParts":N,"length":L}
 
 Rules
-- A record is durable before its number is told. Numbers rise and are not used twice by one checkpoint.
+- A record is durable before its number is returned. Numbers rise and are not used twice by one checkpoint.
 - Chunks and their footer are written, replaced and deleted in one transaction, and read by one statement. A footer
-  whose chunks are not all there, in the stated length, is damage, and never a shorter record.
-- Who decides on the batch after record n has committed n: what is before n goes then, and so does what is after it,
-  which no checkpoint has ever named. Record -1 is the batch of dead letters that is not buried yet.
+  without all of its chunks, in the stated length, is damage, and never a shorter record.
+- The batch after record n is decided only after Spark committed n. So the records before n are deleted then. Records
+  after n are deleted too, because no checkpoint has ever named them.
+- Record -1 is the batch of dead letters that are not written yet.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _HEAD = struct.Struct(">BI")
 _FOOTER = bytes([FOOTER_FIRST])
 _RECORD_MAX = 2**63 - 1
 _DAMAGED = "Restore the store from a copy, or reset the cursor, which forgets what was delivered"
-# One statement, so that a record and its chunks are of one moment.
+# One statement reads a record and its chunks at the same moment.
 _ONE = """
 SELECT found.record, CAST(found.body AS BLOB), part.chunk, CAST(part.body AS BLOB)
 FROM (SELECT ledger, cursor, record, body FROM delivery WHERE ledger = ? AND cursor = ? AND {which}) AS found
@@ -57,7 +58,7 @@ LEFT JOIN delivery_chunk AS part USING (ledger, cursor, record) ORDER BY part.ch
 
 
 class DeliveryRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One record. `waiting`: what was delivered before and is outstanding still, beside `shares`."""
+    """Record of a batch. `waiting`: rows that were delivered earlier and are still outstanding, beside `shares`."""
 
     record: int
     position: Position
@@ -69,7 +70,7 @@ _RECORD = msgspec.msgpack.Decoder(DeliveryRecord)
 
 
 class DeliveryRecords(Records):
-    """The table of a store."""
+    """Table of a store."""
 
     def get(self, ledger: str, cursor: str, record: int) -> DeliveryRecord | None:
         return self._one("record = ?", ledger, cursor, record)
@@ -78,7 +79,7 @@ class DeliveryRecords(Records):
         return self._one("record > ? ORDER BY record DESC LIMIT 1", ledger, cursor, 0)
 
     def put(self, ledger: str, cursor: str, record: DeliveryRecord, after: int) -> None:
-        """Keep the record that follows `after`; of the others only that one stays, and the dead letters."""
+        """Store the record that follows `after`. Of the others only that one and the dead letters are kept."""
 
         def change(c: sqlite3.Connection) -> None:
             _delete(c, "record > 0 AND record <> ?", ledger, cursor, after)
@@ -90,7 +91,7 @@ class DeliveryRecords(Records):
         self._file.change(lambda c: _insert(c, ledger, cursor, DEAD, dead))
 
     def forget(self, ledger: str, cursor: str, *, dead_only: bool = False) -> None:
-        """Forget the records of a cursor, or its dead letters."""
+        """Delete the records of a cursor, or its dead letters."""
         least, most = DEAD, DEAD if dead_only else _RECORD_MAX
         self._file.change(lambda c: _delete(c, "record BETWEEN ? AND ?", ledger, cursor, least, most))
 
@@ -125,7 +126,7 @@ def _insert(c: sqlite3.Connection, ledger: str, cursor: str, number: int, record
 
 
 def _whole(body: bytes, chunks: dict[int, bytes], where: str) -> bytes:
-    """A body as it was before it was cut; raises Corrupt when its chunks are not those that its footer states."""
+    """Join the chunks of a body. Raises Corrupt if they are not those of the footer."""
     if not body.startswith(_FOOTER):
         return body
     footer = parse_footer(body, where)

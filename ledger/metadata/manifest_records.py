@@ -1,11 +1,14 @@
-"""The manifests of batches over several ledgers, as rows of the metadata file: one per query, its newest.
+"""Manifests of batches over several ledgers, as rows of the metadata file: the newest one of each query.
 
     manifest      query, batch, JSON of `Manifest`: which staged parts go to which ledger, and whether all are there
 
-Rules: putting a manifest is the commit point of its batch, durable when it returns; it replaces that of the query's
-batch before, which was done. A manifest that is done stays, because the ledgers alone do not tell that the batch was
-committed: run again, its rows may go to other ones. A manifest names no ledger that was terminated, and no ledger is
-terminated while a manifest that is not done names it: what is committed must find its place.
+Rules
+- Writing a manifest is the commit point of its batch, durable when it returns. It replaces the manifest of the query's
+  batch before, which was done.
+- A finished manifest is kept, because the ledgers alone do not show that the batch was committed. A repeated run may
+  route its rows to others.
+- A manifest names no terminated ledger, and no ledger is terminated while an unfinished manifest names it. Reason: a
+  committed batch must be writable.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pyspark_ledger.ledger.protocol.commits import StagedPart
 
 
 class ManifestRun(msgspec.Struct, frozen=True):
-    """The parts that one ledger gets, in order."""
+    """Parts of one ledger, in order."""
 
     ledger: str
     incarnation: str
@@ -30,7 +33,7 @@ class ManifestRun(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A committed batch over several ledgers. `done`: all of its runs are in their ledgers.
+    """Committed batch over several ledgers. `done`: all of its runs are in their ledgers.
 
     `once`: its query has no other batch.
     """
@@ -57,7 +60,7 @@ class ManifestRecords(Records):
     """All manifests of a store. Any thread may call any method."""
 
     def newest(self, query: str) -> Manifest | None:
-        """The manifest of a query's newest batch over several ledgers."""
+        """Return the manifest of a query's newest batch over several ledgers."""
         row = self._file.read(
             lambda c: c.execute(
                 "SELECT body FROM manifest WHERE query = ? ORDER BY batch DESC LIMIT 1", (query,)
@@ -66,13 +69,13 @@ class ManifestRecords(Records):
         return None if row is None else _MANIFEST.decode(row[0])
 
     def pending(self) -> list[Manifest]:
-        """Those whose runs are not all known to be in their ledgers, in no order."""
+        """Return the manifests whose runs are not all known to be in their ledgers, in no order."""
         rows = self._file.read(lambda c: c.execute("SELECT body FROM manifest").fetchall())
         found = [_MANIFEST.decode(row[0]) for row in rows]
         return [manifest for manifest in found if not manifest.done]
 
     def put(self, manifest: Manifest) -> None:
-        """The commit point of a batch; refused while an earlier one of the query is not done."""
+        """Write the commit point of a batch. Refused while an earlier manifest of the query is not done."""
 
         def put(c: sqlite3.Connection) -> None:
             rows = c.execute("SELECT batch, body FROM manifest WHERE query = ?", (manifest.query,)).fetchall()
@@ -100,7 +103,7 @@ class ManifestRecords(Records):
         )
 
     def forget_before(self, cutoff_ms: int) -> None:
-        """Drop what is done of queries without another batch: a repetition finds no staged part any more."""
+        """Delete finished manifests of queries without another batch, whose staged parts are gone."""
         rows = self._file.read(lambda c: c.execute("SELECT body FROM manifest").fetchall())
         found = [_MANIFEST.decode(row[0]) for row in rows]
         past = [(m.query,) for m in found if m.once and m.done and m.committed_ms < cutoff_ms]
@@ -109,7 +112,7 @@ class ManifestRecords(Records):
 
 
 def require_none_pending(c: sqlite3.Connection, ledger: str) -> None:
-    """Within a change: refuse to end a ledger that a committed batch still has to be written to."""
+    """Refuse, within a change, to end a ledger that a committed batch still has to be written to."""
     for (body,) in c.execute("SELECT body FROM manifest"):
         manifest = _MANIFEST.decode(body)
         if not manifest.done and any(run.ledger == ledger for run in manifest.runs):

@@ -1,13 +1,14 @@
-"""What the record of a managed ledger says of the offload of one of its ledgers: Pulsar's `OffloadContext`.
+"""Offload of a segment in the record of its managed ledger: Pulsar's `OffloadContext`.
 
     uidMsb, uidLsb       the newest attempt, as two signed 64-bit halves; absent: never tried
-    complete             its objects are whole, and everybody may read them
-    bookkeeperDeleted    the local files are gone, or going
+    complete             its objects are whole and readable
+    bookkeeperDeleted    the local files are deleted, or being deleted
     timestamp            when it was completed, ms
     driverMetadata       where the objects are: a name and properties
 
-Rules: the attempt is stored before its first byte leaves, and never used twice. `complete` and `bookkeeperDeleted` are
-only ever set, by a change that compares the attempt.
+Rules
+- The attempt is stored before its upload starts, and never used twice.
+- `complete` and `bookkeeperDeleted` are only ever set, by a change that compares the attempt.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _HALF = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """Where objects are: `name` is Pulsar's of the driver, `properties` what it needs beside credentials."""
+    """Location of objects: `name` is Pulsar's name of the driver, `properties` its parameters without credentials."""
 
     name: str
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -33,7 +34,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class OffloadAttempt:
-    """One attempt to offload one ledger. `local_deleted` and `completed_ms` mean something once it is `complete`."""
+    """Attempt to offload one segment. `local_deleted` and `completed_ms` are valid once it is `complete`."""
 
     attempt: uuid.UUID
     driver: Driver
@@ -43,7 +44,7 @@ class OffloadAttempt:
 
     @classmethod
     def of(cls, listed: ManagedLedgerInfo.LedgerInfo) -> Self | None:
-        """What a record says of one ledger; None when nobody has tried yet."""
+        """Return the attempt in the record of a segment; None without an attempt."""
         said = listed.offloadContext
         if not listed.HasField("offloadContext") or not (said.HasField("uidMsb") or said.HasField("uidLsb")):
             return None
@@ -57,7 +58,7 @@ class OffloadAttempt:
         )
 
     def put(self, listed: ManagedLedgerInfo.LedgerInfo) -> None:
-        """State it in a record, instead of what was stated before."""
+        """Write the attempt into a record, over an earlier one."""
         most, least = halves(self.attempt)
         context = OffloadContext(
             uidMsb=most,
@@ -75,16 +76,16 @@ class OffloadAttempt:
         return replace(self, complete=True, completed_ms=now_ms)
 
     def without_local(self) -> OffloadAttempt:
-        """The same, its local files gone."""
+        """Return the attempt with its local files deleted."""
         return replace(self, local_deleted=True)
 
 
 def halves(attempt: uuid.UUID) -> tuple[int, int]:
-    """A UUID as two signed 64-bit numbers, most significant first."""
+    """Return a UUID as two signed 64-bit numbers, most significant first."""
     most, least = divmod(attempt.int, _HALF)
     return signed(most), signed(least)
 
 
 def of_halves(most: int, least: int) -> uuid.UUID:
-    """The UUID of two signed 64-bit numbers."""
+    """Return the UUID of two signed 64-bit numbers."""
     return uuid.UUID(int=(most % _HALF) << 64 | least % _HALF)

@@ -1,7 +1,8 @@
-"""The records of a partitioned ledger: made, extended and listed in one step, whatever the number of partitions.
+"""Records of a partitioned ledger: created, extended and listed in one step, for any number of partitions.
 
-Invariants: the record that states the number and the records of all partitions are there together or not at all; a
-partition has the properties that the whole was created with.
+Invariants
+- The record of the number and the records of all partitions exist together or not at all.
+- A partition has the properties with which the partitioned ledger was created.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 def insert_ledger(
     c: sqlite3.Connection, name: str, incarnation: str, properties: Mapping[str, str], *, exist_ok: bool
 ) -> bool:
-    """A record without ledgers; False when it is there already and `exist_ok`. Refuses names that differ in case.
+    """Insert a record without segments. Return False if it exists and `exist_ok`.
 
-    Refuses names that no new ledger may have.
+    Refuses names that differ only in case, and names that no new ledger may have.
     """
     there = c.execute("SELECT name FROM ledger WHERE folded = ?", (name.casefold(),)).fetchone()
     if there is None:
@@ -55,7 +56,7 @@ def insert_partitioned(
     *,
     exist_ok: bool,
 ) -> None:
-    """A partitioned ledger with all of its partitions; one that is there must have as many."""
+    """Insert a partitioned ledger with all of its partitions. An existing one must have as many."""
     stated = {**properties, PARTITIONS: str(partitions)}
     if insert_ledger(c, name, new_incarnation(), stated, exist_ok=exist_ok):
         for part in partition_names(name, partitions):
@@ -69,7 +70,7 @@ def insert_partitioned(
 
 
 def extend_partitioned(c: sqlite3.Connection, name: str, partitions: int, new_incarnation: Callable[[], str]) -> None:
-    """More partitions for a partitioned ledger; fewer are refused, as many are a no-op."""
+    """Add partitions to a partitioned ledger. Fewer are refused; the same number changes nothing."""
     properties = _properties(c, name)
     found = partition_count(properties)
     if not found:

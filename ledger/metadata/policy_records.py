@@ -1,9 +1,11 @@
-"""What ledgers and namespaces state of their policies, as rows of the metadata file.
+"""Policies of ledgers and namespaces, as rows of the metadata file.
 
     policy        scope (a ledger's canonical name, or tenant/namespace), JSON of values by the name of the policy
 
-Rules: a change is one transaction, checked there as a whole and durable when it returns. Names of ledgers have four
-parts and those of namespaces two, so the two never meet. A ledger's row goes with the ledger.
+Rules
+- A change is one transaction, checked as a whole within it, and durable when it returns.
+- Names of ledgers have four parts and those of namespaces two, so they never collide. A ledger's row is deleted with
+  the ledger.
 """
 
 from __future__ import annotations
@@ -22,13 +24,15 @@ POLICY_TABLE = RecordTable("policy", ("scope TEXT PRIMARY KEY", "body BLOB NOT N
 
 
 class PolicyRecords(Records):
-    """All stated policies of a store. Any thread may call any method."""
+    """All policies of a store. Any thread may call any method."""
 
     def stated(self, scope: str) -> dict[str, int]:
         return self._file.read(lambda c: _stated(c, scope))
 
     def of_ledger(self, name: str) -> tuple[dict[str, int], dict[str, int]]:
-        """What a ledger and its namespace state; a partition has what its whole states, too."""
+        """Return the policies of a ledger and of its namespace. A partition has those of its partitioned
+        ledger, too.
+        """
 
         def read(c: sqlite3.Connection) -> tuple[dict[str, int], dict[str, int]]:
             whole, *part = scopes_of(name)
@@ -50,7 +54,7 @@ class PolicyRecords(Records):
         check: Callable[[Mapping[str, int]], None],
         ledger: bool,
     ) -> dict[str, int]:
-        """Set and forget values in one step; `check` refuses what they would come to. Answers what is stated then."""
+        """Set and delete values in one step, and return the result. `check` refuses an invalid result."""
 
         def change(c: sqlite3.Connection) -> dict[str, int]:
             if ledger and c.execute("SELECT 1 FROM ledger WHERE name = ?", (scope,)).fetchone() is None:
@@ -68,7 +72,7 @@ class PolicyRecords(Records):
 
 
 def scopes_of(name: str) -> tuple[str, ...]:
-    """Under which names a ledger's own policies may stand: a partition's under its whole's as well, that one first."""
+    """Return the scopes of a ledger's own policies: for a partition that of its partitioned ledger first."""
     part = partition_of(name)
     return (name,) if part is None else (part[0], name)
 

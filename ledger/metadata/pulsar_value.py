@@ -1,14 +1,14 @@
-"""A value of Pulsar's metadata: the record of a managed ledger or of a cursor, plain or compressed.
+"""Value of Pulsar's metadata: the record of a managed ledger or of a cursor, plain or compressed.
 
     plain:       the protobuf message
     compressed:  4778  size u32  Managed…InfoMetadata (compression, uncompressed size)  compressed message …
 
 Rules
-- No message opens with 47 78 (a tag of field 8 with a wire type that does not exist), so the two never meet.
-  Where Pulsar reads a damaged compressed value once more as a plain one, that reading can only fail; here the
-  first fault is the one that is told.
-- Sizes are capped before anything is inflated.
-- Fields that this version does not know survive reading and writing.
+- No message opens with 47 78 (a tag of field 8 with a wire type that does not exist), so the two forms never collide.
+  Pulsar reads a damaged compressed value once more as a plain one, which always fails. Here the first fault is
+  reported.
+- Sizes are limited before decompression.
+- Unknown fields survive reading and writing.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ _Info = TypeVar("_Info", ManagedLedgerInfo, ManagedCursorInfo)
 VALUE_BYTES_MAX = 64 * 1024 * 1024
 
 _MAGIC = b"\x47\x78"
-# Fields 1 to 3 of a cursor's record are numbers; of a PositionInfo only the first two are.
+# Fields 1 to 3 of a cursor's record are numbers. In a PositionInfo only the first two are.
 _CURSOR_HEAD = re.compile(rb"\x08[\x80-\xff]{0,9}[\x00-\x7f]\x10[\x80-\xff]{0,9}[\x00-\x7f]\x18")
 _HEAD_BYTES_MAX = 32
 _U32 = struct.Struct(">I")
 
 
 def parse_ledger_info(value: Buffer, where: str, *, max_bytes: int = VALUE_BYTES_MAX) -> ManagedLedgerInfo:
-    """The record of a managed ledger; raises Corrupt or Unsupported naming `where`."""
+    """Return the record of a managed ledger. Raises Corrupt or Unsupported naming `where`."""
     return _parse(ManagedLedgerInfo, ManagedLedgerInfoMetadata, value, where, max_bytes)
 
 
 def parse_cursor_info(value: Buffer, where: str, *, max_bytes: int = VALUE_BYTES_MAX) -> ManagedCursorInfo:
-    """The record of a cursor; raises Corrupt or Unsupported naming `where`."""
+    """Return the record of a cursor. Raises Corrupt or Unsupported naming `where`."""
     return _parse(ManagedCursorInfo, ManagedCursorInfoMetadata, value, where, max_bytes)
 
 
 def is_cursor_info(value: Buffer) -> bool:
-    """Whether bytes of a cursor begin as its record does: compressed, or with an entry id where a state has a range."""
+    """Return whether bytes begin as a cursor's record: compressed, or with an entry id where a state has a range."""
     begin = bytes(memoryview(value).cast("B")[:_HEAD_BYTES_MAX])
     return begin.startswith(_MAGIC) or _CURSOR_HEAD.match(begin) is not None
 
 
 def compression_of(value: Buffer, where: str) -> int:
-    """The number of the compression that a value was written with; raises Corrupt naming `where`."""
+    """Return the number of a value's compression. Raises Corrupt naming `where`."""
     view = memoryview(value).cast("B")
     if bytes(view[:2]) != _MAGIC:
         return NONE
@@ -84,7 +84,7 @@ def _parse(
 def _head(
     kind: type[ManagedLedgerInfoMetadata | ManagedCursorInfoMetadata], view: memoryview, where: str
 ) -> tuple[ManagedLedgerInfoMetadata | ManagedCursorInfoMetadata, int]:
-    """What stands before the compressed message, and where that begins."""
+    """Return the metadata before the compressed message, and the message's offset."""
     at = len(_MAGIC) + _U32.size
     if at > len(view):
         raise Corrupt(f"{where} is a compressed value of {len(view)} bytes, expected at least {at}")

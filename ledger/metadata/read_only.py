@@ -1,8 +1,10 @@
-"""The metadata file of a store, looked at by somebody who does not own the store.
+"""Read-only view of a store's metadata file, for a process that does not own the store.
 
-Rules: nothing is changed, not even by SQLite (`ledger.database.file_checks`); a change that is asked for is refused.
-The file is checked as a whole when it is opened, and each record when it is read. One of an earlier format is read in
-a copy in memory, which is migrated. Only who asks for it sees metadata that lack commits (`behind`).
+Rules
+- Nothing is changed, not even by SQLite (`ledger.database.file_checks`). A change is refused.
+- The file is checked as a whole when it is opened, and each record when it is read. A file of an earlier format is read
+  from a migrated copy in memory.
+- Metadata that lack commits are refused, except with `behind`.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ _LOOKS = 3
 
 
 class MetadataView(MetadataFile):
-    """One SQLite file; any thread may read it."""
+    """SQLite file, which any thread may read."""
 
     def __init__(self, path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> None:
-        # Not `super().__init__()`: that opens the file for writing, and starts the thread that writes.
+        # Not `super().__init__()`, which opens the file for writing and starts the writer thread.
         self.path = path
         self._tables = tables
         if path.parent.is_dir():
@@ -36,7 +38,7 @@ class MetadataView(MetadataFile):
         for look in range(_LOOKS):
             try:
                 require_sound_file(path, tables, behind=behind)
-            except Corrupt:  # a broker that began or ended meanwhile is another reason to find no sense in a file
+            except Corrupt:  # the file may also look damaged while a broker starts or ends
                 if look == _LOOKS - 1:
                     raise
             else:
@@ -48,8 +50,8 @@ class MetadataView(MetadataFile):
         )
 
     def change(self, change: Change[T]) -> T:  # noqa: ARG002 — the name is the parent's
-        """Refused: that is the broker's."""
+        """Raise Refused: only the broker changes records."""
         raise Refused(f"{self.path} is opened for reading only", hint="Connect to the store's broker to change it")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

@@ -1,22 +1,24 @@
-"""The records of a store: which ledgers there are, what each consists of, who has read how far.
+"""Records of a store: its ledgers, their segments, their readers.
 
     store         id, host, epoch, next ledger id                            one row
     ledger        name, folded name, incarnation, version, ManagedLedgerInfo without its list
     segment       the list: a `LedgerInfo` and what it has no field for, by ledger id (ledger.metadata.segment_records)
     run           the newest committed batch of each query, as far as it is sealed
     manifest      batches over several ledgers, from their commit point until they are rolled forward
-    sequence      the highest sequence id of each producer in sealed ledgers, where de-duplication is on
+    sequence      the highest sequence id of each producer in sealed segments, where de-duplication is on
     schema        Arrow schemas of a ledger, versions from 0
     cursor        ManagedCursorInfo, replay floor, lease (ledger.metadata.cursor_records)
     delivery      what batches of a cursor deliver that are more than a range (ledger.metadata.delivery_records);
                   large ones are in chunks, rows of `delivery_chunk`
-    policy        what a ledger or a namespace states, by its name (ledger.metadata.policy_records)
+    policy        policies of a ledger or a namespace, by its name (ledger.metadata.policy_records)
     unwanted      objects in object storage that no record refers to any more (ledger.metadata.unwanted_files)
-    trimmed       what retention took, ledger by ledger (ledger.metadata.segment_records)
-    unwanted_file files of ledgers that are to be deleted (ledger.metadata.unwanted_files)
+    trimmed       what retention deleted, segment by segment (ledger.metadata.segment_records)
+    unwanted_file files of segments that are to be deleted (ledger.metadata.unwanted_files)
 
-Rules: every change compares the record's version (and the file the broker's epoch) and is durable when it returns.
-Ledger ids rise through the whole store and are never given twice. Names that differ only in case are refused.
+Rules
+- Every change compares the record's version (and the file the broker's epoch) and is durable when it returns.
+- Segment ids rise through the whole store and are never used twice.
+- Names that differ only in case are refused.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ _COMMITTED = msgspec.json.Decoder(CommittedBatch)
 
 
 class KnownSequence(msgspec.Struct, frozen=True):
-    """The highest number of a producer that is durable in the log, and when it came."""
+    """Highest sequence id of a producer that is durable in the log, and its time."""
 
     producer: str
     sequence_id: int
@@ -135,7 +137,7 @@ class KnownSequence(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """What was written when the store was made."""
+    """Identity of the store, written when it was created."""
 
     store_id: str
     host: str
@@ -144,7 +146,7 @@ class StoreRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """The record of one managed ledger at one version; `info` has no list, which `SegmentRecords` have."""
+    """Record of one managed ledger at one version. `info` has no list, which `SegmentRecords` have."""
 
     name: str
     incarnation: str
@@ -168,7 +170,7 @@ class Metadata:
 
     @classmethod
     def create(cls, path: Path, store_id: str, host: str, clock: Clock) -> Self:
-        """The metadata of a new store."""
+        """Create the metadata of a new store."""
         row = (store_id, host, clock())
         file = MetadataFile.create(
             path, TABLES, lambda c: c.execute("INSERT INTO store_row VALUES (?, ?, ?, 0, 0, 0)", row)
@@ -177,32 +179,32 @@ class Metadata:
 
     @classmethod
     def open(cls, path: Path, clock: Clock, *, behind: bool = False) -> Self:
-        """The metadata of an existing store; with `behind` also when they lack commits."""
+        """Open the metadata of an existing store; with `behind` also if they lack commits."""
         return cls(MetadataFile.open(path, TABLES, complete_records, behind=behind), clock)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def store_record(self) -> StoreRecord:
-        """Who this store is."""
+        """Return the identity of this store."""
         row = self._file.read(lambda c: c.execute("SELECT id, host, created_ms FROM store").fetchone())
         return StoreRecord(*row)
 
     def adopt(self, host: str) -> None:
-        """The store has moved here for good."""
+        """Record that the store has moved to this host."""
         self._file.change(lambda c: c.execute("UPDATE store_row SET host = ?", (host,)))
 
     def bump_epoch(self) -> int:
-        """Take the store: durable before it returns."""
+        """Take the store over, durably."""
         return self._file.bump_epoch()
 
     def require_epoch(self, mine: int) -> None:
-        """Raise Fenced unless the store is still ours."""
+        """Raise Fenced if another broker has taken the store over."""
         self._file.require_epoch(mine)
 
     def allocate_ledger_id(self) -> int:
-        """A ledger id that nobody had and nobody will have again."""
+        """Return a segment id that was never used and will never be used again."""
 
         def allocate(c: sqlite3.Connection) -> int:
             c.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + 1")
@@ -213,33 +215,33 @@ class Metadata:
         return self._file.change(allocate)
 
     def give_ledger_ids_after(self, last: int) -> None:
-        """Give no id up to `last` any more: there are files of it."""
+        """Allocate only ids after `last` from now on, because its files exist."""
         self._file.change(
             lambda c: c.execute("UPDATE store_row SET next_ledger_id = max(next_ledger_id, ?)", (last + 1,))
         )
 
     def ledger_ids(self) -> set[int]:
-        """The ids of all ledgers that any record lists, cursors' own among them."""
+        """Return the ids of all segments that any record lists, those of cursors included."""
         return self.segments.ledger_ids() | self.cursors.ledger_ids()
 
     def next_ledger_id(self) -> int:
-        """The id that the next ledger gets: all that were ever given are below."""
+        """Return the id of the next segment. All ids below were used."""
         return int(self._file.read(lambda c: c.execute("SELECT next_ledger_id FROM store").fetchone()[0]))
 
     def names(self) -> list[str]:
-        """The names of all managed ledgers, sorted."""
+        """Return the names of all managed ledgers, sorted."""
         return [
             row[0] for row in self._file.read(lambda c: c.execute("SELECT name FROM ledger ORDER BY name").fetchall())
         ]
 
     def exists(self, name: str) -> bool:
-        """Whether there is a managed ledger of that name."""
+        """Return whether there is a managed ledger of that name."""
         return (
             self._file.read(lambda c: c.execute("SELECT 1 FROM ledger WHERE name = ?", (name,)).fetchone()) is not None
         )
 
     def ledger(self, name: str) -> LedgerRecord:
-        """The record of a managed ledger."""
+        """Return the record of a managed ledger."""
         row = self._file.read(
             lambda c: c.execute(
                 "SELECT name, incarnation, version, info FROM ledger WHERE name = ?", (name,)
@@ -250,7 +252,7 @@ class Metadata:
         return LedgerRecord(row[0], row[1], row[2], ManagedLedgerInfo.FromString(row[3]))
 
     def create_ledger(self, name: str, incarnation: str, properties: dict[str, str], *, exist_ok: bool) -> None:
-        """A managed ledger without ledgers. One that exists is left as it is when `exist_ok`, else refused."""
+        """Create a managed ledger without segments. An existing one is unchanged if `exist_ok`, else refused."""
         self._file.change(lambda c: insert_ledger(c, name, incarnation, properties, exist_ok=exist_ok))
 
     def create_partitioned(
@@ -262,13 +264,13 @@ class Metadata:
         *,
         exist_ok: bool,
     ) -> None:
-        """A partitioned ledger and its partitions, in one step."""
+        """Create a partitioned ledger and its partitions, in one step."""
         self._file.change(
             lambda c: insert_partitioned(c, name, partitions, properties, new_incarnation, exist_ok=exist_ok)
         )
 
     def extend_partitioned(self, name: str, partitions: int, new_incarnation: Callable[[], str]) -> None:
-        """More partitions for a partitioned ledger, in one step."""
+        """Add partitions to a partitioned ledger, in one step."""
         self._file.change(lambda c: extend_partitioned(c, name, partitions, new_incarnation))
 
     def update_ledger(
@@ -283,11 +285,11 @@ class Metadata:
         trimmed_to: Position | None = None,
         sequences: list[KnownSequence] | None = None,
     ) -> LedgerRecord:
-        """Change a record and its list, if the record is still at the version and incarnation that `record` has.
+        """Change a record and its list, if the record still has the version and incarnation of `record`.
 
-        The rows `put` are written to the list, those of the ids `gone` leave it. The newest committed batches become as
-        durable as the record, those of `forgotten` queries go; so do the producers' sequence ids, which replace those
-        before. With `trimmed_to`, no cursor may need anything before it.
+        The rows `put` are written to the list, and those of the ids `gone` are removed. The newest committed batches
+        become as durable as the record; those of `forgotten` queries are deleted. The producers' sequence ids replace
+        the earlier ones. With `trimmed_to`, no cursor may need anything before it.
         """
         name = record.name
 
@@ -319,7 +321,7 @@ class Metadata:
         return self._file.change(update)
 
     def delete_ledger(self, *names: str) -> set[int]:
-        """Delete records and all that belongs to them, in one step; the ids of the ledgers that are unlisted then."""
+        """Delete records and all that belongs to them, in one step. Return the ids of the unlisted segments."""
         rows = [(name,) for name in names]
 
         def delete(c: sqlite3.Connection) -> set[int]:
@@ -333,12 +335,12 @@ class Metadata:
         return self._file.change(delete)
 
     def committed_batches(self, name: str) -> list[CommittedBatch]:
-        """The newest batch of each query that a sealed ledger holds."""
+        """Return the newest batch of each query in sealed segments."""
         rows = self._file.read(lambda c: c.execute("SELECT body FROM run WHERE ledger = ?", (name,)).fetchall())
         return [_COMMITTED.decode(row[0]) for row in rows]
 
     def sequences(self, name: str) -> list[KnownSequence]:
-        """The highest sequence ids of producers, as of the last seal."""
+        """Return the highest sequence ids of producers, as of the last seal."""
         rows = self._file.read(
             lambda c: c.execute(
                 "SELECT producer, sequence_id, last_ms FROM sequence WHERE ledger = ?", (name,)
@@ -347,7 +349,7 @@ class Metadata:
         return [KnownSequence(*row) for row in rows]
 
     def schema(self, name: str, version: int) -> tuple[int, bytes]:
-        """A registered schema, the newest for version -1; `(-1, b"")` when none is registered."""
+        """Return a registered schema, the newest for version -1; `(-1, b"")` if none is registered."""
         row = self._file.read(
             lambda c: c.execute(
                 "SELECT version, body FROM schema WHERE ledger = ? AND (version = ? OR ? = -1) "
@@ -360,7 +362,9 @@ class Metadata:
         return (-1, b"") if row is None else (row[0], row[1])
 
     def register_schema(self, name: str, body: bytes, after: int) -> tuple[int, bytes]:
-        """Register a schema as the version that follows `after`; the newest, as it is, when that is another one."""
+        """Register a schema as the version that follows `after`. If the newest version is another one, return
+        that one.
+        """
 
         def register(c: sqlite3.Connection) -> tuple[int, bytes]:
             require_ledger(c, name)
@@ -379,13 +383,15 @@ class Metadata:
 
 
 def complete_records(c: sqlite3.Connection) -> None:
-    """Fill what the records of a file of an earlier format have no values for, while it is migrated."""
+    """Fill the missing values of records of an earlier format, during the migration."""
     split_lists(c, first_format=version_of(c) < CHECKED_VERSION)
     fill_needed(c)
 
 
 def _put_sequences(c: sqlite3.Connection, name: str, sequences: list[KnownSequence]) -> None:
-    """Replace the producers' sequence ids; a record costs more than a look at it, and few producers have moved."""
+    """Replace the changed sequence ids of producers. A write costs more than a comparison, and few producers have
+    moved.
+    """
     before = set(c.execute("SELECT producer, sequence_id, last_ms FROM sequence WHERE ledger = ?", (name,)))
     after = {(one.producer, one.sequence_id, one.last_ms) for one in sequences}
     gone = {row[0] for row in before} - {row[0] for row in after}

@@ -1,14 +1,14 @@
-"""The rows of segments: the list of a managed ledger, one row for each ledger in it, and what retention took off it.
+"""Rows of segments: the list of a managed ledger, one row for each segment, and what retention deleted from it.
 
     segment       by ledger id: `LedgerInfo`, and what it has no field for: block size, rows, file size, entries that
                   deliver rows
-    trimmed       by ledger id: entries, rows and bytes of each ledger that retention took; sixty bytes each, for as
-                  long as the log exists
+    trimmed       by ledger id: entries, rows and bytes of each deleted segment; sixty bytes each, for as long as the
+                  log exists
 
 Rules
-- A change of the list costs as much as the rows that it changes, however long the list is.
-- What a change leaves behind is noted within it: attempts to offload, files that are not wanted any more.
-- A reader that comes back after a trim is told how much it has lost, though the ledgers are gone from the list.
+- A change of the list costs as much as the rows that it changes, for any length of the list.
+- The same transaction records what a change leaves behind: attempts to offload, unwanted files.
+- A reader that returns after a trim is told its loss, although the segments are gone from the list.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ LedgerInfo = ManagedLedgerInfo.LedgerInfo
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """One ledger of a managed ledger. `rows` and `file_bytes` are 0 while the ledger is open.
+    """Segment of a managed ledger. `rows` and `file_bytes` are 0 while it is open.
 
-    `row_entries` are its entries that deliver rows, -1 where nobody has counted them. `info` is a `LedgerInfo`.
+    `row_entries` are its entries with rows, -1 if they were never counted. `info` is a `LedgerInfo`.
     """
 
     ledger_id: int
@@ -75,30 +75,30 @@ class SegmentRecord:
     info: bytes = b""
 
     def listed(self) -> LedgerInfo:
-        """Its line of the list, as Pulsar has it."""
+        """Return its line of the list, as in Pulsar."""
         return LedgerInfo.FromString(self.info) if self.info else LedgerInfo(ledgerId=self.ledger_id)
 
 
 class SegmentRecords(Records):
-    """The rows of one store. Any thread may call any method."""
+    """Rows of one store. Any thread may call any method."""
 
     def of(self, name: str) -> list[SegmentRecord]:
-        """The ledgers of a managed ledger, in order."""
+        """Return the segments of a managed ledger, in order."""
         query = f"SELECT {_COLUMNS} FROM segment WHERE ledger = ? ORDER BY ledger_id"  # noqa: S608 — names of ours
         return [SegmentRecord(*row) for row in self._file.read(lambda c: c.execute(query, (name,)).fetchall())]
 
     def get(self, name: str, ledger_id: int) -> SegmentRecord | None:
-        """One ledger of a managed ledger; None when the list has it not."""
+        """Return a segment of a managed ledger; None if it is not in the list."""
         query = f"SELECT {_COLUMNS} FROM segment WHERE ledger_id = ? AND ledger = ?"  # noqa: S608 — as above
         row = self._file.read(lambda c: c.execute(query, (ledger_id, name)).fetchone())
         return None if row is None else SegmentRecord(*row)
 
     def ledger_ids(self) -> set[int]:
-        """The ids of all ledgers that any list has."""
+        """Return the ids of all segments in any list."""
         return {row[0] for row in self._file.read(lambda c: c.execute("SELECT ledger_id FROM segment").fetchall())}
 
     def attempts(self) -> list[tuple[str, int, OffloadAttempt]]:
-        """Every attempt that a row states, with the names of the managed ledger and the ledger id."""
+        """Return every attempt of all rows, with the name of the managed ledger and the segment's id."""
         query = "SELECT ledger, ledger_id, info FROM segment ORDER BY ledger_id"
         rows = self._file.read(lambda c: c.execute(query).fetchall())
         found = (
@@ -107,19 +107,19 @@ class SegmentRecords(Records):
         return [(ledger, ledger_id, attempt) for ledger, ledger_id, attempt in found if attempt is not None]
 
     def trimmed(self, name: str) -> list[SegmentDescription]:
-        """What was trimmed off a managed ledger, oldest first."""
+        """Return the trimmed segments of a managed ledger, oldest first."""
         query = "SELECT ledger_id, entries, size_bytes, rows, close_ms FROM trimmed WHERE ledger = ? ORDER BY ledger_id"
         return [SegmentDescription(*row) for row in self._file.read(lambda c: c.execute(query, (name,)).fetchall())]
 
 
 def attempts_of(segments: Iterable[SegmentRecord]) -> list[tuple[int, OffloadAttempt]]:
-    """The attempts that rows state, by ledger id."""
+    """Return the attempts of rows, by segment id."""
     found = ((segment.ledger_id, OffloadAttempt.of(segment.listed())) for segment in segments)
     return [(ledger_id, attempt) for ledger_id, attempt in found if attempt is not None]
 
 
 def put_segment(c: sqlite3.Connection, name: str, segment: SegmentRecord) -> None:
-    """Write a ledger into the list of a managed ledger, over an earlier state of its row."""
+    """Write a segment into the list of a managed ledger, over an earlier state of its row."""
     row = c.execute("SELECT info FROM segment WHERE ledger_id = ?", (segment.ledger_id,)).fetchone()
     values = (
         segment.ledger_id, name, segment.block_bytes, segment.first_row, segment.rows, segment.file_bytes,
@@ -136,7 +136,7 @@ def put_segment(c: sqlite3.Connection, name: str, segment: SegmentRecord) -> Non
 
 
 def take_segments(c: sqlite3.Connection, name: str, ledger_ids: Iterable[int], *, trimmed: bool = False) -> None:
-    """Take ledgers off the list of a managed ledger; `trimmed` says that readers have to be told what they held."""
+    """Remove segments from the list of a managed ledger. With `trimmed`, keep an account for readers."""
     for ledger_id in ledger_ids:
         query = "SELECT info, rows FROM segment WHERE ledger_id = ? AND ledger = ?"
         row = c.execute(query, (ledger_id, name)).fetchone()
@@ -152,7 +152,7 @@ def take_segments(c: sqlite3.Connection, name: str, ledger_ids: Iterable[int], *
 
 
 def take_all_segments(c: sqlite3.Connection, names: Sequence[str]) -> set[int]:
-    """Take all ledgers off the lists of managed ledgers; their ids."""
+    """Remove all segments from the lists of managed ledgers. Return their ids."""
     gone: set[int] = set()
     for name in names:
         ids = [row[0] for row in c.execute("SELECT ledger_id FROM segment WHERE ledger = ?", (name,)).fetchall()]
@@ -162,9 +162,9 @@ def take_all_segments(c: sqlite3.Connection, names: Sequence[str]) -> set[int]:
 
 
 def split_lists(c: sqlite3.Connection, *, first_format: bool) -> None:
-    """Give each ledger of a list its own row: before format 3 the record of the managed ledger had the whole list.
+    """Give each segment of a list its own row. Before format 3 the managed ledger's record had the whole list.
 
-    A store of the first format kept no note of local copies that are gone.
+    A store of the first format has no record of deleted local copies.
     """
     for name, body in c.execute("SELECT name, info FROM ledger").fetchall():
         info = ManagedLedgerInfo.FromString(body)

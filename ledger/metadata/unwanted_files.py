@@ -1,19 +1,20 @@
-"""Files of ledgers that are to be deleted, as records of the metadata; and the one place that deletes files of ledgers.
+"""Files of segments that are to be deleted, as records of the metadata. Only this module deletes files of segments.
 
     unwanted_file   ledger id, and what of it: `all` its files, its `data` alone, or what was `made` and never listed
 
 Rules
-- A record is put in the transaction that takes a ledger, or its local copy, off the list. Its files are deleted after
-  that, at the next start if a crash comes between. The record goes once the directory is synced.
-- An id is given with a record that its files were made and are unlisted. The transaction that lists the ledger takes
-  the record away. What a crash leaves in between is deleted at the next start, if nothing in it was acknowledged.
-- A file that no record knows is kept, and its name is told. Ids rise and are never given twice, so nothing stands in
-  its way.
+- The transaction that removes a segment or its local copy from the list inserts a record. The files are deleted after
+  that, at the next start if a crash comes between. The record is deleted once the directory is synced.
+- A segment id is allocated with a record that its files are created and unlisted. The transaction that lists the
+  segment deletes that record. After a crash in between, the next start deletes the files if nothing in them was
+  acknowledged.
+- A file without a record is kept, and its name is logged. Ids rise and are never used twice, so such a file blocks
+  nothing.
 
-Objects in object storage that no record refers to any more are in the table `unwanted`: attempt (UUID), ledger id, name
-of the managed ledger, JSON of the driver. A row is written in the transaction that takes an attempt out of a record: a
-ledger that was trimmed, a managed ledger that was deleted, an attempt that another one replaces. It goes once its
-objects are deleted. So a crash anywhere in between leaves the row, and nothing in the bucket is forgotten.
+The table `unwanted` lists objects in object storage without a record: attempt (UUID), ledger id, name of the managed
+ledger, JSON of the driver. The transaction that removes an attempt from a record inserts the row. That happens when a
+segment is trimmed, a managed ledger is deleted, or another attempt replaces this one. The row is deleted once its
+objects are. So a crash anywhere in between leaves the row, and no object in the bucket is forgotten.
 """
 
 from __future__ import annotations
@@ -50,36 +51,36 @@ class UnwantedFileRecords(Records):
         return dict(self._file.read(lambda c: c.execute("SELECT ledger_id, what FROM unwanted_file").fetchall()))
 
     def remove(self, ledger_ids: Collection[int]) -> None:
-        """Forget ledgers whose files are gone for good."""
+        """Delete the records of segments whose files are deleted."""
         rows = [(ledger_id,) for ledger_id in ledger_ids]
         if rows:
             self._file.change(lambda c: c.executemany("DELETE FROM unwanted_file_row WHERE ledger_id = ?", rows))
 
 
 def put_made(c: sqlite3.Connection, ledger_id: int) -> None:
-    """Note an id that is given: whatever stands under it is unlisted."""
+    """Record an allocated id: any file under it is unlisted."""
     c.execute("INSERT INTO unwanted_file_row VALUES (?, ?)", (ledger_id, _MADE))
 
 
 def put_unlisted(c: sqlite3.Connection, ledger_ids: Iterable[int]) -> None:
-    """Note ledgers that leave a list, all of whose files go."""
+    """Record segments that leave a list, all of whose files are deleted."""
     rows = [(ledger_id, _ALL) for ledger_id in ledger_ids if ledger_id >= 0]
     c.executemany("INSERT OR REPLACE INTO unwanted_file_row VALUES (?, ?)", rows)
 
 
 def put_listed(c: sqlite3.Connection, ledger_ids: Iterable[int]) -> None:
-    """Note ledgers that come on a list: their files are wanted."""
+    """Record segments that enter a list: their files are wanted."""
     rows = [(ledger_id,) for ledger_id in ledger_ids if ledger_id >= 0]
     c.executemany("DELETE FROM unwanted_file_row WHERE ledger_id = ?", rows)
 
 
 def put_remote(c: sqlite3.Connection, ledger_id: int) -> None:
-    """Note a ledger of which the local copy goes, and the sidecar stays."""
+    """Record a segment whose local copy is deleted and whose sidecar stays."""
     c.execute("INSERT OR REPLACE INTO unwanted_file_row VALUES (?, ?)", (ledger_id, _DATA))
 
 
 class UnwantedFiles:
-    """The files of one store's ledgers, as far as they are to be deleted. Any thread may call any method."""
+    """Unwanted files of one store's segments. Any thread may call any method."""
 
     def __init__(self, directory: Path, records: UnwantedFileRecords) -> None:
         self._directory = directory
@@ -88,16 +89,17 @@ class UnwantedFiles:
         self._lock = threading.Lock()
 
     def delete(self, ledger_ids: Collection[int]) -> None:
-        """Delete what the records name of these ledgers, which have just left a list."""
+        """Delete the recorded files of these segments, which have just left a list."""
         unwanted = self._records.all() if ledger_ids else {}
         for ledger_id in ledger_ids:
             if unwanted.get(ledger_id, _MADE) != _MADE:
                 self._unlink(ledger_id, unwanted[ledger_id])
 
     def sweep(self, listed: Collection[int], next_ledger_id: int) -> None:
-        """Delete all that the records name, and tell what no record knows. For a store that nobody writes to yet.
+        """Delete all recorded files, and log the files without a record. Called before anything is written to the
+        store.
 
-        Raises Corrupt, before anything is deleted, when a file is of an id that was never given.
+        Raises Corrupt, before anything is deleted, if a file has an id that was never allocated.
         """
         unwanted = self._records.all()
         unknown = unknown_files(self._directory, listed, unwanted)
@@ -113,7 +115,7 @@ class UnwantedFiles:
         self.forget_deleted()
 
     def forget_deleted(self) -> None:
-        """Take away the records of what was deleted, once the directory is synced."""
+        """Delete the records of deleted files, once the directory is synced."""
         with self._lock:
             deleted, self._deleted = self._deleted, set()
         if deleted:
@@ -128,23 +130,25 @@ class UnwantedFiles:
 
 
 def files_of(directory: Path, ledger_id: int) -> list[Path]:
-    """Every file that a ledger may have, what recovery set aside and what a crash left of a copy included."""
+    """Return all files of a segment, including those that recovery moved aside and a crashed copy left."""
     path = data_path(directory, ledger_id)
     return [path.with_suffix(suffix + new) for suffix in _SUFFIXES for new in ("", ".new")]
 
 
 def holds_nothing(directory: Path, ledger_id: int) -> bool:
-    """Whether nothing was ever acknowledged in a ledger that was not sealed, and its files say so."""
+    """Return whether the files of an unsealed segment show that nothing in it was acknowledged."""
     path = data_path(directory, ledger_id)
     try:
         return load_open(index_path(directory, ledger_id), ledger_id).acknowledged.entries == 0
     except LedgerError:
-        # The sidecar is made before the first byte of the data.
+        # The sidecar is created before the first byte of the data.
         return not path.exists() or not path.stat().st_size
 
 
 def unknown_files(directory: Path, listed: Collection[int], unwanted: Mapping[int, str]) -> dict[int, list[Path]]:
-    """The files that no record knows, by ledger id: not listed, not unwanted; or made, not listed and acknowledged."""
+    """Return the files without a record, by segment id: neither listed nor unwanted, or created, unlisted and
+    acknowledged.
+    """
     names: dict[str, list[str]] = {}
     for name in os.listdir(directory):  # noqa: PTH208 — of thousands of files nearly all are listed, none is looked at
         names.setdefault(name.partition(".")[0], []).append(name)
@@ -159,7 +163,7 @@ def unknown_files(directory: Path, listed: Collection[int], unwanted: Mapping[in
 
 
 def require_given(unknown: Collection[int], directory: Path, next_ledger_id: int) -> None:
-    """Raise Corrupt when a file is of an id that was never given: the metadata are older than it."""
+    """Raise Corrupt if a file has an id that was never allocated: the metadata are older than the file."""
     ungiven = [ledger_id for ledger_id in unknown if ledger_id >= next_ledger_id]
     if ungiven:
         raise Corrupt(
@@ -178,7 +182,7 @@ _DRIVER = msgspec.json.Decoder(Driver)
 
 
 class UnwantedObjects(NamedTuple):
-    """What one attempt may have left."""
+    """Objects that an attempt may have left."""
 
     ledger: str
     ledger_id: int
@@ -187,7 +191,7 @@ class UnwantedObjects(NamedTuple):
 
 
 class UnwantedRecords(Records):
-    """All of a store. Any thread may call any method."""
+    """All records of unwanted objects of a store. Any thread may call any method."""
 
     def all(self) -> list[UnwantedObjects]:
         rows = self._file.read(
@@ -205,7 +209,7 @@ class UnwantedRecords(Records):
 def put_unwanted(
     c: sqlite3.Connection, name: str, ledger_id: int, before: OffloadAttempt | None, after: OffloadAttempt | None
 ) -> None:
-    """Note the attempt that one state of a segment's record has and the next has not."""
+    """Record the attempt that the earlier state of a segment's record has and the later one has not."""
     if before is not None and (after is None or after.attempt != before.attempt):
         values = (str(before.attempt), ledger_id, name, msgspec.json.encode(before.driver))
         c.execute("INSERT OR REPLACE INTO unwanted_row VALUES (?, ?, ?, ?)", values)
