@@ -145,6 +145,7 @@ def _messages(client: Client, task: LedgerTask, selection: RowSelection) -> Iter
 def _entries_of_ranges(
     client: Client, task: LedgerTask, selection: RowSelection
 ) -> Iterator[tuple[ReadRequest, Iterator[Entry]]]:
+    """Yield each range of a task with its entries. The ranges are requested in one call."""
     requests = [_request(task.source, planned) for planned in task.ranges]
     for request, blocks in client.read_ranges(requests, mapping=task.source.mapping):
         yield request, _entries(client, task.source, request, blocks, selection)
@@ -167,7 +168,11 @@ def _entries(
     blocks: Iterator[FrameBlock],
     selection: RowSelection | None = None,
 ) -> Iterator[Entry]:
-    at = request.range.start
+    """Yield the entries of blocks, without entries that `selection` skips completely.
+
+    Raises DataLoss for lost entries. Without `fail_on_data_loss` the read continues after them.
+    """
+    next_position = request.range.start
     while True:
         try:
             for block in blocks:
@@ -176,17 +181,17 @@ def _entries(
                     position = Position(ledger_id, entry_id)
                     if not (selection and selection.passes_over(position)):
                         yield position, parse_entry(frame, f"entry {position} of {request.name}")
-                at = block.end
+                next_position = block.end
         except (DataLoss, NotFound) as error:
-            left = PositionRange(at, request.range.end)
-            loss = _find_loss(client, request, left, error)
+            unread = PositionRange(next_position, request.range.end)
+            loss = _find_loss(client, request, unread, error)
             if source.fail_on_data_loss:
                 raise loss.error() from error
             _log.warning("%s", loss)
-            at = max(at, loss.range.end)
-            if not at < request.range.end:
+            next_position = max(next_position, loss.range.end)
+            if not next_position < request.range.end:
                 return
-            rest = LedgerRange(request.name, request.incarnation, PositionRange(at, request.range.end))
+            rest = LedgerRange(request.name, request.incarnation, PositionRange(next_position, request.range.end))
             blocks = client.read_blocks(_request(source, rest), mapping=source.mapping)
         else:
             return

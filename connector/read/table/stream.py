@@ -74,7 +74,7 @@ class TableStream(LedgerStream):
         self._history = HistoryRead(self.read)
         self._table: HistoryTable | None = None
         self._has_started = False
-        self._may_retry = False
+        self._retry_trimmed = False
 
     def latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset | None:
         """Return the end of the next batch from `start`; None if there are no rows, or too few rows yet."""
@@ -83,12 +83,12 @@ class TableStream(LedgerStream):
         if not self._has_started:
             self._table, self._has_started = self._first_table(start), True
         while True:
-            self._may_retry = True
+            self._retry_trimmed = True
             try:
                 end = self._next(start, limited=limited)
             except _Trimmed as trimmed:
                 newest = self._newest_table()
-                self._may_retry = False
+                self._retry_trimmed = False
                 if _reaches_further(newest, self._table, trimmed.loss):
                     self._table = newest
                     continue
@@ -102,12 +102,12 @@ class TableStream(LedgerStream):
         self._history.remember(end.history)
         ranges = batch_ranges(start, end)
         table = self._planned_table(end)
-        self._may_retry = True
+        self._retry_trimmed = True
         try:
             return self._planned_tasks(ranges, table)
         except _Trimmed as trimmed:
             newest = self._newest_table()
-            self._may_retry = False
+            self._retry_trimmed = False
             return self._planned_tasks(ranges, newest if _reaches_further(newest, table, trimmed.loss) else table)
 
     def latest_without_start(self) -> StreamOffset:
@@ -235,7 +235,7 @@ class TableStream(LedgerStream):
 
     def _report_loss(self, loss: DataLossRange) -> None:
         """Raise _Trimmed if a newer version of the table may have the entries; else report the loss."""
-        if self._may_retry and loss.cause == "trimmed":
+        if self._retry_trimmed and loss.cause == "trimmed":
             raise _Trimmed(loss)
         super()._report_loss(loss)
 
