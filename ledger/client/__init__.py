@@ -1,4 +1,4 @@
 """Calls, reads and producers, from any process.
 
-Nothing here imports the broker or the server core.
+No module here imports the broker or the server core.
 """

@@ -1,7 +1,7 @@
-"""Acknowledging any number of entries and rows in one call: record batches to the broker, the cursor's state back.
+"""Acknowledgement of any number of entries and rows in one call, by record batches. The answer is the cursor's state.
 
-Rule: all of it is taken, or, when any line is refused, nothing. Repeating is harmless, so a broker that cannot be
-reached is tried again until the deadline.
+Rule: the broker takes all of it or, if any line is refused, nothing. A repeated call is harmless, so the call is
+retried until the deadline if the broker cannot be reached.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STATE = msgspec.msgpack.Decoder(CursorState)
 def acknowledge(
     client: Client, command: AcknowledgeCommand, batches: Sequence[pa.RecordBatch], *, deadline_ms: int = 30_000
 ) -> CursorState:
-    """Send batches of `ledger.positions.acknowledge_request`; the cursor as it is then, durable."""
+    """Send batches of `ledger.positions.acknowledge_request`. Return the cursor's state after them, durable."""
     until = monotonic_ms() + deadline_ms
     while True:
         try:

@@ -1,11 +1,11 @@
-"""How a producer's entries reach the broker: through memory that both share on one host, or by Flight from anywhere.
+"""Transport of a producer's entries to the broker: through shared memory on one host, or by Flight from any host.
 
-    to the broker     AppendCommand + descriptor of the ring, then packets of places; a packet that comes with a
-                      descriptor is one entry, in a file of its own
+    to the broker     AppendCommand + descriptor of the ring, then packets of offsets; a packet with a descriptor is
+                      one entry, in a file of its own
     from the broker   Appended …
 
-On the broker's host an entry is copied once, and what crosses the socket is its place. The socket has an abstract name
-that the broker made up and tells in its welcome; both ends see to it that the other is the same user.
+On the broker's host an entry is copied once, and only its offset crosses the socket. The broker chooses the abstract
+name of the socket and sends it in its welcome. Both ends check that the other is the same user.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ from pyspark_ledger.ledger.protocol.names import request_body
 from pyspark_ledger.ledger.transport.shared_ring import RingWriter, entry_batch, is_same_user, pack_places, sealed_file
 
 _REPLY_BYTES_MAX = 64 * 1024
-# A ring that is larger than what the disk takes in a few syncs gains nothing, and every page of it is first made.
+# A ring larger than the data of a few syncs gains nothing, and the kernel must allocate each of its pages.
 _RING_BYTES_MAX = 32 * 1024 * 1024
 
-# Where an entry is until it is acknowledged: its bytes, or its offset in the ring.
-BlockReference: TypeAlias = "Buffer | int"
+# An entry until it is acknowledged: its bytes, or its offset in the ring.
+SentEntry: TypeAlias = "Buffer | int"
 
 
 class EntryStream(Protocol):
-    """The producer's end of one append stream. `hold` and `release` are called under the producer's lock."""
+    """Producer's end of an append stream. `hold` and `release` are called with the producer's lock held."""
 
     def has_room(self, size: int) -> bool:
-        """Whether an entry can be kept now; when not, it can be after some have been released."""
+        """Return whether an entry can be kept now. If not, it can be kept after a release."""
 
-    def hold(self, buffers: Sequence[Buffer], size: int) -> BlockReference:
+    def hold(self, buffers: Sequence[Buffer], size: int) -> SentEntry:
         """Keep an entry until it is acknowledged."""
 
-    def release(self, held: BlockReference) -> None:
-        """The oldest entry that was kept is settled."""
+    def release(self, held: SentEntry) -> None:
+        """Release the oldest kept entry, which is settled."""
 
-    def send(self, entries: Sequence[tuple[BlockReference, int]]) -> None:
-        """Send entries, each with its size; blocks while the broker has no room."""
+    def send(self, entries: Sequence[tuple[SentEntry, int]]) -> None:
+        """Send entries, each with its size. Blocks while the broker has no room."""
 
     def finish(self) -> None:
-        """Nothing more will be sent."""
+        """End the sending side."""
 
     def read(self) -> bytes | None:
-        """The next reply; None when the broker has ended the stream."""
+        """Return the next reply; None after the broker has ended the stream."""
 
     def close(self) -> None:
-        """End a stream that the broker has ended too; nobody sends any more."""
+        """Close a stream that the broker has ended too. No entry may be sent after it."""
 
     def drop(self) -> None:
-        """Let go of a stream that is broken."""
+        """Drop a broken stream."""
 
     def free(self) -> None:
-        """Let go of what entries were kept in, once none will be: a producer may be remembered long after its end."""
+        """Release the memory of entries: a producer may be referenced long after its end."""
 
 
 def open_stream(
     client: BrokerConnection, welcome: Welcome, command: AppendCommand, max_in_flight_bytes: int
 ) -> EntryStream:
-    """By shared memory where the broker is on this host and of this user, else by Flight."""
+    """Open a stream by shared memory if the broker is on this host and of this user, else by Flight."""
     local = _same_user_socket(welcome.append_socket)
     if local is not None:
         return RingStream(local, command, min(2 * max_in_flight_bytes, _RING_BYTES_MAX))
@@ -73,7 +73,7 @@ def open_stream(
 
 
 class RingStream:
-    """A stream by shared memory."""
+    """Stream by shared memory."""
 
     def __init__(self, local: socket.socket, command: AppendCommand, ring_bytes: int) -> None:
         self._socket = local
@@ -87,21 +87,21 @@ class RingStream:
             self._ring.close()
 
     def has_room(self, size: int) -> bool:
-        """In the ring; what is larger needs none of it."""
+        """Return whether the ring has room. A larger entry needs none of it."""
         return size > self._ring.size or self._ring.has_room(size)
 
-    def hold(self, buffers: Sequence[Buffer], size: int) -> BlockReference:
-        """In the ring; an entry larger than the ring stays where it is."""
+    def hold(self, buffers: Sequence[Buffer], size: int) -> SentEntry:
+        """Copy an entry into the ring, unless it is larger than the ring."""
         offset = self._ring.write(buffers, size)
         return offset if offset >= 0 else _joined(buffers)
 
-    def release(self, held: BlockReference) -> None:
-        """Free its place."""
+    def release(self, held: SentEntry) -> None:
+        """Free the entry's place in the ring."""
         if isinstance(held, int):
             self._ring.release()
 
-    def send(self, entries: Sequence[tuple[BlockReference, int]]) -> None:
-        """As places; an entry that is not in the ring goes as a file."""
+    def send(self, entries: Sequence[tuple[SentEntry, int]]) -> None:
+        """Send offsets; an entry outside of the ring is sent as a file."""
         places: list[tuple[int, int]] = []
         for held, size in entries:
             if isinstance(held, int):
@@ -117,26 +117,26 @@ class RingStream:
         self._send_places(places)
 
     def finish(self) -> None:
-        """The broker reads the end."""
+        """Shut down the writing side."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def read(self) -> bytes | None:
-        """One packet. When a broker hangs up with packets unread the reset comes first, what it said behind it."""
+        """Return one packet. If a broker closes with unread packets, the reset comes first and its answer after it."""
         try:
             return self._socket.recv(_REPLY_BYTES_MAX) or None
         except ConnectionResetError:
             return self._socket.recv(_REPLY_BYTES_MAX) or None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self._socket.close()
 
     def drop(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self._socket.close()
 
     def free(self) -> None:
-        """Of the ring."""
+        """Free the ring."""
         self._ring.free()
 
     def _send_places(self, places: list[tuple[int, int]]) -> None:
@@ -145,33 +145,33 @@ class RingStream:
 
 
 class FlightStream:
-    """A stream by `DoPut`."""
+    """Stream by `DoPut`."""
 
     def __init__(self, client: BrokerConnection, command: AppendCommand) -> None:
         descriptor = flight.FlightDescriptor.for_command(request_body(command))
         self._writer, self._reader = client.connection().do_put(descriptor, ENTRY_SCHEMA, client.options())
 
     def has_room(self, size: int) -> bool:  # noqa: ARG002 — the ring needs it
-        """Nothing limits what is kept but the producer itself."""
+        """Return True: only the producer limits the kept entries."""
         return True
 
-    def hold(self, buffers: Sequence[Buffer], size: int) -> BlockReference:  # noqa: ARG002 — the ring needs it
-        """As it is, joined."""
+    def hold(self, buffers: Sequence[Buffer], size: int) -> SentEntry:  # noqa: ARG002 — the ring needs it
+        """Return the entry's buffers, joined."""
         return _joined(buffers)
 
-    def release(self, held: BlockReference) -> None:
-        """Nothing is kept elsewhere."""
+    def release(self, held: SentEntry) -> None:
+        """Do nothing."""
 
-    def send(self, entries: Sequence[tuple[BlockReference, int]]) -> None:
-        """As one batch."""
+    def send(self, entries: Sequence[tuple[SentEntry, int]]) -> None:
+        """Send the entries as one batch."""
         self._writer.write_batch(entry_batch([held for held, _ in entries if not isinstance(held, int)]))
 
     def finish(self) -> None:
-        """Half-close."""
+        """Half-close the call."""
         self._writer.done_writing()
 
     def read(self) -> bytes | None:
-        """One metadata message."""
+        """Return one metadata message."""
         try:
             reply = self._reader.read()
         except StopIteration:
@@ -179,14 +179,14 @@ class FlightStream:
         return None if reply is None else reply.to_pybytes()
 
     def close(self) -> None:
-        """End the call; raises what the broker ended it with."""
+        """End the call. Raises the broker's error."""
         self._writer.close()
 
     def free(self) -> None:
-        """Nothing is kept elsewhere."""
+        """Do nothing."""
 
     def drop(self) -> None:
-        """Nothing: gRPC has ended the call, and must not be asked to do it again."""
+        """Do nothing: gRPC has ended the call, and must not end it twice."""
 
 
 def _same_user_socket(name: str) -> socket.socket | None:
@@ -198,7 +198,7 @@ def _same_user_socket(name: str) -> socket.socket | None:
         if is_same_user(local):
             return local
     except OSError:
-        pass  # the broker is on another host: nobody has this name here
+        pass  # the broker is on another host: this host has no such name
     local.close()
     return None
 

@@ -1,13 +1,13 @@
-"""Blocks of one range or of many ranges at the reader's end: mapped from files of the store, or fetched over Flight.
+"""Blocks of one range or of many ranges on the reader's side: mapped from files of the store, or fetched over Flight.
 
 Rules
-- Blocks of a range come in order and without gap. If the broker does not answer, it is asked again from the next entry,
-  until the deadline.
+- Blocks of a range come in order and without a gap. If the broker does not answer, the reader asks again from the next
+  entry on, until the deadline.
 - A mapped block is only the bytes that the broker named, all below its committed end. Its first frame must be the
-  promised entry. A place whose file is gone is asked for again.
-- The places of many ranges are asked for at once, so that small ledgers are cheap. Ranges come in the order of their
-  requests, each with the blocks that `read_blocks` gives for it alone.
-- If any place of a range fails, that range is read again by itself, from the entry that it has reached.
+  promised entry. If the file of a location is gone, the reader asks again.
+- One call locates many ranges, so that small ledgers are cheap. Ranges come in the order of their requests, each with
+  the blocks that `read_blocks` returns for it alone.
+- If any location of a range fails, that range is read again alone, from the reached entry on.
 - Small blocks of many ranges are copied: to map a block costs more than to read it.
 """
 
@@ -41,7 +41,7 @@ _RETRY_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class FrameBlock:
-    """`entries` frames from `first_entry` on. `frames` may be sliced; slices keep it alive."""
+    """Block of `entries` frames from `first_entry` on. `frames` may be sliced; slices keep it alive."""
 
     ledger_id: int
     first_entry: int
@@ -51,16 +51,16 @@ class FrameBlock:
 
     @property
     def end(self) -> Position:
-        """The position after the last entry."""
+        """Position after the last entry."""
         return Position(self.ledger_id, self.first_entry + self.entries)
 
 
 def read_blocks(
     client: BrokerConnection, request: ReadRequest, *, mapping: bool = True, places: Places | None = None
 ) -> Iterator[FrameBlock]:
-    """The blocks of `request.range`, in order; raises Unavailable when the broker stays away past the deadline.
+    """Yield the blocks of `request.range`, in order. Raises Unavailable if no broker answers before the deadline.
 
-    `places` are those of the first blocks, where the caller has asked for them.
+    `places` are the locations of the first blocks, if the caller has them.
     """
     until = monotonic_ms() + client.deadline_ms
     while request.range:
@@ -74,7 +74,7 @@ def read_blocks(
         except (Unavailable, NotFound) as error:
             if monotonic_ms() >= until or not _worth_again(error):
                 raise
-            # Shared memory that is gone so soon, or that this process does not see, is not asked for again.
+            # Shared memory that is gone already, or invisible to this process, is not requested again.
             mapping = mapping and not isinstance(error, _SharedGone)
             pause(0 if isinstance(error, _SharedGone) else _RETRY_MS)
         else:
@@ -83,11 +83,11 @@ def read_blocks(
 
 
 class _FileGone(NotFound):
-    """A file that was there when the broker answered."""
+    """The file of a location was deleted after the broker's answer."""
 
 
 class _SharedGone(_FileGone):
-    """A block of shared memory that was there when the broker answered."""
+    """The shared memory of a location was freed after the broker's answer."""
 
 
 def _worth_again(error: Exception) -> bool:
@@ -102,7 +102,7 @@ def _read_once(client: BrokerConnection, request: ReadRequest, places: Places | 
 
 
 def block_of(place: BlockPlace) -> FrameBlock:
-    """The block at a place, mapped; NotFound when its file is gone."""
+    """Map the block at a location. Raises NotFound if its file is gone."""
     return FrameBlock(place.ledger_id, place.first_entry, place.entries, _mapped(place), True)
 
 
@@ -150,13 +150,13 @@ def _blocks_of(batch: pa.RecordBatch) -> Iterator[FrameBlock]:
 
 
 def slices_of(column: pa.LargeBinaryArray) -> list[pa.Buffer]:
-    """The values as slices of the column's data. Not by `column[i]`, which copies: a scalar owns its bytes."""
+    """Return the values as slices of the column's data. `column[i]` would copy: a scalar owns its bytes."""
     _, offsets, data = column.buffers()
     edges = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1].tolist()
     return [data.slice(start, end - start) for start, end in pairwise(edges)]
 
 
-# Ranges whose places are asked for at once: enough that a call costs little, few enough that the first rows come soon.
+# Ranges located by one call: enough to make calls cheap, few enough to get the first rows soon.
 _AT_ONCE = 512
 _COPIED_BYTES = 64 * 1024
 
@@ -164,7 +164,7 @@ _COPIED_BYTES = 64 * 1024
 def read_ranges(
     client: BrokerConnection, requests: Sequence[ReadRequest], *, mapping: bool = True
 ) -> Iterator[tuple[ReadRequest, Iterator[FrameBlock]]]:
-    """Each request with its blocks. Those of one must be taken before the next."""
+    """Yield each request with its blocks. Take those of a request before the next one."""
     for start in range(0, len(requests), _AT_ONCE):
         group = requests[start : start + _AT_ONCE]
         places = _places(client, group) if mapping and len(group) > 1 else []
@@ -177,14 +177,14 @@ def read_ranges(
 
 
 def _places(client: BrokerConnection, requests: Sequence[ReadRequest]) -> list[list[BlockPlace]]:
-    """The places of all; none when one of them must be asked for alone."""
+    """Return the locations of all requests; none if one of them must be located alone."""
     token = client.same_host_token()
     if not token:
         return []
     try:
         found: RangePlaces = client.call("locate.many", LocateRanges(list(requests), token))
     except (DataLoss, NotFound, Refused):
-        return []  # one of them is not as it was planned: asked for alone, it will say so
+        return []  # one range has changed since planning: located alone, it raises its own error
     return [places.blocks for places in found.ranges]
 
 

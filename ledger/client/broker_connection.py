@@ -1,13 +1,13 @@
-"""Connection to one broker from one process: calls of the protocol's table, made again until their deadline.
+"""Connection to one broker from one process: calls of the protocol's table, retried until their deadline.
 
 Rules
-- What pickles is the address, the store's id and the names of the credentials. The connection is made by the process
-  that first uses it, never before a fork.
-- A call that finds no broker is made again, on a new connection, until its deadline: a broker that was killed is back
-  at the same address within a second. Every action may be repeated.
-- A broker of another store at the address is an error that names both ids, at every call: see `wanted_store`.
-- gRPC does not work in a child that was forked from a process that used it. There a call is refused at once, where gRPC
-  would hang, and what was inherited is never touched, because letting go of it aborts the process.
+- What pickles is the address, the store's id and the names of the credentials. The process that first uses the
+  connection creates it, never before a fork.
+- A call that finds no broker is retried on a new connection until its deadline. Reason: a killed broker restarts at the
+  same address within a second. Every action may be repeated.
+- A broker of another store at the address is an error of every call, which names both ids: see `store_id_header`.
+- gRPC does not work in a child that was forked from a process with gRPC. There a call is refused at once, where gRPC
+  would hang. Inherited connections are never touched, because their release aborts the process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pyspark_ledger.ledger.transport.errors import from_flight
 from pyspark_ledger.ledger.transport.store_id_header import call_options
 
 _RETRY_MS = 50
-_GOING = {"delete", "cursor.delete"}  # which find nothing when they are repeated
+_GOING = {"delete", "cursor.delete"}  # a repeated call finds nothing to do
 _CALL_SECONDS = 120.0
 _HELLO_MS_MIN = 1000
 _OPTIONS = [
@@ -54,7 +54,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _alive: weakref.WeakSet[BrokerConnection] = weakref.WeakSet()
 _inherited: list[flight.FlightClient | None] = []
-_connected_in: set[int] = set()  # this process, once it has used gRPC
+_connected_in: set[int] = set()  # the process id, once the process has used gRPC
 _forked_from: list[int] = []
 
 
@@ -69,7 +69,7 @@ class BrokerConnection:
         self.credentials.require_usable(address)
         self.store_id = store_id
         self.deadline_ms = deadline_ms
-        # Where it is set, brings the broker of a directory back and answers its address: it leaves when it is idle.
+        # If set, restarts the broker of a directory, which exits when it is idle, and returns its address.
         self.revive: Callable[[], str] | None = None
         self._lock = threading.Lock()
         self._connection: flight.FlightClient | None = None
@@ -95,9 +95,9 @@ class BrokerConnection:
         deadline_ms: int | None = None,
         attempt_seconds: float = _CALL_SECONDS,
     ) -> Any:
-        """Make one call of the protocol's table; raises what the broker raised, Unavailable past the deadline.
+        """Make one call of the protocol's table. Raises the broker's error, Unavailable after the deadline.
 
-        The deadline is for finding a broker; one that has taken the call has `attempt_seconds` to answer.
+        The deadline is for finding a broker. A broker that has accepted the call has `attempt_seconds` to answer.
         """
         body = request_body(request)
         until = monotonic_ms() + (self.deadline_ms if deadline_ms is None else deadline_ms)
@@ -114,20 +114,20 @@ class BrokerConnection:
                 pause(_RETRY_MS)
             except NotFound:
                 if repeated and action in _GOING:
-                    return Empty()  # the attempt whose answer was lost did it
+                    return Empty()  # the attempt with the lost answer succeeded
                 raise
 
     def hello(self, *, deadline_ms: int | None = None) -> Welcome:
-        """Who answers; checked against the store's id that this client was made with, or learned."""
+        """Return the broker's identity, checked against the store's id that this client was created with or learned."""
         deadline_ms = self.deadline_ms if deadline_ms is None else deadline_ms
-        seconds = max(deadline_ms, _HELLO_MS_MIN) / 1000  # a broker that is stopped takes calls and answers none
+        seconds = max(deadline_ms, _HELLO_MS_MIN) / 1000  # a suspended broker accepts calls and answers none
         hello = Hello(store_id=self.store_id)
         welcome: Welcome = self.call("hello", hello, deadline_ms=deadline_ms, attempt_seconds=seconds)
         self.store_id = welcome.store_id
         return welcome
 
     def locate(self, request: ReadRequest) -> Places:
-        """Where the blocks of a range are, if this process can map them."""
+        """Return the locations of a range's blocks, if this process can map them."""
         token = self.same_host_token()
         done: Places = self.call("locate", msgspec.structs.replace(request, token=token, partly=True))
         if token and not done.mapped and (fresh := self.same_host_token(stale=token)) != token:
@@ -135,7 +135,7 @@ class BrokerConnection:
         return done
 
     def open_read(self, request: OpenRead) -> OpenedRead:
-        """Everything that a read needs before its blocks, and the places of those, if this process can map them."""
+        """Return what a read needs before its blocks, and their locations if this process can map them."""
         token = self.same_host_token()
         done: OpenedRead = self.call("read.open", msgspec.structs.replace(request, token=token))
         if token and not done.same_host:
@@ -144,10 +144,10 @@ class BrokerConnection:
         return done
 
     def same_host_token(self, *, stale: str | None = None) -> str:
-        """The broker's token, if this process can read it; empty on another host.
+        """Return the broker's token if this process can read it; empty on another host.
 
-        A broker that was started anew has a new token, and gRPC may reconnect without a word: `stale` is the token
-        that the broker did not know.
+        A restarted broker has a new token, and gRPC may reconnect silently: `stale` is the token that the broker did
+        not know.
         """
         if self._token is None or self._token == stale:
             path = self.hello().token_path
@@ -158,7 +158,9 @@ class BrokerConnection:
         return self._token
 
     def connection(self) -> flight.FlightClient:
-        """This process's connection, made when it is first needed; Refused in a child of a process that had one."""
+        """Return this process's connection, created on first use. Raises Refused in a fork of a process that
+        had one.
+        """
         if _forked_from:
             raise Refused(
                 f"process {os.getpid()} was forked from {_forked_from[-1]}, which was connected to a broker",
@@ -173,11 +175,11 @@ class BrokerConnection:
             return self._connection
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
-        """What goes with every call of this client."""
+        """Return the options of every call of this client."""
         return call_options(self.store_id, timeout=timeout, headers=self.credentials.header())
 
     def disconnect(self, seen: flight.FlightClient) -> None:
-        """Drop a connection that failed, unless somebody has replaced it already; its token goes with it."""
+        """Drop a failed connection and its token, unless another thread has replaced it."""
         with self._lock:
             if self._connection is seen:
                 self._connection = None
@@ -191,7 +193,7 @@ class BrokerConnection:
             self._connection = None
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: what was inherited is neither used nor let go of, and nobody holds the lock."""
+        """In a forked child, leave inherited connections untouched and reset the lock."""
         _inherited.append(self._connection)
         self._connection = None
         self._token = None

@@ -1,10 +1,10 @@
 """Environment of a broker that a client's process starts.
 
 Rules
-- A broker inherits its starter's environment: boto3 finds credentials, region, endpoint, proxies and authorities there.
-- Variables of Spark are left out, by name. They hold the secret of one Spark process, and mean nothing to a broker.
-- Paths in boto3's variables become absolute: a broker works in `/`. Paths that begin with `~` stay.
-- The path of Python's modules is the one given here.
+- A broker inherits its starter's environment, where boto3 finds credentials, region, endpoint, proxies and authorities.
+- Variables of Spark are left out, by name. They contain the secret of one Spark process, and a broker needs none.
+- Paths in boto3's variables become absolute, because a broker works in `/`. Paths that begin with `~` stay.
+- The path of Python's modules is the given one.
 """
 
 from __future__ import annotations

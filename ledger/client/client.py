@@ -1,6 +1,6 @@
 """Client of one broker: every action as a method, reads and writes through their own small classes.
 
-`ledger.client.broker_connection` says how calls are made, repeated and kept from forked processes.
+`ledger.client.broker_connection` makes the calls, retries them and keeps them out of forked processes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Client(BrokerConnection):
-    """One broker, from one process or many. Any thread may call it."""
+    """Client of one broker, from one process or many. Any thread may call it."""
 
     def __init__(
         self, address: str, store_id: str = "", *, credentials: Credentials | None = None, deadline_ms: int = 30_000
@@ -58,7 +58,7 @@ class Client(BrokerConnection):
         return done
 
     def describe(self, name: str, *, lists: bool = True) -> LedgerDescription:
-        """A managed ledger as it stands."""
+        """Return the description of a managed ledger."""
         done: LedgerDescription = self.call("describe", DescribeLedger(name, lists))
         return done
 
@@ -67,22 +67,22 @@ class Client(BrokerConnection):
         self.call("delete", NameLedger(name))
 
     def names(self) -> list[str]:
-        """The canonical names of all managed ledgers."""
+        """Return the canonical names of all managed ledgers."""
         done: LedgerNames = self.call("list", Empty())
         return done.names
 
     def end(self, name: str, since: Position | None = None, wait_ms: int = 0) -> LedgerEnd:
-        """Where the log ends; with `wait_ms` as soon as that is past `since`."""
+        """Return the end of the log; with `wait_ms`, as soon as the end is past `since`."""
         done: LedgerEnd = self.call("end", AskEnd(name, since, wait_ms))
         return done
 
     def split(self, name: str, range_: PositionRange, target_bytes: int, max_parts: int = 1024) -> list[SplitPart]:
-        """Cut a range into parts of about `target_bytes`."""
+        """Split a range into parts of about `target_bytes`."""
         done: SplitParts = self.call("split", SplitRequest(name, range_, target_bytes, max_parts))
         return done.parts
 
     def schema(self, name: str, version: int = -1) -> SchemaVersion:
-        """A registered schema; version -1 in the answer when none is."""
+        """Return a registered schema; its version is -1 if there is none."""
         done: SchemaVersion = self.call("schema.get", GetSchema(name, version))
         return done
 
@@ -97,7 +97,7 @@ class Client(BrokerConnection):
         return done
 
     def mark_delete(self, request: MarkDelete) -> Position:
-        """Acknowledge everything before a position; the cursor's position then."""
+        """Acknowledge everything before a position. Return the cursor's position."""
         done: PositionReply = self.call("cursor.mark_delete", request)
         return done.position
 
@@ -107,7 +107,7 @@ class Client(BrokerConnection):
         return done
 
     def producer(self, ledger: str, name: str | None = None, *, max_in_flight_bytes: int = 64 << 20) -> Producer:
-        """A pipelined producer of one ledger."""
+        """Open a pipelined producer of one ledger."""
         from pyspark_ledger.ledger.client.producer import Producer
 
         return Producer(self, ledger, name, max_in_flight_bytes=max_in_flight_bytes)
@@ -115,7 +115,7 @@ class Client(BrokerConnection):
     def read_blocks(
         self, request: ReadRequest, *, mapping: bool = True, places: Places | None = None
     ) -> Iterator[FrameBlock]:
-        """The blocks of a range, in order; mapped where that is possible and `mapping` allows it."""
+        """Yield the blocks of a range, in order, mapped if possible and allowed by `mapping`."""
         from pyspark_ledger.ledger.client.block_reader import read_blocks
 
         return read_blocks(self, request, mapping=mapping, places=places)
@@ -123,7 +123,7 @@ class Client(BrokerConnection):
     def read_ranges(
         self, requests: Sequence[ReadRequest], *, mapping: bool = True
     ) -> Iterator[tuple[ReadRequest, Iterator[FrameBlock]]]:
-        """The blocks of many ranges, one range after the other; places of all are asked for at once."""
+        """Yield the blocks of many ranges, one range after the other. One call locates all of them."""
         from pyspark_ledger.ledger.client.block_reader import read_ranges
 
         return read_ranges(self, requests, mapping=mapping)
@@ -134,7 +134,7 @@ class Client(BrokerConnection):
         super()._leave_to_parent()
 
     def stage_part(self, query: str, batch: int) -> PartWriter:
-        """A new staged part of a run."""
+        """Open a new staged part of a run."""
         from pyspark_ledger.ledger.client.part_writer import PartWriter
 
         return PartWriter(self, query, batch)
@@ -146,7 +146,7 @@ _clients_lock = threading.Lock()
 
 
 def client_for(address: str, store_id: str, credentials: Credentials | None = None) -> Client:
-    """This process's client of a broker: connected once, checked for the store's id, and kept.
+    """Return this process's client of a broker, connected once, checked for the store's id, and kept.
 
     Raises Unavailable or Refused, naming the address and the store, when the broker is not there.
     """

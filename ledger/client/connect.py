@@ -1,17 +1,18 @@
 """Finding the broker of a store, and starting a private one where there is none.
 
 Rules
-- A directory is enough: whoever names one finds its broker by `<store>/broker.json`, or starts one under `spawn.lock`,
-  so that many processes that begin at once start exactly one.
-- The broker is started in a session of its own, under a supervisor, with its output in `<store>/broker.log`: it
-  outlives whoever started it. It finds the packages that its starter uses, and nothing else on its starter's path: a
-  script's own `queue.py` must not become the broker's. It has its starter's environment: see `broker_environment`.
-- A store has one supervisor: it holds a lock that its children do not inherit. While it brings a broker back, a start
-  waits for that one.
-- A start that finds a broker holding the store waits for that one to answer. A start that fails leaves a directory that
-  is no store as it was.
-- A client of a directory that may start a broker starts it again when it has left: brokers leave when they are idle.
-- Only callers that say so start a broker or create a store. Everybody else connects, or fails with the store's path.
+- A client of a directory finds the broker by `<store>/broker.json`, or starts a broker under `spawn.lock`. So many
+  processes that start together start exactly one broker.
+- The broker runs in a session of its own, under a supervisor, with its output in `<store>/broker.log`. It outlives its
+  starter.
+- The broker finds its starter's packages, and nothing else on its starter's path: a script's own `queue.py` must not
+  become the broker's. It has its starter's environment: see `broker_environment`.
+- A store has one supervisor, which holds a lock that its children do not inherit. While it restarts a broker, a start
+  waits for that broker.
+- A start that finds a broker owning the store waits for that broker's answer. A failed start leaves a directory that is
+  no store unchanged.
+- A client that may start a broker starts it again after it has exited: idle brokers exit.
+- Only calls with that permission start a broker or create a store. All others connect, or fail with the store's path.
 """
 
 from __future__ import annotations
@@ -54,12 +55,15 @@ def connect_store(
     deadline_ms: int = 30_000,
     credentials: Credentials | None = None,
 ) -> Client:
-    """A client of the broker at an address, or of the store in a directory.
+    """Return a client of the broker at an address, or of the store in a directory.
 
-    At an address nobody is started: where nobody answers within a few seconds, somebody has to look after it.
+    No broker is started at an address: if none answers within a few seconds, an operator must act.
 
-    Raises Unauthenticated when broker and client do not trust each other, NotFound when the directory holds no store
-    (and `create` is false), Unavailable when no broker answers in time, Refused when the store cannot be served here.
+    Raises
+    - Unauthenticated if broker and client do not trust each other,
+    - NotFound if the directory holds no store (and `create` is false),
+    - Unavailable if no broker answers in time,
+    - Refused if the store cannot be served here.
     """
     text = os.fspath(location)
     if text.startswith(_SCHEMES):
@@ -87,20 +91,20 @@ def connect_store(
 
 
 def serve_store(store: Path, arguments: Sequence[str], *, deadline_ms: int = 30_000) -> Client:
-    """Start the broker of a store with arguments of its own, instead of a private one, which is asked to leave.
+    """Start a store's broker with these arguments, and stop its private broker.
 
-    Whoever used that one finds this one: at the store's private socket, as soon as it answers. Raises what
-    `connect_store` raises; Refused when a broker that somebody else started with arguments has the store.
+    Clients of the private broker find the new one at the same private socket. Raises what `connect_store` raises, and
+    Refused if a broker with other arguments serves the store.
     """
     stop_broker(store, private_only=True, deadline_ms=deadline_ms)
     return _started(store, True, deadline_ms, arguments)
 
 
 def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 30_000) -> bool:
-    """Ask the broker of a store to leave, and wait until it does not answer any more; False if none answered.
+    """Stop the broker of a store and wait for its end. Return False if none answered.
 
-    The next process that uses the store starts one. With `private_only`, raises Refused for a broker that listens
-    elsewhere, too.
+    The next process that uses the store starts a broker. With `private_only`, raises Refused for a broker that also
+    listens elsewhere.
     """
     _require_directory(store)
     until, found = monotonic_ms() + deadline_ms, False
@@ -121,7 +125,7 @@ def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 3
 
 
 def _require_directory(store: Path) -> None:
-    """Refuse a path that cannot be a store: a file, one below a file, one that the system or SQLite does not take."""
+    """Refuse a path that cannot be a store: a file, a path below a file, a path that the system or SQLite rejects."""
     size = len(os.fsencode(store))
     if size > _PATH_BYTES_MAX:
         raise Refused(f"the path of store {store} has {size} bytes, at most {_PATH_BYTES_MAX} work", hint=_PATH_HINT)
@@ -137,7 +141,9 @@ def _require_directory(store: Path) -> None:
 
 
 def _awaited(store: Path, deadline_ms: int) -> Client:
-    """The broker that was known last, which its supervisor brings back; Unavailable past the deadline, naming both."""
+    """Return a client of the last known broker, which its supervisor restarts. Raises Unavailable after the
+    deadline.
+    """
     record = BrokerRecord.read(store)
     if record is None:
         raise Unavailable(f"no broker was ever started for the store at {store}", hint=_START_HINT)
@@ -157,11 +163,11 @@ def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -
     if record is None:
         return None
     client = Client(record.address, record.store_id, deadline_ms=deadline_ms)
-    client.connection()  # a forked process is refused here, and would wait below for a broker that it cannot call
+    client.connection()  # refuse a forked process here: below it would wait for a broker that it cannot call
     try:
         client.hello(deadline_ms=_PROBE_MS if _alive(record.pid) else 0)
     except (Unavailable, Refused):
-        return None  # a broker that is gone, or the socket of another store's
+        return None  # a dead broker, or the socket of another store's broker
     except Unsupported as other:
         if not of_any_version:
             raise Unsupported(
@@ -202,7 +208,7 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
 
 
 def _held(store: Path) -> bool:
-    """Whether another broker lives and has the store: brought back by its supervisor just now, or not answering."""
+    """Return whether another broker owns the store: restarted by its supervisor just now, or not answering."""
     try:
         holder = (store / "lock").read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
@@ -211,7 +217,7 @@ def _held(store: Path) -> bool:
 
 
 def _spawn(store: Path, log: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start a supervisor, which holds its lock for as long as it lives; None when the store has one already."""
+    """Start a supervisor, which holds its lock as long as it lives; None if the store has one already."""
     lock = os.open(store / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -258,7 +264,7 @@ def _spawning(store: Path) -> Iterator[None]:
 
 
 def _package_paths() -> list[str]:
-    """Where the packages that a broker imports lie, but for what its interpreter looks through anyway."""
+    """Return the directories of the broker's packages, without those that its interpreter searches anyway."""
     usual = {os.path.realpath(path) for path in site.getsitepackages()}
     found: dict[str, None] = {}
     for name in _PACKAGES:
@@ -273,7 +279,7 @@ def _package_paths() -> list[str]:
 
 
 def _start_error(store: Path, log: Path, offset: int, status: int, before: set[str] | None) -> LedgerError:
-    """What to raise; `before` are the names in the directory before the start, None when there was no directory."""
+    """Return the error of a failed start. `before` are the directory's names before it, None without a directory."""
     said = _tail(log, offset)
     hint = f"All it said is in {log}"
     if not (store / "metadata.sqlite").exists():
@@ -281,7 +287,7 @@ def _start_error(store: Path, log: Path, offset: int, status: int, before: set[s
         for name in {log.name, "spawn.lock", "supervisor.lock"} - (before or set()):
             (store / name).unlink(missing_ok=True)
         if before is None:
-            with suppress(OSError):  # not empty: the broker got further than that
+            with suppress(OSError):  # not empty: the broker failed later
                 store.rmdir()
     return Refused(f"the broker of {store} ended with status {status}: {said}", hint=hint)
 

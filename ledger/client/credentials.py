@@ -1,14 +1,14 @@
-"""What a client shows a broker of another host, and whom it trusts: files and a token, all by reference.
+"""Credentials of a client for a broker on another host, and the authorities that the client trusts, all by reference.
 
     Credentials("/etc/ledger/ca.pem", "/etc/ledger/me.pem", "/etc/ledger/me.key", "file:/etc/ledger/token")
 
 Rules
-- These are names only: they may be printed and pickled. The one exception is the token of a task: it is pickled with
-  the partition that it is for, never printed, allows one thing and runs out.
-- Files are read by the process that connects, at every new connection; each process that uses the broker must have them
-  at the same paths.
-- gRPC says of a failed handshake little more than that it failed. So after a failure at a TLS address the handshake is
-  done once more by itself, and what TLS says against it becomes the error, at once: no retry makes a certificate right.
+- These are names only, so they may be printed and pickled. The exception is the token of a task: it is pickled with its
+  partition, never printed, allows one operation and expires.
+- The connecting process reads the files at every new connection. Each process that uses the broker must have them at
+  the same paths.
+- gRPC gives no reason for a failed handshake. So after a failure at a TLS address the client repeats the handshake
+  alone, and raises the fault that TLS names. It raises at once, because a retry cannot mend a certificate.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from pyspark_ledger.ledger.transport.tokens import (
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Where the parts are; an empty text is a part that is not used. Without `ca` the system's authorities count.
+    """References to the parts; an empty text means none. Without `ca` the system's authorities are used.
 
-    A task has `task_token` in the place of `token`, for the one thing that `scope` names; a newer one of the same scope
-    counts as the same credentials.
+    A task has `task_token` instead of `token`, for the operation of `scope`. A newer token of the same scope counts as
+    equal credentials.
     """
 
     ca: str = ""
@@ -59,11 +59,13 @@ class Credentials:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is shown and the system's authorities count."""
+        """Whether there is no credential, and the system's authorities are used."""
         return not (self.ca or self.certificate or self.key or self.token or self.task_token)
 
     def for_task(self, may: May, ledgers: Collection[str], clock: Clock, dead_letters: str = "") -> Credentials:
-        """What a task shows instead: a token of its own, for these ledgers. Without a token the parts as they are."""
+        """Return the credentials of a task: a token of its own, for these ledgers. Without a token, the unchanged
+        parts.
+        """
         if not self.token:
             return self
         named = sorted(ledgers) if len(ledgers) <= LEDGERS_NAMED_MAX else []
@@ -72,16 +74,16 @@ class Credentials:
         return replace(self, token="", scope=" ".join([may, *named, dead_letters]), task_token=made)
 
     def with_files(self, find: Callable[[str], str]) -> Credentials:
-        """The same, each file where `find` says that it is on this host."""
+        """Return the credentials with each file at its path on this host, by `find`."""
         found = {part: find(path) for part in ("ca", "certificate", "key") if (path := getattr(self, part))}
         return replace(self, **found) if found else self
 
     def header(self) -> list[tuple[bytes, bytes]]:
-        """What every call carries."""
+        """Return the headers of every call."""
         return token_header(self.token, self.task_token)
 
     def require_usable(self, address: str) -> None:
-        """Refuse what would not be used, or would send a token in the clear."""
+        """Refuse credentials that would be unused, or would send a token in the clear."""
         if address.startswith(TLS_SCHEME):
             return
         if self.ca or self.certificate:
@@ -96,7 +98,7 @@ class Credentials:
             )
 
     def connection(self, address: str) -> dict[str, Any]:
-        """What Flight's client takes to connect to an address. Raises NotFound for a file that cannot be read."""
+        """Return the arguments of Flight's client for an address. Raises NotFound for an unreadable file."""
         if not address.startswith(TLS_SCHEME):
             return {}
         found: dict[str, Any] = {"tls_root_certs": read_pem(self.ca)} if self.ca else {}
@@ -105,7 +107,7 @@ class Credentials:
         return found
 
     def failure(self, address: str) -> LedgerError | None:
-        """What TLS has against a connection to an address; None when it has nothing, or the host does not answer."""
+        """Return the TLS fault of a connection to an address; None without one, or if the host does not answer."""
         if not address.startswith(TLS_SCHEME):
             return None
         from pyspark_ledger.ledger.transport.tls_handshake import handshake_failure  # most clients need no TLS

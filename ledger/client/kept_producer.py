@@ -1,13 +1,13 @@
-"""Producers that the appends of one client keep between them, so that an append costs one round trip.
+"""Producers that the appends of one client share, so that an append costs one round trip.
 
 Rules
-- An append has a producer for itself, with a name and sequence ids of its own. Threads that append share none.
+- An append has a producer for itself, with a name and sequence ids of its own. Concurrent appends share none.
 - An idle producer ends its stream after a silence. A client keeps at most `_IDLE_MAX` of them, the newest.
 - A producer whose stream is over is not kept.
-- An append whose answer was lost is settled by the log that the next broker recovered. Entries that are in that log are
-  acknowledged, the rest is sent again: no row is lost, and none is there twice.
-- While the same broker serves the same ledger, entries may still be on their way. The append then fails as unknown.
-- A ledger that was made anew holds nothing of the append. The caller starts over, because columns may differ.
+- An append with a lost answer is settled by the log that the next broker recovered. Its entries in that log are
+  acknowledged, the rest is sent again: no row is lost or repeated.
+- While the same broker serves the same ledger, entries may still be in flight. The append then fails as unknown.
+- A ledger that was created again holds nothing of the append. The caller starts over, because columns may differ.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Entry = Sequence[Buffer]
 
 
 class NothingAppended(Exception):
-    """Nothing of an append is in the ledger. Its rows are to be prepared anew, because the ledger may differ."""
+    """The ledger holds nothing of an append. The rows must be prepared again, because the ledger may differ."""
 
 
 class Columns(NamedTuple):
@@ -50,7 +50,7 @@ class Columns(NamedTuple):
 
 
 class KeptProducer:
-    """A producer of one ledger, and what its user knows of the ledger. Used by one thread at a time."""
+    """Producer of one ledger, with the ledger's columns. Used by one thread at a time."""
 
     def __init__(self, client: BrokerConnection, ledger: str) -> None:
         """Create the ledger if there is none. The stream is opened by the first append."""
@@ -67,7 +67,7 @@ class KeptProducer:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no stream that an append could use."""
+        """Whether there is no usable stream."""
         return self._producer is None or self._producer.is_over
 
     def next_sequence_id(self) -> int:
@@ -76,9 +76,9 @@ class KeptProducer:
         return self._sequence - 1
 
     def append(self, entries: Sequence[Entry]) -> Position:
-        """Append entries with the last sequence ids; return the position after the last once all are durable.
+        """Append entries with the last sequence ids. Return the position after the last once all are durable.
 
-        Raises NothingAppended if the stream was over before, or if the ledger was made anew.
+        Raises NothingAppended if the stream was over before, or if the ledger was created again.
         """
         first_id, appended = self._sequence - len(entries), 0
         while appended < len(entries):
@@ -99,7 +99,7 @@ class KeptProducer:
             self._producer.end()
 
     def _settled(self, sent: Sequence[Future[Position]], first_id: int) -> int:
-        """Return how many entries, sent in this order, are in the log. Raises what failed if that is not known."""
+        """Return how many entries, sent in this order, are in the log. Raises the error if that is unknown."""
         from pyspark_ledger.ledger.client.producer import REFUSALS
 
         for count, future in enumerate(sent):
@@ -112,7 +112,9 @@ class KeptProducer:
         return len(sent)
 
     def _recovered(self, error: BaseException, first_id: int) -> int:
-        """Count the entries from a sequence id on that the next broker has in its log. Raises `error` if none came."""
+        """Count the entries from a sequence id on in the next broker's log. Raises `error` if there is no next
+        broker.
+        """
         before, self._producer = self._producer, None
         try:
             epoch, made = self._client.hello().epoch, self._described()
@@ -157,14 +159,14 @@ class KeptProducer:
 
 
 class KeptProducers:
-    """The idle producers of one client. Any thread may call any method."""
+    """Idle producers of one client. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[KeptProducer] = []
 
     def take(self, ledger: str) -> KeptProducer | None:
-        """Return the newest idle producer of a ledger, which is the caller's from then on; None without one."""
+        """Remove and return the newest idle producer of a ledger; None without one."""
         with self._lock:
             for at in range(len(self._idle) - 1, -1, -1):
                 if self._idle[at].ledger == ledger:
@@ -192,7 +194,7 @@ class KeptProducers:
 
 
 def _sent(producer: Producer, entries: Sequence[Entry]) -> tuple[list[Future[Position]], LedgerError | None]:
-    """Send entries until the producer takes none; the futures of those that were sent, and what it raised."""
+    """Send entries until the producer refuses one. Return the futures of the sent ones, and the error."""
     sent: list[Future[Position]] = []
     try:
         for entry in entries:

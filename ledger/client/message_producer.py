@@ -1,12 +1,12 @@
-"""A producer of messages: gathers them into batches, as a Pulsar client does, and sends these through the pipeline.
+"""Producer of messages: collects them into batches, as a Pulsar client does, and sends these through the pipeline.
 
     send ─▶ the open batch ─▶ an entry ─▶ ledger.client.producer ─▶ acknowledgement ─▶ every message of the batch
 
 Invariants
 - The order of the messages in the log is the order of the calls. One lock covers the open batch and its sending.
-- A batch is sent when it is full (messages, bytes), when its first message has waited for the delay, at `flush`.
-- Memory is bounded: by one open batch, and by what the pipeline lets in flight. `send` waits for room.
-- What fails fails the messages of its batch; a message that no entry can hold is refused alone, before it has a number.
+- A batch is sent when it is full (messages, bytes), when its first message has waited for the delay, and at `flush`.
+- Memory is bounded by one open batch and the pipeline's limit of bytes in flight. `send` waits for room.
+- An error fails the messages of its batch. A message that no entry can hold is refused alone, before it has a number.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from pyspark_ledger.ledger.protocol.ledgers import AskSequence
 from pyspark_ledger.ledger.segment.format import entry_bytes_max
 
 _BLOCK_BYTES = "ledger.blockBytes"
-_COLUMN_BYTES = 8 * 1024 * 1024  # laid out at once: what follows each other travels and is synced together
+_COLUMN_BYTES = 8 * 1024 * 1024  # encoded at once: consecutive entries are sent and synced together
 
 
 class Batching(msgspec.Struct, frozen=True):
-    """When a batch is full, in the words of Pulsar's producers; a delay of 0 sends each message by itself."""
+    """Limits of a batch, with the names of Pulsar's producers. A delay of 0 sends each message alone."""
 
     batching_max_messages: int = 1000
     batching_max_bytes: int = 128 * 1024
@@ -59,7 +59,7 @@ class Batching(msgspec.Struct, frozen=True):
 
 
 def require_at_least(name: str, value: object, least: int) -> None:
-    """Refuse what is no whole number, and one below the least."""
+    """Refuse a value that is no whole number, or below the least."""
     if not isinstance(value, int) or value < least:
         raise Refused(f"{name} is {value!r}, expected a whole number of at least {least}")
 
@@ -74,9 +74,9 @@ def open_producer(
     max_pending_bytes: int,
     partition: int = -1,
 ) -> MessageProducer:
-    """A producer of messages for an existing ledger; refused where that holds rows with columns.
+    """Open a producer of messages for an existing ledger. Raises Refused if the ledger holds rows with columns.
 
-    Where payload schemas are registered, messages state the newest of them as theirs.
+    If payload schemas are registered, messages state the newest version.
     """
     described = client.describe(ledger, lists=False)
     version = described.schema_version
@@ -86,7 +86,7 @@ def open_producer(
     if not isinstance(compression, str) or compression.upper() not in NAMES:  # type: ignore[redundant-expr]  # a user's
         raise Refused(f"compression {compression!r} is not known", hint=f"Known are {', '.join(NAMES).lower()}")
     block_bytes = int(described.properties.get(_BLOCK_BYTES, 64 * 1024 * 1024))
-    # First what is known, then the stream: what the name has on its way is waited for.
+    # Ask for the known sequence ids first, then open the stream, which waits for entries in flight of this name.
     known = client.call("producer.last", AskSequence(ledger, name)).sequence_id
     pipeline = client.producer(ledger, name, max_in_flight_bytes=max_pending_bytes)
     return MessageProducer(
@@ -100,7 +100,7 @@ def open_producer(
 
 
 class MessageProducer:
-    """Sends messages to one ledger. Any thread may send, but for one: whatever is called back by a future."""
+    """Producer of messages to one ledger. Any thread may send, except in a callback of a future."""
 
     def __init__(
         self,
@@ -119,7 +119,9 @@ class MessageProducer:
         self._entry_bytes_max = entry_bytes_max
         self._partition = partition
         self._clock = clock
-        self._known = known_sequence_id  # durable when the producer was made: what repeats it travels apart
+        self._known = (
+            known_sequence_id  # durable when the producer was created: repeated messages are sent in separate batches
+        )
         self._next = known_sequence_id + 1
         self._last_given = -1
         self._changed = threading.Condition()
@@ -127,7 +129,7 @@ class MessageProducer:
         self._futures: list[Future[MessageId]] = []
         self._bytes = self._bytes_most = 0
         self._began_ms = 0
-        self.batches = 0  # sent so far; whoever chooses among partitions looks at it
+        self.batches = 0  # sent so far; the partitioned producer reads it
         self._closed = False
         self._timer: threading.Thread | None = None
 
@@ -142,14 +144,14 @@ class MessageProducer:
 
     @property
     def name(self) -> str:
-        """The name that stands in every entry."""
+        """Producer name of every entry."""
         return self._envelope.producer
 
     @property
     def last_sequence_id(self) -> int:
-        """The number of the last message that was sent, acknowledged or not, or that is known from before; else -1.
+        """Sequence id of the last sent message, acknowledged or not, or the known one from before; else -1.
 
-        Where the ledger has de-duplication, a producer that is made anew with the same name goes on from there.
+        If the ledger has de-duplication, a new producer of the same name continues after it.
         """
         with self._changed:
             return self._next - 1
@@ -164,10 +166,10 @@ class MessageProducer:
         ordering_key: bytes | None = None,
         sequence_id: int | None = None,
     ) -> Future[MessageId]:
-        """Send a message; the future has its id once it is durable. A value of None is a tombstone for its key.
+        """Send a message. The future has its id once it is durable. A value of None is a tombstone for its key.
 
-        Sequence ids count up by themselves; those that are given must rise. Where the ledger has de-duplication, a
-        message whose sequence id is in the log already is not written again, and its id says so: `is_duplicate`.
+        Sequence ids count up automatically; given ids must rise. If the ledger has de-duplication, a message whose
+        sequence id is known is not written again, and its id says `is_duplicate`.
         """
         self._pipeline.require_own_process()
         with self._changed:
@@ -184,9 +186,9 @@ class MessageProducer:
     def send_column(
         self, values: pa.Array, *, keys: pa.Array | None = None, event_times_ms: pa.Array | None = None
     ) -> Future[MessageId]:
-        """Send a message per value, without Python per message; the future has the last one's id.
+        """Send a message for each value, without a Python loop. The future has the last message's id.
 
-        `values` is binary or text, null where a message is a tombstone. Nothing is sent when a value does not fit.
+        `values` is binary or text, null for a tombstone. If a value does not fit, nothing is sent.
         """
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         if not len(values):
@@ -218,23 +220,23 @@ class MessageProducer:
                     self.batches += 1
             done.set_running_or_notify_cancel()
             assert last is not None  # noqa: S101 — there was a value
-            # The pipeline answers in order, and nothing after an error: when the last is there, all before it are.
+            # The pipeline answers in order, and nothing after an error: if the last one is durable, all before it are.
             last.add_done_callback(partial(self._settle, [done], batch_index=count - 1, new=True, before=entries))
             return done
 
     def require_columns(self, values: pa.Array, keys: pa.Array | None, event_times_ms: pa.Array | None) -> None:
-        """Refuse what `send_column` would refuse."""
+        """Refuse the values that `send_column` would refuse."""
         require_columns(values, keys, event_times_ms, self._entry_bytes_max)
 
     def flush(self) -> None:
-        """Send what has gathered and wait until everything sent so far is durable; raises what failed."""
+        """Send the open batch and wait until everything sent so far is durable. Raises the error of a failure."""
         self._pipeline.require_own_process()
         with self._changed:
             self._send_open()
         self._pipeline.flush()
 
     def close(self) -> None:
-        """Send what has gathered, wait for all of it and take nothing more; raises what failed."""
+        """Send the open batch, wait for all messages and accept no more. Raises the error of a failure."""
         self._pipeline.require_own_process()
         with self._changed:
             self._closed = True
@@ -260,7 +262,7 @@ class MessageProducer:
         return sequence_id
 
     def _is_apart(self, message: OutgoingMessage, most: int) -> bool:
-        """Whether the open batch would be too large with one more message, or of messages both known and new."""
+        """Return whether one more message would make the open batch too large, or mix known and new messages."""
         known = [one.sequence_id <= self._known for one in (self._open[-1], message)]
         return (
             known[0] != known[1]
@@ -270,7 +272,7 @@ class MessageProducer:
 
     def _add(self, message: OutgoingMessage, most: int) -> Future[MessageId]:
         future: Future[MessageId] = Future()
-        future.set_running_or_notify_cancel()  # a message on its way cannot be called back
+        future.set_running_or_notify_cancel()  # a message in flight cannot be cancelled
         self._open.append(message)
         self._futures.append(future)
         self._bytes += message.size
@@ -287,7 +289,7 @@ class MessageProducer:
         return future
 
     def _send_open(self) -> None:
-        """Send the open batch, if there is one. Its messages hear what became of it, also when it cannot be sent."""
+        """Send the open batch, if there is one. Its futures are completed, also if the batch cannot be sent."""
         messages, futures = self._open, self._futures
         if not messages:
             return
@@ -332,9 +334,10 @@ class MessageProducer:
         new: bool,
         before: Sequence[Future[Position]] = (),
     ) -> None:
-        """Tell the messages of a batch; the last future's is at `batch_index`. `new`: its numbers were not known.
+        """Complete the futures of a batch. The last one's message is at `batch_index`. `new`: its numbers were not
+        known.
 
-        `before` are entries that share its fate.
+        `before` are entries that share the result.
         """
         error = next((failed for one in (*before, sent) if (failed := one.exception()) is not None), None)
         position = EARLIEST if error is not None else sent.result()

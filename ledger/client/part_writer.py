@@ -1,4 +1,4 @@
-"""A staged part at its writer's end: on the broker's host a file that it named, elsewhere a DoPut stream."""
+"""Writer of a staged part: on the broker's host a file that the broker named, elsewhere a DoPut stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STAGED = msgspec.msgpack.Decoder(StagedPart)
 
 
 class PartWriter:
-    """Writes one part; what `close` returns goes into the task's commit message."""
+    """Writer of one part. The result of `close` goes into the task's commit message."""
 
     def __init__(self, client: BrokerConnection, query: str, batch: int) -> None:
         token = client.same_host_token()
@@ -40,20 +40,20 @@ class PartWriter:
         self._sink.__exit__()
 
     def write(self, entry: Sequence[Buffer], rows: int) -> None:
-        """Write one entry, given in its buffers, that delivers `rows` rows."""
+        """Write one entry of `rows` rows, given in its buffers."""
         self._sink.write(entry, rows)
 
     def rest(self) -> None:
-        """Hold no file open until there is more to write."""
+        """Close the file until the next write."""
         self._sink.rest()
 
     def close(self) -> StagedPart:
-        """End the part; nothing can be written after it."""
+        """End the part and describe it."""
         return self._sink.close()
 
 
 def _place(client: BrokerConnection, query: str, batch: int, token: str) -> StagingPlace:
-    """The file to write; a token of the broker's predecessor is read anew, once."""
+    """Return the file to write. A token of the broker's predecessor is read again, once."""
     try:
         place: StagingPlace = client.call("stage.open", OpenStaging(query, batch, token))
     except Refused:
@@ -65,7 +65,7 @@ def _place(client: BrokerConnection, query: str, batch: int, token: str) -> Stag
 
 
 class _RemotePart:
-    """A part that is sent; what the broker says of it in the end must be what was sent."""
+    """Part that is sent. The broker's description at the end must match the sent data."""
 
     def __init__(self, client: BrokerConnection, query: str, batch: int) -> None:
         self._meant = client.address, client.store_id
@@ -81,7 +81,7 @@ class _RemotePart:
         self._writer.close()
 
     def rest(self) -> None:
-        """A stream has no file."""
+        """Do nothing: a stream has no file."""
 
     def write(self, entry: Sequence[Buffer], _rows: int) -> None:
         data = entry[0] if len(entry) == 1 else b"".join(memoryview(buffer) for buffer in entry)

@@ -1,10 +1,9 @@
-"""A producer of messages for a partitioned ledger: a producer per partition, and a choice for every message.
+"""Producer of messages for a partitioned ledger: one producer for each partition, and a routing of every message.
 
-Rules, as in Pulsar's clients
-- A message with a key goes where its key goes: `ledger.partition_routing`. Order is kept for each key.
-- A message without one goes to the partition whose turn it is, and the turn passes on with each batch that is sent, so
-  that batches stay full. The first turn follows from the producer's name.
-- The number of partitions is that of when the producer was made: a key never changes its partition under way.
+Rules, as in Pulsar's clients - A message with a key goes to the partition of its key (`ledger.partition_routing`).
+Order is kept for each key. - A message without a key goes to the present partition of a rotation. The rotation advances
+with each sent batch, so batches stay full. It starts at a partition that follows from the producer's name. - The number
+of partitions is fixed when the producer is created, so a key never changes its partition.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from pyspark_ledger.ledger.position import MessageId
 
 
 class PartitionedProducer:
-    """Sends messages to the partitions of one ledger. Any thread may send."""
+    """Producer of messages to the partitions of one ledger. Any thread may send."""
 
     def __init__(
         self, name: str, parts: Sequence[MessageProducer], batching: Batching, hashing_scheme: str = "murmur3_32"
@@ -65,7 +64,7 @@ class PartitionedProducer:
         event_time_ms: int = 0,
         ordering_key: bytes | None = None,
     ) -> Future[MessageId]:
-        """Send a message to the partition of its key, or to that whose turn it is; see `MessageProducer.send`."""
+        """Send a message to the partition of its key, or to the next one; see `MessageProducer.send`."""
         said = {"properties": properties, "event_time_ms": event_time_ms, "ordering_key": ordering_key}
         if isinstance(key, str | bytes):
             part = self._parts[partition_for_key(key, len(self._parts), self._hashing_scheme)]
@@ -76,7 +75,9 @@ class PartitionedProducer:
     def send_column(
         self, values: pa.Array, *, keys: pa.Array | None = None, event_times_ms: pa.Array | None = None
     ) -> Future[list[MessageId]]:
-        """Send a message per value, without Python per message; the future has the last id of every part of it."""
+        """Send a message for each value, without a Python loop. The future has the last id of every partition's
+        part.
+        """
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         columns = [values, keys, event_times_ms]
         if not len(values):
@@ -93,11 +94,11 @@ class PartitionedProducer:
         return _all(sent)
 
     def flush(self) -> None:
-        """Wait until everything sent so far is durable in all partitions; raises what failed first."""
+        """Wait until everything sent so far is durable in all partitions. Raises the first error."""
         _each([part.flush for part in self._parts])
 
     def close(self) -> None:
-        """Wait for all of it and take nothing more; raises what failed first."""
+        """Wait for all messages and accept no more. Raises the first error."""
         _each([part.close for part in self._parts])
 
     def _part_in_turn(self) -> MessageProducer:
@@ -126,7 +127,7 @@ def _ranges(values: pa.Array, batching: Batching) -> list[tuple[int, int]]:
 
 
 def _all(sent: Sequence[Future[MessageId]]) -> Future[list[MessageId]]:
-    """One future of all; the first error of any."""
+    """Combine futures into one, with the first error of any."""
     done: Future[list[MessageId]] = Future()
     done.set_running_or_notify_cancel()
     left = [len(sent)]
@@ -149,7 +150,7 @@ def _all(sent: Sequence[Future[MessageId]]) -> Future[list[MessageId]]:
 
 
 def _each(calls: Sequence[Callable[[], None]]) -> None:
-    """Make all calls, whatever fails; raises the first error."""
+    """Make all calls, also after an error. Raises the first error."""
     first: LedgerError | None = None
     for call in calls:
         try:

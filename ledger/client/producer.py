@@ -1,16 +1,16 @@
-"""A pipelined producer: entries out, positions back, many in flight, in order.
+"""Pipelined producer: entries out, positions back, many in flight, in order.
 
-One thread sends: what gathers while it sends goes into the next batch, so that small entries travel together. One
-thread takes the acknowledgements, which come in the order of sending.
+One thread sends. Entries that arrive while it sends form the next batch, so small entries are sent together. Another
+thread receives the acknowledgements, which come in the order of sending.
 
 Invariants
-- The bytes between `append` and acknowledgement never exceed the limit; `append` waits for room (one entry always
-  fits).
-- One thread at a time touches the writing end, and none after it was closed: gRPC aborts the whole process otherwise.
-- With a silence the stream ends when nothing was appended for that time, and before twice that time.
-- Only the process that made it may use it: a forked child shares ring and stream, and would take its parent's places.
-- After an error nothing more is sent. The entry that the broker refused fails as the broker said, all behind it as
-  `Unavailable`: whether they are in the log is not known, and the producer never sends an entry twice.
+- The bytes between `append` and acknowledgement never exceed the limit. `append` waits for room. One entry always fits.
+- One thread at a time uses the writing end, and none after it was closed: otherwise gRPC aborts the process.
+- With a silence, the stream ends after one to two times that period without an append.
+- Only the process that created it may use it: a forked child shares ring and stream, and would take its parent's
+  offsets.
+- After an error nothing more is sent. The refused entry fails with the broker's error. All entries behind it fail with
+  `Unavailable`, because it is unknown whether the log has them. The producer never sends an entry twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from pyspark_ledger.ledger.checksum import Buffer
-from pyspark_ledger.ledger.client.append_transport import BlockReference, open_stream
+from pyspark_ledger.ledger.client.append_transport import SentEntry, open_stream
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, NotFound, Refused, Unavailable, Unsupported, error_for
@@ -35,10 +35,10 @@ from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import AppendCommand, Appended
 from pyspark_ledger.ledger.transport.errors import from_flight
 
-# While one batch is written and synced the next one gathers: small enough that many small entries make several.
+# While a batch is written and synced, the next one fills. Small enough that many small entries form several batches.
 _BATCH_BYTES_MAX = 1024 * 1024
 _BATCH_ENTRIES_MAX = 1024
-# What the broker says of one entry, after it has acknowledged all before it.
+# Errors of the broker for one entry, after it has acknowledged all before it.
 REFUSALS = (Refused, Corrupt, NotFound, Unsupported)
 _ENTRY_BYTES_MAX = 2**31 - 2**20  # gRPC counts a message in 31 bits, Arrow's frame around it included
 _APPENDED = msgspec.msgpack.Decoder(Appended)
@@ -46,17 +46,17 @@ _APPENDED = msgspec.msgpack.Decoder(Appended)
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    held: BlockReference
+    held: SentEntry
     size: int
     future: Future[Position] = field(default_factory=Future)
 
     def __post_init__(self) -> None:
-        # An entry on its way cannot be called back: `cancel` of the future says so.
+        # An entry in flight cannot be cancelled, so `cancel` of its future returns False.
         self.future.set_running_or_notify_cancel()
 
 
 class Producer:
-    """Appends to one ledger through one stream. Any thread may append; order is the order of the calls."""
+    """Producer of appends to one ledger through one stream. Any thread may append; order is the order of the calls."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class Producer:
         self._bytes = self._queued_bytes = 0
         self._closing = False
         self._silence_seconds = None if silence_ms is None else silence_ms / 1000
-        self._used = True  # since the silence was looked at
+        self._used = True  # since the last check of the silence
         self._error: LedgerError | None = None
         self._send_error: LedgerError | None = None
         self._writing = threading.Lock()
         self._over = False
-        welcome = client.hello()  # waits for a broker that is coming back; a stream cannot be begun again
+        welcome = client.hello()  # waits for a restarting broker; a stream cannot be reopened
         self.epoch = welcome.epoch
         try:
             self._stream = open_stream(client, welcome, AppendCommand(ledger, self.name), max_in_flight_bytes)
@@ -101,7 +101,7 @@ class Producer:
         self.close()
 
     def append(self, *entry: Buffer) -> Future[Position]:
-        """Send one entry, given in its buffers; the future has its position once it is durable."""
+        """Send one entry, given in its buffers. The future has its position once it is durable."""
         self.require_own_process()
         size = 0
         for buffer in entry:
@@ -119,8 +119,8 @@ class Producer:
             self._bytes += size
             self._queued.append(sent)
             self._queued_bytes += size
-            # A thread that computes keeps the interpreter for milliseconds: the sender would come too late. And who has
-            # nothing in flight waits for this entry: to wake the sender for it takes longer than to send it.
+            # A computing thread keeps the interpreter for milliseconds, so the sender would run too late. A caller with
+            # nothing in flight waits for this entry: to wake the sender takes longer than to send.
             here = not self._in_flight or self._queued_bytes >= _BATCH_BYTES_MAX
             here = here and self._writing.acquire(blocking=False)
             if not here:
@@ -136,7 +136,7 @@ class Producer:
         return sent.future
 
     def require_own_process(self) -> None:
-        """Refuse to be used by another process than the one that made it."""
+        """Raise Refused in another process than the one that created the producer."""
         if os.getpid() != self._process:
             raise Refused(
                 f"the producer {self.name!r} of {self.ledger!r} was made by process {self._process}, "
@@ -148,7 +148,7 @@ class Producer:
         return not self._bytes or (self._bytes + size <= self._max and self._stream.has_room(size))
 
     def flush(self) -> None:
-        """Wait until everything appended so far is durable; raises what failed."""
+        """Wait until everything appended so far is durable. Raises the error of a failure."""
         self.require_own_process()
         with self._changed:
             self._changed.wait_for(lambda: not self._bytes or self._error)
@@ -157,22 +157,22 @@ class Producer:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can be appended any more."""
+        """Whether the stream accepts no more entries."""
         return self._closing or self._ended
 
     @property
     def error(self) -> LedgerError | None:
-        """What ended the stream, as far as it is known."""
+        """Error that ended the stream, if it is known."""
         return self._error
 
     def end(self) -> None:
-        """End the stream after what is in flight, without waiting for it."""
+        """End the stream after the entries in flight, without waiting."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait for what is in flight and end the stream; raises what failed."""
+        """Wait for the entries in flight and end the stream. Raises the error of a failure."""
         self.require_own_process()
         self.end()
         self._sender.join()
@@ -181,7 +181,7 @@ class Producer:
             raise self._error
 
     def _send(self) -> None:
-        """The sending thread: what the callers do not send themselves."""
+        """Send what the callers do not send themselves. Runs on the sender thread."""
         while self._has_more():
             with self._writing:
                 self._send_batch()
@@ -189,7 +189,7 @@ class Producer:
             self._write([])
 
     def _has_more(self) -> bool:
-        """Wait for something to send; false when nothing will come any more."""
+        """Wait for entries. Return False at the end of the stream."""
         with self._changed:
             while not self._changed.wait_for(
                 lambda: self._ended or self._queued or self._closing, self._silence_seconds
@@ -199,12 +199,12 @@ class Producer:
             return bool(self._queued) and not self._ended
 
     def _send_batch(self) -> None:
-        """Send what gathered, up to the size of a batch. The caller holds `_writing`."""
+        """Send the waiting entries, up to the size of a batch. Called with `_writing` held."""
         if batch := self._next_batch():
             self._write([(sent.held, sent.size) for sent in batch])
 
-    def _write(self, entries: list[tuple[BlockReference, int]]) -> None:
-        """Send entries; none is the end of the stream."""
+    def _write(self, entries: list[tuple[SentEntry, int]]) -> None:
+        """Send entries; an empty list ends the stream."""
         if self._over:
             return
         try:
@@ -213,13 +213,13 @@ class Producer:
             else:
                 self._stream.finish()
         except (flight.FlightError, OSError) as error:
-            # The reason, if the broker gave one, comes by the reader; it is the better one.
+            # If the broker gave a reason, the reader receives it; that reason is better.
             self._send_failed(from_flight(error, self._address))
         except Exception as error:  # noqa: BLE001 — whatever it is, it must not leave anybody waiting
             self._send_failed(Refused(f"entries of the producer {self.name!r} cannot be sent: {error!r}"))
 
     def _send_failed(self, error: LedgerError) -> None:
-        """Nothing more is sent; the stream is ended, so that the receiver tells whoever waits."""
+        """Stop sending and end the stream, so that the receiver fails the waiting appends."""
         with self._changed:
             self._send_error = self._send_error or error
             self._changed.notify_all()
@@ -263,7 +263,7 @@ class Producer:
         finally:
             self._settle(error)
         with self._changed:
-            self._stream.free()  # nothing is held any more
+            self._stream.free()  # all memory is released
 
     def _acknowledge(self, appended: Appended) -> None:
         with self._changed:
@@ -279,7 +279,7 @@ class Producer:
             sent.future.set_result(Position(first.ledger_id, first.entry_id + i))
 
     def _settle(self, error: LedgerError | None) -> None:
-        """The stream is over: whoever still waits must not wait for ever."""
+        """Fail the waiting appends at the end of the stream."""
         with self._changed:
             left = [*self._in_flight, *self._queued]
             if error is None:
