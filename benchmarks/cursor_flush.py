@@ -44,7 +44,7 @@ def main() -> None:
         for number in range(2 * ROUNDS_MIN):
             given = PositionSet()
             given.add_entries(number, dice.integers(0, ENTRIES, ACKNOWLEDGED))
-            added = state.lacking(given)
+            added = given.difference(state)
             state.update(added)
             began = time.perf_counter()
             size = log.flush(Position(0, -1), state, added)

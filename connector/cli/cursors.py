@@ -235,7 +235,7 @@ def _of_record(value: memoryview, where: str, *, whole: bool) -> dict[str, Any]:
 def _of_ledger(file: Path, *, whole: bool) -> dict[str, Any]:
     if not file.stem.isdecimal():
         raise Refused(f"{file} is no ledger's file: its name is no number")
-    found = recover_cursor_log(file.parent, int(file.stem), "", take=False)
+    found = recover_cursor_log(file.parent, int(file.stem), "", fence=False)
     if found is None:
         raise Corrupt(f"{file} holds no whole state of a cursor")
     said = DecodedInfo(found.mark_delete, found.acknowledged, {}, found.crossing, found.encoding)

@@ -101,7 +101,7 @@ class ReadOnlyStore:
             "seek": self._seek,
             "schema.get": self._schema,
             "cursor.describe": self._cursors.describe,
-            "cursor.holes": self._cursors.holes,
+            "cursor.holes": self._cursors.acked_ranges,
         }
 
     def __repr__(self) -> str:

@@ -136,7 +136,7 @@ class Actions:
             "cursor.reset": self._reset,
             "cursor.skip": self._skip,
             "cursor.properties": durable.change_properties,
-            "cursor.holes": durable.holes,
+            "cursor.holes": durable.acked_ranges,
             "delivery.next": self._next_delivery,
             "delivery.due": store.deliveries.due,
             "delivery.get": store.deliveries.get,
@@ -290,7 +290,7 @@ class Actions:
         return decided
 
     def _bury(self, request: cursors.AckDeadLetters) -> None:
-        self._store.deliveries.bury(request)
+        self._store.deliveries.ack_dead_letters(request)
         ledger = canonical_name(request.ledger)
         self._source.commit(ledger, request.cursor, self._store.cursors.next_position(ledger, request.cursor))
 

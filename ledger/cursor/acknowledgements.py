@@ -62,7 +62,7 @@ class AcknowledgementTable:
         self._place = place
         self._settings = settings
         self._lock = threading.Lock()
-        self._held: dict[tuple[str, str], Acknowledgements] = {}
+        self._acks: dict[tuple[str, str], Acknowledgements] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -72,32 +72,32 @@ class AcknowledgementTable:
             return Acknowledgements.open(cursor, self._place, snapshot)
         key = (cursor.ledger, cursor.name)
         with self._lock:
-            held = self._held.get(key)
-            if held is None:
+            acks = self._acks.get(key)
+            if acks is None:
                 found = self._metadata.cursors.get(*key)
                 cursor = cursor if found is None else found.cursor
-                held = Acknowledgements.open(cursor, self._place, snapshot)
-                if held.recovered_to != cursor.next_position:
-                    self._change(key, held.furthest)
-                self._held[key] = held
-            return held
+                acks = Acknowledgements.open(cursor, self._place, snapshot)
+                if acks.recovered_to != cursor.next_position:
+                    self._change(key, acks.furthest)
+                self._acks[key] = acks
+            return acks
 
     def state(self, cursor: CursorRecord, snapshot: LogSnapshot, *, durable: bool = False) -> CurrentCursor:
         """Return the cursor as it stands and a copy of what is acknowledged beyond its mark-delete.
 
         `durable`: none of which a crash takes back, for whoever writes down what follows from it.
         """
-        if not self.holds(cursor):
+        if not self.has_acknowledgements(cursor):
             return CurrentCursor(cursor, PositionSet(), -1)
-        with self._holding(cursor, snapshot) as held:
-            found = self._found(cursor, held)
-            if durable and held.is_dirty:
-                found = self._flush(found, held, found.next_position)
-            return CurrentCursor(found, held.positions.copy(), held.ledger_id)
+        with self._locked(cursor, snapshot) as acks:
+            found = self._current(cursor, acks)
+            if durable and acks.is_dirty:
+                found = self._flush(found, acks, found.next_position)
+            return CurrentCursor(found, acks.positions.copy(), acks.ledger_id)
 
-    def holds(self, cursor: CursorRecord) -> bool:
+    def has_acknowledgements(self, cursor: CursorRecord) -> bool:
         """Whether there is anything beyond mark-delete, as far as is known without reading it."""
-        return (cursor.ledger, cursor.name) in self._held or bool(cursor.kept)
+        return (cursor.ledger, cursor.name) in self._acks or bool(cursor.kept)
 
     def acknowledge(
         self, cursor: CursorRecord, batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot
@@ -105,9 +105,9 @@ class AcknowledgementTable:
         """Acknowledge entries and rows; the cursor as it is then. Raises Refused, and changes nothing, for any that is
         not in the log.
         """
-        return self.acknowledge_positions(cursor, self.given(batches, snapshot), snapshot)
+        return self.acknowledge_positions(cursor, self.require_positions(batches, snapshot), snapshot)
 
-    def given(self, batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) -> PositionSet:
+    def require_positions(self, batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) -> PositionSet:
         """The positions that somebody names, all of them the log's; Refused when any is not."""
         return positions_given(batches, snapshot, cache(lambda: self.trimmed_off(snapshot.name)))
 
@@ -115,62 +115,64 @@ class AcknowledgementTable:
         """The ledgers that a log had and that were trimmed: all of them is acknowledged."""
         return self._metadata.segments.trimmed(log)
 
-    def acknowledge_positions(self, cursor: CursorRecord, given: PositionSet, snapshot: LogSnapshot) -> CursorRecord:
+    def acknowledge_positions(
+        self, cursor: CursorRecord, positions: PositionSet, snapshot: LogSnapshot
+    ) -> CursorRecord:
         """The same of a set that is known to be in the log."""
-        with self._holding(cursor, snapshot) as held:
-            found = self._found(cursor, held)
-            given.trim_below(found.next_position)
-            self._require_room(held, given, found)
+        with self._locked(cursor, snapshot) as acks:
+            found = self._current(cursor, acks)
+            positions.trim_below(found.next_position)
+            self._require_room(acks, positions, found)
             # Of a call that was not answered all may be known, and nothing durable yet.
-            if not held.add(given) and not (held.is_dirty and self._is_due(held)):
+            if not acks.add(positions) and not (acks.is_dirty and self._is_due(acks)):
                 return found
-            next_position = self._advanced(held, found.next_position, snapshot)
-            moved = self._flush(found, held, next_position) if self._is_due(held) else self._at(found, next_position)
-            held.trim_below(moved.next_position)
+            next_position = self._advanced(acks, found.next_position, snapshot)
+            moved = self._flush(found, acks, next_position) if self._is_due(acks) else self._at(found, next_position)
+            acks.trim_below(moved.next_position)
             return moved
 
-    def hold_floor(self, cursor: CursorRecord, floor: Position) -> None:
+    def set_replay_floor(self, cursor: CursorRecord, floor: Position) -> None:
         """What lies at or after `floor` may be read again, whatever is acknowledged of it."""
         self._change((cursor.ledger, cursor.name), lambda found: msgspec.structs.replace(found, replay_floor=floor))
 
     def mark_delete(self, cursor: CursorRecord, next_position: Position, snapshot: LogSnapshot) -> Position:
         """How far a cursor comes when everything before `next_position` is acknowledged."""
-        with self._holding(cursor, snapshot) as held:
-            return self._advanced(held, next_position, snapshot)
+        with self._locked(cursor, snapshot) as acks:
+            return self._advanced(acks, next_position, snapshot)
 
-    def _advanced(self, held: Acknowledgements, position: Position, snapshot: LogSnapshot) -> Position:
+    def _advanced(self, acks: Acknowledgements, position: Position, snapshot: LogSnapshot) -> Position:
         chunks, now = self._chunks, self._place.clock
         if chunks is None:
-            return held.advanced(position, snapshot)
-        return held.advanced(position, snapshot, lambda at: chunks.floor(snapshot, at, now()))
+            return acks.advanced(position, snapshot)
+        return acks.advanced(position, snapshot, lambda at: chunks.floor(snapshot, at, now()))
 
     def trim_below(self, cursor: CursorRecord, position: Position, snapshot: LogSnapshot) -> None:
         """The metadata says that everything before a position is acknowledged: it need not be kept here."""
-        with self._holding(cursor, snapshot) as held:
-            held.trim_below(position)
+        with self._locked(cursor, snapshot) as acks:
+            acks.trim_below(position)
 
     def after(self, cursor: CursorRecord, at: Position, entries: int, snapshot: LogSnapshot) -> Position:
         """The position after so many entries from `at` on that have rows and are left; the end when there are fewer."""
         left = PositionRange(max(at, snapshot.start), snapshot.end)
-        with self._holding(cursor, snapshot) as held:
+        with self._locked(cursor, snapshot) as acks:
             for part in snapshot.slices(left) if left and entries else ():
                 numbers = np.arange(part.first, part.end)
-                open_ones = ~held.positions.contains_entries(part.segment.ledger_id, numbers)
-                wanted = numbers[open_ones & (entry_sizes(part.segment)[part.first : part.end] > 0)]
+                unacknowledged = ~acks.positions.contains_entries(part.segment.ledger_id, numbers)
+                wanted = numbers[unacknowledged & (entry_sizes(part.segment)[part.first : part.end] > 0)]
                 if len(wanted) >= entries:
                     return Position(part.segment.ledger_id, int(wanted[entries - 1]) + 1)
                 entries -= len(wanted)
         return snapshot.end if entries else at
 
-    def holes(
+    def acked_ranges(
         self, cursor: CursorRecord, range_: PositionRange, snapshot: LogSnapshot
     ) -> tuple[CursorRecord, PositionSet]:
         """The cursor as it is now, and what of a range is acknowledged beyond its mark-delete at that moment."""
-        with self._holding(cursor, snapshot) as held:
+        with self._locked(cursor, snapshot) as acks:
             # What joined mark-delete since the caller saw the cursor is in the set no more.
-            found = self._found(cursor, held)
+            found = self._current(cursor, acks)
             start = max(range_.start, found.next_position)
-            return found, held.positions.within(PositionRange(start, max(start, range_.end)))
+            return found, acks.positions.within(PositionRange(start, max(start, range_.end)))
 
     @contextmanager
     def cleared(self, cursor: CursorRecord, snapshot: LogSnapshot, *, deleted: bool = False) -> Iterator[None]:
@@ -184,41 +186,41 @@ class AcknowledgementTable:
         except (Corrupt, DataLoss) as damage:
             _log.warning("cursor %s of %s is cleared, its ledger cannot be read: %s", *reversed(key), damage)
             with self._lock:
-                self._held[key] = Acknowledgements(self._place, PositionSet(), cursor.kept_info().cursorsLedgerId)
-        with self._holding(cursor, snapshot) as held:
+                self._acks[key] = Acknowledgements(self._place, PositionSet(), cursor.kept_info().cursorsLedgerId)
+        with self._locked(cursor, snapshot) as acks:
             try:
                 yield
             except BaseException:
                 self._drop(key)
-                held.let_go()
+                acks.close_log()
                 raise
-            held.leave_ledger()
-            held.positions, held.pending = PositionSet(), PositionSet()
-            held.retire()
+            acks.leave_ledger()
+            acks.positions, acks.pending = PositionSet(), PositionSet()
+            acks.retire()
             if deleted:
                 self._drop(key)
 
     @contextmanager
-    def _holding(self, cursor: CursorRecord, snapshot: LogSnapshot) -> Iterator[Acknowledgements]:
+    def _locked(self, cursor: CursorRecord, snapshot: LogSnapshot) -> Iterator[Acknowledgements]:
         """The set of a cursor, for this thread alone."""
         key = (cursor.ledger, cursor.name)
         while True:
-            held = self.of(cursor, snapshot)
-            with held.lock:
+            acks = self.of(cursor, snapshot)
+            with acks.lock:
                 # One that was dropped while it was waited for is another cursor's, or is to be read again.
-                if self._place.read_only or self._held.get(key) is held:
-                    yield held
+                if self._place.read_only or self._acks.get(key) is acks:
+                    yield acks
                     return
 
     def _drop(self, key: tuple[str, str]) -> None:
         with self._lock:
-            self._held.pop(key, None)
+            self._acks.pop(key, None)
 
     def forget(self, ledger: str) -> None:
         """A managed ledger is going: let go of its cursors' sets."""
         with self._lock:
-            for key in [key for key in self._held if key[0] == ledger]:
-                self._held.pop(key).leave_ledger()
+            for key in [key for key in self._acks if key[0] == ledger]:
+                self._acks.pop(key).leave_ledger()
 
     def start(self) -> None:
         """Flush by a timer what was acknowledged and not flushed."""
@@ -229,13 +231,13 @@ class AcknowledgementTable:
     def flush(self) -> None:
         """Make durable whatever is not. Raises nothing: a cursor that fails stays dirty."""
         with self._lock:
-            dirty = [(key, held) for key, held in self._held.items() if held.is_dirty]
-        for key, held in dirty:
+            dirty = [(key, acks) for key, acks in self._acks.items() if acks.is_dirty]
+        for key, acks in dirty:
             try:
-                with held.lock:
+                with acks.lock:
                     found = self._metadata.cursors.get(*key)
-                    if found is not None and held.is_dirty and self._held.get(key) is held:
-                        self._flush(found.cursor, held, found.cursor.next_position)
+                    if found is not None and acks.is_dirty and self._acks.get(key) is acks:
+                        self._flush(found.cursor, acks, found.cursor.next_position)
             except (LedgerError, OSError) as error:
                 _log.warning("cursor %s of %s was not flushed and is tried again: %s", key[1], key[0], error)
             except Exception:  # noqa: BLE001 — the other cursors go on, and this one is tried again
@@ -247,11 +249,11 @@ class AcknowledgementTable:
         if self._thread is not None:
             self._thread.join()
         with self._lock:
-            held_now, self._held = self._held, {}
-        for key, held in held_now.items():
+            closing, self._acks = self._acks, {}
+        for key, acks in closing.items():
             try:
-                with held.lock:
-                    self._close(key, held)
+                with acks.lock:
+                    self._close(key, acks)
             except Fenced as fenced:
                 _log.info("%s: %s", key, fenced)
             except (LedgerError, OSError) as error:
@@ -259,31 +261,31 @@ class AcknowledgementTable:
             except Exception:  # noqa: BLE001 — the other cursors are closed, too
                 _log.exception("cursor %s of %s is closed as it was last flushed", key[1], key[0])
 
-    def _close(self, key: tuple[str, str], held: Acknowledgements) -> None:
+    def _close(self, key: tuple[str, str], acks: Acknowledgements) -> None:
         found = self._metadata.cursors.get(*key)
         if found is None:
             return
-        cursor, ranges = found.cursor, held.positions.range_count() + held.positions.batch_count()
+        cursor, ranges = found.cursor, acks.positions.range_count() + acks.positions.batch_count()
         if ranges <= self._settings.managedLedgerMaxUnackedRangesToPersistInMetadataStore:
-            held.leave_ledger()
-            self._change(key, lambda at: at.inline(held.positions))
-        elif held.close(cursor.next_position):
-            self._change(key, lambda at: at.in_ledger(held.ledger_id))
-        held.retire()
+            acks.leave_ledger()
+            self._change(key, lambda at: at.inline(acks.positions))
+        elif acks.close(cursor.next_position):
+            self._change(key, lambda at: at.in_ledger(acks.ledger_id))
+        acks.retire()
 
-    def _flush(self, cursor: CursorRecord, held: Acknowledgements, next_position: Position) -> CursorRecord:
+    def _flush(self, cursor: CursorRecord, acks: Acknowledgements, next_position: Position) -> CursorRecord:
         try:
-            began = held.flush(next_position)
+            is_new = acks.flush(next_position)
         except OSError as error:
             raise Unavailable(
                 f"cursor {cursor.name!r} of {cursor.ledger!r} cannot be written: {error}",
                 hint="Look at the disk of the store; what was acknowledged is kept in memory and written later",
             ) from error
-        if not began:
+        if not is_new:
             return self._at(cursor, next_position)
         key = (cursor.ledger, cursor.name)
-        changed = self._change(key, lambda found: found.at(next_position).in_ledger(held.ledger_id))
-        held.retire()
+        changed = self._change(key, lambda found: found.at(next_position).in_ledger(acks.ledger_id))
+        acks.retire()
         return changed
 
     def _at(self, cursor: CursorRecord, next_position: Position) -> CursorRecord:
@@ -291,10 +293,10 @@ class AcknowledgementTable:
             (cursor.ledger, cursor.name), lambda found: found.at(max(found.next_position, next_position))
         )
 
-    def _found(self, cursor: CursorRecord, held: Acknowledgements) -> CursorRecord:
+    def _current(self, cursor: CursorRecord, acks: Acknowledgements) -> CursorRecord:
         """The cursor as the metadata have it; of a store that is only read, as its ledger has it if that is further."""
         found = self._change((cursor.ledger, cursor.name), lambda found: found)
-        return held.furthest(found) if self._place.read_only else found
+        return acks.furthest(found) if self._place.read_only else found
 
     def _change(self, key: tuple[str, str], change: Callable[[CursorRecord], CursorRecord]) -> CursorRecord:
         while True:
@@ -305,17 +307,17 @@ class AcknowledgementTable:
             if changed == found.cursor or self._metadata.cursors.put(changed, found.version) is not None:
                 return changed
 
-    def _is_due(self, held: Acknowledgements) -> bool:
+    def _is_due(self, acks: Acknowledgements) -> bool:
         rate = self._settings.managedLedgerDefaultMarkDeleteRateLimit
-        return not rate or self._place.clock() - held.flushed_ms >= 1000 // rate
+        return not rate or self._place.clock() - acks.flushed_ms >= 1000 // rate
 
-    def _require_room(self, held: Acknowledgements, given: PositionSet, cursor: CursorRecord) -> None:
+    def _require_room(self, acks: Acknowledgements, positions: PositionSet, cursor: CursorRecord) -> None:
         most = self._settings.managedLedgerMaxUnackedRangesToPersist
         chunked = self._settings.persistentUnackedRangesWithMultipleEntriesEnabled
         if not most and chunked:
             return
-        after = held.positions.copy()
-        after.update(given)
+        after = acks.positions.copy()
+        after.update(positions)
         size, allowed = (
             len(encode_info(cursor.next_position, after)),
             self._settings.persistentUnackedRangesMaxEntrySize,

@@ -48,7 +48,7 @@ class CursorPlace:
     rollover_ms: int
     clock: Clock
     allocate: Callable[[], int]
-    unlisted: Callable[[Collection[int]], None] = lambda _: None
+    delete_ledgers: Callable[[Collection[int]], None] = lambda _: None
     """Told the ids of cursors' ledgers that no record names any more: deletes their files."""
     read_only: bool = False
 
@@ -66,10 +66,10 @@ class Acknowledgements:
         self.flushed_ms = 0
         self._place = place
         self._log: CursorLog | None = None
-        self._old: list[int] = []
-        self._unnamed = False
-        self._whole = False
-        self._began_ms = 0
+        self._replaced: list[int] = []
+        self._unreferenced = False
+        self._ends_with_state = False
+        self._created_ms = 0
 
     @classmethod
     def open(cls, cursor: CursorRecord, place: CursorPlace, snapshot: LogSnapshot) -> Acknowledgements:
@@ -89,9 +89,9 @@ class Acknowledgements:
             for part in split_range(lower, upper, ledgers):
                 positions.add_run(part.start.ledger_id, part.start.entry_id, part.end.entry_id)
         positions.trim_below(next_position)
-        opened = cls(place, positions, info.cursorsLedgerId)
-        opened.recovered_to = next_position
-        return opened
+        acks = cls(place, positions, info.cursorsLedgerId)
+        acks.recovered_to = next_position
+        return acks
 
     def furthest(self, cursor: CursorRecord) -> CursorRecord:
         """The cursor where the metadata have it, or where its ledger said it was when it was read."""
@@ -102,12 +102,12 @@ class Acknowledgements:
         """Whether anything was given that no flush has made durable."""
         return bool(self.pending)
 
-    def add(self, given: PositionSet) -> bool:
+    def add(self, added: PositionSet) -> bool:
         """Add positions; whether any of them was not in the set yet."""
-        news = self.positions.lacking(given)
-        self.positions.update(news)
-        self.pending.update(news)
-        return bool(news)
+        additions = added.difference(self.positions)
+        self.positions.update(additions)
+        self.pending.update(additions)
+        return bool(additions)
 
     def advanced(
         self, position: Position, snapshot: LogSnapshot, floor: Callable[[Position], Position] | None = None
@@ -123,7 +123,7 @@ class Acknowledgements:
             if not segment.entries:
                 continue
             here = max(at.entry_id, 0) if segment.ledger_id == at.ledger_id else 0
-            stop = self._first_left(segment, here)
+            stop = self._first_unacknowledged(segment, here)
             if stop == 0 and segment.ledger_id != at.ledger_id:
                 break
             at = Position(segment.ledger_id, stop) if stop > here or segment.ledger_id == at.ledger_id else at
@@ -139,33 +139,33 @@ class Acknowledgements:
     def flush(self, next_position: Position) -> bool:
         """Make everything durable that was given; whether it is in a new ledger, which the metadata has to name."""
         mark_delete = Position(next_position.ledger_id, next_position.entry_id - 1)
-        now, began = self._place.clock(), False
-        aged = 0 < self._place.rollover_ms <= now - self._began_ms
+        now, is_new = self._place.clock(), False
+        aged = 0 < self._place.rollover_ms <= now - self._created_ms
         if self._log is not None and not self._log.is_full and not aged:
             try:
                 self._log.flush(mark_delete, self.positions, self.pending)
             except (OSError, LedgerError) as error:
                 _log.warning("ledger %d of a cursor failed and is given up: %s", self.ledger_id, error)
-                began = True
+                is_new = True
         else:
-            began = True
-        if began:
-            self._begin(mark_delete)
-        self.pending, self.flushed_ms, self._whole = PositionSet(), now, began
-        return self._unnamed
+            is_new = True
+        if is_new:
+            self._create_log(mark_delete)
+        self.pending, self.flushed_ms, self._ends_with_state = PositionSet(), now, is_new
+        return self._unreferenced
 
     def retire(self) -> None:
         """The metadata names the new ledger, or none: delete those before it."""
-        old, self._old, self._unnamed = self._old, [], False
+        old, self._replaced, self._unreferenced = self._replaced, [], False
         if self._log is not None:
-            self._log.named()
-        self._place.unlisted(old)
+            self._log.mark_referenced()
+        self._place.delete_ledgers(old)
 
     def leave_ledger(self) -> None:
         """The state is going to be elsewhere; `retire` deletes the ledger once the metadata says so."""
-        self.let_go()
+        self.close_log()
         if self.ledger_id >= 0:
-            self._old.append(self.ledger_id)
+            self._replaced.append(self.ledger_id)
         self.ledger_id = -1
 
     def close(self, next_position: Position) -> bool:
@@ -173,13 +173,13 @@ class Acknowledgements:
         mark_delete = Position(next_position.ledger_id, next_position.entry_id - 1)
         if self._log is None:
             return self.is_dirty and self.flush(next_position)
-        if not self._whole or self.is_dirty:
+        if not self._ends_with_state or self.is_dirty:
             self._log.write_state(mark_delete, self.positions)
             self.pending = PositionSet()
-        self.let_go()
+        self.close_log()
         return False
 
-    def _begin(self, mark_delete: Position) -> None:
+    def _create_log(self, mark_delete: Position) -> None:
         place = self._place
         log = CursorLog.create(place.directory, place.allocate(), place.store_id, place.form, place.clock)
         try:
@@ -188,15 +188,15 @@ class Acknowledgements:
             log.close()
             raise
         self.leave_ledger()
-        self._log, self.ledger_id, self._began_ms, self._unnamed = log, log.ledger_id, place.clock(), True
+        self._log, self.ledger_id, self._created_ms, self._unreferenced = log, log.ledger_id, place.clock(), True
 
-    def let_go(self) -> None:
+    def close_log(self) -> None:
         """Write no more; the file stays."""
         if self._log is not None:
             self._log.close()
             self._log = None
 
-    def _first_left(self, segment: LogSegment, start: int) -> int:
+    def _first_unacknowledged(self, segment: LogSegment, start: int) -> int:
         words = self.positions.words(segment.ledger_id)
         stop = bitset.next_clear(words, start)
         sizes = None
@@ -211,7 +211,7 @@ class Acknowledgements:
 def _recovered(place: CursorPlace, ledger_id: int, where: str) -> RecoveredState:
     """The state in a cursor's ledger, which the metadata names once its first one is durable."""
     try:
-        found = recover_cursor_log(place.directory, ledger_id, place.store_id, take=not place.read_only)
+        found = recover_cursor_log(place.directory, ledger_id, place.store_id, fence=not place.read_only)
     except (Corrupt, DataLoss) as damage:
         raise type(damage)(f"{where}: {damage.message}", hint=_DAMAGED) from damage
     if found is None:

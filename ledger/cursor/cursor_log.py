@@ -83,7 +83,7 @@ class CursorLog:
         self._writer = writer
         self._form = form
         self._clock = clock
-        self._named = False
+        self._is_referenced = False
         self._number = 0
         self._base: int | None = None
         self._base_bytes = self._delta_bytes = self._deltas = 0
@@ -132,10 +132,10 @@ class CursorLog:
         self._base_bytes = sum(len(part) for part in parts)
         return self._base_bytes
 
-    def named(self) -> None:
+    def mark_referenced(self) -> None:
         """The metadata name this ledger: what is synced counts from here on."""
-        if not self._named:
-            self._named = True
+        if not self._is_referenced:
+            self._is_referenced = True
             self._writer.acknowledge()
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class CursorLog:
         try:
             self._writer.write(entries)
             self._writer.sync()
-            if self._named:
+            if self._is_referenced:
                 self._writer.acknowledge()
         except LedgerError:
             self._base = None
@@ -170,14 +170,14 @@ class CursorLog:
         return int(stamps[-1]) if len(stamps) else 0
 
 
-def recover_cursor_log(directory: Path, ledger_id: int, store_id: str, *, take: bool = True) -> RecoveredState | None:
+def recover_cursor_log(directory: Path, ledger_id: int, store_id: str, *, fence: bool = True) -> RecoveredState | None:
     """The newest state of a cursor's ledger; None when it holds none that is whole, and none was acknowledged.
 
-    `take`: a broker that still writes it must not reach the file any more. Raises Corrupt or DataLoss for damage
+    `fence`: a broker that still writes it must not reach the file any more. Raises Corrupt or DataLoss for damage
     below the acknowledged end.
     """
     path = data_path(directory, ledger_id)
-    if take and path.exists():
+    if fence and path.exists():
         disk.take_from_writer(path, index_path(directory, ledger_id))
     found = recover_segment(path, ledger_id, store_id=store_id, block_bytes=BLOCK_BYTES, first_row=0, describe=_traits)
     index = found.index
@@ -200,7 +200,7 @@ def _newest(
     """Backward to the newest whole state, then forward over the deltas on it. What was `acknowledged` must hold."""
     for base in range(count - 1, -1, -1):
         last = entry(base)
-        kind, compression = _said(last)
+        kind, compression = _kind_and_compression(last)
         if kind not in {_STATE, _FOOTER}:
             continue
         number = last.metadata.sequence_id
@@ -229,7 +229,7 @@ def _with_deltas(
     mark_delete, acknowledged, deltas = info.mark_delete, info.acknowledged, 0
     for at in range(base + 1, count):
         parsed = entry(at)
-        if _said(parsed)[0] != _DELTA:
+        if _kind_and_compression(parsed)[0] != _DELTA:
             break
         delta = parse_delta(parsed.payload, f"{where} entry {at}")
         if (delta.base, delta.number) != (base, deltas + 1):
@@ -242,16 +242,16 @@ def _with_deltas(
 
 def _part(parsed: ParsedEntry, kind: str, number: int, where: str) -> memoryview:
     """The payload of one entry of a state; raises Corrupt when it is another state's."""
-    found, _ = _said(parsed)
+    found, _ = _kind_and_compression(parsed)
     if found not in {kind, _CHUNK} or parsed.metadata.sequence_id != number:
         raise Corrupt(f"{where} is a {found} of state {parsed.metadata.sequence_id}, expected a part of state {number}")
     return parsed.payload
 
 
-def _said(parsed: ParsedEntry) -> tuple[str, int]:
+def _kind_and_compression(parsed: ParsedEntry) -> tuple[str, int]:
     """The kind of an entry, and the compression of the state it belongs to."""
-    said = {pair.key: pair.value for pair in parsed.metadata.properties}
-    return said.get(_KIND, ""), compression_number(said.get(_COMPRESSION, NAMES[NONE]))
+    properties = {pair.key: pair.value for pair in parsed.metadata.properties}
+    return properties.get(_KIND, ""), compression_number(properties.get(_COMPRESSION, NAMES[NONE]))
 
 
 def _traits(entry: memoryview) -> EntryTraits:

@@ -55,14 +55,14 @@ class CursorTable:
         metadata: Metadata,
         clock: Clock,
         snapshot_of: Callable[[str], LogSnapshot],
-        beyond: AcknowledgementTable | None = None,
+        acknowledgements: AcknowledgementTable | None = None,
         chunks: ChunkTable | None = None,
         forgetting: Forgetting = lambda _ledger, _cursor: nullcontext(),
     ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._snapshot_of = snapshot_of
-        self.beyond = beyond
+        self.acknowledgements = acknowledgements
         self._chunks = chunks
         self._forgetting = forgetting
 
@@ -86,10 +86,10 @@ class CursorTable:
         require_new_cursor_name(request.cursor, request.ledger)
         start = min(max(request.start, Position(-1, 0)), snapshot.end)
         snapshot.require_left(start)
-        made = self._metadata.cursors.put(CursorRecord(snapshot.name, request.cursor, start), None)
-        if made is None:
+        stored = self._metadata.cursors.put(CursorRecord(snapshot.name, request.cursor, start), None)
+        if stored is None:
             return self.open(request)
-        return self._state(made.cursor, snapshot, created=True)
+        return self._state(stored.cursor, snapshot, created=True)
 
     def describe(self, request: NameCursor) -> CursorState:
         snapshot = self._snapshot_of(request.ledger)
@@ -104,20 +104,20 @@ class CursorTable:
             if self._chunks is not None and moved.next_position > cursor.next_position:
                 floor = self._chunks.floor(snapshot, moved.next_position, self._clock())
                 moved = moved.at(max(cursor.next_position, floor))
-            if self.beyond is None or not self.beyond.holds(cursor):
+            if self.acknowledgements is None or not self.acknowledgements.has_acknowledgements(cursor):
                 return moved
-            return moved.at(self.beyond.mark_delete(cursor, moved.next_position, snapshot))
+            return moved.at(self.acknowledgements.mark_delete(cursor, moved.next_position, snapshot))
 
         moved = self._changed(snapshot, request.cursor, change)
-        if self.beyond is not None and self.beyond.holds(moved):
-            self.beyond.trim_below(moved, moved.next_position, snapshot)
+        if self.acknowledgements is not None and self.acknowledgements.has_acknowledgements(moved):
+            self.acknowledgements.trim_below(moved, moved.next_position, snapshot)
         return moved.next_position
 
     def acknowledge(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> CursorState:
         """Acknowledge entries and rows, in any order (`ledger.log.acknowledged_positions`)."""
         snapshot = self._snapshot_of(ledger)
         found = self._get(snapshot.name, name).cursor
-        return self._state(self._beyond().acknowledge(found, batches, snapshot), snapshot)
+        return self._state(self._require_acknowledgements().acknowledge(found, batches, snapshot), snapshot)
 
     def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None:
         """What a cursor has acknowledged from `start` on, also before its mark-delete; None: nothing, or no cursor."""
@@ -125,7 +125,7 @@ class CursorTable:
         found = self._metadata.cursors.get(snapshot.name, name)
         if found is None:
             return None
-        cursor, known, _ = self._standing(found.cursor, snapshot)
+        cursor, known, _ = self._current(found.cursor, snapshot)
         behind = PositionRange(max(start, snapshot.start), min(cursor.next_position, snapshot.end))
         for part in snapshot.slices(behind) if behind else ():
             known.add_run(part.segment.ledger_id, part.first, part.end)
@@ -134,10 +134,10 @@ class CursorTable:
     def skip(self, request: SkipEntries) -> CursorState:
         """Acknowledge so many of the next entries, or all there are."""
         snapshot = self._snapshot_of(request.ledger)
-        cursor = self._standing(self._get(snapshot.name, request.cursor).cursor, snapshot).cursor
+        cursor = self._current(self._get(snapshot.name, request.cursor).cursor, snapshot).cursor
         at = min(request.end, snapshot.end)
         if request.entries >= 0:
-            at = min(at, self._beyond().after(cursor, request.start, request.entries, snapshot))
+            at = min(at, self._require_acknowledgements().after(cursor, request.start, request.entries, snapshot))
         self.mark_delete(MarkDelete(request.ledger, request.cursor, max(at, cursor.next_position)))
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
 
@@ -149,8 +149,8 @@ class CursorTable:
         )
         return self._state(changed, snapshot)
 
-    def holes(self, request: AskAckedRanges) -> AckedRanges:
-        cursor, info = self._holes(self._snapshot_of(request.ledger), request.cursor, request.range)
+    def acked_ranges(self, request: AskAckedRanges) -> AckedRanges:
+        cursor, info = self._cursor_and_info(self._snapshot_of(request.ledger), request.cursor, request.range)
         return AckedRanges(info or (encode_info(_mark_delete(cursor), PositionSet()) if request.whole else b""))
 
     def left(self, snapshot: LogSnapshot, request: OpenRead) -> tuple[PositionRange, bytes]:
@@ -158,14 +158,14 @@ class CursorTable:
         start, end = request.start, snapshot.end if request.end is None else request.end
         skip = b""
         if request.cursor:
-            cursor, skip = self._holes(snapshot, request.cursor, PositionRange(start, end))
+            cursor, skip = self._cursor_and_info(snapshot, request.cursor, PositionRange(start, end))
             start = max(start, cursor.next_position)
         return PositionRange(start, max(start, end)), skip
 
-    def _holes(self, snapshot: LogSnapshot, name: str, range_: PositionRange) -> tuple[CursorRecord, bytes]:
+    def _cursor_and_info(self, snapshot: LogSnapshot, name: str, range_: PositionRange) -> tuple[CursorRecord, bytes]:
         cursor, found = self._get(snapshot.name, name).cursor, PositionSet()
-        if self.beyond is not None and self.beyond.holds(cursor):
-            cursor, found = self.beyond.holes(cursor, range_, snapshot)
+        if self.acknowledgements is not None and self.acknowledgements.has_acknowledgements(cursor):
+            cursor, found = self.acknowledgements.acked_ranges(cursor, range_, snapshot)
         return cursor, encode_info(_mark_delete(cursor), found) if found else b""
 
     def reset(self, request: ResetCursor) -> CursorState:
@@ -187,7 +187,7 @@ class CursorTable:
 
     def next_position(self, ledger: str, name: str) -> Position:
         """The first position that a cursor has not acknowledged."""
-        return self._standing(self._get(ledger, name).cursor, self._snapshot_of(ledger)).cursor.next_position
+        return self._current(self._get(ledger, name).cursor, self._snapshot_of(ledger)).cursor.next_position
 
     def is_leased(self, ledger: str, name: str) -> bool:
         found = self._metadata.cursors.get(ledger, name)
@@ -198,8 +198,8 @@ class CursorTable:
         found = [self._metadata.cursors.get(ledger, name) for name in self._metadata.cursors.names(ledger)]
         now = self._clock()
         live = [record.cursor for record in found if record is not None and record.cursor.lease.until_ms > now]
-        standing = [self._standing_if_sound(cursor) for cursor in live]
-        return [(cursor.name, cursor.next_position, cursor.lease.until_ms - now) for cursor in standing]
+        cursors = [self._current_if_sound(cursor) for cursor in live]
+        return [(cursor.name, cursor.next_position, cursor.lease.until_ms - now) for cursor in cursors]
 
     def acquire_lease(self, request: AcquireLease) -> LeaseReply:
         """Take or renew a lease; the reply says who has it now."""
@@ -231,27 +231,27 @@ class CursorTable:
     def _cleared(
         self, cursor: CursorRecord, snapshot: LogSnapshot, *, deleted: bool = False
     ) -> AbstractContextManager[None]:
-        if self.beyond is None or not self.beyond.holds(cursor):
+        if self.acknowledgements is None or not self.acknowledgements.has_acknowledgements(cursor):
             return nullcontext()
-        return self.beyond.cleared(cursor, snapshot, deleted=deleted)
+        return self.acknowledgements.cleared(cursor, snapshot, deleted=deleted)
 
-    def _standing(self, cursor: CursorRecord, snapshot: LogSnapshot) -> CurrentCursor:
+    def _current(self, cursor: CursorRecord, snapshot: LogSnapshot) -> CurrentCursor:
         """The cursor as it stands, whatever of that the metadata know yet."""
-        if self.beyond is None:
+        if self.acknowledgements is None:
             return CurrentCursor(cursor, PositionSet(), -1)
-        return self.beyond.state(cursor, snapshot)
+        return self.acknowledgements.state(cursor, snapshot)
 
-    def _standing_if_sound(self, cursor: CursorRecord) -> CursorRecord:
+    def _current_if_sound(self, cursor: CursorRecord) -> CursorRecord:
         """The same for who only estimates; a cursor whose ledger is damaged where the metadata have it."""
         try:
-            return self._standing(cursor, self._snapshot_of(cursor.ledger)).cursor
+            return self._current(cursor, self._snapshot_of(cursor.ledger)).cursor
         except (Corrupt, DataLoss):
             return cursor
 
-    def _beyond(self) -> AcknowledgementTable:
-        if self.beyond is None:
+    def _require_acknowledgements(self) -> AcknowledgementTable:
+        if self.acknowledgements is None:
             raise Refused("this store is opened for reading only", hint="Acknowledge through its broker")
-        return self.beyond
+        return self.acknowledgements
 
     def _get(self, ledger: str, name: str) -> StoredCursor:
         found = self._metadata.cursors.get(ledger, name)
@@ -266,7 +266,7 @@ class CursorTable:
     def _state(
         self, cursor: CursorRecord, snapshot: LogSnapshot, *, created: bool = False, precise: bool = True
     ) -> CursorState:
-        cursor, positions, own = self._standing(cursor, snapshot)
+        cursor, positions, own = self._current(cursor, snapshot)
         left = PositionRange(max(cursor.next_position, snapshot.start), snapshot.end)
         counted = (backlog if precise else estimated_backlog)(snapshot, left)
         if positions:

@@ -27,11 +27,11 @@ from pyspark_ledger.ledger.cursor.redelivery import (
     BatchBudget,
     RedeliveryDecision,
     RedeliveryPolicy,
+    complement,
     decide,
-    delivers,
-    outside,
-    share_of,
-    skipped_of,
+    has_rows_left,
+    skipped_rows,
+    unacknowledged_share,
 )
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.log.queries import head_left
@@ -61,32 +61,32 @@ class DeliveryTable:
         metadata: Metadata,
         clock: Clock,
         snapshot_of: Callable[[str], LogSnapshot],
-        beyond: AcknowledgementTable,
+        acknowledgements: AcknowledgementTable,
     ) -> None:
         self._metadata = metadata
         self._records = metadata.deliveries
         self._time = ForwardClock(clock)
         self._snapshot_of = snapshot_of
-        self._beyond = beyond
+        self._acknowledgements = acknowledgements
         self._lock = threading.Lock()
         self._given_back: dict[tuple[str, str], PositionSet] = {}
-        self._came_back: dict[tuple[str, str], tuple[int, PositionSet]] = {}
-        self._asked: set[tuple[str, str]] = set()
+        self._redelivered_rows: dict[tuple[str, str], tuple[int, PositionSet]] = {}
+        self._explicit_cursors: set[tuple[str, str]] = set()
         """Cursors that a reader has asked for an `explicit` batch of; one that was reset since has no record."""
 
     def next(self, request: NextDelivery) -> DecidedDelivery:
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
-            known = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
-            cursor, acknowledged, _ = self._beyond.state(cursor, snapshot, durable=True)
-            start = self._reading_on(request, known, cursor)
+            previous = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
+            cursor, acknowledged, _ = self._acknowledgements.state(cursor, snapshot, durable=True)
+            start = self._read_position(request, previous, cursor)
             new = PositionRange(max(start, snapshot.start), max(start, request.end))
             if not request.explicit:
-                self._asked.discard((cursor.ledger, cursor.name))
+                self._explicit_cursors.discard((cursor.ledger, cursor.name))
                 return self._plain(request, cursor, new, acknowledged, snapshot)
-            self._asked.add((cursor.ledger, cursor.name))
-            return self._explicit(request, cursor, new, known, acknowledged, snapshot)
+            self._explicit_cursors.add((cursor.ledger, cursor.name))
+            return self._explicit(request, cursor, new, previous, acknowledged, snapshot)
 
     def redelivered(self, request: NextDelivery, decided: DecidedDelivery) -> PositionSet:
         """The rows of a batch that was decided, and of its dead letters, that were delivered before."""
@@ -95,7 +95,7 @@ class DeliveryTable:
         records = [self._records.get(snapshot.name, request.cursor, record) for record in wanted]
         found = PositionSet()
         for share in (share for record in records if record is not None for share in record.shares if share.count):
-            found.update(outside(skipped_of(share), share.range, snapshot))
+            found.update(complement(skipped_rows(share), share.range, snapshot))
         return found
 
     def due(self, request: AskDue) -> Due:
@@ -103,13 +103,13 @@ class DeliveryTable:
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
-            known = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
-            allowed = BatchBudget()
-            cursor, acknowledged, _ = self._beyond.state(cursor, snapshot)
-            due = self._outcome(request, cursor, known, acknowledged, snapshot, allowed).due
-            head = head_left(snapshot, due[0].range, skipped_of(due[0])) if due else None
+            previous = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
+            budget = BatchBudget()
+            cursor, acknowledged, _ = self._acknowledgements.state(cursor, snapshot)
+            due = self._decision(request, cursor, previous, acknowledged, snapshot, budget).due
+            head = head_left(snapshot, due[0].range, skipped_rows(due[0])) if due else None
         head_rows, head_bytes = (0, 0) if head is None else head[:2]
-        return Due(allowed.taken_rows, allowed.taken_bytes, head_rows, head_bytes)
+        return Due(budget.taken_rows, budget.taken_bytes, head_rows, head_bytes)
 
     def get(self, request: AskDelivery) -> Delivery:
         """A record as it was decided; DataLoss when it is gone."""
@@ -137,15 +137,15 @@ class DeliveryTable:
         """
         snapshot = self._snapshot_of(ledger)
         self.require_explicit(snapshot.name, name)
-        given = self._beyond.given(batches, snapshot)
+        nacked = self._acknowledgements.require_positions(batches, snapshot)
         with self._lock:
             cursor = self._cursor(snapshot.name, name)
-            self._given_back.setdefault((cursor.ledger, cursor.name), PositionSet()).update(given)
-        return given
+            self._given_back.setdefault((cursor.ledger, cursor.name), PositionSet()).update(nacked)
+        return nacked
 
     def require_explicit(self, ledger: str, name: str) -> None:
         """Refuse a cursor of which no batch was ever delivered with `explicit`."""
-        if (ledger, name) in self._asked:
+        if (ledger, name) in self._explicit_cursors:
             return
         newest = self._records.newest(ledger, self._cursor(ledger, name).name)
         # Only what is outstanding has a time. A batch without holes has no record unless it is explicit.
@@ -163,10 +163,10 @@ class DeliveryTable:
             # First: without its record a reader goes on where the cursor is, wherever a crash leaves that.
             self._records.forget(ledger, cursor)
             self._given_back.pop((ledger, cursor), None)
-            self._came_back.pop((ledger, cursor), None)
+            self._redelivered_rows.pop((ledger, cursor), None)
             yield
 
-    def bury(self, request: AckDeadLetters) -> None:
+    def ack_dead_letters(self, request: AckDeadLetters) -> None:
         """The dead letters stand elsewhere: acknowledge them. May be repeated."""
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
@@ -174,11 +174,11 @@ class DeliveryTable:
             dead = self._records.get(snapshot.name, cursor.name, DEAD)
             if dead is None or dead.record != request.dead:
                 return
-            gone = PositionSet()
+            dead_rows = PositionSet()
             for share in dead.shares:
-                gone.update(outside(skipped_of(share), share.range, snapshot))
-            self._beyond.acknowledge_positions(cursor, gone, snapshot)
-            self._beyond.state(cursor, snapshot, durable=True)
+                dead_rows.update(complement(skipped_rows(share), share.range, snapshot))
+            self._acknowledgements.acknowledge_positions(cursor, dead_rows, snapshot)
+            self._acknowledgements.state(cursor, snapshot, durable=True)
             self._records.forget(snapshot.name, cursor.name, dead_only=True)
 
     def _plain(
@@ -191,75 +191,77 @@ class DeliveryTable:
     ) -> DecidedDelivery:
         # What was acknowledged row by row may have joined mark-delete, ahead of where the reader is.
         left = PositionRange(max(new.start, cursor.next_position), new.end)
-        holes = acknowledged.within(left) if left else PositionSet()
-        if left.start == new.start and not holes:
+        acked = acknowledged.within(left) if left else PositionSet()
+        if left.start == new.start and not acked:
             return DecidedDelivery(0, new.end)
-        if not delivers(left, holes, snapshot):
+        if not has_rows_left(left, acked, snapshot):
             return DecidedDelivery(0, request.start)
-        return self._keep(request, cursor, new.end, [share_of(left, holes)], [], floor=min(left.start, new.start))
+        return self._store_record(
+            request, cursor, new.end, [unacknowledged_share(left, acked)], [], floor=min(left.start, new.start)
+        )
 
     def _explicit(
         self,
         request: NextDelivery,
         cursor: CursorRecord,
         new: PositionRange,
-        known: DeliveryRecord | None,
+        previous: DeliveryRecord | None,
         acknowledged: PositionSet,
         snapshot: LogSnapshot,
     ) -> DecidedDelivery:
         key = (cursor.ledger, cursor.name)
-        now = self._now(known)
-        allowed = BatchBudget(request.back_rows, request.back_bytes, request.back_first)
-        outcome = self._outcome(request, cursor, known, acknowledged, snapshot, allowed)
-        self._came_back[key] = request.after, self._back(key, request.after)
+        now = self._now(previous)
+        budget = BatchBudget(request.back_rows, request.back_bytes, request.back_first)
+        decision = self._decision(request, cursor, previous, acknowledged, snapshot, budget)
+        self._redelivered_rows[key] = request.after, self._nacked_rows(key, request.after)
         self._given_back.pop(key, None)
-        if outcome.given_back:
-            self._given_back[key] = outcome.given_back
-        dead = self._dead(cursor, outcome.dead)
-        due = outcome.due
+        if decision.given_back:
+            self._given_back[key] = decision.given_back
+        dead = self._dead_letter_record(cursor, decision.dead)
+        due = decision.due
         fresh = PositionRange(max(new.start, cursor.next_position), new.end)
-        if fresh and delivers(fresh, acknowledged.within(fresh), snapshot):
-            due = [*due, share_of(fresh, acknowledged, 0, now)]
+        if fresh and has_rows_left(fresh, acknowledged.within(fresh), snapshot):
+            due = [*due, unacknowledged_share(fresh, acknowledged, 0, now)]
         if not due:
             # What the reader has committed is not read again: nothing before mark-delete is needed any more.
             if cursor.replay_floor is not None and cursor.replay_floor < cursor.next_position:
-                self._beyond.hold_floor(cursor, cursor.next_position)
+                self._acknowledgements.set_replay_floor(cursor, cursor.next_position)
             return DecidedDelivery(0, new.start, dead)
         # Dead letters are outstanding until they are buried: else a crash before that would forget them.
-        waiting = [*outcome.waiting, *outcome.dead]
+        waiting = [*decision.waiting, *decision.dead]
         floor = min(share.range.start for share in due)
-        decided = self._keep(request, cursor, new.end, due, waiting, floor=floor, dead=dead)
-        return msgspec.structs.replace(decided, back_rows=allowed.taken_rows, back_bytes=allowed.taken_bytes)
+        decided = self._store_record(request, cursor, new.end, due, waiting, floor=floor, dead=dead)
+        return msgspec.structs.replace(decided, back_rows=budget.taken_rows, back_bytes=budget.taken_bytes)
 
-    def _now(self, known: DeliveryRecord | None) -> int:
-        shares = [] if known is None else [*known.waiting, *known.shares]
+    def _now(self, previous: DeliveryRecord | None) -> int:
+        shares = [] if previous is None else [*previous.waiting, *previous.shares]
         return self._time(max((share.at_ms for share in shares), default=0))
 
-    def _outcome(
+    def _decision(
         self,
         request: NextDelivery | AskDue,
         cursor: CursorRecord,
-        known: DeliveryRecord | None,
+        previous: DeliveryRecord | None,
         acknowledged: PositionSet,
         snapshot: LogSnapshot,
-        allowed: BatchBudget,
+        budget: BatchBudget,
     ) -> RedeliveryDecision:
-        outstanding = [] if known is None else [*known.waiting, *known.shares]
-        back = self._back((cursor.ledger, cursor.name), request.after)
+        outstanding = [] if previous is None else [*previous.waiting, *previous.shares]
+        back = self._nacked_rows((cursor.ledger, cursor.name), request.after)
         return decide(
-            outstanding, acknowledged, cursor.next_position, back, snapshot, self._now(known),
-            RedeliveryPolicy(request.ack_timeout_ms, request.max_redeliveries, request.before_ms), allowed,
+            outstanding, acknowledged, cursor.next_position, back, snapshot, self._now(previous),
+            RedeliveryPolicy(request.ack_timeout_ms, request.max_redeliveries, request.before_ms), budget,
         )  # fmt: skip
 
-    def _back(self, key: tuple[str, str], after: int) -> PositionSet:
+    def _nacked_rows(self, key: tuple[str, str], after: int) -> PositionSet:
         """What was given back before the batch after a record, also when that batch is decided once more."""
         back = self._given_back.get(key, PositionSet()).copy()
-        decided, came = self._came_back.get(key, (-1, back))
+        decided, rows = self._redelivered_rows.get(key, (-1, back))
         if decided == after:
-            back.update(came)
+            back.update(rows)
         return back
 
-    def _keep(
+    def _store_record(
         self,
         request: NextDelivery,
         cursor: CursorRecord,
@@ -270,14 +272,14 @@ class DeliveryTable:
         floor: Position,
         dead: int = 0,
     ) -> DecidedDelivery:
-        self._beyond.hold_floor(cursor, floor)
+        self._acknowledgements.set_replay_floor(cursor, floor)
         newest = self._records.newest(cursor.ledger, cursor.name)
         number = max(request.after, 0 if newest is None else newest.record) + 1
         record = DeliveryRecord(number, position, shares, waiting)
         self._records.put(cursor.ledger, cursor.name, record, request.after)
         return DecidedDelivery(number, position, dead)
 
-    def _dead(self, cursor: CursorRecord, shares: list[DeliveredRange]) -> int:
+    def _dead_letter_record(self, cursor: CursorRecord, shares: list[DeliveredRange]) -> int:
         """The number of the dead letters that are to be buried: those that wait already go first."""
         kept = self._records.get(cursor.ledger, cursor.name, DEAD)
         if kept is not None:
@@ -289,9 +291,9 @@ class DeliveryTable:
         return number
 
     @staticmethod
-    def _reading_on(request: NextDelivery, known: DeliveryRecord | None, cursor: CursorRecord) -> Position:
-        if known is not None:
-            return known.position
+    def _read_position(request: NextDelivery, previous: DeliveryRecord | None, cursor: CursorRecord) -> Position:
+        if previous is not None:
+            return previous.position
         # A record that is gone is of a time before the cursor was reset.
         return cursor.next_position if request.after and request.explicit else request.start
 

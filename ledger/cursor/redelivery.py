@@ -76,20 +76,22 @@ class BatchBudget:
         return PositionRange(range_.start, range_.start)
 
 
-def share_of(range_: PositionRange, acknowledged: PositionSet, count: int = 0, at_ms: int = 0) -> DeliveredRange:
+def unacknowledged_share(
+    range_: PositionRange, acknowledged: PositionSet, count: int = 0, at_ms: int = 0
+) -> DeliveredRange:
     """The rows of a range that are not acknowledged."""
-    return DeliveredRange(count, range_, skip_bytes(acknowledged.within(range_)), at_ms)
+    return DeliveredRange(count, range_, encode_skipped(acknowledged.within(range_)), at_ms)
 
 
-def skip_bytes(skipped: PositionSet) -> bytes:
+def encode_skipped(skipped: PositionSet) -> bytes:
     return encode_info(_NOWHERE, skipped) if skipped else b""
 
 
-def skipped_of(share: DeliveredRange) -> PositionSet:
+def skipped_rows(share: DeliveredRange) -> PositionSet:
     return decode_info(share.skip, "a share of a batch").acknowledged if share.skip else PositionSet()
 
 
-def delivers(range_: PositionRange, skipped: PositionSet, snapshot: LogSnapshot) -> bool:
+def has_rows_left(range_: PositionRange, skipped: PositionSet, snapshot: LogSnapshot) -> bool:
     """Whether any row of a range is not skipped."""
     if not range_:
         return False
@@ -101,7 +103,7 @@ def delivers(range_: PositionRange, skipped: PositionSet, snapshot: LogSnapshot)
     return False
 
 
-def outside(chosen: PositionSet, range_: PositionRange, snapshot: LogSnapshot) -> PositionSet:
+def complement(chosen: PositionSet, range_: PositionRange, snapshot: LogSnapshot) -> PositionSet:
     """All rows of a range that are not in a set."""
     others = PositionSet()
     for part in snapshot.slices(range_) if range_ else ():
@@ -122,48 +124,50 @@ def decide(
     given_back: PositionSet,
     snapshot: LogSnapshot,
     now_ms: int,
-    patience: RedeliveryPolicy,
-    allowed: BatchBudget,
+    policy: RedeliveryPolicy,
+    budget: BatchBudget,
 ) -> RedeliveryDecision:
     """What becomes of each delivery that is outstanding; `mark_delete` is the first position not acknowledged."""
-    outcome = RedeliveryDecision([], [], [], PositionSet())
+    decision = RedeliveryDecision([], [], [], PositionSet())
     for share in sorted(outstanding, key=lambda share: (share.at_ms, share.range.start)):
         left = PositionRange(max(share.range.start, mark_delete), share.range.end)
-        skipped = skipped_of(share)
+        skipped = skipped_rows(share)
         skipped.update(acknowledged.within(left))
         skipped.trim_below(left.start)
-        if not left or not delivers(left, skipped, snapshot):
+        if not left or not has_rows_left(left, skipped, snapshot):
             continue
-        given_up = 0 <= patience.max_redeliveries <= share.count
-        if share.at_ms >= patience.before_ms:
-            outcome.given_back.update(given_back.within(left))
-        elif now_ms - share.at_ms >= patience.timeout_ms:
-            now = left if given_up else allowed.take(left, skipped, snapshot)
-            _again(outcome, share, now, skipped, now_ms, given_up=given_up)
+        is_dead = 0 <= policy.max_redeliveries <= share.count
+        if share.at_ms >= policy.before_ms:
+            decision.given_back.update(given_back.within(left))
+        elif now_ms - share.at_ms >= policy.timeout_ms:
+            now = left if is_dead else budget.take(left, skipped, snapshot)
+            _redeliver(decision, share, now, skipped, now_ms, is_dead=is_dead)
             left = PositionRange(now.end, left.end)
         else:
             back = given_back.within(left)
-            again = outside(back, left, snapshot) if back else PositionSet()
+            again = complement(back, left, snapshot) if back else PositionSet()
             again.update(skipped)
-            if back and delivers(left, again, snapshot):
-                now = left if given_up else allowed.take(left, again, snapshot)
-                _again(outcome, share, now, again, now_ms, given_up=given_up)
+            if back and has_rows_left(left, again, snapshot):
+                now = left if is_dead else budget.take(left, again, snapshot)
+                _redeliver(decision, share, now, again, now_ms, is_dead=is_dead)
                 skipped.update(back.within(now))
-                outcome.given_back.update(back.within(PositionRange(now.end, left.end)))
-        if left and delivers(left, skipped, snapshot):
-            outcome.waiting.append(DeliveredRange(share.count, left, skip_bytes(skipped.within(left)), share.at_ms))
-    return outcome
+                decision.given_back.update(back.within(PositionRange(now.end, left.end)))
+        if left and has_rows_left(left, skipped, snapshot):
+            decision.waiting.append(
+                DeliveredRange(share.count, left, encode_skipped(skipped.within(left)), share.at_ms)
+            )
+    return decision
 
 
-def _again(
-    outcome: RedeliveryDecision,
+def _redeliver(
+    decision: RedeliveryDecision,
     share: DeliveredRange,
     now: PositionRange,
     skipped: PositionSet,
     now_ms: int,
     *,
-    given_up: bool,
+    is_dead: bool,
 ) -> None:
     if now:
-        again = DeliveredRange(share.count + 1, now, skip_bytes(skipped.within(now)), now_ms)
-        (outcome.dead if given_up else outcome.due).append(again)
+        again = DeliveredRange(share.count + 1, now, encode_skipped(skipped.within(now)), now_ms)
+        (decision.dead if is_dead else decision.due).append(again)

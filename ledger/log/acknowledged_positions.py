@@ -79,7 +79,7 @@ def _add(given: PositionSet, segment: LogSegment, read: _Given, chosen: Flags, s
         return
     counts = np.diff(read.starts)[partly]
     words = read.words[np.repeat(read.starts[partly] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())]
-    left, lacking = BatchRows.left_of_words(read.entries[partly], sizes, counts, words)
+    left, lacking = BatchRows.remaining_of_words(read.entries[partly], sizes, counts, words)
     if lacking >= 0:
         raise Refused(
             f"entry {segment.ledger_id}:{lacking} of {snapshot.name!r} has {int(sizes[lacking])} rows, "

@@ -1,4 +1,4 @@
 """Sets of positions, and Pulsar's PositionInfo of them (PIP-381).
 
-Pure: numpy words and bytes, no file and no clock.
+Pure functions on numpy arrays and bytes, without files and clocks.
 """

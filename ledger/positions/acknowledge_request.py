@@ -3,7 +3,7 @@
     ledger_id int64 · entry_id int64 · rows large_binary     one line for an entry; `rows` are words of bits, row `n` is
                                                               bit `n`, little-endian; null: the whole entry
 
-An entry may come more than once; what is said of it is joined. Order means nothing.
+A request may list an entry more than once. The receiver unites all lines of the entry. The order has no meaning.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ _NOTHING = pa.RecordBatch.from_pylist([], schema=ACKNOWLEDGE_SCHEMA)
 
 
 def acknowledge_batch(ledgers: Integers, entries: Integers, rows: Integers) -> pa.RecordBatch:
-    """A batch of the wire from one line for each row, in any order; row -1 is the whole entry. Nothing is sorted."""
+    """Return one batch of a request from parallel arrays with an element for each row, in any order.
+
+    Row -1 stands for the whole entry. Raises Refused for a row number that no entry can have.
+    """
     parts = list(acknowledge_batches(ledgers, entries, rows))
     return pa.Table.from_batches(parts, ACKNOWLEDGE_SCHEMA).combine_chunks().to_batches()[0] if parts else _NOTHING
 
 
 def acknowledge_batches(ledgers: Integers, entries: Integers, rows: Integers) -> Iterator[pa.RecordBatch]:
-    """The same in batches of bounded size: few rows far into many entries are many words.
+    """Yield the batches of `acknowledge_batch` in bounded size.
 
-    Raises Refused for a row that no entry has.
+    Reason: high row numbers in many entries need many words. Raises Refused for a row number that no entry can have.
     """
     if not len(ledgers):
         return
@@ -57,7 +60,7 @@ def acknowledge_batches(ledgers: Integers, entries: Integers, rows: Integers) ->
 
 
 def _lines_of(ledger_id: int, entries: Integers, rows: Integers) -> Iterator[pa.RecordBatch]:
-    """One line for each entry of a ledger."""
+    """Yield batches with one line for each entry of a segment."""
     held, owner = _numbered(entries)
     whole = np.zeros(len(held), dtype=np.bool_)
     whole[owner[rows < 0]] = True
@@ -82,7 +85,7 @@ def _lines_of(ledger_id: int, entries: Integers, rows: Integers) -> Iterator[pa.
 
 
 def _numbered(entries: Integers) -> tuple[Integers, Integers]:
-    """The entries, each once, and for each line which of them it is."""
+    """Return the distinct entries, ascending, and the index of the distinct entry of each element."""
     low, high = int(entries.min()), int(entries.max())
     if high - low > 4 * len(entries):
         held, owner = np.unique(entries, return_inverse=True)

@@ -1,7 +1,7 @@
 """Bit sets as words: bit `n` is bit `n % 64` of word `n // 64`, as in Java's `BitSet.toLongArray`.
 
-Everything works on whole arrays of little-endian `uint64`. A run is half-open, `[start, end)`. Words beyond the last
-set bit may be there or not; they mean the same.
+All functions work on whole arrays of little-endian `uint64`. A run is half-open, `[start, end)`. Zero words after the
+last set bit are optional and have no meaning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ def word_count(bits: int) -> int:
 
 
 def grown(words: Words, bits: int) -> Words:
-    """The words, or a longer copy with room for `bits` bits; it grows by half so that many small steps stay cheap."""
+    """Return the words, or a longer copy if they have no room for `bits` bits.
+
+    A copy is at least half as long again. Reason: many small steps then copy little.
+    """
     needed = word_count(bits)
     if needed <= len(words):
         return words
@@ -38,7 +41,7 @@ def trimmed(words: Words) -> Words:
 
 
 def put(words: Words, numbers: Integers) -> None:
-    """Set the bits of these numbers, in any order, repeated or not; all have room."""
+    """Set the bits of `numbers`, which may be unordered and repeated. The words must have room for all numbers."""
     if not len(numbers):
         return
     low, high = int(numbers.min()), int(numbers.max())
@@ -52,7 +55,7 @@ def put(words: Words, numbers: Integers) -> None:
 
 
 def put_run(words: Words, start: int, end: int) -> None:
-    """Set the bits `[start, end)`, which have room."""
+    """Set the bits `[start, end)`. The words must have room for them."""
     if start >= end:
         return
     first, last = start >> 6, (end - 1) >> 6
@@ -94,7 +97,7 @@ def is_set(words: Words, number: int) -> bool:
 
 
 def counts(words: Words) -> Integers:
-    """Set bits of each word."""
+    """Return the number of set bits of each word."""
     halves = _SET_OF_16[np.ascontiguousarray(words).view(np.uint16)]
     per_word: Integers = halves.reshape(-1, 4).sum(axis=1, dtype=np.int64)
     return per_word
@@ -109,7 +112,7 @@ def run_count(words: Words) -> int:
 
 
 def runs(words: Words) -> tuple[Integers, Integers]:
-    """Where runs of set bits begin, and where they end."""
+    """Return the starts and the ends of all runs of set bits, ascending."""
     if not len(words):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     following = np.append(words[1:] << np.uint64(63), np.uint64(0))
@@ -118,7 +121,7 @@ def runs(words: Words) -> tuple[Integers, Integers]:
 
 
 def of_ranges(starts: Integers, ends: Integers) -> Words:
-    """The words of ranges, in any order; they may meet and overlap."""
+    """Return the words of the ranges, which may be unordered, adjacent and overlapping."""
     held = starts < ends
     order = np.argsort(starts[held], kind="stable")
     starts, ends = starts[held][order], np.maximum.accumulate(ends[held][order])
@@ -140,7 +143,7 @@ def of_ranges(starts: Integers, ends: Integers) -> Words:
 
 
 def members(words: Words) -> Integers:
-    """The numbers that are set, ascending."""
+    """Return the numbers of the set bits, ascending."""
     held: Integers = np.flatnonzero(flags(words))
     return held
 
@@ -151,7 +154,7 @@ def flags(words: Words) -> Flags:
 
 
 def of_flags(flagged: Flags) -> Words:
-    """The words of flags; the last one is filled up with zeros."""
+    """Return the words of flags. The last word is padded with zeros."""
     packed = np.packbits(flagged, bitorder="little")
     missing = -len(packed) % 8
     if missing:
@@ -161,7 +164,7 @@ def of_flags(flagged: Flags) -> Words:
 
 
 def next_clear(words: Words, start: int) -> int:
-    """The first number at or after `start` that is not set."""
+    """Return the first number at or after `start` whose bit is not set."""
     at = start >> 6
     if at >= len(words):
         return start
@@ -195,6 +198,6 @@ def _marked(numbers: Integers, bits: int) -> Flags:
 
 
 def _put_masks(words: Words, at: Integers, masks: Words) -> None:
-    """Set the bits of each mask in its word; `at` ascends."""
+    """Set the bits of each mask in the word at its index. `at` must be ascending."""
     opens = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
     words[at[opens]] |= np.bitwise_or.reduceat(masks, opens)

@@ -1,7 +1,8 @@
-"""A set of entries of one managed ledger, as disjoint half-open ranges per ledger.
+"""Set of entries of one managed ledger, as half-open ranges of each segment.
 
-Invariants: in each ledger the ranges are sorted, disjoint and never touch; none is empty. A set of what was served is
-as long as a batch has gaps, so lists and bisection are enough.
+Invariant: the ranges of a segment are sorted, disjoint, never adjacent and never empty.
+
+Reason for lists and bisection: a set of delivered entries has only as many ranges as a batch has gaps.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pyspark_ledger.ledger.position import Position, PositionRange
 
 
 class EntryRanges:
-    """Entries, added and taken away by ranges."""
+    """Set of entries with insertion and removal of ranges."""
 
     __slots__ = ("_ledgers",)
 
@@ -29,7 +30,7 @@ class EntryRanges:
                 yield PositionRange(Position(ledger_id, start), Position(ledger_id, end))
 
     def add(self, ledger_id: int, first: int, end: int) -> None:
-        """Add entries `[first, end)` of a ledger; what is there already changes nothing."""
+        """Add the entries `[first, end)` of a segment. Entries may be in the set already."""
         starts, ends = self._ledgers.setdefault(ledger_id, ([], []))
         low, high = bisect_left(ends, first), bisect_right(starts, end)
         if low < high:
@@ -37,7 +38,7 @@ class EntryRanges:
         starts[low:high], ends[low:high] = [first], [end]
 
     def discard(self, ledger_id: int, first: int, end: int) -> None:
-        """Take entries `[first, end)` of a ledger away, wherever they are."""
+        """Remove the entries `[first, end)` of a segment. Entries need not be in the set."""
         starts, ends = self._ledgers.get(ledger_id, ([], []))
         low, high = bisect_right(ends, first), bisect_left(starts, end)
         if low >= high:
@@ -54,7 +55,7 @@ class EntryRanges:
         self.discard(position.ledger_id, -1, position.entry_id)
 
     def covers(self, ledger_id: int, first: int, end: int) -> bool:
-        """Whether all of `[first, end)` is in the set."""
+        """Return whether all entries `[first, end)` are in the set."""
         held = self._ledgers.get(ledger_id)
         if held is None:
             return first >= end
@@ -62,12 +63,12 @@ class EntryRanges:
         return first >= end or (at >= 0 and held[1][at] >= end)
 
     def end_of(self, position: Position) -> Position:
-        """The end of the range that a position is in; the position itself when it is in none."""
+        """Return the end of the range that contains or ends at `position`, else `position`."""
         starts, ends = self._ledgers.get(position.ledger_id, ([], []))
         at = bisect_right(starts, position.entry_id) - 1
         return position if at < 0 or ends[at] < position.entry_id else Position(position.ledger_id, ends[at])
 
     def touches(self, ledger_id: int, first: int, end: int) -> bool:
-        """Whether any of `[first, end)` is in the set."""
+        """Return whether any entry of `[first, end)` is in the set."""
         held = self._ledgers.get(ledger_id)
         return held is not None and first < end and bisect_right(held[1], first) < bisect_left(held[0], end)

@@ -1,13 +1,13 @@
-"""Rows that are left in entries of one ledger that are acknowledged in part: Pulsar's `deleteSet`, for many entries.
+"""Unacknowledged rows of the partly acknowledged entries of one segment: Pulsar's `deleteSet` for many entries.
 
     entries   e0        e1     e2 …        ascending, each once
     words     w w w     w      w w …       of entry i: words[starts[i]:starts[i + 1]], at least one
 
 Invariants
-- A set bit is a row that is *not* acknowledged yet; rows beyond the words are acknowledged. No entry is without a row
-  left: such an entry is acknowledged as a whole, and belongs into the set of entries.
-- To acknowledge more is to meet: what is left of both is left. So merging is idempotent, and in any order the same.
-- Values: nothing here is changed in place.
+- A set bit is a row that is *not* acknowledged. Rows after the last word are acknowledged.
+- Every entry has an unacknowledged row. An entry without one belongs into the set of whole entries.
+- An acknowledgement is an intersection of unacknowledged rows. It is idempotent, and the order has no effect.
+- Values are immutable.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ _ONES = np.uint64(2**64 - 1)
 
 
 class BatchRows(NamedTuple):
-    """What is left of some entries of one ledger."""
+    """Unacknowledged rows of some entries of one segment."""
 
     entries: Integers
     starts: Integers
     words: Words
 
     @classmethod
-    def left_of_words(
+    def remaining_of_words(
         cls, entries: Integers, sizes_of_all: Integers, counts: Integers, words: Words
     ) -> tuple[BatchRows, int]:
-        """What is left when the rows whose bits are set go; `counts[i]` words are of `entries[i]`, in any order, and
-        more than once. Entry `e` has `sizes_of_all[e]` rows. Answers, too, an entry that lacks a row that is set (-1).
+        """Return the rows that remain after the rows of `words` are acknowledged, and an invalid entry or -1.
+
+        `counts[i]` words belong to `entries[i]`. Entries may be unordered and repeated. Entry `e` has
+        `sizes_of_all[e]` rows. An entry is invalid if a bit is set beyond its rows.
         """
         held = np.unique(entries)
         starts, full = _full(sizes_of_all[held])
@@ -53,7 +55,7 @@ class BatchRows(NamedTuple):
 
     @classmethod
     def of_pieces(cls, entries: Integers, pieces: list[Words]) -> BatchRows:
-        """From the words of each entry, in any order; of an entry that comes twice what is left of both is left."""
+        """Return the rows from the words of each entry, in any order. Repeated entries are intersected."""
         order = np.argsort(entries, kind="stable")
         whole = NO_ROWS
         padded = [pieces[number] if len(pieces[number]) else np.zeros(1, np.uint64) for number in order.tolist()]
@@ -64,7 +66,7 @@ class BatchRows(NamedTuple):
             now = np.flatnonzero(~again)
             chosen = [padded[number] for number in now.tolist()]
             part = cls(ordered[now], np.append(0, np.cumsum(counts[now])), np.concatenate(chosen))
-            whole = whole.meet(part)
+            whole = whole.intersection(part)
             later = np.flatnonzero(again)
             padded, counts, ordered = [padded[number] for number in later.tolist()], counts[later], ordered[later]
             again = np.append(False, ordered[1:] == ordered[:-1]) if len(ordered) else again[:0]
@@ -73,8 +75,8 @@ class BatchRows(NamedTuple):
     def __len__(self) -> int:
         return len(self.entries)
 
-    def meet(self, other: BatchRows) -> BatchRows:
-        """What is left of both; an entry that only one has is left as that one says."""
+    def intersection(self, other: BatchRows) -> BatchRows:
+        """Return the intersection of the unacknowledged rows. An entry present on one side only is taken unchanged."""
         if not len(self):
             return other
         if not len(other):
@@ -82,38 +84,41 @@ class BatchRows(NamedTuple):
         entries = np.union1d(self.entries, other.entries)
         counts = np.ones(len(entries), dtype=np.int64)
         places = []
-        for one in (self, other):
-            at = np.searchsorted(entries, one.entries)
-            counts[at] = np.maximum(counts[at], np.diff(one.starts))
+        for side in (self, other):
+            at = np.searchsorted(entries, side.entries)
+            counts[at] = np.maximum(counts[at], np.diff(side.starts))
             places.append(at)
         starts = np.append(0, np.cumsum(counts))
         spread = [np.zeros(int(starts[-1]), dtype=np.uint64) for _ in places]
-        known = [np.zeros(len(entries), dtype=np.bool_) for _ in places]
-        for one, at, words, has in zip((self, other), places, spread, known, strict=True):
-            words[one.word_places(starts[at])] = one.words
-            has[at] = True
-        both = np.repeat(known[0] & known[1], counts)
+        presence = [np.zeros(len(entries), dtype=np.bool_) for _ in places]
+        for side, at, words, present in zip((self, other), places, spread, presence, strict=True):
+            words[side.word_places(starts[at])] = side.words
+            present[at] = True
+        both = np.repeat(presence[0] & presence[1], counts)
         return BatchRows(entries, starts, np.where(both, spread[0] & spread[1], spread[0] | spread[1]))
 
     def word_places(self, at: Integers) -> Integers:
-        """Where each word goes when the words of entry `i` begin at `at[i]`."""
+        """Return the target index of each word if the words of entry `i` start at `at[i]`."""
         places: Integers = np.repeat(at - self.starts[:-1], np.diff(self.starts)) + np.arange(len(self.words))
         return places
 
     def changed_by(self, other: BatchRows) -> Flags:
-        """For each entry of another: whether less is left of it here once both are met."""
+        """Return for each entry of `other` whether the intersection acknowledges more of its rows than this value."""
         if not len(other):
             return np.zeros(0, dtype=np.bool_)
         changed = np.ones(len(other), dtype=np.bool_)
         at = np.searchsorted(self.entries, other.entries)
         both = np.flatnonzero(np.append(self.entries, -1)[at] == other.entries)
         if len(both):
-            mine, met = self.left_counts()[at[both]], self.meet(other)
+            mine, met = self.left_counts()[at[both]], self.intersection(other)
             changed[both] = met.left_counts()[np.searchsorted(met.entries, other.entries[both])] < mine
         return changed
 
     def inverse(self, sizes_of_all: Integers) -> BatchRows:
-        """The other rows: left is what was not, and the reverse. Entry `e` has `sizes_of_all[e]` rows."""
+        """Return the complement: acknowledged rows become unacknowledged, and the reverse.
+
+        Entry `e` has `sizes_of_all[e]` rows.
+        """
         if not len(self):
             return self
         starts, full = _full(sizes_of_all[self.entries])
@@ -127,7 +132,7 @@ class BatchRows(NamedTuple):
         return _by_entry(np.add, bitset.counts(self.words), self.starts)
 
     def divided(self) -> tuple[Integers, BatchRows]:
-        """The entries of which nothing is left, and the others."""
+        """Return the entries without an unacknowledged row, and the rows of all other entries."""
         if not len(self):
             return self.entries, self
         empty = _by_entry(np.bitwise_or, self.words, self.starts) == 0
@@ -141,7 +146,7 @@ class BatchRows(NamedTuple):
         return BatchRows(self.entries[chosen], np.append(0, np.cumsum(counts[chosen])), words)
 
     def of(self, entry_id: int) -> Words | None:
-        """The words of one entry; None when nothing of it is acknowledged here."""
+        """Return the words of one entry. Returns None if the entry is not partly acknowledged."""
         at = int(np.searchsorted(self.entries, entry_id))
         if at == len(self.entries) or int(self.entries[at]) != entry_id:
             return None
@@ -152,7 +157,7 @@ NO_ROWS = BatchRows(np.zeros(0, np.int64), np.zeros(1, np.int64), bitset.NO_WORD
 
 
 def _full(sizes: Integers) -> tuple[Integers, Words]:
-    """Where the words of each entry begin, and the words with a bit for every row; at least one word each."""
+    """Return the starts of the entries' words, and words with a set bit for every row: at least one for each entry."""
     starts = np.append(0, np.cumsum(np.maximum(-(-sizes // 64), 1)))
     words = np.full(int(starts[-1]), _ONES, dtype=np.uint64)
     within = (sizes & 63).astype(np.uint64)

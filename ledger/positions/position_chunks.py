@@ -1,4 +1,4 @@
-"""A `PositionInfo` as entries of a cursor's ledger: one, or chunks and a footer (PIP-381), and what was added since.
+"""Encoding of a `PositionInfo` as entries of a cursor's ledger: whole, in chunks with a footer (PIP-381), or as deltas.
 
     whole, small        0x08 …                                   the PositionInfo itself
     whole, compressed   size u32 | codec …                        size of the PositionInfo; its first byte is below 0x08
@@ -6,13 +6,15 @@
     delta               0xD5 | version | base u64 | number u32 | codec u8 | size u32 | PositionInfo or codec …
 
 Rules
-- The first byte tells what an entry is. A compressed state names less than 128 MiB, so that it can never begin as a
-  plain one; which codec it is stands beside it (`ledger.cursor.cursor_log`).
-- A delta holds what was acknowledged since the one before it, on top of the whole state that ends at entry `base`.
-  Its number counts from 1 and has no gap; whoever does not know deltas takes them for no state.
-- Footers, sizes and numbers are anybody's: each is bounded before it is used. A footer whose parts are not all there,
-  in the stated length, is no state. A footer asks for no more than stands before it, so that a state that is not
-  compressed may be as long as PIP-381's `int` says; one that could not be read again is refused when it is written.
+- The first byte identifies the kind of an entry. A compressed state has an uncompressed size below 128 MiB, so its
+  first byte always differs from the first byte of a plain state. The codec is a property of the entry
+  (`ledger.cursor.cursor_log`).
+- A delta holds the positions acknowledged since the previous delta. Its base is the whole state that ends at entry
+  `base`. Deltas are numbered from 1 without gaps. A reader without support for deltas does not accept them as states.
+- Footers, sizes and numbers are untrusted: each is checked against its bound before use.
+- A footer is valid only if all its parts are present and have the stated total length.
+- A footer cannot refer to more entries than precede it. An uncompressed state may therefore have the full length of
+  PIP-381's `int`. A state that could not be read again is refused when it is written.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from pyspark_ledger.ledger.message.compression import NAMES, NONE, ZSTD, compres
 ENTRY_BYTES_MAX = 1024 * 1024
 ENTRY_BYTES_LEAST = 1024
 PLAIN_FIRST, FOOTER_FIRST, DELTA_FIRST = 0x08, 0x7B, 0xD5
-STATE_BYTES_MAX = (1 << 27) - 1  # of what is compressed, before it was
+STATE_BYTES_MAX = (1 << 27) - 1  # uncompressed size of a compressed state
 FOOTER_LENGTH_MAX = 2**31 - 1
 
 _U32 = struct.Struct(">I")
@@ -41,7 +43,7 @@ _ZSTD_FAST, _ZSTD_USUAL, _ZSTD_CLOSE = 1, 3, 7
 
 
 class Footer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The last entry of a state in parts. `length`: bytes of all parts together."""
+    """Last entry of a state in chunks. `length` is the total size of all parts, in bytes."""
 
     numParts: int  # noqa: N815 — PIP-381's names
     length: int
@@ -51,7 +53,7 @@ _FOOTER = msgspec.json.Decoder(Footer)
 
 
 class Delta(NamedTuple):
-    """What was added to the whole state that ends at entry `base`, as PositionInfo; the `number`-th since then."""
+    """Positions added to the whole state that ends at entry `base`, as PositionInfo. `number` counts from 1."""
 
     base: int
     number: int
@@ -59,14 +61,20 @@ class Delta(NamedTuple):
 
 
 def encode_state(info: bytes, *, compression: int = NONE, entry_bytes: int = ENTRY_BYTES_MAX) -> list[bytes]:
-    """The entries of a whole state: itself, or chunks and a footer where it is longer than `entry_bytes`."""
+    """Return the entries of a whole state: one entry, or chunks and a footer if the state exceeds `entry_bytes`.
+
+    Raises Refused if `entry_bytes` is too small or the state is too long.
+    """
     if entry_bytes < ENTRY_BYTES_LEAST:
         raise Refused(f"entries of {entry_bytes} bytes are too small for a cursor, at least {ENTRY_BYTES_LEAST} are")
     return in_chunks(info if compression == NONE else _compressed(info, compression), entry_bytes)
 
 
 def in_chunks(state: bytes, entry_bytes: int = ENTRY_BYTES_MAX) -> list[bytes]:
-    """The bytes themselves, or chunks of them and a footer where they are longer than `entry_bytes`."""
+    """Return the state as one entry, or as chunks and a footer if the state exceeds `entry_bytes`.
+
+    Raises Refused if the state is too long for a footer.
+    """
     if len(state) <= entry_bytes:
         return [state]
     if len(state) > FOOTER_LENGTH_MAX:
@@ -79,7 +87,10 @@ def in_chunks(state: bytes, entry_bytes: int = ENTRY_BYTES_MAX) -> list[bytes]:
 
 
 def decode_state(state: bytes | memoryview, compression: int, where: str) -> memoryview:
-    """The PositionInfo of a whole state, its parts joined; raises Corrupt or Unsupported naming `where`."""
+    """Return the PositionInfo of a whole state with joined parts.
+
+    Raises Corrupt or Unsupported with `where` in the text.
+    """
     view = memoryview(state)
     if not view or view[0] == PLAIN_FIRST:
         return view
@@ -92,7 +103,7 @@ def decode_state(state: bytes | memoryview, compression: int, where: str) -> mem
 
 
 def parse_footer(payload: bytes | memoryview, where: str) -> Footer:
-    """A footer; raises Corrupt when it is none or its numbers cannot be."""
+    """Return a parsed footer. Raises Corrupt if the payload is no footer or its numbers are impossible."""
     if len(payload) > _FOOTER_BYTES_MAX:
         raise Corrupt(f"{where} begins like a footer and has {len(payload)} bytes, at most {_FOOTER_BYTES_MAX} are one")
     try:
@@ -105,7 +116,7 @@ def parse_footer(payload: bytes | memoryview, where: str) -> Footer:
 
 
 def state_ending_at(last: int, read: Callable[[int], memoryview], where: str) -> memoryview:
-    """The bytes of the whole state whose last entry is `last`, parts joined; raises Corrupt when it is none."""
+    """Return the joined bytes of the whole state that ends at entry `last`. Raises Corrupt if no state ends there."""
     payload = read(last)
     if not len(payload) or payload[0] != FOOTER_FIRST:
         return payload
@@ -124,7 +135,7 @@ def state_ending_at(last: int, read: Callable[[int], memoryview], where: str) ->
 
 
 def encode_delta(base: int, number: int, info: bytes, *, compression: int = NONE) -> bytes:
-    """One delta, of at most `STATE_BYTES_MAX`. What does not shrink is kept plain."""
+    """Return the bytes of a delta. `info` has at most `STATE_BYTES_MAX` bytes and stays plain if it does not shrink."""
     body, codec = info, NONE
     if compression != NONE:
         shrunk = compress(compression, info)
@@ -134,7 +145,7 @@ def encode_delta(base: int, number: int, info: bytes, *, compression: int = NONE
 
 
 def parse_delta(payload: bytes | memoryview, where: str) -> Delta:
-    """The inverse of `encode_delta`; raises Corrupt or Unsupported naming `where`."""
+    """Return a parsed delta. Raises Corrupt or Unsupported with `where` in the text."""
     view = memoryview(payload)
     if len(view) < _DELTA.size:
         raise Corrupt(f"{where} of {len(view)} bytes is too short for a delta")
@@ -148,7 +159,7 @@ def parse_delta(payload: bytes | memoryview, where: str) -> Delta:
 
 
 def compression_number(name: str) -> int:
-    """The number of a compression by its name in Pulsar; raises Refused naming the known ones."""
+    """Return the number of a compression by its name in Pulsar. Raises Refused for an unknown name."""
     if name.upper() not in NAMES:
         raise Refused(f"compression {name!r} is not known", hint=f"Known: {', '.join(NAMES)}")
     return NAMES.index(name.upper())
@@ -164,7 +175,7 @@ def _compressed(info: bytes, compression: int) -> bytes:
 
 
 def _level(info: bytes, compression: int) -> int:
-    """ZSTD's: what shrinks far, because it has few holes, is worth a closer look; what does not, is not."""
+    """Return the compression level. ZSTD uses a high level only if a sample shrinks to less than a fifth."""
     if compression != ZSTD:
         return _ZSTD_USUAL
     sample = memoryview(info)[:_SAMPLE_BYTES]

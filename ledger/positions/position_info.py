@@ -1,4 +1,6 @@
-"""Pulsar's `PositionInfo`, both ways and for millions at once: a cursor's mark-delete and what it has beyond.
+"""Encoder and decoder of Pulsar's `PositionInfo`: a cursor's mark-delete position and acked ranges.
+
+Both work on whole arrays, for millions of ranges.
 
     08 ledger  10 entry                                           mark-delete; entry -1: before the first
     1a n 0a n 08 ledger 10 lower  12 n 08 ledger 10 upper         field 3: a range, open-closed, (lower, upper]
@@ -7,12 +9,13 @@
     32 n 08 ledger  10 word  10 word …                            field 6: entries of a ledger as bits
 
 Rules
-- Every number is a varint; an int64 below zero has ten bytes. Fields are written in the order of their numbers, words
-  each behind its own tag, as Pulsar's protobuf does; packed words are read, too.
-- Ranges stand in field 3 or in field 6, whichever is smaller, unless the caller says which. Read, field 3 goes before
-  field 6, as in Pulsar.
-- A field that is not known is `Unsupported`: it may hold acknowledgements, and reading on would lose them in silence.
-- A range over several ledgers is answered as it stands: only who knows the list of ledgers can split it.
+- Every number is a varint. A negative int64 has ten bytes.
+- Fields are written in the order of their numbers, and each word has its own tag, as in Pulsar's protobuf. The decoder
+  also accepts packed words.
+- Ranges are written to field 3 or field 6, whichever is smaller, unless the caller chooses the field.
+- If a message has both fields, the decoder uses field 3, as Pulsar does.
+- An unknown field raises `Unsupported`. Reason: it may hold acknowledgements, which would be lost silently.
+- A range across segments is returned unsplit, because only the caller has the list of segments.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ _WINDOW_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DecodedInfo:
-    """What a PositionInfo says. `crossing` are its ranges over several ledgers, open-closed."""
+    """Decoded PositionInfo. `crossing` holds the open-closed ranges that cross segments."""
 
     mark_delete: Position
     acknowledged: PositionSet
@@ -64,29 +67,29 @@ def encode_info(
     *,
     as_words: bool | None = None,
 ) -> bytes:
-    """A PositionInfo. `as_words`: field 6 (True), field 3 (False), or the smaller of the two (None)."""
+    """Return an encoded PositionInfo. `as_words` selects field 6 (True), field 3 (False), or the smaller (None)."""
     if as_words is None:
         as_words = _words_are_smaller(acknowledged)
-    said = [
+    encoded_properties = [
         PositionInfo(properties=[LongProperty(name=name, value=value)]).SerializePartialToString()
         for name, value in (properties or {}).items()
     ]
     head = b"\x08" + varint(mark_delete.ledger_id) + b"\x10" + varint(mark_delete.entry_id)
     rows = [_encode_rows(ledger_id, acknowledged.rows(ledger_id)) for ledger_id in acknowledged.ledgers()]
     if not as_words:
-        ranges = [_encode_ranges(one.ledger_id, one.starts, one.ends) for one in acknowledged.runs()]
-        return b"".join([head, *ranges, *said, *rows])
+        ranges = [_encode_ranges(runs.ledger_id, runs.starts, runs.ends) for runs in acknowledged.runs()]
+        return b"".join([head, *ranges, *encoded_properties, *rows])
     words = [_encode_words(ledger_id, acknowledged.words(ledger_id)) for ledger_id in acknowledged.ledgers()]
-    return b"".join([head, *said, *rows, *words])
+    return b"".join([head, *encoded_properties, *rows, *words])
 
 
 def decode_info(data: bytes | memoryview, where: str) -> DecodedInfo:
-    """What a PositionInfo says; raises Corrupt or Unsupported naming `where`."""
-    return _Reading(memoryview(data).cast("B"), where).run()
+    """Return a decoded PositionInfo. Raises Corrupt or Unsupported with `where` in the text."""
+    return _Decoder(memoryview(data).cast("B"), where).run()
 
 
 def decode_cursor_info(info: ManagedCursorInfo, where: str) -> DecodedInfo:
-    """What the record of a cursor says of itself: its state as it was at a clean close, or its last known place."""
+    """Return the decoded state of a cursor record: the state of a clean close, or the last known mark-delete."""
     same = PositionInfo(
         ledgerId=info.markDeleteLedgerId,
         entryId=info.markDeleteEntryId,
@@ -110,7 +113,7 @@ def _encode_words(ledger_id: int, words: Words) -> bytes:
 
 
 def _encode_ranges(ledger_id: int, starts: Integers, ends: Integers) -> bytes:
-    """Field 3 for the runs of one ledger, column by column."""
+    """Return field 3 for the runs of one segment, encoded column by column."""
     ledger = np.frombuffer(b"\x08" + varint(ledger_id) + b"\x10", dtype=np.uint8)
     lower, upper = (starts - 1).astype(np.uint64), (ends - 1).astype(np.uint64)
     sizes = lengths(lower), lengths(upper)
@@ -130,7 +133,7 @@ def _encode_ranges(ledger_id: int, starts: Integers, ends: Integers) -> bytes:
 
 
 def _encode_rows(ledger_id: int, rows: BatchRows) -> bytes:
-    """Field 5 for the entries of one ledger; words of zeros at the end of an entry are left out."""
+    """Return field 5 for the entries of one segment, without trailing zero words of an entry."""
     if not len(rows):
         return b""
     owner = np.repeat(np.arange(len(rows)), np.diff(rows.starts))
@@ -160,8 +163,8 @@ def _encode_rows(ledger_id: int, rows: BatchRows) -> bytes:
     return out.tobytes()
 
 
-class _Reading:
-    """One reading of one message."""
+class _Decoder:
+    """Decoder of one message."""
 
     def __init__(self, view: memoryview, where: str) -> None:
         self._view = view
@@ -184,9 +187,9 @@ class _Reading:
         if not self._ranges:
             for ledger_id, words in self._words:
                 acknowledged.add_words(ledger_id, words)
-        for ledger_id, held in self._rows.items():
-            entries = np.fromiter((entry for entry, _ in held), np.int64, len(held))
-            acknowledged.add_rows(ledger_id, BatchRows.of_pieces(entries, [words for _, words in held]))
+        for ledger_id, parts in self._rows.items():
+            entries = np.fromiter((entry for entry, _ in parts), np.int64, len(parts))
+            acknowledged.add_rows(ledger_id, BatchRows.of_pieces(entries, [words for _, words in parts]))
         used = "ranges" if self._ranges else "words" if self._words else ""
         return DecodedInfo(
             Position(self._place[1], self._place[2]), acknowledged, self._properties, crossing, encoding=used
@@ -210,8 +213,8 @@ class _Reading:
             raise Corrupt(f"{self._where} states {size} bytes at byte {at}, {len(self._view) - at} are left")
         part = self._view[at : at + size]
         if tag == 0x22:
-            said = LongProperty.FromString(bytes(part))
-            self._properties[said.name] = said.value
+            property_ = LongProperty.FromString(bytes(part))
+            self._properties[property_.name] = property_.value
         elif tag == 0x2A:
             self._row_field(part)
         else:
@@ -220,7 +223,7 @@ class _Reading:
         return at + size
 
     def _range_fields(self, at: int) -> int:
-        """As many fields 3 as stand here in a row, a window of them at once."""
+        """Decode consecutive fields 3 from `at`, up to one window, and return the next offset."""
         end = min(at + _WINDOW_BYTES, len(self._view))
         data = self._data[at:end]
         numbers = np.flatnonzero(data < 0x80)
@@ -253,14 +256,14 @@ class _Reading:
         self._rows.setdefault(ledger_id, []).append((_signed(int(found[0])), self._tagged(part[end:])))
 
     def _numbered(self, part: memoryview, at: int) -> tuple[int, Words]:
-        """A message of a number in field 1 and numbers in field 2."""
+        """Decode a message with a number in field 1 and numbers in field 2."""
         if at >= len(part) or part[at] != 0x08:
             raise Corrupt(f"{self._where} has a message of {len(part)} bytes that does not open with a ledger id")
         ledger_id, at = read_varint(part, at + 1, self._where)
         return _signed(ledger_id), self._tagged(part[at:])
 
     def _tagged(self, part: memoryview) -> Words:
-        """Numbers in field 2, each behind its tag, or packed behind one."""
+        """Decode the numbers of field 2, which have one tag each or are packed behind one tag."""
         if not len(part):
             return bitset.NO_WORDS
         data = np.frombuffer(part, dtype=np.uint8)

@@ -1,15 +1,18 @@
-"""A set of positions: whole entries, and rows of entries of which others are left. What a cursor has acknowledged.
+"""Set of positions: whole entries, and rows of partly acknowledged entries. Holds a cursor's acknowledgements.
+
+"Ledger" means a segment here, as in Pulsar.
 
 Invariants
-- Entries of each ledger are bits, one for each entry (`ledger.positions.bitset`); an entry whose bit is set has no rows
-  kept beside it. What is left of an entry that is in the set in part stands in `ledger.positions.partial_entries`.
-- Adding is a union: idempotent, and the same in any order. Only `trim_below` takes anything away.
-- A range never crosses a ledger. One that did, as Pulsar before 2.4 wrote them, is split by the list of ledgers.
-- There is no ceiling on what lies between the first position and the last, nor on their number; entry ids of one ledger
-  stay below 2**31, as they do in Pulsar, so that a number from elsewhere cannot ask for all memory.
+- The whole entries of a ledger are a bit set with a bit for each entry (`ledger.positions.bitset`).
+- The remaining rows of a partly acknowledged entry are in `ledger.positions.partial_entries`. An entry whose bit is set
+  has no remaining rows.
+- Addition is a union: it is idempotent, and the order has no effect. Only `trim_below` removes positions.
+- A range never crosses a ledger. `split_range` splits the crossing ranges that Pulsar before 2.4 wrote.
+- Neither the number of positions nor their distance has a limit. Entry ids of a ledger are at most 2**31 - 1, as in
+  Pulsar. Reason: an untrusted number must not exhaust the memory.
 
-Measured against run lists and Roaring bitmaps: words are the only form in which an addition, a look-up and what is
-written are all linear copies; ten million scattered ranges are 5 MB.
+Measured against run lists and Roaring bitmaps, only words make addition, lookup and encoding linear copies. Ten million
+scattered ranges take 5 MB.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ ENTRY_ID_MAX = 2**31 - 1
 
 
 class LedgerRuns(NamedTuple):
-    """The runs of whole entries of one ledger: `[starts[i], ends[i])`, ascending."""
+    """Runs of whole entries of one ledger: `[starts[i], ends[i])`, ascending."""
 
     ledger_id: int
     starts: Integers
@@ -37,7 +40,7 @@ class LedgerRuns(NamedTuple):
 
 
 class PositionSet:
-    """A set of positions. Not shared between threads without a lock."""
+    """Set of positions. Not thread-safe."""
 
     def __init__(self) -> None:
         self._entries: dict[int, Words] = {}
@@ -48,7 +51,7 @@ class PositionSet:
             return NotImplemented
         return self.ledgers() == other.ledgers() and all(_same(self, other, ledger_id) for ledger_id in self.ledgers())
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __bool__(self) -> bool:
         return bool(self.ledgers())
@@ -60,19 +63,19 @@ class PositionSet:
         return other
 
     def ledgers(self) -> list[int]:
-        """The ledgers of which anything is in the set, ascending."""
+        """Return the ids of the ledgers with positions in the set, ascending."""
         return sorted({ledger_id for ledger_id, words in self._entries.items() if words.any()} | self._rows.keys())
 
     def words(self, ledger_id: int) -> Words:
-        """The entries of one ledger as bits, without zeros at the end."""
+        """Return the whole entries of one ledger as bits, without trailing zero words."""
         return bitset.trimmed(self._entries.get(ledger_id, NO_WORDS))
 
     def rows(self, ledger_id: int) -> BatchRows:
-        """What is left of entries of one ledger that are in the set in part."""
+        """Return the remaining rows of the partly acknowledged entries of one ledger."""
         return self._rows.get(ledger_id, NO_ROWS)
 
     def add_entries(self, ledger_id: int, entries: Integers) -> None:
-        """Add whole entries, in any order, repeated or not."""
+        """Add whole entries, which may be unordered and repeated."""
         if len(entries):
             _require_entry_ids(ledger_id, int(entries.min()), int(entries.max()))
             bitset.put(self._room(ledger_id, int(entries.max()) + 1), entries)
@@ -93,11 +96,11 @@ class PositionSet:
             self._absorb_rows(ledger_id)
 
     def add_rows(self, ledger_id: int, left: BatchRows) -> None:
-        """Add rows of entries, stated by what is left of them; an entry without a row left is added whole."""
+        """Add rows of entries, given by the remaining rows. An entry without remaining rows is added whole."""
         if not len(left):
             return
         _require_entry_ids(ledger_id, int(left.entries[0]), int(left.entries[-1]))
-        done, kept = self.rows(ledger_id).meet(left).divided()
+        done, kept = self.rows(ledger_id).intersection(left).divided()
         self._keep_rows(ledger_id, kept)
         self.add_entries(ledger_id, done)
         self._absorb_rows(ledger_id)
@@ -107,47 +110,50 @@ class PositionSet:
             self.add_words(ledger_id, other.words(ledger_id))
             self.add_rows(ledger_id, other.rows(ledger_id))
 
-    def lacking(self, other: PositionSet) -> PositionSet:
-        """What of another set is not in this one; of an entry that it would add rows to, all that the other has."""
-        news = PositionSet()
-        for ledger_id in other.ledgers():
-            theirs, mine = other.words(ledger_id), self.words(ledger_id)
-            known = np.zeros(len(theirs), dtype=np.uint64)
-            shared = min(len(theirs), len(mine))
-            known[:shared] = mine[:shared]
-            news.add_words(ledger_id, theirs & ~known)
-            rows = other.rows(ledger_id)
+    def difference(self, other: PositionSet) -> PositionSet:
+        """Return the positions of this set that `other` lacks.
+
+        If `other` lacks any row of a partly acknowledged entry, the result has all rows that this set has of the entry.
+        """
+        difference = PositionSet()
+        for ledger_id in self.ledgers():
+            mine, theirs = self.words(ledger_id), other.words(ledger_id)
+            common = np.zeros(len(mine), dtype=np.uint64)
+            shared = min(len(mine), len(theirs))
+            common[:shared] = theirs[:shared]
+            difference.add_words(ledger_id, mine & ~common)
+            rows = self.rows(ledger_id)
             if len(rows):
-                rows = rows.selected(~self.contains_entries(ledger_id, rows.entries))
-                news.add_rows(ledger_id, rows.selected(self.rows(ledger_id).changed_by(rows)))
-        return news
+                rows = rows.selected(~other.contains_entries(ledger_id, rows.entries))
+                difference.add_rows(ledger_id, rows.selected(other.rows(ledger_id).changed_by(rows)))
+        return difference
 
     def contains(self, position: Position) -> bool:
-        """Whether a whole entry is in the set."""
+        """Return whether a whole entry is in the set."""
         return bitset.is_set(self._entries.get(position.ledger_id, NO_WORDS), position.entry_id)
 
     def contains_entries(self, ledger_id: int, entries: Integers) -> Flags:
-        """Which of these entries of a ledger are in the set as a whole."""
+        """Return for each entry of a ledger whether the whole entry is in the set."""
         return bitset.test(self._entries.get(ledger_id, NO_WORDS), entries)
 
     def next_missing(self, position: Position) -> Position:
-        """The first entry of the same ledger, at or after a position, that is not in the set as a whole."""
+        """Return the first entry of the same ledger, at or after `position`, that is not in the set as a whole."""
         words = self._entries.get(position.ledger_id, NO_WORDS)
         return Position(position.ledger_id, bitset.next_clear(words, max(position.entry_id, 0)))
 
     def entry_count(self) -> int:
-        """Whole entries."""
+        """Return the number of whole entries."""
         return sum(bitset.count(words) for words in self._entries.values())
 
     def range_count(self) -> int:
-        """Ranges of whole entries; none crosses a ledger."""
+        """Return the number of ranges of whole entries. No range crosses a ledger."""
         return sum(bitset.run_count(words) for words in self._entries.values())
 
     def batch_count(self) -> int:
         return sum(len(rows) for rows in self._rows.values())
 
     def runs(self) -> Iterator[LedgerRuns]:
-        """The ranges of whole entries, ledger by ledger, ascending."""
+        """Yield the ranges of whole entries of each ledger, ascending."""
         for ledger_id in self.ledgers():
             starts, ends = bitset.runs(self.words(ledger_id))
             if len(starts):
@@ -198,21 +204,24 @@ class PositionSet:
 
 
 def split_range(lower: Position, upper: Position, ledgers: Sequence[tuple[int, int]]) -> list[PositionRange]:
-    """The open-closed range `(lower, upper]` as half-open ranges that cross no ledger, as Pulsar splits it.
+    """Split the open-closed range `(lower, upper]` into half-open ranges that cross no ledger, as Pulsar does.
 
-    `ledgers` are the ids and numbers of entries of the log, ascending. The ledger of `lower`, when it is not listed any
-    more, has nothing to add; ledgers in between are taken whole, empty ones give nothing.
+    `ledgers` are the ids and entry counts of the log's ledgers, ascending. Ledgers between `lower` and `upper` are
+    added whole. Empty ledgers and an unlisted ledger of `lower` add nothing.
     """
     if lower.ledger_id == upper.ledger_id:
         found = [PositionRange(lower.next(), upper.next())]
     else:
         found = [
-            PositionRange(Position(one, lower.entry_id + 1 if one == lower.ledger_id else 0), Position(one, entries))
-            for one, entries in ledgers
-            if lower.ledger_id <= one < upper.ledger_id
+            PositionRange(
+                Position(ledger_id, lower.entry_id + 1 if ledger_id == lower.ledger_id else 0),
+                Position(ledger_id, entries),
+            )
+            for ledger_id, entries in ledgers
+            if lower.ledger_id <= ledger_id < upper.ledger_id
         ]
         found.append(PositionRange(Position(upper.ledger_id, 0), upper.next()))
-    return [one for one in found if one]
+    return [range_ for range_ in found if range_]
 
 
 def _require_entry_ids(ledger_id: int, least: int, most: int) -> None:
@@ -230,7 +239,7 @@ def _same(one: PositionSet, other: PositionSet, ledger_id: int) -> bool:
         return False
     if not np.array_equal(mine.entries, theirs.entries):
         return False
-    met = mine.meet(theirs)
+    met = mine.intersection(theirs)
     return bool(np.array_equal(met.left_counts(), mine.left_counts())) and bool(
         np.array_equal(met.left_counts(), theirs.left_counts())
     )

@@ -1,8 +1,8 @@
-"""Which rows of a partition are delivered: whole entries are passed over, of others some rows are taken.
+"""Selection of the rows that a partition delivers: skips whole entries, and filters the rows of partial entries.
 
 Rules
-- An entry that is passed over is not even checked: nobody gets anything of it.
-- Rows are taken by their batch index, in an Arrow entry by the number of the row. Masks come from bits, not per row.
+- The checksum of a skipped entry is not verified, because none of its rows is delivered.
+- A row is selected by its batch index, or by its number in an Arrow entry. Masks are computed from whole bit sets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark_ledger.ledger.positions.position_set import PositionSet
 
 
 class RowSelection:
-    """The rows that are left of a range when a set is skipped."""
+    """Rows of a range outside a set of skipped positions. `skip` is a PositionInfo, empty for no skipped position."""
 
     def __init__(self, skip: bytes) -> None:
         self._skipped = decode_info(skip, "what a partition skips").acknowledged if skip else PositionSet()
@@ -38,7 +38,7 @@ class RowSelection:
         return flagged is not None and position.entry_id < len(flagged) and bool(flagged[position.entry_id])
 
     def taken(self, position: Position, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that are delivered of an entry, all of whose rows these are."""
+        """Yield the delivered rows of an entry. `batches` are all rows of the entry."""
         left = self._skipped.rows(position.ledger_id).of(position.entry_id)
         row = 0
         for batch in batches:
@@ -48,7 +48,7 @@ class RowSelection:
             row += count
 
     def taken_of_placed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch that are delivered, without its last column, which is their `__position`."""
+        """Return the delivered rows of a batch, without its last column `__position`."""
         column = batch.column(batch.num_columns - 1)
         batch = batch.select(range(batch.num_columns - 1))
         ledgers, entries, rows = (np.asarray(column.field(name)) for name in ("ledgerId", "entryId", "batchIndex"))

@@ -40,7 +40,7 @@ def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordB
             store.cursors.describe(NameCursor(log, command.cursor, precise=False))
             if command.action == "nack":
                 store.deliveries.require_explicit(log, command.cursor)
-            store.acknowledgements.given(mine, snapshot)
+            store.acknowledgements.require_positions(mine, snapshot)
             parts.append((msgspec.structs.replace(command, ledger=log), mine))
     return parts
 

@@ -137,7 +137,7 @@ def answers(home: Path, staged: StagedPart) -> dict[str, object]:
             for cursor in described.cursors:
                 state = store.cursors.describe(NameCursor(name, cursor))
                 everything = PositionRange(described.start, described.end)
-                holes = store.cursors.holes(AskAckedRanges(name, cursor, everything, whole=True)).info
+                holes = store.cursors.acked_ranges(AskAckedRanges(name, cursor, everything, whole=True)).info
                 found[f"{name} {cursor}"] = (msgspec.structs.replace(state, cursor_ledger=0), holes)
                 found[f"{name} {cursor} delivered"] = store.deliveries._records.newest(log.name, cursor)
     return found

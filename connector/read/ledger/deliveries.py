@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark_ledger.connector.options.ledger_selection import dead_letter_ledger
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
 from pyspark_ledger.connector.read.offsets import LedgerOffset, LedgerRange
-from pyspark_ledger.ledger.cursor.redelivery import skip_bytes
+from pyspark_ledger.ledger.cursor.redelivery import encode_skipped
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info
 from pyspark_ledger.ledger.protocol.cursors import (
@@ -132,7 +132,7 @@ class Deliveries:
         skipped = decode_info(delivered.skip, "a range of a delivery record").acknowledged
         return [
             # A task gets the skipped rows of its own part only: those of the whole range may be megabytes.
-            LedgerTask(source, (part,), skip_bytes(skipped.within(part.range)), count)
+            LedgerTask(source, (part,), encode_skipped(skipped.within(part.range)), count)
             for part in parts
             if not _is_skipped(part, skipped)
         ]

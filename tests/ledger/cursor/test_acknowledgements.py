@@ -62,7 +62,7 @@ def test_the_whole_entry_goes_over_its_rows(rig: CursorRig) -> None:
 
 def test_what_is_acknowledged_already_is_ignored_and_writes_nothing(rig: CursorRig) -> None:
     rig.ack((0, 2), (1, 1, 1))
-    held = rig.store.acknowledgements._held["public/default/persistent/log", "c"]
+    held = rig.store.acknowledgements._acks["public/default/persistent/log", "c"]
     assert held._log is not None
     size = held._log.size_bytes
     before = rig.state()
@@ -198,9 +198,9 @@ def test_properties_stay_with_the_cursor(rig: CursorRig) -> None:
 
 def test_holes_of_a_range_are_a_position_info(rig: CursorRig) -> None:
     asked = AskAckedRanges("log", "c", PositionRange(Position(1, 0), Position(2, 2)))
-    assert rig.store.cursors.holes(asked).info == b""
+    assert rig.store.cursors.acked_ranges(asked).info == b""
     rig.ack((0, 2), (1, 0), (2, 1), (2, 3), (1, 3, 2))
-    found = decode_info(rig.store.cursors.holes(asked).info, "it").acknowledged
+    found = decode_info(rig.store.cursors.acked_ranges(asked).info, "it").acknowledged
     assert (found.entry_count(), found.batch_count()) == (2, 1)
     assert contains_row(found, Position(1, 3), 2)
 
@@ -211,7 +211,7 @@ def test_mark_delete_and_holes_are_of_one_moment(rig: CursorRig) -> None:
     table, snapshot = rig.store.acknowledgements, rig.store.ledger("log").snapshot
     before = rig.store.deliveries._cursor(snapshot.name, "c")
     rig.ack((0, 0))
-    cursor, found = table.holes(before, PositionRange(EARLIEST, LATEST), snapshot)
+    cursor, found = table.acked_ranges(before, PositionRange(EARLIEST, LATEST), snapshot)
     assert (before.next_position, cursor.next_position, found.entry_count()) == (Position(0, 0), Position(0, 3), 1)
 
 
@@ -219,7 +219,7 @@ def test_the_whole_of_a_cursor_has_its_mark_delete_without_holes_too(rig: Cursor
     asked = AskAckedRanges("log", "c", PositionRange(EARLIEST, LATEST), whole=True)
     for moved in ((), ((0, 0), (0, 1)), ((0, 3),)):
         rig.ack(*moved)
-        said, state = decode_info(rig.store.cursors.holes(asked).info, "it"), rig.state()
+        said, state = decode_info(rig.store.cursors.acked_ranges(asked).info, "it"), rig.state()
         assert said.mark_delete.next() == state.next_position
         assert said.acknowledged.entry_count() == state.acknowledged_entries
 

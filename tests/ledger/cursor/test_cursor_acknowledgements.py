@@ -64,7 +64,7 @@ def test_every_reader_of_a_state_sees_it_first(rig: CursorRig, monkeypatch: pyte
     cursors, log = rig.store.cursors, rig.store.ledger("log").name
     if ask == "holes":
         everything = PositionRange(Position(0, 0), Position(5, 0))
-        holes = cursors.holes(AskAckedRanges("log", "c", everything, whole=True))
+        holes = cursors.acked_ranges(AskAckedRanges("log", "c", everything, whole=True))
         assert decode_info(holes.info, "holes").mark_delete == Position(0, 2)
     elif ask == "lease":
         assert [place for _, place, _ in cursors.leased(log)] == [newer]
@@ -145,7 +145,7 @@ def test_a_timer_flushes_what_nobody_comes_back_to(tmp_path: Path) -> None:
     rig.ack((1, 0))
     rig.ack((2, 0))
     rig.store.acknowledgements.start()
-    held = rig.store.acknowledgements._held["public/default/persistent/log", "c"]
+    held = rig.store.acknowledgements._acks["public/default/persistent/log", "c"]
     until = time.monotonic() + 60
     while held.is_dirty:
         assert time.monotonic() < until
@@ -189,9 +189,9 @@ def test_with_a_rate_only_what_was_not_flushed_comes_back(tmp_path: Path) -> Non
 
 def test_a_file_that_a_crash_left_is_swept(rig: CursorRig) -> None:
     rig.ack((2, 1))
-    held = rig.store.acknowledgements._held["public/default/persistent/log", "c"]
-    held._begin(Position(0, -1))
-    held._old.clear()
+    held = rig.store.acknowledgements._acks["public/default/persistent/log", "c"]
+    held._create_log(Position(0, -1))
+    held._replaced.clear()
     assert len(rig.cursor_files()) == 2
     rig.crash()
     assert len(rig.cursor_files()) == 1

@@ -52,12 +52,12 @@ def joined(*sets: PositionSet) -> PositionSet:
 def create(folder: Path, shape: CursorLogForm | None = None) -> CursorLog:
     folder.mkdir(exist_ok=True)
     log = CursorLog.create(folder, 7, STORE, shape or form(), clock)
-    log.named()
+    log.mark_referenced()
     return log
 
 
 def recovered(folder: Path) -> PositionSet:
-    found = recover_cursor_log(folder, 7, STORE, take=False)
+    found = recover_cursor_log(folder, 7, STORE, fence=False)
     assert found is not None
     return found.acknowledged
 
@@ -260,8 +260,8 @@ def test_a_history_cut_between_any_two_writes(seed: int, tmp_path: Path, caplog:
         index_path(copy, 7).write_bytes(before)
         found = recover_cursor_log(copy, 7, STORE)
         got = PositionSet() if found is None else found.acknowledged
-        assert not got.lacking(confirmed), "everything that was confirmed"
-        assert not state.lacking(got), "nothing that was not given"
+        assert not confirmed.difference(got), "everything that was confirmed"
+        assert not got.difference(state), "nothing that was not given"
         shutil.rmtree(copy)
         confirmed = state.copy()
         assert recovered(folder) == state

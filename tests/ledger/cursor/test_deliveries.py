@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_ledger.ledger.cursor.redelivery import outside, skipped_of
+from pyspark_ledger.ledger.cursor.redelivery import complement, skipped_rows
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.log.queries import measure_left
 from pyspark_ledger.ledger.position import EARLIEST, Position
@@ -77,7 +77,7 @@ class DeliveryRig(LogRig):
         found: Counter[tuple[Row, int]] = Counter()
         snapshot = self.store.ledger("log").snapshot
         for share in self.store.deliveries.get(AskDelivery("log", "c", record)).shares:
-            left = outside(skipped_of(share), share.range, snapshot)
+            left = complement(skipped_rows(share), share.range, snapshot)
             for ledger in range(5):
                 for number in range(4):
                     for row in range(ROWS):
@@ -312,7 +312,9 @@ def test_ten_million_holes_are_a_record(tmp_path: Path) -> None:
     decided = rig.store.deliveries.next(NextDelivery("wide", "c", 0, EARLIEST, end, explicit=True, ack_timeout_ms=1))
     asked = AskDelivery("wide", "c", decided.record)
     before = rig.store.deliveries.get(asked)
-    assert measure_left(log.snapshot, before.shares[0].range, skipped_of(before.shares[0]))[1] == 200 * rows - len(gone)
+    assert measure_left(log.snapshot, before.shares[0].range, skipped_rows(before.shares[0]))[1] == 200 * rows - len(
+        gone
+    )
     held = sqlite3.connect(tmp_path / "s" / "metadata.sqlite").execute(
         "SELECT max(length(body)), sum(length(body)) FROM "
         "(SELECT body FROM delivery_row UNION ALL SELECT body FROM delivery_chunk_row)"
@@ -372,7 +374,7 @@ def test_dead_letters_that_are_buried_stay_so_after_a_crash(tmp_path: Path) -> N
     rig.ack((0, 0, 0))
     rig.nack((0, 2, 2))
     assert rig.take(Position(1, 0), most=0) == Counter()
-    rig.store.deliveries.bury(AckDeadLetters("log", "c", rig.dead))
+    rig.store.deliveries.ack_dead_letters(AckDeadLetters("log", "c", rig.dead))
     rig.crash()
     rig.take(Position(1, 0), most=0)
     rig.nack((0, 2, 2))
@@ -396,7 +398,7 @@ def test_dead_letters_wait_until_they_are_buried(rig: DeliveryRig) -> None:
     assert rig.take(Position(1, 0), most=1) == Counter()
     assert rig.dead == dead
     for _ in range(2):
-        rig.store.deliveries.bury(AckDeadLetters("log", "c", dead))
+        rig.store.deliveries.ack_dead_letters(AckDeadLetters("log", "c", dead))
     assert rig.backlog() == 80
     assert rig.take(Position(1, 0), most=1) == Counter()
     assert rig.dead == 0
@@ -415,7 +417,7 @@ def test_a_reset_while_a_batch_is_decided_is_before_it_or_after(
     """A record that was kept after the reset would let the reader go on where it was, and leave out what is before."""
     rig.take(Position(4, 0))
     rig.ack(*all_rows(range(4)))
-    decides, resets = rig.store.deliveries._outcome, []
+    decides, resets = rig.store.deliveries._decision, []
 
     def meanwhile(*given: object) -> object:
         if not resets:
@@ -425,7 +427,7 @@ def test_a_reset_while_a_batch_is_decided_is_before_it_or_after(
             resets[0].join(0.3)
         return decides(*given)
 
-    monkeypatch.setattr(rig.store.deliveries, "_outcome", meanwhile)
+    monkeypatch.setattr(rig.store.deliveries, "_decision", meanwhile)
     try:
         first = rig.take()
     except DataLoss:  # the reset came between the decision and its rows: the reader begins anew

@@ -170,12 +170,12 @@ def test_what_is_left_of_an_entry_meets() -> None:
     entries = array(4, 9)
     first = left_after(entries, array(3, 130), array(0, 1, 1), array(1, 0, 129))
     second = left_after(array(9), array(130), array(0), array(64))
-    met = first.meet(second)
+    met = first.intersection(second)
     assert met.left_counts().tolist() == [2, 127]
-    done, left = met.meet(left_after(array(4), array(3), array(0, 0), array(0, 2))).divided()
+    done, left = met.intersection(left_after(array(4), array(3), array(0, 0), array(0, 2))).divided()
     assert done.tolist() == [4]
     assert left.entries.tolist() == [9]
-    assert len(NO_ROWS.meet(first)) == len(first.meet(NO_ROWS)) == 2
+    assert len(NO_ROWS.intersection(first)) == len(first.intersection(NO_ROWS)) == 2
 
 
 def test_an_entry_stated_twice_is_left_as_both_say() -> None:

@@ -31,7 +31,7 @@ class Acknowledged:
     @property
     def held(self) -> Any:
         """Return the broker's state of the cursor."""
-        return self.broker.store.acknowledgements._held[self.log.name, "c"]
+        return self.broker.store.acknowledgements._acks[self.log.name, "c"]
 
     @property
     def state(self) -> bytes:
