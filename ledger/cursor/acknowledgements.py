@@ -1,14 +1,16 @@
-"""Acknowledging out of order, for all cursors of a store: single entries and rows, kept beside mark-delete.
+"""Individual acknowledgements of all cursors of a store: entries and rows after the mark-delete position.
 
 Rules
-- A cursor's set is read when it is first needed, and stays in memory.
-- By default an acknowledgement is durable when it is answered (`managedLedgerDefaultMarkDeleteRateLimit` 0). With a
-  rate it is flushed at most so often, by whoever comes later, by a timer and at close: a crash then gives back what was
-  acknowledged since, at most `managedLedgerCursorPositionFlushSeconds`.
-- `managedLedgerMaxUnackedRangesToPersist`, when set, refuses what would exceed it: nothing is dropped in silence.
-- A cursor stands where the metadata or its own ledger say, whichever is further: `state` is how everybody asks.
-- Of a store that is only read the set is read anew each time: its broker may be writing it.
-- At a clean close a small set goes into the metadata record and its ledger away; a large one ends with a whole state.
+- A cursor's set is read at its first use and stays in memory.
+- By default an acknowledgement is durable when it is answered (`managedLedgerDefaultMarkDeleteRateLimit` 0).
+- With a rate limit, a set is flushed by later acknowledgements at that rate, by a timer, and at close. A crash then
+  loses at most the acknowledgements of the last `managedLedgerCursorPositionFlushSeconds`.
+- If `managedLedgerMaxUnackedRangesToPersist` is set, an acknowledgement that would exceed the limit is refused. No
+  acknowledgement is dropped silently.
+- A cursor's position is the later of the positions in the metadata and in the cursor's ledger. Callers use `state`.
+- In a read-only store the set is read for every call, because the store's broker may be writing it.
+- At a clean close a small set moves into the metadata record and its ledger is deleted. A large set ends with a whole
+  state in its ledger.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class CurrentCursor(NamedTuple):
-    """A cursor as it stands; `ledger_id` is its own ledger's, -1 without one."""
+    """Current state of a cursor. `ledger_id` is the id of the cursor's ledger, -1 for none."""
 
     cursor: CursorRecord
     positions: PositionSet
@@ -52,7 +54,7 @@ class CurrentCursor(NamedTuple):
 
 
 class AcknowledgementTable:
-    """The sets of a store's cursors. Any thread may call any method."""
+    """Acknowledgements of a store's cursors. Thread-safe."""
 
     def __init__(
         self, metadata: Metadata, place: CursorPlace, settings: Settings, chunks: ChunkTable | None = None
@@ -67,7 +69,7 @@ class AcknowledgementTable:
         self._thread: threading.Thread | None = None
 
     def of(self, cursor: CursorRecord, snapshot: LogSnapshot) -> Acknowledgements:
-        """The set of a cursor, read if need be."""
+        """Return the acknowledgements of a cursor. Reads them at the first call."""
         if self._place.read_only:
             return Acknowledgements.open(cursor, self._place, snapshot)
         key = (cursor.ledger, cursor.name)
@@ -83,9 +85,9 @@ class AcknowledgementTable:
             return acks
 
     def state(self, cursor: CursorRecord, snapshot: LogSnapshot, *, durable: bool = False) -> CurrentCursor:
-        """Return the cursor as it stands and a copy of what is acknowledged beyond its mark-delete.
+        """Return the current cursor and a copy of its individual acknowledgements.
 
-        `durable`: none of which a crash takes back, for whoever writes down what follows from it.
+        With `durable`, pending acknowledgements are flushed first, for callers that store conclusions from them.
         """
         if not self.has_acknowledgements(cursor):
             return CurrentCursor(cursor, PositionSet(), -1)
@@ -96,34 +98,35 @@ class AcknowledgementTable:
             return CurrentCursor(found, acks.positions.copy(), acks.ledger_id)
 
     def has_acknowledgements(self, cursor: CursorRecord) -> bool:
-        """Whether there is anything beyond mark-delete, as far as is known without reading it."""
+        """Return whether the cursor may have individual acknowledgements. Reads no file."""
         return (cursor.ledger, cursor.name) in self._acks or bool(cursor.kept)
 
     def acknowledge(
         self, cursor: CursorRecord, batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot
     ) -> CursorRecord:
-        """Acknowledge entries and rows; the cursor as it is then. Raises Refused, and changes nothing, for any that is
-        not in the log.
+        """Acknowledge entries and rows, and return the changed cursor.
+
+        Raises Refused without any change if a position is not in the log.
         """
         return self.acknowledge_positions(cursor, self.require_positions(batches, snapshot), snapshot)
 
     def require_positions(self, batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot) -> PositionSet:
-        """The positions that somebody names, all of them the log's; Refused when any is not."""
+        """Return the positions of a request. Raises Refused if a position is not in the log."""
         return positions_given(batches, snapshot, cache(lambda: self.trimmed_off(snapshot.name)))
 
     def trimmed_off(self, log: str) -> list[SegmentDescription]:
-        """The ledgers that a log had and that were trimmed: all of them is acknowledged."""
+        """Return the trimmed segments of a ledger. All their entries are acknowledged."""
         return self._metadata.segments.trimmed(log)
 
     def acknowledge_positions(
         self, cursor: CursorRecord, positions: PositionSet, snapshot: LogSnapshot
     ) -> CursorRecord:
-        """The same of a set that is known to be in the log."""
+        """Acknowledge positions that are in the log, and return the changed cursor."""
         with self._locked(cursor, snapshot) as acks:
             found = self._current(cursor, acks)
             positions.trim_below(found.next_position)
             self._require_room(acks, positions, found)
-            # Of a call that was not answered all may be known, and nothing durable yet.
+            # A repeated request may add no position, but its positions may not be durable yet.
             if not acks.add(positions) and not (acks.is_dirty and self._is_due(acks)):
                 return found
             next_position = self._advanced(acks, found.next_position, snapshot)
@@ -132,11 +135,11 @@ class AcknowledgementTable:
             return moved
 
     def set_replay_floor(self, cursor: CursorRecord, floor: Position) -> None:
-        """What lies at or after `floor` may be read again, whatever is acknowledged of it."""
+        """Set the replay floor: entries at or after `floor` stay readable, also if acknowledged."""
         self._change((cursor.ledger, cursor.name), lambda found: msgspec.structs.replace(found, replay_floor=floor))
 
     def mark_delete(self, cursor: CursorRecord, next_position: Position, snapshot: LogSnapshot) -> Position:
-        """How far a cursor comes when everything before `next_position` is acknowledged."""
+        """Return the mark-delete position of a cursor after all entries before `next_position` are acknowledged."""
         with self._locked(cursor, snapshot) as acks:
             return self._advanced(acks, next_position, snapshot)
 
@@ -147,12 +150,15 @@ class AcknowledgementTable:
         return acks.advanced(position, snapshot, lambda at: chunks.floor(snapshot, at, now()))
 
     def trim_below(self, cursor: CursorRecord, position: Position, snapshot: LogSnapshot) -> None:
-        """The metadata says that everything before a position is acknowledged: it need not be kept here."""
+        """Drop the positions before `position`, which the metadata records as acknowledged."""
         with self._locked(cursor, snapshot) as acks:
             acks.trim_below(position)
 
     def after(self, cursor: CursorRecord, at: Position, entries: int, snapshot: LogSnapshot) -> Position:
-        """The position after so many entries from `at` on that have rows and are left; the end when there are fewer."""
+        """Return the position after the next `entries` unacknowledged entries from `at` on, at most the end.
+
+        Entries without rows are not counted.
+        """
         left = PositionRange(max(at, snapshot.start), snapshot.end)
         with self._locked(cursor, snapshot) as acks:
             for part in snapshot.slices(left) if left and entries else ():
@@ -167,24 +173,24 @@ class AcknowledgementTable:
     def acked_ranges(
         self, cursor: CursorRecord, range_: PositionRange, snapshot: LogSnapshot
     ) -> tuple[CursorRecord, PositionSet]:
-        """The cursor as it is now, and what of a range is acknowledged beyond its mark-delete at that moment."""
+        """Return the current cursor and its acknowledgements after mark-delete within a range, as one snapshot."""
         with self._locked(cursor, snapshot) as acks:
-            # What joined mark-delete since the caller saw the cursor is in the set no more.
+            # Positions before the current mark-delete position have left the set since the caller read the cursor.
             found = self._current(cursor, acks)
             start = max(range_.start, found.next_position)
             return found, acks.positions.within(PositionRange(start, max(start, range_.end)))
 
     @contextmanager
     def cleared(self, cursor: CursorRecord, snapshot: LogSnapshot, *, deleted: bool = False) -> Iterator[None]:
-        """Forget all of a cursor's set, while the metadata is told so within; its ledger is deleted after that.
+        """Clear the acknowledgements of a cursor after the caller has changed the metadata within this context.
 
-        When the metadata refuses, nothing is forgotten: the set is read again.
+        The cursor's ledger is deleted afterwards. If the caller raises, the set is kept and read again.
         """
         key = (cursor.ledger, cursor.name)
         try:
             self.of(cursor, snapshot)
         except (Corrupt, DataLoss) as damage:
-            _log.warning("cursor %s of %s is cleared, its ledger cannot be read: %s", *reversed(key), damage)
+            _log.warning("cursor %s of %s is cleared because its ledger cannot be read: %s", *reversed(key), damage)
             with self._lock:
                 self._acks[key] = Acknowledgements(self._place, PositionSet(), cursor.kept_info().cursorsLedgerId)
         with self._locked(cursor, snapshot) as acks:
@@ -202,12 +208,12 @@ class AcknowledgementTable:
 
     @contextmanager
     def _locked(self, cursor: CursorRecord, snapshot: LogSnapshot) -> Iterator[Acknowledgements]:
-        """The set of a cursor, for this thread alone."""
+        """Return the acknowledgements of a cursor, locked for the calling thread."""
         key = (cursor.ledger, cursor.name)
         while True:
             acks = self.of(cursor, snapshot)
             with acks.lock:
-                # One that was dropped while it was waited for is another cursor's, or is to be read again.
+                # Retry if another thread dropped the object meanwhile: the cursor was deleted or is read again.
                 if self._place.read_only or self._acks.get(key) is acks:
                     yield acks
                     return
@@ -217,19 +223,19 @@ class AcknowledgementTable:
             self._acks.pop(key, None)
 
     def forget(self, ledger: str) -> None:
-        """A managed ledger is going: let go of its cursors' sets."""
+        """Close the acknowledgements of all cursors of a ledger that is being deleted."""
         with self._lock:
             for key in [key for key in self._acks if key[0] == ledger]:
                 self._acks.pop(key).leave_ledger()
 
     def start(self) -> None:
-        """Flush by a timer what was acknowledged and not flushed."""
+        """Start the timer that flushes pending acknowledgements, if a rate limit is set."""
         if self._settings.managedLedgerDefaultMarkDeleteRateLimit:
             self._thread = threading.Thread(target=self._run, name="cursor-flush", daemon=True)
             self._thread.start()
 
     def flush(self) -> None:
-        """Make durable whatever is not. Raises nothing: a cursor that fails stays dirty."""
+        """Flush all pending acknowledgements. Never raises: a cursor that fails stays dirty and is retried."""
         with self._lock:
             dirty = [(key, acks) for key, acks in self._acks.items() if acks.is_dirty]
         for key, acks in dirty:
@@ -239,12 +245,12 @@ class AcknowledgementTable:
                     if found is not None and acks.is_dirty and self._acks.get(key) is acks:
                         self._flush(found.cursor, acks, found.cursor.next_position)
             except (LedgerError, OSError) as error:
-                _log.warning("cursor %s of %s was not flushed and is tried again: %s", key[1], key[0], error)
-            except Exception:  # noqa: BLE001 — the other cursors go on, and this one is tried again
-                _log.exception("cursor %s of %s was not flushed, in a way that nobody foresaw", key[1], key[0])
+                _log.warning("cursor %s of %s was not flushed and is retried: %s", key[1], key[0], error)
+            except Exception:  # noqa: BLE001 — the cursor is retried later
+                _log.exception("cursor %s of %s was not flushed because of an unexpected error", key[1], key[0])
 
     def close(self) -> None:
-        """End every set that is open: into the record when it is small, else with a whole state. Raises nothing."""
+        """Close all sets without raising: small sets move into the metadata record, large sets end with a state."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -258,7 +264,7 @@ class AcknowledgementTable:
                 _log.info("%s: %s", key, fenced)
             except (LedgerError, OSError) as error:
                 _log.warning("cursor %s of %s is closed as it was last flushed: %s", key[1], key[0], error)
-            except Exception:  # noqa: BLE001 — the other cursors are closed, too
+            except Exception:  # noqa: BLE001 — close the other cursors
                 _log.exception("cursor %s of %s is closed as it was last flushed", key[1], key[0])
 
     def _close(self, key: tuple[str, str], acks: Acknowledgements) -> None:
@@ -294,7 +300,7 @@ class AcknowledgementTable:
         )
 
     def _current(self, cursor: CursorRecord, acks: Acknowledgements) -> CursorRecord:
-        """The cursor as the metadata have it; of a store that is only read, as its ledger has it if that is further."""
+        """Return the cursor of the metadata. In a read-only store, its position may come from the cursor's ledger."""
         found = self._change((cursor.ledger, cursor.name), lambda found: found)
         return acks.furthest(found) if self._place.read_only else found
 
@@ -341,7 +347,7 @@ class AcknowledgementTable:
 
 
 def cursor_log_form(settings: Settings) -> CursorLogForm:
-    """How the settings say that cursors are written; raises Refused for a compression that is not known."""
+    """Return the format of cursor ledgers by the settings. Raises Refused for an unknown compression."""
     return CursorLogForm(
         settings.persistentUnackedRangesMaxEntrySize,
         compression_number(settings.cursorInfoCompressionType or NAMES[NONE]),

@@ -1,14 +1,14 @@
-"""What one cursor has acknowledged beyond its mark-delete: in memory, in its own ledger, and what is not written yet.
+"""Individual acknowledgements of one cursor: in memory, in the cursor's ledger, and pending.
 
 Invariants
-- `positions` is all of it; `pending` is the part that no flush has made durable. What is given to `add` is in both
-  until then, so a flush that failed leaves nothing out.
-- A new ledger is whole and durable before the metadata names it, and the one before it is deleted after that. A crash
-  in between leaves files that a record names as unwanted (`ledger.metadata.unwanted_files`), which the next start
-  deletes.
-- `flush` asks for the new ledger to be named until `retire` says that it is.
-- What is read back is at most what was given and at least what was flushed: the state in the ledger and the mark-delete
-  in the metadata are both only ever behind, and are joined.
+- `positions` holds all acknowledgements. `pending` holds the part that no flush has made durable. `add` adds to both,
+  so a failed flush loses no position.
+- A new ledger has a durable whole state before the metadata names it. The previous ledger is deleted afterwards.
+- A crash in between leaves files that a record lists as unwanted (`ledger.metadata.unwanted_files`). The next start
+  deletes them.
+- `flush` returns True until `retire` confirms that the metadata names the new ledger.
+- Recovery returns at least all flushed and at most all added positions. It joins the state in the ledger with the
+  mark-delete position in the metadata, neither of which is ever ahead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DAMAGED = (
 
 @dataclass(frozen=True, slots=True)
 class CursorPlace:
-    """Where the ledgers of cursors are, and how they are written. `read_only`: they are somebody else's, only read."""
+    """Directory and format of cursor ledgers. With `read_only`, another process owns them and this one only reads."""
 
     directory: Path
     store_id: str
@@ -49,12 +49,12 @@ class CursorPlace:
     clock: Clock
     allocate: Callable[[], int]
     delete_ledgers: Callable[[Collection[int]], None] = lambda _: None
-    """Told the ids of cursors' ledgers that no record names any more: deletes their files."""
+    """Deletes the files of cursor ledgers that no record names, by their ids."""
     read_only: bool = False
 
 
 class Acknowledgements:
-    """One cursor's. Held by `lock` for every use."""
+    """Individual acknowledgements of one cursor. Callers hold `lock` for every use."""
 
     def __init__(self, place: CursorPlace, positions: PositionSet, ledger_id: int) -> None:
         self.lock = threading.RLock()
@@ -62,7 +62,7 @@ class Acknowledgements:
         self.pending = PositionSet()
         self.ledger_id = ledger_id
         self.recovered_to: Position | None = None
-        """How far the ledger said that the cursor is, which the metadata may not know yet."""
+        """Position of the cursor at recovery, which may be ahead of the metadata."""
         self.flushed_ms = 0
         self._place = place
         self._log: CursorLog | None = None
@@ -94,16 +94,16 @@ class Acknowledgements:
         return acks
 
     def furthest(self, cursor: CursorRecord) -> CursorRecord:
-        """The cursor where the metadata have it, or where its ledger said it was when it was read."""
+        """Return the cursor at the later of its own position and the recovered position."""
         return cursor if self.recovered_to is None else cursor.at(max(cursor.next_position, self.recovered_to))
 
     @property
     def is_dirty(self) -> bool:
-        """Whether anything was given that no flush has made durable."""
+        """Whether positions were added since the last successful flush."""
         return bool(self.pending)
 
     def add(self, added: PositionSet) -> bool:
-        """Add positions; whether any of them was not in the set yet."""
+        """Add positions, and return whether the set has grown."""
         additions = added.difference(self.positions)
         self.positions.update(additions)
         self.pending.update(additions)
@@ -112,10 +112,10 @@ class Acknowledgements:
     def advanced(
         self, position: Position, snapshot: LogSnapshot, floor: Callable[[Position], Position] | None = None
     ) -> Position:
-        """The first position from `position` on that is not acknowledged.
+        """Return the first unacknowledged position from `position` on.
 
-        Entries that deliver no row pass by themselves, and so does the gap between two ledgers; but never past `floor`,
-        which moves a position back to the first chunk of a message that is not finished there.
+        Entries without rows and the gaps between segments are skipped. `floor` moves the result back to the first chunk
+        of a message that is unfinished there.
         """
         at, segments = position, snapshot.segments
         for number in range(segments.at(position.ledger_id), len(segments)):
@@ -132,12 +132,12 @@ class Acknowledgements:
         return at if floor is None else max(position, floor(at))
 
     def trim_below(self, position: Position) -> None:
-        """Forget what lies before the mark-delete, once that is durable."""
+        """Drop the positions before the mark-delete position. Called after the position is durable."""
         self.positions.trim_below(position)
         self.pending.trim_below(position)
 
     def flush(self, next_position: Position) -> bool:
-        """Make everything durable that was given; whether it is in a new ledger, which the metadata has to name."""
+        """Make all positions durable, and return whether the caller must name a new ledger in the metadata."""
         mark_delete = Position(next_position.ledger_id, next_position.entry_id - 1)
         now, is_new = self._place.clock(), False
         aged = 0 < self._place.rollover_ms <= now - self._created_ms
@@ -145,7 +145,7 @@ class Acknowledgements:
             try:
                 self._log.flush(mark_delete, self.positions, self.pending)
             except (OSError, LedgerError) as error:
-                _log.warning("ledger %d of a cursor failed and is given up: %s", self.ledger_id, error)
+                _log.warning("ledger %d of a cursor failed and is replaced: %s", self.ledger_id, error)
                 is_new = True
         else:
             is_new = True
@@ -155,21 +155,21 @@ class Acknowledgements:
         return self._unreferenced
 
     def retire(self) -> None:
-        """The metadata names the new ledger, or none: delete those before it."""
+        """Delete the previous ledgers. Called after the metadata names the new ledger, or none."""
         old, self._replaced, self._unreferenced = self._replaced, [], False
         if self._log is not None:
             self._log.mark_referenced()
         self._place.delete_ledgers(old)
 
     def leave_ledger(self) -> None:
-        """The state is going to be elsewhere; `retire` deletes the ledger once the metadata says so."""
+        """Detach the ledger because its state moves. `retire` deletes the ledger after the metadata change."""
         self.close_log()
         if self.ledger_id >= 0:
             self._replaced.append(self.ledger_id)
         self.ledger_id = -1
 
     def close(self, next_position: Position) -> bool:
-        """End with a whole state; whether a new ledger was begun for it."""
+        """Write a whole state, close the ledger, and return whether the metadata must name a new ledger."""
         mark_delete = Position(next_position.ledger_id, next_position.entry_id - 1)
         if self._log is None:
             return self.is_dirty and self.flush(next_position)
@@ -191,7 +191,7 @@ class Acknowledgements:
         self._log, self.ledger_id, self._created_ms, self._unreferenced = log, log.ledger_id, place.clock(), True
 
     def close_log(self) -> None:
-        """Write no more; the file stays."""
+        """Close the ledger for writing. The file is kept."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -209,7 +209,7 @@ class Acknowledgements:
 
 
 def _recovered(place: CursorPlace, ledger_id: int, where: str) -> RecoveredState:
-    """The state in a cursor's ledger, which the metadata names once its first one is durable."""
+    """Return the recovered state of a cursor's ledger. Raises Corrupt or DataLoss if there is no whole state."""
     try:
         found = recover_cursor_log(place.directory, ledger_id, place.store_id, fence=not place.read_only)
     except (Corrupt, DataLoss) as damage:

@@ -1,4 +1,4 @@
-"""A cursor's own ledger: the states of what it has acknowledged, one after the other, in a segment like any other.
+"""Ledger of one cursor: a segment with the successive states of the cursor's acknowledgements.
 
     entry     envelope of every entry, CRC32C and all; its payload is byte for byte what
               `ledger.positions.position_chunks` says
@@ -6,11 +6,13 @@
               footer or delta · property `ledger.cursor.compression`: the codec of a whole state
 
 Invariants
-- A whole state is one uninterrupted run of entries, and is followed by deltas on it or by another whole state.
-- What was flushed was synced and is below the acknowledged end of the file: damage there is an error that names the
-  place. Nothing is acknowledged before the metadata name the ledger. Above the end lies at most what a crash tore:
-  recovery goes back to the newest state that is whole, and takes the deltas on it as far as their numbers have no gap.
-- A recovered file is only read. The next flush begins a new ledger with a whole state, and the metadata names it then.
+- The entries of a whole state are contiguous. Deltas on the state or another whole state follow.
+- A flushed state is synced and lies below the acknowledged end of the file. Damage there raises an error that names the
+  place. The acknowledged end stays 0 until the metadata names the ledger.
+- Above the acknowledged end, a crash may have torn entries. Recovery uses the newest whole state and its deltas up to
+  the first gap in their numbers.
+- A recovered file is never written again. The next flush creates a new ledger with a whole state, which the metadata
+  then names.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CursorLogForm:
-    """How states are written. `deltas_max` 0: whole states only, as in PIP-381."""
+    """Format of states. With `deltas_max` 0 only whole states are written, as in PIP-381."""
 
     entry_bytes: int
     compression: int
@@ -64,7 +66,7 @@ class CursorLogForm:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredState:
-    """What a cursor's ledger held. `deltas`: how many were taken on top of the whole state; `encoding` is its form."""
+    """Recovered state of a cursor's ledger. `deltas` counts the applied deltas. `encoding` is the whole state's."""
 
     mark_delete: Position
     acknowledged: PositionSet
@@ -76,7 +78,7 @@ class RecoveredState:
 
 
 class CursorLog:
-    """The ledger that is being written. One thread at a time."""
+    """Writer of a cursor's ledger. Not thread-safe."""
 
     def __init__(self, writer: SegmentWriter, form: CursorLogForm, clock: Clock) -> None:
         self.ledger_id = writer.ledger_id
@@ -91,19 +93,20 @@ class CursorLog:
 
     @classmethod
     def create(cls, directory: Path, ledger_id: int, store_id: str, form: CursorLogForm, clock: Clock) -> CursorLog:
-        """A new ledger without a state, durable on return."""
+        """Create a ledger without a state. The file is durable on return."""
         writer = SegmentWriter.create(directory, ledger_id, store_id=store_id, block_bytes=BLOCK_BYTES)
         return cls(writer, form, clock)
 
     @property
     def is_full(self) -> bool:
-        """Whether the next state belongs into a new ledger."""
+        """Whether the next state needs a new ledger."""
         return self._writer.entries >= self._form.entries_max or self._writer.failed
 
     def flush(self, mark_delete: Position, acknowledged: PositionSet, added: PositionSet | None) -> int:
-        """Make the state durable: as what was `added` since the last flush where that is little, else whole.
+        """Make the state durable, and return the number of bytes written.
 
-        The bytes that were written. Raises OSError when the device refuses; the caller begins a new ledger then.
+        Writes a delta of the positions `added` since the last flush if the delta is small, else a whole state.
+        Raises OSError if the device fails. The caller then creates a new ledger.
         """
         if added is not None and self._base is not None and self._deltas < self._form.deltas_max:
             written = self._flush_delta(self._base, encode_info(mark_delete, added))
@@ -112,7 +115,7 @@ class CursorLog:
         return self.write_state(mark_delete, acknowledged)
 
     def _flush_delta(self, base: int, info: bytes) -> int:
-        """The bytes of a delta; 0, and nothing is written, when it is no little thing."""
+        """Write a delta and return its size in bytes. Returns 0 without a write if the delta is too large."""
         if len(info) > STATE_BYTES_MAX:
             return 0
         delta = encode_delta(base, self._deltas + 1, info, compression=ZSTD)
@@ -123,7 +126,7 @@ class CursorLog:
         return len(delta)
 
     def write_state(self, mark_delete: Position, acknowledged: PositionSet) -> int:
-        """A whole state; the bytes of its entries."""
+        """Write a whole state, and return the size of its entries in bytes."""
         info = encode_info(mark_delete, acknowledged)
         parts = encode_state(info, compression=self._form.compression, entry_bytes=self._form.entry_bytes)
         kinds = [_STATE] if len(parts) == 1 else [_CHUNK] * (len(parts) - 1) + [_FOOTER]
@@ -133,7 +136,7 @@ class CursorLog:
         return self._base_bytes
 
     def mark_referenced(self) -> None:
-        """The metadata name this ledger: what is synced counts from here on."""
+        """Acknowledge the synced entries. Called after the metadata names this ledger."""
         if not self._is_referenced:
             self._is_referenced = True
             self._writer.acknowledge()
@@ -171,10 +174,10 @@ class CursorLog:
 
 
 def recover_cursor_log(directory: Path, ledger_id: int, store_id: str, *, fence: bool = True) -> RecoveredState | None:
-    """The newest state of a cursor's ledger; None when it holds none that is whole, and none was acknowledged.
+    """Return the newest state of a cursor's ledger. Returns None if no state is whole and none was acknowledged.
 
-    `fence`: a broker that still writes it must not reach the file any more. Raises Corrupt or DataLoss for damage
-    below the acknowledged end.
+    With `fence`, a broker that still writes the file is fenced first. Raises Corrupt or DataLoss for damage below the
+    acknowledged end.
     """
     path = data_path(directory, ledger_id)
     if fence and path.exists():
@@ -197,7 +200,7 @@ def recover_cursor_log(directory: Path, ledger_id: int, store_id: str, *, fence:
 def _newest(
     count: int, acknowledged: int, entry: Callable[[int], ParsedEntry], where: str, size: int
 ) -> RecoveredState | None:
-    """Backward to the newest whole state, then forward over the deltas on it. What was `acknowledged` must hold."""
+    """Return the newest whole state with its deltas. Raises Corrupt for damage below entry `acknowledged`."""
     for base in range(count - 1, -1, -1):
         last = entry(base)
         kind, compression = _kind_and_compression(last)
@@ -205,7 +208,7 @@ def _newest(
             continue
         number = last.metadata.sequence_id
         try:
-            state = state_ending_at(base, lambda at: _part(entry(at), kind, number, f"{where} entry {at}"), where)  # noqa: B023 — asked at once
+            state = state_ending_at(base, lambda at: _part(entry(at), kind, number, f"{where} entry {at}"), where)  # noqa: B023 — called at once
             info = decode_info(decode_state(state, compression, where), where)
         except LedgerError as error:
             if base < acknowledged:
@@ -214,7 +217,7 @@ def _newest(
                     f"acknowledged: {error.message}"
                 ) from error
             _log.error(
-                "%s: the state that ends at entry %d is not whole, an older one is looked for: %s", where, base, error
+                "%s: the state that ends at entry %d is not whole, searching for an older state: %s", where, base, error
             )
             continue
         return _with_deltas(info, base, count, entry, where, size)
@@ -241,7 +244,7 @@ def _with_deltas(
 
 
 def _part(parsed: ParsedEntry, kind: str, number: int, where: str) -> memoryview:
-    """The payload of one entry of a state; raises Corrupt when it is another state's."""
+    """Return the payload of one entry of a state. Raises Corrupt if the entry belongs to another state."""
     found, _ = _kind_and_compression(parsed)
     if found not in {kind, _CHUNK} or parsed.metadata.sequence_id != number:
         raise Corrupt(f"{where} is a {found} of state {parsed.metadata.sequence_id}, expected a part of state {number}")
@@ -249,12 +252,12 @@ def _part(parsed: ParsedEntry, kind: str, number: int, where: str) -> memoryview
 
 
 def _kind_and_compression(parsed: ParsedEntry) -> tuple[str, int]:
-    """The kind of an entry, and the compression of the state it belongs to."""
+    """Return the kind of an entry and the compression of its state."""
     properties = {pair.key: pair.value for pair in parsed.metadata.properties}
     return properties.get(_KIND, ""), compression_number(properties.get(_COMPRESSION, NAMES[NONE]))
 
 
 def _traits(entry: memoryview) -> EntryTraits:
-    """What recovery must know: no entry here is a row, nor of a run."""
+    """Return the traits of an entry for segment recovery. No entry of a cursor is a row or part of a run."""
     parsed = parse_entry(entry, "an entry of a cursor")
     return EntryTraits(entry_rows(parsed.metadata), None, closes_run=False, stamp=parsed.stamp)

@@ -1,8 +1,9 @@
-"""The durable cursors of a store: pure changes of `ledger.metadata.cursor_records`, kept by compare-and-set in the
-metadata.
+"""Durable cursors of a store: pure changes of `ledger.metadata.cursor_records`, stored by compare-and-set.
 
-Invariants: a change is durable before it is answered; two changes of one cursor never both win on the same version; a
-cursor never points beyond the log that is readable at that moment.
+Invariants
+- A change is durable before it is answered.
+- At most one change of a cursor succeeds on the same version.
+- A cursor never points beyond the readable end of the log.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from pyspark_ledger.ledger.protocol.reads import OpenRead
 
 Change = Callable[[CursorRecord], CursorRecord]
 Forgetting = Callable[[str, str], AbstractContextManager[None]]
-"""Within which a cursor of a ledger is reset or deleted: what batches of it delivered is forgotten."""
+"""Context in which a cursor of a ledger is reset or deleted. Deletes the delivery records of the cursor."""
 
 
 class CursorTable:
-    """All durable cursors of a store."""
+    """Durable cursors of a store."""
 
     def __init__(
         self,
@@ -67,15 +68,18 @@ class CursorTable:
         self._forgetting = forgetting
 
     def names(self, ledger: str) -> list[str]:
-        """The cursors of a managed ledger, sorted."""
+        """Return the names of a ledger's cursors, sorted."""
         return self._metadata.cursors.names(ledger)
 
     def exists(self, ledger: str, name: str) -> bool:
-        """Whether a managed ledger has a cursor of that name."""
+        """Return whether a ledger has a cursor of this name."""
         return self._metadata.cursors.get(ledger, name) is not None
 
     def open(self, request: OpenCursor) -> CursorState:
-        """The cursor as it stands; made at `start` when there is none and `create` says so."""
+        """Return the state of a cursor. If the cursor is missing and `create` is set, create it at `start`.
+
+        Raises NotFound if the cursor is missing and `create` is not set.
+        """
         snapshot = self._snapshot_of(request.ledger)
         require_cursor_name(request.cursor, request.ledger)
         found = self._metadata.cursors.get(snapshot.name, request.cursor)
@@ -96,7 +100,10 @@ class CursorTable:
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot, precise=request.precise)
 
     def mark_delete(self, request: MarkDelete) -> Position:
-        """Acknowledge everything before a position, but for chunks of an unfinished message; the position then."""
+        """Acknowledge all entries before a position, and return the new mark-delete position.
+
+        Chunks of an unfinished message stay unacknowledged.
+        """
         snapshot = self._snapshot_of(request.ledger)
 
         def change(cursor: CursorRecord) -> CursorRecord:
@@ -120,7 +127,10 @@ class CursorTable:
         return self._state(self._require_acknowledgements().acknowledge(found, batches, snapshot), snapshot)
 
     def acknowledged(self, ledger: str, name: str, start: Position) -> PositionSet | None:
-        """What a cursor has acknowledged from `start` on, also before its mark-delete; None: nothing, or no cursor."""
+        """Return all acknowledged positions from `start` on, also before mark-delete.
+
+        Returns None if no position is acknowledged or the cursor is missing.
+        """
         snapshot = self._snapshot_of(ledger)
         found = self._metadata.cursors.get(snapshot.name, name)
         if found is None:
@@ -132,7 +142,7 @@ class CursorTable:
         return known or None
 
     def skip(self, request: SkipEntries) -> CursorState:
-        """Acknowledge so many of the next entries, or all there are."""
+        """Acknowledge the next `entries` entries from `start` on, or all entries before `end` if negative."""
         snapshot = self._snapshot_of(request.ledger)
         cursor = self._current(self._get(snapshot.name, request.cursor).cursor, snapshot).cursor
         at = min(request.end, snapshot.end)
@@ -154,7 +164,7 @@ class CursorTable:
         return AckedRanges(info or (encode_info(_mark_delete(cursor), PositionSet()) if request.whole else b""))
 
     def left(self, snapshot: LogSnapshot, request: OpenRead) -> tuple[PositionRange, bytes]:
-        """Return the range that a read of the log has left, and the PositionInfo of what it skips."""
+        """Return the range that a read of the log delivers, and the PositionInfo of the skipped positions."""
         start, end = request.start, snapshot.end if request.end is None else request.end
         skip = b""
         if request.cursor:
@@ -178,7 +188,7 @@ class CursorTable:
         return self._state(self._get(snapshot.name, request.cursor).cursor, snapshot)
 
     def delete(self, request: NameCursor) -> None:
-        """Delete a cursor; NotFound when there is none."""
+        """Delete a cursor. Raises NotFound if the cursor is missing."""
         snapshot = self._snapshot_of(request.ledger)
         found = self._get(snapshot.name, request.cursor).cursor
         with self._forgetting(snapshot.name, request.cursor), self._cleared(found, snapshot, deleted=True):
@@ -186,7 +196,7 @@ class CursorTable:
                 raise self._missing(snapshot.name, request.cursor)
 
     def next_position(self, ledger: str, name: str) -> Position:
-        """The first position that a cursor has not acknowledged."""
+        """Return the first unacknowledged position of a cursor."""
         return self._current(self._get(ledger, name).cursor, self._snapshot_of(ledger)).cursor.next_position
 
     def is_leased(self, ledger: str, name: str) -> bool:
@@ -194,7 +204,7 @@ class CursorTable:
         return found is not None and found.cursor.lease.until_ms > self._clock()
 
     def leased(self, ledger: str) -> list[tuple[str, Position, int]]:
-        """The cursors that somebody reads in the name of: name, first position not acknowledged, ms that are left."""
+        """Return the cursors with a valid lease: name, first unacknowledged position, remaining ms of the lease."""
         found = [self._metadata.cursors.get(ledger, name) for name in self._metadata.cursors.names(ledger)]
         now = self._clock()
         live = [record.cursor for record in found if record is not None and record.cursor.lease.until_ms > now]
@@ -202,7 +212,7 @@ class CursorTable:
         return [(cursor.name, cursor.next_position, cursor.lease.until_ms - now) for cursor in cursors]
 
     def acquire_lease(self, request: AcquireLease) -> LeaseReply:
-        """Take or renew a lease; the reply says who has it now."""
+        """Acquire or renew a lease. The reply names the current holder."""
         if not request.holder or request.ttl_ms <= 0:
             raise Refused(f"a lease of {request.ttl_ms} ms for holder {request.holder!r} is none")
         ledger = self._snapshot_of(request.ledger).name
@@ -213,7 +223,7 @@ class CursorTable:
                 return LeaseReply(granted, changed.lease.holder, changed.lease.until_ms)
 
     def release_lease(self, request: ReleaseLease) -> None:
-        """Give a lease back; ignored unless `holder` has it."""
+        """Release a lease. Ignored unless `holder` has the lease."""
         ledger = self._snapshot_of(request.ledger).name
         while True:
             found = self._get(ledger, request.cursor)
@@ -236,13 +246,13 @@ class CursorTable:
         return self.acknowledgements.cleared(cursor, snapshot, deleted=deleted)
 
     def _current(self, cursor: CursorRecord, snapshot: LogSnapshot) -> CurrentCursor:
-        """The cursor as it stands, whatever of that the metadata know yet."""
+        """Return the current cursor, which may be ahead of the metadata."""
         if self.acknowledgements is None:
             return CurrentCursor(cursor, PositionSet(), -1)
         return self.acknowledgements.state(cursor, snapshot)
 
     def _current_if_sound(self, cursor: CursorRecord) -> CursorRecord:
-        """The same for who only estimates; a cursor whose ledger is damaged where the metadata have it."""
+        """Return the current cursor, or the metadata's cursor if the cursor's ledger is damaged. For estimates."""
         try:
             return self._current(cursor, self._snapshot_of(cursor.ledger)).cursor
         except (Corrupt, DataLoss):

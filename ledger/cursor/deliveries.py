@@ -1,15 +1,18 @@
-"""Batches that are more than a range: decided once, durable before a reader's checkpoint names them, read as decided.
+"""Delivery records of a store's cursors: batches with gaps, redelivered rows and dead letters.
+
+A batch is decided once. Its record is durable before a reader's checkpoint names it.
 
 Invariants
-- A batch that is planned again, by any process, delivers exactly the rows of its record, whatever was acknowledged.
-- What a record may still deliver is kept by the log: the cursor's replay floor is at or before its first row.
-- With `explicit` every row that was delivered is outstanding until it is acknowledged; it is delivered again, with
-  its count, or buried as a dead letter, and never forgotten. After a reset of the cursor nothing is outstanding.
-- What a record leaves out, because it is acknowledged, is durably acknowledged before the record is kept: else a crash
-  would leave rows that neither are acknowledged nor come back.
-- A clock that is set back holds nothing up: ages go on from where they were.
-- Rows that were given back and not delivered again before the broker died come back at their timeout.
-- Who never delivered with `explicit` has nothing that could come back, and is told so: else it would wait for ever.
+- A replayed batch delivers exactly the rows of its record, in any process and after any acknowledgement.
+- The log keeps all rows that a record may deliver: the cursor's replay floor is at or before the record's first row.
+- With `explicit`, a delivered row is outstanding until it is acknowledged. The row is redelivered with its count, or
+  becomes a dead letter. After a reset of the cursor no row is outstanding.
+- Rows that a record leaves out as acknowledged are durably acknowledged before the record is stored. Reason: a crash
+  could otherwise lose rows that are neither acknowledged nor redelivered.
+- A clock that is set back does not delay redelivery. Ages continue from the newest delivery time.
+- If the broker dies, negatively acknowledged rows that were not redelivered are redelivered after their timeout.
+- A negative acknowledgement is refused if no batch was delivered with `explicit`. Reason: the caller would wait for a
+  redelivery that never happens.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ from pyspark_ledger.ledger.protocol.cursors import (
 
 
 class DeliveryTable:
-    """The deliveries of a store's cursors. Any thread may call any method."""
+    """Deliveries of a store's cursors. Thread-safe."""
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class DeliveryTable:
         self._given_back: dict[tuple[str, str], PositionSet] = {}
         self._redelivered_rows: dict[tuple[str, str], tuple[int, PositionSet]] = {}
         self._explicit_cursors: set[tuple[str, str]] = set()
-        """Cursors that a reader has asked for an `explicit` batch of; one that was reset since has no record."""
+        """Cursors with an `explicit` batch since the start. A cursor that was reset since has no record."""
 
     def next(self, request: NextDelivery) -> DecidedDelivery:
         snapshot = self._snapshot_of(request.ledger)
@@ -89,7 +92,7 @@ class DeliveryTable:
             return self._explicit(request, cursor, new, previous, acknowledged, snapshot)
 
     def redelivered(self, request: NextDelivery, decided: DecidedDelivery) -> PositionSet:
-        """The rows of a batch that was decided, and of its dead letters, that were delivered before."""
+        """Return the redelivered rows of a decided batch and its dead letters."""
         snapshot = self._snapshot_of(request.ledger)
         wanted = [record for record, some in ((decided.record, decided.back_rows), (DEAD, decided.dead)) if some]
         records = [self._records.get(snapshot.name, request.cursor, record) for record in wanted]
@@ -99,7 +102,7 @@ class DeliveryTable:
         return found
 
     def due(self, request: AskDue) -> Due:
-        """What would come back with the batch after a record; nothing changes."""
+        """Return the size of the rows that the batch after a record would redeliver. Changes no state."""
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
@@ -112,7 +115,7 @@ class DeliveryTable:
         return Due(budget.taken_rows, budget.taken_bytes, head_rows, head_bytes)
 
     def get(self, request: AskDelivery) -> Delivery:
-        """A record as it was decided; DataLoss when it is gone."""
+        """Return a record as decided; record 0 is the newest. Raises DataLoss if the record is missing."""
         ledger = self._snapshot_of(request.ledger).name
         cursor = self._cursor(ledger, request.cursor)
         if request.record == 0:
@@ -131,9 +134,9 @@ class DeliveryTable:
         return Delivery(found.record, found.position, found.shares)
 
     def give_back(self, ledger: str, name: str, batches: Iterable[pa.RecordBatch]) -> PositionSet:
-        """Rows that come back with the next batch, answered as a set; what is not outstanding is ignored.
+        """Negatively acknowledge rows: redeliver them with the next batch. Return the rows as a set.
 
-        Refused where nothing can come back.
+        Rows that are not outstanding are ignored. Raises Refused if no batch was delivered with `explicit`.
         """
         snapshot = self._snapshot_of(ledger)
         self.require_explicit(snapshot.name, name)
@@ -144,11 +147,11 @@ class DeliveryTable:
         return nacked
 
     def require_explicit(self, ledger: str, name: str) -> None:
-        """Refuse a cursor of which no batch was ever delivered with `explicit`."""
+        """Raise Refused if no batch of the cursor was delivered with `explicit`."""
         if (ledger, name) in self._explicit_cursors:
             return
         newest = self._records.newest(ledger, self._cursor(ledger, name).name)
-        # Only what is outstanding has a time. A batch without holes has no record unless it is explicit.
+        # Only outstanding deliveries have a time. A batch without acked ranges has no record unless it is explicit.
         if newest is None or not any(share.at_ms for share in (*newest.shares, *newest.waiting)):
             raise Refused(
                 f"no row of {ledger!r} was delivered to subscription {name!r} with ackMode 'explicit': none can be "
@@ -158,16 +161,16 @@ class DeliveryTable:
 
     @contextmanager
     def forgetting(self, ledger: str, cursor: str) -> Iterator[None]:
-        """Nothing is outstanding any more, and no batch is decided while a cursor is reset or deleted within."""
+        """Delete the records of a cursor, and decide no batch while the caller resets or deletes the cursor."""
         with self._lock:
-            # First: without its record a reader goes on where the cursor is, wherever a crash leaves that.
+            # Delete the records first: without a record a reader continues at the cursor, also after a crash.
             self._records.forget(ledger, cursor)
             self._given_back.pop((ledger, cursor), None)
             self._redelivered_rows.pop((ledger, cursor), None)
             yield
 
     def ack_dead_letters(self, request: AckDeadLetters) -> None:
-        """The dead letters stand elsewhere: acknowledge them. May be repeated."""
+        """Acknowledge dead letters that the caller has written to their ledger. Idempotent."""
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
@@ -189,7 +192,7 @@ class DeliveryTable:
         acknowledged: PositionSet,
         snapshot: LogSnapshot,
     ) -> DecidedDelivery:
-        # What was acknowledged row by row may have joined mark-delete, ahead of where the reader is.
+        # The mark-delete position may have passed the reader through individual acknowledgements.
         left = PositionRange(max(new.start, cursor.next_position), new.end)
         acked = acknowledged.within(left) if left else PositionSet()
         if left.start == new.start and not acked:
@@ -223,11 +226,11 @@ class DeliveryTable:
         if fresh and has_rows_left(fresh, acknowledged.within(fresh), snapshot):
             due = [*due, unacknowledged_share(fresh, acknowledged, 0, now)]
         if not due:
-            # What the reader has committed is not read again: nothing before mark-delete is needed any more.
+            # The reader has committed its batches, so no replay needs entries before the mark-delete position.
             if cursor.replay_floor is not None and cursor.replay_floor < cursor.next_position:
                 self._acknowledgements.set_replay_floor(cursor, cursor.next_position)
             return DecidedDelivery(0, new.start, dead)
-        # Dead letters are outstanding until they are buried: else a crash before that would forget them.
+        # Dead letters stay outstanding until they are acknowledged. Otherwise a crash could lose them.
         waiting = [*decision.waiting, *decision.dead]
         floor = min(share.range.start for share in due)
         decided = self._store_record(request, cursor, new.end, due, waiting, floor=floor, dead=dead)
@@ -254,7 +257,10 @@ class DeliveryTable:
         )  # fmt: skip
 
     def _nacked_rows(self, key: tuple[str, str], after: int) -> PositionSet:
-        """What was given back before the batch after a record, also when that batch is decided once more."""
+        """Return the negatively acknowledged rows for the batch after record `after`.
+
+        If the batch is decided again, the result includes the rows of its first decision.
+        """
         back = self._given_back.get(key, PositionSet()).copy()
         decided, rows = self._redelivered_rows.get(key, (-1, back))
         if decided == after:
@@ -280,13 +286,13 @@ class DeliveryTable:
         return DecidedDelivery(number, position, dead)
 
     def _dead_letter_record(self, cursor: CursorRecord, shares: list[DeliveredRange]) -> int:
-        """The number of the dead letters that are to be buried: those that wait already go first."""
+        """Return the record of the dead letters to send, 0 for none. Pending dead letters are sent first."""
         kept = self._records.get(cursor.ledger, cursor.name, DEAD)
         if kept is not None:
             return kept.record
         if not shares:
             return 0
-        number = self._metadata.allocate_ledger_id()  # rises for good, as the number of a batch of one query must
+        number = self._metadata.allocate_ledger_id()  # always rises, as the batch numbers of a query must
         self._records.put_dead(cursor.ledger, cursor.name, DeliveryRecord(number, cursor.next_position, shares))
         return number
 
@@ -294,7 +300,7 @@ class DeliveryTable:
     def _read_position(request: NextDelivery, previous: DeliveryRecord | None, cursor: CursorRecord) -> Position:
         if previous is not None:
             return previous.position
-        # A record that is gone is of a time before the cursor was reset.
+        # A missing record is older than the last reset of the cursor.
         return cursor.next_position if request.after and request.explicit else request.start
 
     def _cursor(self, ledger: str, name: str) -> CursorRecord:

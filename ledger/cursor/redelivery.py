@@ -1,15 +1,14 @@
-"""Which rows a batch delivers when it is more than a range: holes, what comes back, what is given up. Pure.
+"""Redelivery decisions for a batch: which rows are redelivered, stay outstanding, or become dead letters. Pure.
 
 Rules
-- A delivery is a range without what is skipped in it. What is acknowledged is skipped from then on; a delivery of which
-  nothing is left is over.
-- One that is older than the timeout comes back as a whole, with its count raised by one. Of one that is younger the
-  rows that were given back come back alone, and are skipped in it.
-- So every row that is outstanding is in exactly one delivery, and its count is how often it was delivered before.
-- What was delivered within a run over what is there now (`before_ms`) neither comes back nor is given up in it; what of
-  it was given back is remembered.
-- One batch takes so much of what comes back as is allowed, the longest outstanding first, cut at entries. The rest
-  waits as it did, and is as old as it was: it comes first in the next batch.
+- A delivery is a range without skipped rows. Acknowledged rows are skipped. A delivery without remaining rows ends.
+- A delivery older than the timeout is redelivered as a whole, and its count rises by one.
+- Of a younger delivery only negatively acknowledged rows are redelivered. The delivery skips them from then on.
+- So every outstanding row is in exactly one delivery, and the delivery's count is the number of earlier deliveries.
+- A row delivered at or after `before_ms` is neither redelivered nor a dead letter. Its negative acknowledgement is
+  remembered. Reason: a run over the current rows must not deliver a row twice.
+- A batch redelivers rows up to its budget, the longest outstanding first, split between entries. All other rows keep
+  their age, so the next batch redelivers them first.
 """
 
 from __future__ import annotations
@@ -32,8 +31,9 @@ _NOWHERE = Position(-1, -1)
 
 
 class RedeliveryDecision(NamedTuple):
-    """What is delivered now, what stays outstanding as it was, what was delivered too often; and of what was given back
-    that for which there was no room.
+    """Deliveries of a batch, deliveries that stay outstanding, and dead letters.
+
+    `given_back` holds the negatively acknowledged rows that are not redelivered yet.
     """
 
     due: list[DeliveredRange]
@@ -43,7 +43,7 @@ class RedeliveryDecision(NamedTuple):
 
 
 class RedeliveryPolicy(NamedTuple):
-    """When what is outstanding comes back, and how often (-1: for ever); not if delivered at `before_ms` or later."""
+    """Timeout and limit (-1: none) of redeliveries. Deliveries at or after `before_ms` are not redelivered."""
 
     timeout_ms: int
     max_redeliveries: int
@@ -52,7 +52,7 @@ class RedeliveryPolicy(NamedTuple):
 
 @dataclass(slots=True)
 class BatchBudget:
-    """How much comes back with one batch. With `first` its first entry comes whatever it holds."""
+    """Limits of the redelivered rows of one batch. With `first`, the first entry is redelivered in any size."""
 
     rows: int = UNLIMITED
     size_bytes: int = UNLIMITED
@@ -61,7 +61,7 @@ class BatchBudget:
     taken_bytes: int = 0
 
     def take(self, range_: PositionRange, skipped: PositionSet, snapshot: LogSnapshot) -> PositionRange:
-        """The beginning of a range that comes back now, of which what is skipped does not."""
+        """Return the prefix of `range_` that fits into the budget, and charge its rows except skipped rows."""
         rows, size = self.rows - self.taken_rows, self.size_bytes - self.taken_bytes
         if not self.first and (rows <= 0 or size <= 0):
             return PositionRange(range_.start, range_.start)
@@ -79,7 +79,7 @@ class BatchBudget:
 def unacknowledged_share(
     range_: PositionRange, acknowledged: PositionSet, count: int = 0, at_ms: int = 0
 ) -> DeliveredRange:
-    """The rows of a range that are not acknowledged."""
+    """Return a delivery of the unacknowledged rows of a range."""
     return DeliveredRange(count, range_, encode_skipped(acknowledged.within(range_)), at_ms)
 
 
@@ -92,7 +92,7 @@ def skipped_rows(share: DeliveredRange) -> PositionSet:
 
 
 def has_rows_left(range_: PositionRange, skipped: PositionSet, snapshot: LogSnapshot) -> bool:
-    """Whether any row of a range is not skipped."""
+    """Return whether any row of a range is not skipped."""
     if not range_:
         return False
     for part in snapshot.slices(range_):
@@ -104,7 +104,7 @@ def has_rows_left(range_: PositionRange, skipped: PositionSet, snapshot: LogSnap
 
 
 def complement(chosen: PositionSet, range_: PositionRange, snapshot: LogSnapshot) -> PositionSet:
-    """All rows of a range that are not in a set."""
+    """Return all rows of a range that are not in `chosen`."""
     others = PositionSet()
     for part in snapshot.slices(range_) if range_ else ():
         ledger_id = part.segment.ledger_id
@@ -127,7 +127,7 @@ def decide(
     policy: RedeliveryPolicy,
     budget: BatchBudget,
 ) -> RedeliveryDecision:
-    """What becomes of each delivery that is outstanding; `mark_delete` is the first position not acknowledged."""
+    """Decide on each outstanding delivery. `mark_delete` is the first unacknowledged position."""
     decision = RedeliveryDecision([], [], [], PositionSet())
     for share in sorted(outstanding, key=lambda share: (share.at_ms, share.range.start)):
         left = PositionRange(max(share.range.start, mark_delete), share.range.end)
