@@ -1,4 +1,4 @@
-"""One managed ledger: append queue, writer, segments, snapshot, retention, de-duplication.
+"""Managed ledger: append queue, writer, segments, snapshot, retention, de-duplication.
 
-`append_queue` is group commit, `writer` writes and rolls over, `sync_pool` syncs; readers ask a `snapshot`.
+`append_queue` is group commit, `writer` writes and rolls over, `sync_pool` syncs. Readers use a `snapshot`.
 """

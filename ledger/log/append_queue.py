@@ -1,21 +1,22 @@
-"""Appends that wait for the disk: while some are synced others are written, and one sync takes all that was written.
+"""Group commit for one managed ledger.
 
-Two turns, each held by one thread at a time. The *writing turn* takes what waits and writes it: whoever appends to an
-idle log may take it, and leaves it to the executor when others keep coming. The *syncing turn* takes all that was
-written so far, syncs it once and answers, for as long as there is more: a thread of the store's crew makes it, step by
-step and beside those of other logs (`ledger.log.sync_pool`).
+Appends pass two stages. One thread at a time runs each stage.
+
+- Write stage: takes all queued appends that fit into the open segment and writes them. An append to an idle log may run
+  the write stage on its own thread. After 8 groups the stage is rescheduled on the executor.
+- Sync stage: syncs everything written so far with one sync and completes the futures. The stage repeats until nothing
+  is left to sync. It runs on the store's `SyncPool`, and the write stage continues meanwhile.
 
 Invariants
-- What is taken keeps the order of arrival, through both turns; so order of acknowledgement is order in the log.
-- A group holds appends only, or one run only, or one change of the log itself (a rollover, a trim, its end). A run and
-  a change are made with nothing in flight before or beside them.
-- Appends whose sync failed, and all that was written behind them, are written again before anything that came later.
-- Whoever waits in the writing turn for a sync that no thread has begun makes it: were all of the executor's threads to
-  wait, none would be left to sync.
-- Every few groups the executor's thread goes to whoever has waited longest for one: logs that never fall silent keep
-  no other log waiting for ever.
-- An error that no step handles gives the log up: each turn fails its own appends and all queued ones, later appends are
-  refused, and the last turn to end has the log sealed at its acknowledged end. Nobody waits for a turn that is gone.
+- Entries are written and acknowledged in the order of arrival.
+- A group contains either appends, or one run, or one change of the log (rollover, trim, termination). A run or a change
+  starts only when no other group is in flight.
+- After a failed sync, the failed groups and all groups written after them are retried before later appends.
+- If the write stage waits for a sync that no thread has started, it performs the sync itself. Reason: if all executor
+  threads waited, no thread would be left to sync.
+- After 8 groups the write stage goes to the end of the executor's queue. Reason: a busy log must not starve other logs.
+- An unhandled error closes the log for writes. Each stage fails its own appends and all queued appends. Later appends
+  are refused. The last stage to end seals the open segment at the acknowledged end. No thread waits for an ended stage.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from pyspark_ledger.ledger.protocol.commits import CommitRun, CommittedRun
 
 
 class CheckedEntry(NamedTuple):
-    """An entry whose checksum was verified, and the rows that a reader will get from it."""
+    """Entry with a verified checksum, its size in bytes, and the number of rows that it delivers to a reader."""
 
     data: Buffer
     size: int
@@ -49,35 +50,35 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Pending(Generic[T]):
-    """Something that waits for the disk, and whoever waits for it."""
+    """Queued item with the future of its caller."""
 
     future: Future[T] = field(default_factory=Future, kw_only=True)
 
     def __post_init__(self) -> None:
-        # What is on its way to the disk cannot be called back: `cancel` of the caller's future says so.
+        # A queued item cannot be cancelled: `cancel()` of the caller's future returns False.
         self.future.set_running_or_notify_cancel()
 
     def fail(self, error: LedgerError) -> None:
-        """Tell the waiter that it did not happen, or that nobody knows."""
+        """Complete the future with `error`. The item was not written, or its result is unknown."""
         self.future.set_exception(error)
 
 
 @dataclass(slots=True, eq=False)
 class PendingAppend(Pending[Position]):
-    """Entries that get consecutive ids in one ledger. `tried`: the disk has failed them once already.
+    """Entries that get consecutive ids in one segment.
 
-    With an `admission` they are written only while that stands.
+    `retried` is set after the first failed write or sync. Entries with a `claim` are written only while it is valid.
     """
 
     entries: Sequence[CheckedEntry]
     size: int
-    tried: bool = False
-    admission: SequenceClaim | None = None
+    retried: bool = False
+    claim: SequenceClaim | None = None
 
 
 @dataclass(slots=True, eq=False)
 class PendingRun(Pending[CommittedRun]):
-    """A run: the verified entries of a batch, to be closed by a marker. `size` is in bytes, frames included."""
+    """Run: the verified entries of a batch, which a marker will close. `size` is in bytes and includes frames."""
 
     request: CommitRun
     entries: Sequence[CheckedEntry]
@@ -86,14 +87,14 @@ class PendingRun(Pending[CommittedRun]):
 
 @dataclass(slots=True, eq=False)
 class PendingChange(Pending[Any]):
-    """A change of the log itself, made by the thread that has the writing turn."""
+    """Change of the log itself. The thread of the write stage calls `change`."""
 
     change: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much a group may take before the ledger is full. At least one item always fits."""
+    """Entries and bytes that a group may add before the segment is full. At least one item always fits."""
 
     entries: int
     size: int
@@ -110,74 +111,75 @@ _log = logging.getLogger(__name__)
 
 
 class Log(Protocol[Written]):
-    """What the queue writes to. Where nothing else is said, a call is made in the writing turn."""
+    """Log that the queue writes to. The write stage calls all methods except where the sync stage is named."""
 
     name: str
 
     def room(self) -> Room:
-        """What the ledger that is being written still takes."""
+        """Return the room left in the open segment."""
         ...
 
     def write(self, group: list[PendingAppend]) -> Written | None:
-        """Write a group; the answer waits for its sync. None when all of it was told that it failed.
+        """Write a group. The returned value waits for its sync. Returns None if all appends of the group failed.
 
         May call `wait_settled` and `reclaim` of the queue.
         """
         ...
 
     def items(self, written: list[Written]) -> list[PendingAppend]:
-        """The appends of what was written, in order."""
+        """Return the appends of the written groups, in order."""
         ...
 
     def file(self, written: list[Written]) -> SyncedFile | None:
-        """In the syncing turn: the file that holds what was written, None if it need not be synced."""
+        """Return the file that contains the written groups. Returns None to skip the sync. Called in the sync stage."""
         ...
 
     def settle(self, written: list[Written], error: Exception | None) -> list[PendingAppend]:
-        """In the syncing turn, after the sync: answer; returns, in order, what must be written again in a new ledger.
+        """Complete the futures after the sync. Return, in order, the appends to retry in a new segment.
 
-        With an `error` nothing of it is durable, or it is not ours any more.
+        If `error` is set, the groups are not durable, or another broker owns the store. Called in the sync stage.
         """
         ...
 
     def commit_run(self, run: PendingRun) -> None:
-        """Write, sync and answer a run, while nothing else is in flight."""
+        """Write and sync a run, and complete its future. Nothing else is in flight."""
         ...
 
     def make_change(self, change: PendingChange) -> None:
-        """Make and answer a change of the log, while nothing is in flight."""
+        """Perform a change of the log and complete its future. Nothing is in flight."""
         ...
 
     def give_up(self, error: LedgerError) -> None:
-        """Seal the log at its acknowledged end, while nothing is in flight and nothing will be. Raises nothing."""
+        """Seal the open segment at its acknowledged end. Nothing is in flight, now or later. Never raises."""
         ...
 
 
 class AppendQueue(Generic[Written]):
-    """The queue of one managed ledger."""
+    """Append queue of one managed ledger."""
 
-    def __init__(self, executor: Executor, crew: SyncPool, log: Log[Written]) -> None:
+    def __init__(self, executor: Executor, pool: SyncPool, log: Log[Written]) -> None:
         self._executor = executor
-        self._crew = crew
+        self._pool = pool
         self._log = log
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting: deque[Item] = deque()
         self._written: list[Written] = []
-        self._taken: list[Written] = []
-        self._again: list[PendingAppend] = []
-        self._hand: list[Item] = []  # what the writing turn has taken and passed on to nobody
+        self._syncing_groups: list[Written] = []
+        self._retries: list[PendingAppend] = []
+        self._in_progress: list[Item] = []  # items that only the write stage refers to
         self._writing = self._syncing = False
-        self._write_asked = False  # of the executor, which has not come to it
-        self._sync_asked = False  # of the crew, which has not come to it
-        self._syncer = 0  # the thread that has the syncing turn
+        self._write_submitted = False  # submitted to the executor, not started
+        self._sync_submitted = False  # submitted to the pool, not started
+        self._syncer = 0  # id of the thread in the sync stage
         self._closed: Unavailable | None = None
         self._given_up: Unavailable | None = None
 
     def put(self, item: Item, *, here: bool = False) -> None:
-        """Queue an item, and see to it that somebody writes.
+        """Queue an item and start the write stage if no thread runs it. Raises Unavailable after `close`.
 
-        With `here` the caller does, where nobody else is at it. It must hold nothing that an answer may wait for.
+        With `here` the calling thread runs the write stage. The caller must not hold a lock that a callback of a
+        future may need.
         """
         with self._lock:
             if self._closed is not None:
@@ -187,72 +189,73 @@ class AppendQueue(Generic[Written]):
                 return
             self._writing = True
         if here:
-            self._write_turn()
+            self._run_write_stage()
         else:
-            self._hand_over()
+            self._submit_write_stage()
 
     def close(self, reason: str) -> None:
-        """Refuse what comes from now on with `reason`, and wait until all that was queued is settled."""
+        """Refuse new items with `reason`, and wait until all queued items are completed."""
         with self._lock:
             self._closed = self._closed or Unavailable(reason)
             self._changed.wait_for(lambda: not self._writing and not self._syncing)
 
     def wait_settled(self) -> list[PendingAppend]:
-        """In the writing turn: wait until all that was written is synced; returns what must be written again.
+        """Wait until everything written is synced, and return the appends to retry. Called in the write stage.
 
-        Raises Unavailable once the log is given up.
+        Raises Unavailable if the log was closed after an unhandled error.
         """
-        self._sync_if_asked()
+        self._sync_if_submitted()
         with self._lock:
             self._changed.wait_for(lambda: not self._syncing)
             if self._given_up is not None:
                 raise self._given_up.with_traceback(None)
-            again, self._again = self._again, []
-            self._hand = again + self._hand
-            return again
+            retries, self._retries = self._retries, []
+            self._in_progress = retries + self._in_progress
+            return retries
 
     def reclaim(self) -> list[PendingAppend]:
-        """In the writing turn: take back what no sync has taken yet, wait for the sync in flight.
+        """Take back the written groups that no sync has started on, and wait for the sync in flight.
 
-        Returns all that must be written again, in order. Raises Unavailable once the log is given up.
+        Returns all appends to retry, in order. Called in the write stage. Raises Unavailable if the log was closed
+        after an unhandled error.
         """
         with self._lock:
-            back, self._written = self._log.items(self._written), []
-            self._hand = back + self._hand
-        return self.wait_settled() + back
+            unsynced, self._written = self._log.items(self._written), []
+            self._in_progress = unsynced + self._in_progress
+        return self.wait_settled() + unsynced
 
-    def _hand_over(self) -> None:
-        """Have the executor go on with the writing turn."""
+    def _submit_write_stage(self) -> None:
+        """Submit the write stage to the executor."""
         with self._lock:
-            self._write_asked = True
+            self._write_submitted = True
         try:
-            self._executor.submit(self._write_if_asked)
-        except Exception as error:  # noqa: BLE001 — without a thread for it the log would stand still
+            self._executor.submit(self._write_if_submitted)
+        except Exception as error:  # noqa: BLE001 — no thread would run the write stage
             with self._lock:
-                asked, self._write_asked = self._write_asked, False
-            if asked:  # an executor may refuse with an error what one of its threads takes all the same
+                submitted, self._write_submitted = self._write_submitted, False
+            if submitted:  # false if an executor thread started the stage although `submit` raised
                 self._fail_all(error)
 
-    def _write_if_asked(self) -> None:
+    def _write_if_submitted(self) -> None:
         with self._lock:
-            asked, self._write_asked = self._write_asked, False
-        if asked:
-            self._write_turn()
+            submitted, self._write_submitted = self._write_submitted, False
+        if submitted:
+            self._run_write_stage()
 
-    def _write_turn(self) -> None:
+    def _run_write_stage(self) -> None:
         try:
             more = self._write_groups()
         except BaseException as error:
-            self.fail(error)  # if it came from a sync that this thread made
+            self.fail(error)  # if a sync on this thread raised it
             self._fail_all(error)
             if not isinstance(error, Exception):
                 raise
         else:
             if more:
-                self._hand_over()
+                self._submit_write_stage()
 
     def _write_groups(self) -> bool:
-        """Write a few groups; false at the turn's end."""
+        """Write up to 8 groups. Return False if the write stage has ended."""
         for _ in range(_GROUPS_IN_A_ROW):
             group = self._next_group()
             if isinstance(group, PendingRun):
@@ -260,12 +263,12 @@ class AppendQueue(Generic[Written]):
             elif isinstance(group, PendingChange):
                 self._log.make_change(group)
             elif group:
-                self._to_be_synced(self._log.write(group))
+                self._submit_sync(self._log.write(group))
             with self._lock:
-                self._hand = []
+                self._in_progress = []
                 if self._given_up is not None:
                     break
-                if not self._waiting and not self._again:
+                if not self._waiting and not self._retries:
                     self._writing = False
                     self._changed.notify_all()
                     return False
@@ -274,98 +277,98 @@ class AppendQueue(Generic[Written]):
         self._end_given_up(syncing=False)
         return False
 
-    def _to_be_synced(self, part: Written | None) -> None:
+    def _submit_sync(self, part: Written | None) -> None:
         while part is not None:
             with self._lock:
                 if self._given_up is not None:
                     raise self._given_up.with_traceback(None)
-                again, self._again = self._again, []
-                if not again:
+                retries, self._retries = self._retries, []
+                if not retries:
                     self._written.append(part)
-                    self._hand = []
+                    self._in_progress = []
                     if self._syncing:
                         return
-                    self._syncing = self._sync_asked = True
+                    self._syncing = self._sync_submitted = True
                     break
-                self._hand = again + self._hand
-            # The ledger that it was written to has been given up: it goes to the next one, behind what was before it.
-            part = self._log.write(again + self._log.items([part]))
+                self._in_progress = retries + self._in_progress
+            # The segment of this group has failed. The group goes to the next segment, after the appends to retry.
+            part = self._log.write(retries + self._log.items([part]))
         else:
             return
-        self._crew.ask(self)
+        self._pool.submit(self)
 
     def take(self) -> bool:
-        """Take the syncing turn and all that was written, unless another thread has since it was asked for."""
+        """Start the sync stage with everything written. Return False if another thread has started it."""
         with self._lock:
-            if not self._sync_asked:
+            if not self._sync_submitted:
                 return False
-            self._sync_asked = False
+            self._sync_submitted = False
             self._syncer = threading.get_ident()
-            self._taken, self._written = self._written, []
+            self._syncing_groups, self._written = self._written, []
             return True
 
     def file(self) -> SyncedFile | None:
-        """In the syncing turn: the file that holds what was taken."""
-        return self._log.file(self._taken) if self._taken else None
+        """Return the file of the groups in the sync stage, None if there is nothing to sync."""
+        return self._log.file(self._syncing_groups) if self._syncing_groups else None
 
     def answer(self, error: Exception | None) -> bool:
-        """In the syncing turn: answer what was taken, and take what was written meanwhile; false at the turn's end."""
-        again = self._log.settle(self._taken, error) if self._taken else []
+        """Complete the synced groups and take the groups written since. Return False if the sync stage has ended."""
+        retries = self._log.settle(self._syncing_groups, error) if self._syncing_groups else []
         with self._lock:
-            if again:
-                self._again = again + self._log.items(self._written)
+            if retries:
+                self._retries = retries + self._log.items(self._written)
                 self._written = []
-            self._taken, self._written = self._written, []
-            if self._taken:
+            self._syncing_groups, self._written = self._written, []
+            if self._syncing_groups:
                 return True
             if self._given_up is None:
                 self._syncing = False
                 self._changed.notify_all()
-                if self._writing or not self._again:
+                if self._writing or not self._retries:
                     return False
                 self._writing = True
         if self._given_up is not None:
             self._end_given_up(syncing=True)
         else:
-            self._hand_over()
+            self._submit_write_stage()
         return False
 
     def fail(self, error: BaseException) -> None:
-        """In the syncing turn: give the log up. Does nothing if another thread has the turn, or none has."""
+        """Close the log after an error in the sync stage. Does nothing unless this thread runs the sync stage."""
         with self._lock:
-            if not self._syncing or self._sync_asked or self._syncer != threading.get_ident():
+            if not self._syncing or self._sync_submitted or self._syncer != threading.get_ident():
                 return
         self._fail_all(error, syncing=True)
 
     def _fail_all(self, error: BaseException, *, syncing: bool = False) -> None:
-        """Give the log up because of an error that one of its turns did not handle, and end that turn."""
+        """Close the log for writes after an unhandled error of a stage, and end that stage."""
         with self._lock:
             first = self._given_up is None
             if first:
                 message = f"{self._log.name!r} is given up until its broker is started again: {error!r}"
                 self._given_up = Unavailable(message, hint=_UNTIL_RESTART)
                 self._closed = self._closed or self._given_up
-            if self._sync_asked:  # of nobody any more
-                self._sync_asked = self._syncing = False
+            if self._sync_submitted:  # no thread will start the sync
+                self._sync_submitted = self._syncing = False
         if first:
             _log.error("%s is given up, an error was not handled", self._log.name, exc_info=error)
         self._end_given_up(syncing=syncing)
 
     def _end_given_up(self, *, syncing: bool) -> None:
-        """End a turn of a log that was given up: fail what it has and what is queued. The last turn seals the log."""
-        assert self._given_up is not None  # noqa: S101 — told to the type checker
+        """End a stage of a failed log: fail the stage's items and all queued items. The last stage seals the log."""
+        assert self._given_up is not None  # noqa: S101 — for the type checker
         with self._lock:
-            left: list[Item] = [*self._again, *self._log.items(self._written), *self._waiting]
+            items: list[Item] = [*self._retries, *self._log.items(self._written), *self._waiting]
             if syncing:
-                left, self._taken = [*self._log.items(self._taken), *left], []
+                items, self._syncing_groups = [*self._log.items(self._syncing_groups), *items], []
             else:
-                left, self._hand = [*self._hand, *left], []
-            self._again, self._written = [], []
+                items, self._in_progress = [*self._in_progress, *items], []
+            self._retries, self._written = [], []
             self._waiting.clear()
             last = not (self._writing if syncing else self._syncing)
         message = f"{self._given_up.message}; whether this append or change is in the log is not known"
         try:
-            for item in left:
+            for item in items:
                 if not item.future.done():
                     item.fail(Unavailable(message, hint=self._given_up.hint))
             if last:
@@ -378,37 +381,37 @@ class AppendQueue(Generic[Written]):
                     self._writing = False
                 self._changed.notify_all()
 
-    def _sync_if_asked(self) -> None:
-        """Take the syncing turn to its end, unless another thread has taken it since it was asked for."""
+    def _sync_if_submitted(self) -> None:
+        """Run the sync stage to its end, unless another thread has started it."""
         more = self.take()
         while more:
-            more = self._crew.make_here(self)
+            more = self._pool.run_inline(self)
 
     def _next_group(self) -> Group:
-        """What must be written again, else what waits; a run or a change only when nothing is in flight."""
+        """Return the appends to retry, else the next queued group. Before a run or a change, wait for all syncs."""
         with self._lock:
-            again, self._again = self._again, []
-            self._hand = list(again)
-            group = again or self._take()
-        if not isinstance(group, list) and (again := self.wait_settled()):
+            retries, self._retries = self._retries, []
+            self._in_progress = list(retries)
+            group = retries or self._next_queued()
+        if not isinstance(group, list) and (retries := self.wait_settled()):
             with self._lock:
                 self._waiting.appendleft(group)
-                self._hand = list(again)
-            return again
+                self._in_progress = list(retries)
+            return retries
         return group
 
-    def _take(self) -> Group:
+    def _next_queued(self) -> Group:
         if not self._waiting:
             return []
         head = self._waiting.popleft()
-        self._hand = [head]
+        self._in_progress = [head]
         if not isinstance(head, PendingAppend):
             return head
         if not self._waiting:
             return [head]
         room = self._log.room()
         group, entries, size = [head], len(head.entries), head.size
-        self._hand = group  # type: ignore[assignment]  # nothing but appends is put into it
+        self._in_progress = group  # type: ignore[assignment]  # contains only appends
         while self._waiting:
             item = self._waiting[0]
             if not isinstance(item, PendingAppend):

@@ -1,7 +1,9 @@
-"""Changes of a log itself, beside its entries: a rollover by age, a trim, its end, its properties.
+"""Changes of a log other than appends: rollover, trim, offload attempts, termination, properties.
 
-Invariants: each is made in the writing turn with nothing in flight, so that no append races with it; each is one change
-of the record, durable before readers see it; made again, it changes nothing more.
+Invariants
+- Each change runs in the write stage with nothing in flight. Reason: no append can race with it.
+- Each change is durable in the metadata record before readers see it.
+- A repeated change has no further effect.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_due(writer: LogWriter, context: LogContext) -> bool:
-    """Whether the open ledger holds an entry and has come of age. May be asked by any thread."""
+    """Return whether the open segment has an entry and its maximum age is reached. Any thread may call this."""
     log = writer.opened
     if log is None or not log.index.count:
         return False
@@ -32,7 +34,7 @@ def is_due(writer: LogWriter, context: LogContext) -> bool:
 
 
 def roll_over_if_due(writer: LogWriter, context: LogContext) -> bool:
-    """Seal the open ledger if it is due; the next append opens another."""
+    """Seal the open segment if it is due. The next append opens a new segment."""
     if not is_due(writer, context):
         return False
     writer.seal()
@@ -40,7 +42,10 @@ def roll_over_if_due(writer: LogWriter, context: LogContext) -> bool:
 
 
 def roll_over(writer: LogWriter, context: LogContext, older_than_ms: int) -> bool:
-    """Seal the open ledger if it holds an entry and is at least so old; the next append opens another."""
+    """Seal the open segment if it has an entry and is at least `older_than_ms` old.
+
+    The next append opens a new segment.
+    """
     log = writer.opened
     if log is None or not log.index.count or log.age(context.clock()) < older_than_ms:
         return False
@@ -49,49 +54,52 @@ def roll_over(writer: LogWriter, context: LogContext, older_than_ms: int) -> boo
 
 
 def may_trim(snapshot: LogSnapshot, writer: LogWriter, context: LogContext) -> bool:
-    """Whether retention lets anything go. May be asked by any thread."""
+    """Return whether retention allows to delete a segment or a local copy. Any thread may call this."""
     slowest = context.metadata.cursors.slowest(snapshot.name)
-    copies = map(_held, writer.list.local_copies())
+    copies = map(_retained, writer.list.local_copies())
     policy, now = writer.list.policy, context.clock()
     return bool(_expendable(snapshot, slowest, writer, context) or local_expendable(copies, policy, now))
 
 
 def trim(writer: LogWriter, context: LogContext) -> TrimReply:
-    """Take what retention lets go off the list: its files are nobody's any more."""
+    """Remove the segments that retention allows from the list. The caller deletes their files.
+
+    Local copies of offloaded segments are removed after the lag of the policy.
+    """
     snapshot = writer.list.snapshot(writer.opened)
-    # No message is left without its first chunk: not one that a cursor stands in, nor one that is still to be finished.
+    # Keep the first chunk of each message that a cursor is inside of or that is unfinished.
     needed = context.metadata.cursors.slowest(snapshot.name)
     unread = context.chunks.floor(snapshot, snapshot.end if needed is None else needed, context.clock())
     slowest = unread if needed is not None or unread < snapshot.end else None
-    gone = _expendable(snapshot, slowest, writer, context)
-    ids = [ledger.ledger_id for ledger in gone]
+    trimmed = _expendable(snapshot, slowest, writer, context)
+    ids = [segment.ledger_id for segment in trimmed]
     if ids:
         writer.list.trim(ids)
         writer.publish()
-        _log.info("%s: ledgers %s are trimmed", snapshot.name, ids)
-    local = local_expendable(map(_held, writer.list.local_copies()), writer.list.policy, context.clock())
+        _log.info("%s: segments %s are trimmed", snapshot.name, ids)
+    local = local_expendable(map(_retained, writer.list.local_copies()), writer.list.policy, context.clock())
     if local:
         writer.list.delete_local(local)
         writer.publish()
-        _log.info("%s: the local copies of ledgers %s are deleted", snapshot.name, local)
+        _log.info("%s: the local copies of segments %s are deleted", snapshot.name, local)
     start = writer.list.snapshot(writer.opened).start
-    entries, size = sum(ledger.entries for ledger in gone), sum(ledger.size_bytes for ledger in gone)
+    entries, size = sum(segment.entries for segment in trimmed), sum(segment.size_bytes for segment in trimmed)
     return TrimReply(snapshot.name, ids, entries, size, start, local)
 
 
 def prepare_offload(writer: LogWriter, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
-    """State a new attempt to offload a sealed ledger; None when it is offloaded."""
+    """Record a new attempt to offload a sealed segment. Returns None if the segment is offloaded."""
     return writer.list.prepare_offload(ledger_id, attempt)
 
 
 def complete_offload(writer: LogWriter, ledger_id: int, attempt: uuid.UUID) -> None:
-    """State that an attempt is complete."""
+    """Record that an offload attempt is complete."""
     writer.list.complete_offload(ledger_id, attempt)
     writer.publish()
 
 
 def terminate(writer: LogWriter) -> Position:
-    """Seal the open ledger and end the log; the position of the last entry it will ever have."""
+    """Seal the open segment and terminate the log. Return the position of the last entry."""
     last = writer.list.terminated
     if last is None:
         writer.seal()
@@ -103,9 +111,9 @@ def terminate(writer: LogWriter) -> Position:
 
 
 def change_properties(writer: LogWriter, values: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:
-    """Set and remove properties of the record."""
-    kept = {name: value for name, value in writer.list.properties.items() if name not in remove}
-    writer.list.set_properties({**kept, **values})
+    """Set and remove properties of the record. Return all properties."""
+    remaining = {name: value for name, value in writer.list.properties.items() if name not in remove}
+    writer.list.set_properties({**remaining, **values})
     writer.list.refresh_policy()
     return writer.list.properties
 
@@ -115,9 +123,9 @@ def _expendable(
 ) -> list[RetainedSegment]:
     segments = snapshot.segments
     size_bytes = segments.size_bytes(0, len(segments))
-    return expendable(map(_held, segments), size_bytes, slowest, writer.list.policy, context.clock())
+    return expendable(map(_retained, segments), size_bytes, slowest, writer.list.policy, context.clock())
 
 
-def _held(part: LogSegment) -> RetainedSegment:
-    attempt = None if part.offloaded is None else part.offloaded.attempt
-    return RetainedSegment(part.ledger_id, part.entries, part.size_bytes, part.close_ms, attempt)
+def _retained(segment: LogSegment) -> RetainedSegment:
+    attempt = None if segment.offloaded is None else segment.offloaded.attempt
+    return RetainedSegment(segment.ledger_id, segment.entries, segment.size_bytes, segment.close_ms, attempt)

@@ -1,18 +1,18 @@
-"""De-duplication of one log: sequence ids per producer, durable and in flight, and those that recovery reads again.
+"""De-duplication of one log by producer name and sequence id.
 
-    append ─▶ admit ─▶ queued (in flight) ─▶ synced: known          a repeated entry: answered, never written
-                                          └▶ failed: it and all that came behind it is dropped, and may come again
+    append ─▶ admit ─▶ queued (in flight) ─▶ synced: its ids are durable
+                                          └▶ failed: the entry and all later entries of its producer are dropped
 
-As in Pulsar, a producer is known by its name and numbers its messages upwards. An entry whose sequence ids are not
-above the highest known one is a duplicate. Known ids are as durable as the log itself: a snapshot in the metadata at
-each seal, and the entries after it, which recovery reads.
+As in Pulsar, a producer is identified by its name and numbers its messages in ascending order. An entry whose sequence
+ids are not above the highest known id is a duplicate. A duplicate is acknowledged and never written. Known ids are as
+durable as the log: each seal saves them in the metadata, and recovery reads the entries after the last seal.
 
 Invariants
-- The order of admission is the order in the queue: a caller that queues holds `turn`.
-- A duplicate of an entry in flight gets that entry's answer. "Duplicate" therefore always means durable.
-- When an entry fails, the later entries of its producer are not written any more (`SequenceClaim.standing`). Reason: a
-  gap in the log would make the failed entry look like a duplicate when it comes again, and lose it.
-- A batch that is a duplicate in part is refused: its messages can be neither dropped nor written twice.
+- Claims are admitted in the order of the queue. A caller holds `lock` while it queues an append.
+- A duplicate of an entry in flight gets that entry's result. "Duplicate" therefore always means durable.
+- When an entry fails, later entries of its producer are not written (`SequenceClaim.valid`). Reason: the log would have
+  a gap, and a retry of the failed entry would look like a duplicate and be lost.
+- A batch that is a duplicate in part is refused. Reason: its messages can be neither dropped nor written twice.
 - Recovery trusts the heads of acknowledged entries and leaves their checksums to readers. `sequences_in` verifies the
   checksum of every entry, because sequence ids decide which later appends are duplicates.
 """
@@ -44,7 +44,7 @@ DUPLICATE = EARLIEST
 
 
 class EntrySequence(NamedTuple):
-    """The messages of an entry by their numbers: from `lowest` to `highest`, of one producer."""
+    """Sequence ids of the messages of an entry: `lowest` to `highest`, inclusive, of one producer."""
 
     producer: str
     lowest: int
@@ -53,33 +53,39 @@ class EntrySequence(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class AppendSession:
-    """One producer's connection. Once an entry of it has failed nothing more is taken from it: see the invariants."""
+    """Connection of one producer. After its first failed entry it is `broken` and refuses further appends."""
 
     broken: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class SequenceClaim:
-    """Entries on their way; no longer `standing` once an earlier entry of one of their producers has failed."""
+    """Claim of an append in flight: the highest sequence id per producer.
+
+    `valid` becomes false when an earlier entry of one of the producers fails.
+    """
 
     session: AppendSession
     highest: dict[str, int] = field(default_factory=dict)
-    standing: bool = True
+    valid: bool = True
     future: Future[Position] = field(default_factory=Future)
 
 
 @dataclass(slots=True)
 class _Producer:
-    known: int = -1
+    last_id: int = -1
     last_ms: int = 0
     in_flight: deque[SequenceClaim] = field(default_factory=deque)
 
-    def pushed(self, name: str) -> int:
-        return self.in_flight[-1].highest[name] if self.in_flight else self.known
+    def last_queued(self, name: str) -> int:
+        return self.in_flight[-1].highest[name] if self.in_flight else self.last_id
 
 
 class SequenceRange(NamedTuple):
-    """Entries `[start, end)` of an append: new ones, or duplicates of what `future` will tell (None: durable)."""
+    """Entries `[start, end)` of an append, either new or duplicates.
+
+    `original` is the future of the entry in flight that a duplicate repeats, None if that entry is durable.
+    """
 
     start: int
     end: int
@@ -88,7 +94,10 @@ class SequenceRange(NamedTuple):
 
 
 def entry_sequence(metadata: MessageMetadata, where: str) -> EntrySequence | None:
-    """The numbers of an entry, None for a marker or an entry of a run: those have their own way of coming once."""
+    """Return the sequence ids of an entry, None for a marker or an entry of a run.
+
+    A run is de-duplicated by its query and batch. Raises Refused if a sequence id exceeds 2**63 - 1.
+    """
     if is_marker(metadata) or metadata.HasField("txnid_most_bits"):
         return None
     lowest = metadata.sequence_id
@@ -99,132 +108,138 @@ def entry_sequence(metadata: MessageMetadata, where: str) -> EntrySequence | Non
 
 
 class Deduplication:
-    """The producers of one log. Hold `turn` over `split`, the queueing and `admit`."""
+    """Sequence ids of the producers of one log. Hold `lock` across `split`, the queueing and `admit`."""
 
     def __init__(self, known: Iterable[KnownSequence], clock: Clock) -> None:
-        self.turn = threading.RLock()
-        self._settled = threading.Condition(self.turn)
+        self.lock = threading.RLock()
+        self._settled = threading.Condition(self.lock)
         self._clock = clock
-        self._producers = {one.producer: _Producer(one.sequence_id, one.last_ms) for one in known}
+        self._producers = {last.producer: _Producer(last.sequence_id, last.last_ms) for last in known}
 
     def split(
         self, session: AppendSession, sequences: Sequence[EntrySequence | None], where: str
     ) -> list[SequenceRange]:
-        """Cut an append into what is new and what is a duplicate, in order; changes nothing.
+        """Split an append into ranges of new entries and duplicates, in order. Changes nothing.
 
-        Raises Refused for an entry that is a duplicate in part, Unavailable when an earlier one of the session failed.
+        Raises Refused if an entry is a duplicate in part, and Unavailable if an earlier entry of the session failed.
         """
         if session.broken:
-            raise fallen(where)
-        pushed: dict[str, int] = {}
-        spans: list[SequenceRange] = []
+            raise invalidated_error(where)
+        new_ids: dict[str, int] = {}
+        ranges: list[SequenceRange] = []
         for at, sequence in enumerate(sequences):
             original, duplicate = None, False
             if sequence is not None:
-                last = pushed.get(sequence.producer, self._pushed(sequence.producer))
+                last = new_ids.get(sequence.producer, self._last_queued(sequence.producer))
                 if sequence.lowest > last:
-                    pushed[sequence.producer] = sequence.highest
+                    new_ids[sequence.producer] = sequence.highest
                 elif sequence.highest > last:
                     raise Refused(
                         f"entry {at} of {where} holds messages {sequence.lowest} to {sequence.highest} of producer "
                         f"{sequence.producer!r}, of which {last} is the last that came",
                         hint="Send messages again in the batches in which they were sent, or number new ones higher",
                     )
-                elif sequence.producer in pushed:
+                elif sequence.producer in new_ids:
                     raise Refused(
                         f"entry {at} of {where} repeats messages {sequence.lowest} to {sequence.highest} of producer "
                         f"{sequence.producer!r} behind {last}, which came with it",
                         hint="Send messages in the order of their sequence ids",
                     )
                 else:
-                    original, duplicate = self._on_its_way(sequence), True
-            last_span = spans[-1] if spans else None
-            if last_span is not None and not duplicate and not last_span.duplicate:
-                spans[-1] = last_span._replace(end=at + 1)
+                    original, duplicate = self._in_flight_future(sequence), True
+            last_range = ranges[-1] if ranges else None
+            if last_range is not None and not duplicate and not last_range.duplicate:
+                ranges[-1] = last_range._replace(end=at + 1)
             else:
-                spans.append(SequenceRange(at, at + 1, duplicate, original))
-        return spans
+                ranges.append(SequenceRange(at, at + 1, duplicate, original))
+        return ranges
 
-    def admit(
-        self, sequences: Iterable[EntrySequence | None], admission: SequenceClaim, future: Future[Position]
-    ) -> None:
+    def admit(self, sequences: Iterable[EntrySequence | None], claim: SequenceClaim, future: Future[Position]) -> None:
         """Record a queued append as in flight until its future completes."""
-        admission.future = future
+        claim.future = future
         for sequence in sequences:
             if sequence is not None:
-                admission.highest[sequence.producer] = sequence.highest
-        for name in admission.highest:
-            self._producers.setdefault(name, _Producer()).in_flight.append(admission)
-        future.add_done_callback(lambda _: self._settle(admission))
+                claim.highest[sequence.producer] = sequence.highest
+        for name in claim.highest:
+            self._producers.setdefault(name, _Producer()).in_flight.append(claim)
+        future.add_done_callback(lambda _: self._settle(claim))
 
-    def _settle(self, admission: SequenceClaim) -> None:
+    def _settle(self, claim: SequenceClaim) -> None:
         """Record a completed append: durable, or failed with all in-flight appends behind it."""
-        with self.turn:
-            failed = admission.future.exception() is not None
-            admission.session.broken |= failed
+        with self.lock:
+            failed = claim.future.exception() is not None
+            claim.session.broken |= failed
             now = self._clock()
-            for name, highest in admission.highest.items():
+            for name, highest in claim.highest.items():
                 producer = self._producers.get(name)
                 if producer is None:
-                    continue  # forgotten since a recovery took this off the way
+                    continue  # a recovery removed the claim, and the producer was forgotten since
                 if failed:
-                    _drop_from(producer.in_flight, admission)
-                elif admission in producer.in_flight:
-                    producer.in_flight.remove(admission)
-                    producer.known, producer.last_ms = max(producer.known, highest), now
+                    _drop_from(producer.in_flight, claim)
+                elif claim in producer.in_flight:
+                    producer.in_flight.remove(claim)
+                    producer.last_id, producer.last_ms = max(producer.last_id, highest), now
             self._settled.notify_all()
 
     def last_sequence_id(self, name: str, timeout_ms: int) -> int:
-        """The highest durable number of a producer, once nothing of it is on its way; -1 when none is known."""
-        with self.turn:
+        """Return the highest durable sequence id of a producer, -1 if none is known.
+
+        Waits up to `timeout_ms` until no entry of the producer is in flight.
+        """
+        with self.lock:
             self._settled.wait_for(lambda: not self._in_flight(name), timeout_ms / 1000)
-            return self._producers[name].known if name in self._producers else -1
+            return self._producers[name].last_id if name in self._producers else -1
 
     def learn(self, found: Iterable[KnownSequence]) -> None:
         """Merge the sequence ids found by recovery. Invalidate in-flight entries of a producer whose last id grew."""
-        with self.turn:
-            for one in found:
-                producer = self._producers.setdefault(one.producer, _Producer())
-                if one.sequence_id > producer.known:
-                    producer.known, producer.last_ms = one.sequence_id, one.last_ms
+        with self.lock:
+            for last in found:
+                producer = self._producers.setdefault(last.producer, _Producer())
+                if last.sequence_id > producer.last_id:
+                    producer.last_id, producer.last_ms = last.sequence_id, last.last_ms
                     if producer.in_flight:
                         _drop_from(producer.in_flight, producer.in_flight[0])
 
     def snapshot(self, *, inactive_ms: int, producers_max: int) -> list[KnownSequence]:
-        """Return the durable ids, newest first; forget producers after `inactive_ms`, and the oldest beyond a limit."""
-        with self.turn:
+        """Return the durable ids, most recent producer first.
+
+        Forget producers without entries in flight that were inactive for `inactive_ms` or exceed `producers_max`.
+        """
+        with self.lock:
             oldest = self._clock() - inactive_ms
             newest = sorted(self._producers.items(), key=lambda item: item[1].last_ms, reverse=True)
             for place, (name, producer) in enumerate(newest):
                 if not producer.in_flight and (producer.last_ms < oldest or place >= producers_max):
                     del self._producers[name]
             return [
-                KnownSequence(name, producer.known, producer.last_ms)
+                KnownSequence(name, producer.last_id, producer.last_ms)
                 for name, producer in newest
-                if name in self._producers and producer.known >= 0
+                if name in self._producers and producer.last_id >= 0
             ]
 
     def _in_flight(self, name: str) -> bool:
         return name in self._producers and bool(self._producers[name].in_flight)
 
-    def _pushed(self, name: str) -> int:
+    def _last_queued(self, name: str) -> int:
         producer = self._producers.get(name)
-        return -1 if producer is None else producer.pushed(name)
+        return -1 if producer is None else producer.last_queued(name)
 
-    def _on_its_way(self, sequence: EntrySequence) -> Future[Position] | None:
-        """Return the future of the in-flight entry with these numbers; None if they are durable."""
+    def _in_flight_future(self, sequence: EntrySequence) -> Future[Position] | None:
+        """Return the future of the in-flight entry with these sequence ids, None if they are durable."""
         producer = self._producers[sequence.producer]
-        if sequence.highest <= producer.known:
+        if sequence.highest <= producer.last_id:
             return None
-        return next(one.future for one in producer.in_flight if one.highest[sequence.producer] >= sequence.highest)
+        return next(
+            claim.future for claim in producer.in_flight if claim.highest[sequence.producer] >= sequence.highest
+        )
 
 
 def duplicate_of(original: Future[Position] | None) -> Future[Position]:
-    """A future for a duplicate: `DUPLICATE` as soon as the original is durable, its error when it fails."""
+    """Return the future of a duplicate: `DUPLICATE` when the original is durable, or the error of the original."""
     answer: Future[Position] = Future()
     answer.set_running_or_notify_cancel()
 
-    def tell(first: Future[Position]) -> None:
+    def complete(first: Future[Position]) -> None:
         error = first.exception()
         if error is None:
             answer.set_result(DUPLICATE)
@@ -234,11 +249,11 @@ def duplicate_of(original: Future[Position] | None) -> Future[Position]:
     if original is None:
         answer.set_result(DUPLICATE)
     else:
-        original.add_done_callback(tell)
+        original.add_done_callback(complete)
     return answer
 
 
-def fallen(name: str) -> LedgerError:
+def invalidated_error(name: str) -> LedgerError:
     """Return the error of an entry that was dropped because an earlier one failed."""
     return Unavailable(
         f"an append to {name!r} was dropped because one before it of the same producer failed",
@@ -255,10 +270,10 @@ def highest_of(sequences: Iterable[EntrySequence | None], now_ms: int) -> list[K
     return [KnownSequence(producer, last, now_ms) for producer, last in highest.items()]
 
 
-def _drop_from(in_flight: deque[SequenceClaim], admission: SequenceClaim) -> None:
+def _drop_from(in_flight: deque[SequenceClaim], claim: SequenceClaim) -> None:
     """Remove a claim and all claims behind it from `in_flight`, and invalidate them."""
-    while admission in in_flight:
-        in_flight.pop().standing = False
+    while claim in in_flight:
+        in_flight.pop().valid = False
 
 
 def sequences_in(path: Path, index: EntryIndex) -> Iterator[EntrySequence | None]:

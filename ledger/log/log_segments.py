@@ -1,12 +1,12 @@
-"""The segments of a managed ledger in order, with running sums: what lies between two of them costs two look-ups.
+"""Ordered segments of a managed ledger with prefix sums: the sum of a range of segments costs two look-ups.
 
 Invariants
-- `LogSegments` is immutable. Sealed segments stand in lists that only grow, shared by all views of them; a view knows
-  where it begins and ends. The open segment is the view's own.
-- An append and a rollover therefore make a new view without copying the list. A trim moves the beginning, and copies
-  once the trimmed half outweighs the rest. A segment that is replaced copies.
-- Sums of bytes in files and of entries with rows are kept by the metadata for each sealed segment. Where an earlier
-  version did not write them, they are read from the segment's index, once.
+- `LogSegments` is an immutable view. All views share append-only lists of sealed segments. A view has its own start,
+  end and open segment.
+- An append or a rollover creates a new view without a copy of the lists. A trim moves the start of the view. The lists
+  are copied when the trimmed part is larger than the rest, or when a segment is replaced.
+- The metadata records the bytes in the file and the entries with rows of each sealed segment. If an earlier version did
+  not record them, they are read once from the segment's index.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class LogSegment:
-    """One ledger of a managed ledger. `size_bytes` is the sum of its entries' bytes; `close_ms` is 0 while open.
+    """Segment of a managed ledger. `size_bytes` is the sum of its entries' bytes; `close_ms` is 0 while it is open.
 
-    `stored_bytes` are the bytes from its first frame to its last, `row_entries` the entries that deliver rows.
+    `stored_bytes` is the number of bytes from its first frame to the end of its last frame. `row_entries` is the number
+    of entries that deliver rows. Both may be `UNKNOWN`.
     """
 
     ledger_id: int
@@ -49,7 +50,7 @@ class LogSegment:
 
     @property
     def row_end(self) -> int:
-        """Rows of the managed ledger up to and including this segment."""
+        """The number of rows of the log up to and including this segment."""
         return self.first_row + self.rows
 
     def blocks(self, first: int, end: int, max_block_bytes: int) -> list[SegmentBlock]:
@@ -68,24 +69,24 @@ class Slice:
 
 
 def bytes_between(segment: LogSegment, first: int, end: int) -> int:
-    """Bytes from the frame of entry `first` to the end of entry `end - 1`, headers and padding between included."""
+    """Return the bytes from the frame of entry `first` to the end of entry `end - 1`, with headers and padding."""
     index = segment.index()
     return index.end_offset(end - 1) - int(index.offsets[first])
 
 
 def delivering(part: Slice) -> int:
-    """Entries of a slice that deliver rows."""
+    """Return the number of entries of a slice that deliver rows."""
     return row_entries(part.segment.index(), part.first, part.end, part.segment.first_row)
 
 
 def row_entries(index: EntryIndex, first: int, end: int, first_row: int) -> int:
-    """Entries `[first, end)` of an index that deliver rows."""
+    """Return the number of entries in `[first, end)` of an index that deliver rows."""
     before = first_row if first == 0 else int(index.row_ends[first - 1])
     return int(np.count_nonzero(np.diff(index.row_ends[first:end], prepend=before)))
 
 
 class _Sealed:
-    """The lists behind views: sums at `i` are of the first `i` segments."""
+    """Shared lists of sealed segments. The sum at `i` covers the first `i` segments."""
 
     def __init__(self, segments: Iterable[LogSegment] = ()) -> None:
         self.segments: list[LogSegment] = []
@@ -97,7 +98,7 @@ class _Sealed:
             self.append(segment)
 
     def append(self, segment: LogSegment) -> None:
-        """Add a segment. One thread at a time."""
+        """Add a segment. Only one thread at a time may call this."""
         self.ids.append(segment.ledger_id)
         self.entries.append(self.entries[-1] + segment.entries)
         self.sizes.append(self.sizes[-1] + segment.size_bytes)
@@ -109,15 +110,15 @@ class _Sealed:
                     sums.append(sums[-1] + more)
 
     def is_counted(self, upto: int) -> bool:
-        """Whether no sum of the first `upto` segments needs a look at one of them."""
+        """Return whether the sums of the first `upto` segments are available without reading an index."""
         return min(len(self._stored), len(self._delivering)) > upto
 
     def stored(self, upto: int) -> list[int]:
-        """The sums of bytes in files, at least of the first `upto` segments."""
+        """Return the prefix sums of bytes in files, for at least the first `upto` segments."""
         return self._extended(self._stored, upto, _stored_bytes)
 
     def delivering(self, upto: int) -> list[int]:
-        """The sums of entries with rows, at least of the first `upto` segments."""
+        """Return the prefix sums of entries with rows, for at least the first `upto` segments."""
         return self._extended(self._delivering, upto, _row_entries)
 
     def _extended(self, sums: list[int], upto: int, count: Callable[[LogSegment], int]) -> list[int]:
@@ -129,7 +130,7 @@ class _Sealed:
 
 
 class LogSegments(Sequence[LogSegment]):
-    """Segments of one log at one moment."""
+    """Immutable view of the segments of a log."""
 
     __slots__ = ("_end", "_first", "_open", "_sealed")
 
@@ -138,7 +139,7 @@ class LogSegments(Sequence[LogSegment]):
 
     @classmethod
     def of(cls, segments: Iterable[LogSegment]) -> LogSegments:
-        """These segments, with sums of their own."""
+        """Return a view of `segments` with new lists."""
         sealed = _Sealed(segments)
         return cls(sealed, 0, len(sealed.segments))
 
@@ -151,7 +152,7 @@ class LogSegments(Sequence[LogSegment]):
     def __getitem__(self, at: slice) -> Sequence[LogSegment]: ...
     def __getitem__(self, at: int | slice) -> LogSegment | Sequence[LogSegment]:
         if isinstance(at, slice):
-            return [self[one] for one in range(*at.indices(len(self)))]
+            return [self[number] for number in range(*at.indices(len(self)))]
         length = len(self)
         at += length if at < 0 else 0
         if not 0 <= at < length:
@@ -166,47 +167,47 @@ class LogSegments(Sequence[LogSegment]):
             yield self._open
 
     def at(self, ledger_id: int) -> int:
-        """The number of the first segment whose id is not below `ledger_id`."""
+        """Return the number of the first segment whose id is at least `ledger_id`."""
         found = bisect_left(self._sealed.ids, ledger_id, self._first, self._end) - self._first
         beyond = self._open is not None and found == self._end - self._first and self._open.ledger_id < ledger_id
         return found + beyond
 
     def find(self, ledger_id: int) -> LogSegment | None:
-        """The segment of an id; None when the log has it not."""
+        """Return the segment with this id, None if the log does not have it."""
         at = self.at(ledger_id)
         return self[at] if at < len(self) and self[at].ledger_id == ledger_id else None
 
     def closed_before(self, ms: int, end: int) -> int:
-        """How many of the first `end` segments, all sealed, were sealed before `ms`, with all that come before them."""
+        """Return how many of the first `end` segments, all sealed, and all before them were sealed before `ms`."""
         closed = self._sealed.closed
         return bisect_left(closed, ms, self._first + 1, self._first + 1 + end) - self._first - 1
 
     def entries(self, first: int, end: int) -> int:
-        """Entries of the segments `[first, end)`."""
+        """Return the number of entries of the segments `[first, end)`."""
         return self._between(self._sealed.entries, first, end, lambda segment: segment.entries)
 
     def size_bytes(self, first: int, end: int) -> int:
-        """Bytes of their entries."""
+        """Return the bytes of the entries of the segments `[first, end)`."""
         return self._between(self._sealed.sizes, first, end, lambda segment: segment.size_bytes)
 
     def stored_bytes(self, first: int, end: int) -> int:
-        """Bytes as they lie in files, from the first frame of each to its last."""
+        """Return the bytes in files of the segments `[first, end)`, from the first to the last frame of each."""
         return self._between(self._sealed.stored(self._sealed_upto(end)), first, end, _stored_bytes)
 
     def row_entries(self, first: int, end: int) -> int:
-        """Entries that deliver rows."""
+        """Return the number of entries that deliver rows in the segments `[first, end)`."""
         return self._between(self._sealed.delivering(self._sealed_upto(end)), first, end, _row_entries)
 
     def rows(self, first: int, end: int) -> int:
-        """Rows of the segments."""
+        """Return the number of rows of the segments `[first, end)`."""
         return self[end - 1].row_end - self[first].first_row if first < end else 0
 
     def with_open(self, segment: LogSegment | None) -> LogSegments:
-        """The same sealed segments, and this one that is being written."""
+        """Return a view with the same sealed segments and `segment` as the open segment."""
         return LogSegments(self._sealed, self._first, self._end, segment)
 
     def sealed(self, segment: LogSegment) -> LogSegments:
-        """The sealed segments and one more."""
+        """Return a view with one more sealed segment."""
         lists, first = self._sealed, self._first
         if self._end < len(lists.segments):
             lists, first = _Sealed(lists.segments[first : self._end]), 0
@@ -214,16 +215,16 @@ class LogSegments(Sequence[LogSegment]):
         return LogSegments(lists, first, len(lists.segments))
 
     def without_first(self, count: int) -> LogSegments:
-        """All sealed segments but the first `count`."""
+        """Return a view of the sealed segments without the first `count`."""
         first = self._first + count
-        # Of a segment that is gone no index can be read.
+        # A sum that needs the index of a deleted segment cannot be computed.
         if 2 * first > self._end or not self._sealed.is_counted(first):
             return LogSegments.of(self._sealed.segments[first : self._end])
         return LogSegments(self._sealed, first, self._end)
 
     def replaced(self, segment: LogSegment) -> LogSegments:
-        """The sealed segments with another state of the one that has its id."""
-        return LogSegments.of(segment if one.ledger_id == segment.ledger_id else one for one in self)
+        """Return a view in which `segment` replaces the sealed segment with the same id."""
+        return LogSegments.of(segment if old.ledger_id == segment.ledger_id else old for old in self)
 
     def _sealed_upto(self, end: int) -> int:
         return min(self._first + end, self._end)

@@ -1,9 +1,13 @@
-"""A managed ledger: one durable log made of ledgers (segments), of which the last may be open.
+"""Managed ledger: one durable log made of segments. The last segment may be open.
 
-`append` and `commit_run` check each entry's checksum and count its rows on the caller's thread, and queue it with the
-log's writer (`ledger.log.writer`). Readers see a snapshot, which the writer replaces when the committed end has moved.
+`append` and `commit_run` run on the caller's thread. They verify each entry's checksum, count its rows and queue the
+entry with the log's writer (`ledger.log.writer`). Readers use a snapshot. The writer publishes a new snapshot whenever
+the committed end moves.
 
-Invariants: what is queued is whole and sound; a refusal changes nothing; readers see acknowledged entries only.
+Invariants
+- Queued entries are complete and verified.
+- A refused call changes nothing.
+- Readers see acknowledged entries only.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ T = TypeVar("T")
 
 
 class AppendAck(NamedTuple):
-    """Some entries of an append, and when they are durable."""
+    """Future of a part of an append, with the number of its entries and their bytes."""
 
     future: Future[Position]
     entries: int
@@ -58,51 +62,57 @@ class AppendAck(NamedTuple):
 
 
 class ManagedLedger:
-    """One log of a store. All methods may be called from any thread."""
+    """Log of a store. All methods may be called from any thread."""
 
     def __init__(self, name: str, context: LogContext) -> None:
         self._snapshot = LogSnapshot.of(name, ())
         self._context = context
         self._moved = threading.Condition()
-        self._told: Callable[[LogSnapshot, LogSnapshot], None] | None = None  # opening a log does not move it
+        # Set after the writer is created: the first snapshot is not reported as a change.
+        self._on_moved: Callable[[LogSnapshot, LogSnapshot], None] | None = None
         self._writer = LogWriter(name, context, self._publish)
-        self._told = context.moved
+        self._on_moved = context.moved
 
     @property
     def name(self) -> str:
-        """The canonical name."""
+        """The canonical name of the log."""
         return self._writer.list.name
 
     @property
     def incarnation(self) -> str:
-        """Told anew at each creation: a ledger deleted and made again is another one."""
+        """The id of this creation of the ledger. A ledger that is deleted and created again gets a new id."""
         return self._writer.list.incarnation
 
     @property
     def snapshot(self) -> LogSnapshot:
-        """All committed entries at this moment."""
+        """The current snapshot of all committed entries."""
         return self._snapshot
 
     @property
     def given_up(self) -> LedgerError | None:
-        """Why the log takes nothing any more, None while it does."""
+        """The error that closed the log for writes, None while the log accepts appends."""
         return self._writer.given_up
 
     def append(self, entries: Sequence[Buffer]) -> Future[Position]:
-        """Append entries with consecutive ids; the future has the first one's position once all are durable."""
+        """Append entries with consecutive ids. The future returns the first entry's position once all are durable.
+
+        Raises Corrupt or Refused if an entry is invalid, and Refused if an entry is a duplicate.
+        """
         parts = self.append_parts(entries, AppendSession())
         if len(parts) != 1:
             raise Refused(f"an append to {self.name!r} is made of {len(parts)} parts: it holds duplicates")
         return parts[0].future
 
     def append_parts(self, entries: Sequence[Buffer], session: AppendSession) -> list[AppendAck]:
-        """Append entries, each part with consecutive ids. Where the log has de-duplication, a duplicate is a part of
-        its own, is not written, and has the position `DUPLICATE`.
+        """Append entries in one or more parts, each with consecutive ids.
+
+        With de-duplication, a duplicate is a separate part. It is not written and has the position `DUPLICATE`.
+        Raises Corrupt or Refused if an entry is invalid, and Terminated if the log was terminated.
         """
         if not entries:
             raise Refused(f"an append to {self.name!r} holds no entry", hint="Send at least one")
         self._writer.refuse_terminated()
-        checked = self._checked(entries)
+        checked = self._check(entries)
         deduplication = self._writer.list.deduplication
         if deduplication is None:
             item = PendingAppend([entry for entry, _ in checked], sum(entry.size for entry, _ in checked))
@@ -110,142 +120,161 @@ class ManagedLedger:
             return [AppendAck(item.future, len(checked), item.size)]
         where = f"an append to {self.name!r}"
         sequences = [entry_sequence(metadata, f"entry {i} of {where}") for i, (_, metadata) in enumerate(checked)]
-        with deduplication.turn:
+        with deduplication.lock:
             return [
-                self._append_span(deduplication, session, span, checked, sequences)
-                for span in deduplication.split(session, sequences, where)
+                self._append_range(deduplication, session, sequence_range, checked, sequences)
+                for sequence_range in deduplication.split(session, sequences, where)
             ]
 
-    def _append_span(
+    def _append_range(
         self,
         deduplication: Deduplication,
         session: AppendSession,
-        span: SequenceRange,
+        sequence_range: SequenceRange,
         checked: list[tuple[CheckedEntry, MessageMetadata]],
         sequences: list[EntrySequence | None],
     ) -> AppendAck:
-        entries = [entry for entry, _ in checked[span.start : span.end]]
+        entries = [entry for entry, _ in checked[sequence_range.start : sequence_range.end]]
         size = sum(entry.size for entry in entries)
-        if span.duplicate:
-            return AppendAck(duplicate_of(span.original), len(entries), size)
-        admission = SequenceClaim(session)
-        item = PendingAppend(entries, size, admission=admission)
+        if sequence_range.duplicate:
+            return AppendAck(duplicate_of(sequence_range.original), len(entries), size)
+        claim = SequenceClaim(session)
+        item = PendingAppend(entries, size, claim=claim)
         self._writer.put(item)
-        deduplication.admit(sequences[span.start : span.end], admission, item.future)
+        deduplication.admit(sequences[sequence_range.start : sequence_range.end], claim, item.future)
         return AppendAck(item.future, len(entries), size)
 
     def last_sequence_id(self, producer: str, timeout_ms: int) -> int | None:
-        """The highest sequence id of a producer that is durable, once nothing of it is on its way; -1 for none.
+        """Return the highest durable sequence id of a producer, -1 if there is none.
 
-        None for a log without de-duplication.
+        Waits up to `timeout_ms` until no entry of the producer is in flight. Returns None for a log without
+        de-duplication.
         """
         deduplication = self._writer.list.deduplication
         return None if deduplication is None else deduplication.last_sequence_id(producer, timeout_ms)
 
     def require_run(self, request: CommitRun, parts: Sequence[OpenedPart]) -> None:
-        """Refuse what `commit_run` would refuse."""
+        """Raise the error that `commit_run` would raise for these parts. Changes nothing."""
         self._writer.refuse_terminated()
         self._run_entries(request, parts)
 
     def commit_run(self, request: CommitRun, parts: Sequence[OpenedPart]) -> Future[CommittedRun]:
-        """Append the parts as one run, unless this batch of this query is in the log already."""
+        """Append the parts as one run, unless the log contains this batch of the query already.
+
+        Raises Refused if an entry belongs to another run, and Terminated if the log was terminated.
+        """
         entries = self._run_entries(request, parts)
         item = PendingRun(request, entries, sum(part.part.length for part in parts))
         self._writer.put(item)
         return item.future
 
     def committed_batch(self, query: str) -> CommittedBatch | None:
-        """The newest batch of a query that is in the log."""
+        """Return the newest committed batch of a query, None if there is none."""
         return self._writer.list.committed.get(query)
 
     def end(self, since: Position | None = None) -> LedgerEnd:
-        """Where the log ends, and how much lies after `since`."""
-        return self._asked(lambda snapshot: log_end(snapshot, self.incarnation, since))
+        """Return the end of the log, and the entries, rows and bytes after `since`."""
+        return self._query(lambda snapshot: log_end(snapshot, self.incarnation, since))
 
     def wait_past(self, position: Position, timeout_ms: int) -> None:
-        """Return when the log's end has passed `position`, when it never will, or after `timeout_ms`."""
+        """Wait until the log's end is past `position`, the log is terminated, or `timeout_ms` has elapsed."""
         with self._moved:
             self._moved.wait_for(lambda: self._snapshot.end > position or self._snapshot.terminated, timeout_ms / 1000)
 
     def describe(self, *, lists: bool = True) -> LedgerDescription:
-        """The whole of it; with `lists` segment by segment."""
+        """Return the description of the log. With `lists` it contains every segment."""
         listed = self._writer.list
-        return self._asked(
+        return self._query(
             lambda snapshot: log_description(
                 snapshot, listed.incarnation, listed.properties, listed.terminated, lists=lists
             )
         )
 
     def blocks(self, range_: PositionRange, max_block_bytes: int) -> list[SegmentBlock]:
-        """Where the entries of a range lie."""
-        return self._asked(lambda snapshot: snapshot.blocks(range_, max_block_bytes))
+        """Return the blocks that contain the entries of a range."""
+        return self._query(lambda snapshot: snapshot.blocks(range_, max_block_bytes))
 
     def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:
-        """Cut a range into parts of about `target_bytes`."""
-        return self._asked(lambda snapshot: snapshot.split(range_, target_bytes, max_parts))
+        """Split a range into at most `max_parts` parts of about `target_bytes`."""
+        return self._query(lambda snapshot: snapshot.split(range_, target_bytes, max_parts))
 
-    def survey(self, reading: ReadProgress, skipped: PositionSet | None = None) -> LogStatus:
-        """The log as it stands, and what a reading of it has left beside what is skipped."""
-        return self._asked(lambda snapshot: reading_left(snapshot, self.incarnation, reading, self._trimmed, skipped))
+    def status(self, reading: ReadProgress, skipped: PositionSet | None = None) -> LogStatus:
+        """Return the state of the log and the unread entries of `reading`, without the `skipped` positions.
+
+        Raises DataLoss if the log never had the position of `reading`.
+        """
+        return self._query(lambda snapshot: reading_left(snapshot, self.incarnation, reading, self._trimmed, skipped))
 
     def prefix(
         self, range_: PositionRange, rows: int, size_bytes: int, skipped: PositionSet | None = None
     ) -> SplitPart:
-        """The longest beginning of a range with at most so many rows and bytes beside what is skipped."""
+        """Return the longest prefix of a range with at most `rows` rows and `size_bytes` bytes.
+
+        Rows of `skipped` positions do not count.
+        """
         if skipped:
-            return self._asked(lambda snapshot: prefix_left(snapshot, range_, skipped, rows, size_bytes))
-        return self._asked(lambda snapshot: prefix(snapshot, range_, rows, size_bytes))
+            return self._query(lambda snapshot: prefix_left(snapshot, range_, skipped, rows, size_bytes))
+        return self._query(lambda snapshot: prefix(snapshot, range_, rows, size_bytes))
 
     def seek_time(self, timestamp_ms: int) -> Position:
-        """The first entry at or after a broker timestamp."""
-        return self._asked(lambda snapshot: snapshot.seek_time(timestamp_ms))
+        """Return the position of the first entry whose broker timestamp is at or after `timestamp_ms`."""
+        return self._query(lambda snapshot: snapshot.seek_time(timestamp_ms))
 
     def roll_over_if_due(self) -> bool:
-        """Seal the open ledger if its age says so and it holds an entry."""
+        """Seal the open segment if it has an entry and its maximum age is reached. Return whether it was sealed."""
         due = changes.is_due(self._writer, self._context)
         return due and self._change(lambda: changes.roll_over_if_due(self._writer, self._context))
 
     def roll_over(self, older_than_ms: int = 0) -> bool:
-        """Seal the open ledger, if it holds an entry and is at least so old."""
+        """Seal the open segment if it has an entry and is at least `older_than_ms` old. Return whether it did."""
         return self._change(lambda: changes.roll_over(self._writer, self._context, older_than_ms))
 
     def may_trim(self) -> bool:
-        """Whether `trim` would find anything, chunked messages aside."""
+        """Return whether `trim` would delete a segment or a local copy. Ignores unfinished chunked messages."""
         return changes.may_trim(self._snapshot, self._writer, self._context)
 
     def trim(self) -> TrimReply:
-        """Delete what the policy lets go and no durable cursor needs: one change of the record, then the files."""
+        """Delete the segments that retention allows and no durable cursor needs.
+
+        The metadata record is changed first, then the files are deleted.
+        """
         trimmed = self._change(lambda: changes.trim(self._writer, self._context))
         self._context.unlisted([*trimmed.ledgers, *trimmed.local])
         return trimmed
 
     def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
-        """State a new attempt to offload a sealed ledger; None when it is offloaded. NotFound when it is gone."""
+        """Record a new attempt to offload a sealed segment, and return the segment to copy.
+
+        Returns None if the segment is offloaded. Raises NotFound if the log has no such segment.
+        """
         return self._change(lambda: changes.prepare_offload(self._writer, ledger_id, attempt))
 
     def complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
-        """State that an attempt is complete; Refused when it is not the newest any more."""
+        """Record that an attempt is complete. Raises Refused if a newer attempt was recorded."""
         self._change(lambda: changes.complete_offload(self._writer, ledger_id, attempt))
 
     def terminate(self) -> Position:
-        """End the log for good; the position of its last entry, `(-1, -1)` when it never had one. May be repeated."""
+        """Terminate the log and return the position of its last entry, `(-1, -1)` if it never had one.
+
+        No entry can be appended afterwards. May be repeated.
+        """
         return self._change(lambda: changes.terminate(self._writer))
 
     def change_properties(self, values: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:
-        """Set and remove properties; answers all there are then."""
+        """Set and remove properties, and return all properties of the log. Raises Refused for reserved names."""
         require_properties(values, remove, self.name)
         return self._change(lambda: changes.change_properties(self._writer, values, remove))
 
     def refresh_policy(self) -> None:
-        """Go by the policy as the metadata states it now."""
+        """Read the policy again from the metadata."""
         with self._moved:
             self._writer.list.refresh_policy()
 
     def close(self) -> None:
-        """Settle what was queued and seal the open ledger, where that can be done. May be repeated; raises nothing."""
+        """Complete all queued items and seal the open segment if possible. May be repeated. Never raises."""
         self._writer.close()
 
-    def _checked(self, entries: Sequence[Buffer]) -> list[tuple[CheckedEntry, MessageMetadata]]:
+    def _check(self, entries: Sequence[Buffer]) -> list[tuple[CheckedEntry, MessageMetadata]]:
         checked, where, most = [], f"of an append to {self.name!r}", self._entry_bytes_max
         for i, entry in enumerate(entries):
             stamp, metadata, _ = parse_entry(entry, f"entry {i} {where}")
@@ -259,29 +288,29 @@ class ManagedLedger:
                     f"entry {i} {where} carries broker metadata already",
                     hint="Send the entry as the producer made it; the broker stamps it",
                 )
-            checked.append((self._sized(entry, entry_rows(metadata), most), metadata))
+            checked.append((self._check_size(entry, entry_rows(metadata), most), metadata))
         return checked
 
     def _run_entries(self, request: CommitRun, parts: Sequence[OpenedPart]) -> list[CheckedEntry]:
-        wanted, most = RunId(request.txn_most, request.txn_least), self._entry_bytes_max
+        run, most = RunId(request.txn_most, request.txn_least), self._entry_bytes_max
         return [
-            self._checked_of_run(entry, f"{part.part.part} entry {ordinal}", wanted, most)
+            self._check_run_entry(entry, f"{part.part.part} entry {ordinal}", run, most)
             for part in parts
             for ordinal, entry in enumerate(part.entries)
         ]
 
-    def _checked_of_run(self, entry: Buffer, where: str, wanted: RunId, most: int) -> CheckedEntry:
+    def _check_run_entry(self, entry: Buffer, where: str, run: RunId, most: int) -> CheckedEntry:
         metadata = parse_entry(entry, where).metadata
         found = run_id(metadata)
-        if found != wanted:
-            raise Refused(f"{where} belongs to run {found}, the commit is of run {wanted}")
-        return self._sized(entry, entry_rows(metadata), most)
+        if found != run:
+            raise Refused(f"{where} belongs to run {found}, the commit is of run {run}")
+        return self._check_size(entry, entry_rows(metadata), most)
 
     @property
     def _entry_bytes_max(self) -> int:
         return self._writer.list.policy.entry_bytes_max - STAMP_BYTES_MAX
 
-    def _sized(self, entry: Buffer, rows: int, most: int) -> CheckedEntry:
+    def _check_size(self, entry: Buffer, rows: int, most: int) -> CheckedEntry:
         size = memoryview(entry).nbytes
         if size > most:
             raise Refused(
@@ -291,12 +320,12 @@ class ManagedLedger:
             )
         return CheckedEntry(entry, size, rows)
 
-    def _asked(self, question: Callable[[LogSnapshot], T]) -> T:
-        """Ask the snapshot; once more when the files it looked at were trimmed meanwhile."""
+    def _query(self, query: Callable[[LogSnapshot], T]) -> T:
+        """Run a query on the current snapshot. Repeat it if files of the snapshot were trimmed meanwhile."""
         while True:
             snapshot = self._snapshot
             try:
-                return question(snapshot)
+                return query(snapshot)
             except (OSError, NotFound, Corrupt, DataLoss):
                 if self._snapshot.trimmed == snapshot.trimmed:
                     raise
@@ -304,8 +333,8 @@ class ManagedLedger:
     def _change(self, change: Callable[[], T]) -> T:
         item = PendingChange(change)
         self._writer.put(item)
-        done: T = item.future.result()
-        return done
+        result: T = item.future.result()
+        return result
 
     def _trimmed(self) -> list[SegmentDescription]:
         return self._context.metadata.segments.trimmed(self.name)
@@ -314,5 +343,5 @@ class ManagedLedger:
         with self._moved:
             before, self._snapshot = self._snapshot, snapshot
             self._moved.notify_all()
-        if self._told is not None:
-            self._told(before, snapshot)
+        if self._on_moved is not None:
+            self._on_moved(before, snapshot)

@@ -1,9 +1,9 @@
-"""The ledger of a managed ledger that is being written: its segment's writer, and how full it is.
+"""Open segment of a managed ledger: the writer of its file, its fill level and its age.
 
 Invariants
-- What readers see of it is its acknowledged entries.
-- The thread in the writing turn writes; the one in the syncing turn syncs and acknowledges beside it. All else needs
-  both turns (see `ledger.log.append_queue`).
+- Readers see acknowledged entries only.
+- The write stage writes. The sync stage syncs and acknowledges concurrently. All other changes require that no thread
+  is in the sync stage (see `ledger.log.append_queue`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_ledger.ledger.segment.writer import SealedSegment, SegmentWriter, S
 
 
 class OpenSegment:
-    """The ledger that is being written."""
+    """Segment that the log appends to."""
 
     def __init__(self, writer: SegmentWriter, created_ms: int) -> None:
         self.file = writer
@@ -25,67 +25,70 @@ class OpenSegment:
         self.created_ms = created_ms
         self._age_from = created_ms
         self.size = 0
-        # Set when something went wrong beyond the acknowledged end: nothing more may be added to this ledger.
+        # Set after an error beyond the acknowledged end: no entry may be added to this segment.
         self.given_up = False
         self._acknowledged_size = 0
 
     @property
     def index(self) -> EntryIndex:
-        """Where its acknowledged entries are."""
+        """The index of the acknowledged entries."""
         return self.file.index
 
     @property
     def written(self) -> int:
-        """Entries written, acknowledged or not."""
+        """The number of entries written, acknowledged or not."""
         return self.file.entries
 
     def write(self, entries: Sequence[StampedEntry]) -> None:
-        """Write entries after the last one. Nobody sees them before `acknowledge`."""
+        """Write entries after the last entry. Readers do not see them before `acknowledge`."""
         self.file.write(entries)
         self.size += sum([entry.size for entry in entries])
 
     def make_room(self, length: int) -> None:
-        """Reserve space for a run, as far as the open block reaches."""
+        """Preallocate `length` bytes for a run, at most to the end of the open block."""
         self.file.preallocate(length)
 
     def acknowledge(self, entries: int) -> None:
-        """Let readers see the first `entries` entries, all of which are synced."""
+        """Show the first `entries` entries to readers. The caller has synced all of them."""
         self._acknowledged_size += self.file.acknowledge(entries)
 
     def forget_unacknowledged(self) -> None:
-        """Remove what was written and not acknowledged."""
+        """Remove the entries that were written and not acknowledged."""
         self.file.truncate_to(self.file.acknowledged)
 
     def seal(self) -> SealedSegment:
-        """Close the file for good."""
+        """Seal the file: no entry can be added afterwards."""
         return self.file.seal()
 
-    def let_go(self) -> None:
-        """Leave the file as it is: somebody else owns it now, or the device has failed."""
+    def close(self) -> None:
+        """Close the file without a seal. Used if another broker owns the file or the device has failed."""
         self.file.close()
 
     def is_full(self, policy: LedgerPolicy, now_ms: int) -> bool:
-        """Whether the next entry belongs into a new ledger. One that is empty never is full."""
+        """Return whether the next entry must go to a new segment. An empty segment is never full."""
         age = self.age(now_ms)
         full = self._is_filled(policy) and policy.may_roll_over(age)
         return self.written > 0 and (full or policy.is_due(self.ledger_id, age))
 
     def age(self, now_ms: int) -> int:
-        """Its age in ms. When the clock went back, age begins anew there: never negative, and no wait for lost time.
+        """Return the age in ms, never negative. Any thread may call this.
 
-        May be asked by any thread.
+        If the clock moves back, the age restarts at 0 from the earlier time.
         """
         self._age_from = min(self._age_from, now_ms)
         return now_ms - self._age_from
 
     def left(self, policy: LedgerPolicy, now_ms: int) -> tuple[int, int]:
-        """Entries and bytes until it is full; those of a new one while it is filled and too young to be sealed."""
+        """Return the entries and bytes that fit before the segment is full.
+
+        A filled segment that is too young to be sealed reports the limits of a new segment.
+        """
         if self._is_filled(policy) and not self.is_full(policy, now_ms):
             return policy.entries_max, policy.size_max
         return policy.entries_max - self.written, policy.size_max - self.size
 
     def segment(self) -> LogSegment:
-        """What readers see of it."""
+        """Return the view of the acknowledged entries for readers."""
         index = self.index
         entries, row_end = index.count, index.row_end
         return LogSegment(

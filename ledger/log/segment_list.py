@@ -1,13 +1,13 @@
-"""The list of ledgers behind a managed ledger: the metadata record and the files, kept in step.
+"""Segment list of a managed ledger: the metadata record, and the files that it names.
 
 Invariants
-- A file exists before the list names it. The list names a ledger before its first entry is written.
-- At most the last ledger of the list is open (close time 0); one found open at start was left by a broker that died:
-  it is recovered and sealed, and the log goes on in a new ledger, made at the first append.
-- A broker that was taken over may live and write on, until it looks at the epoch. What it writes must reach nobody: a
-  ledger that is still held by its writer is recovered from a copy, which takes the name.
-- Sealing puts entries, sizes, rows and the newest committed batches into the metadata in one transaction. An empty
-  ledger leaves the list instead.
+- A file exists before the list names it. The list names a segment before its first entry is written.
+- At most the last segment of the list is open (close time 0). If it is open at start, a dead broker left it open. It is
+  recovered and sealed, and the first append creates a new segment.
+- A fenced broker may continue to write until it reads the epoch. Its writes must reach no reader. A segment that its
+  writer still has open is therefore recovered from a copy, which replaces the file.
+- A seal writes entries, sizes, rows and the newest committed batches to the metadata in one transaction. An empty
+  segment is removed from the list instead.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """What every managed ledger of a store shares."""
+    """Objects and callbacks that all managed ledgers of a store share."""
 
     store_id: str
     epoch: int
@@ -66,22 +66,22 @@ class LogContext:
     settings: Settings
     clock: Clock
     executor: Executor
-    crew: SyncPool
+    sync_pool: SyncPool
     sealed: Callable[[str], None]
-    """Told the name of a managed ledger that has just sealed a ledger; must not wait for anything."""
+    """Called with the name of a managed ledger that has just sealed a segment. Must not block."""
     unlisted: Callable[[Collection[int]], None]
-    """Told the ids of ledgers that have just left the list, with or without their sidecar: deletes their files."""
+    """Called with the ids of segments that were removed from the list, or whose local copy was. Deletes their files."""
     moved: Callable[[LogSnapshot, LogSnapshot], None] = lambda _before, _now: None
-    """Told that a log has moved, by the thread that moved it: must not wait for that log."""
+    """Called with the snapshots before and after a change. Called by the changing thread; must not wait for the log."""
     offloader: Callable[[], LedgerOffloader] = NoOffloader
-    """Who keeps ledgers in object storage, at the moment."""
+    """Returns the current offloader."""
     prefer_remote: Callable[[], bool] = lambda: False
-    """Whether a ledger that is there as well as here is read from there."""
+    """Returns whether a segment with a local copy and an offloaded copy is read from object storage."""
     chunks: ChunkTable = field(default_factory=ChunkTable)
 
 
 class SegmentList:
-    """The ledgers of one managed ledger, sealed ones and the metadata record that lists them all."""
+    """Sealed segments of one managed ledger, and the metadata record that lists all segments."""
 
     def __init__(self, record: LedgerRecord, context: LogContext, deduplication: Deduplication | None = None) -> None:
         self._record = record
@@ -104,40 +104,40 @@ class SegmentList:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the record says beside its ledgers."""
+        """The properties of the record."""
         return {pair.key: pair.value for pair in self._record.info.properties}
 
     @property
     def _is_synced(self) -> bool:
-        """Whether an entry is on the device before it is acknowledged. What is sealed always is."""
+        """True if an entry is synced before it is acknowledged. A sealed segment is always synced."""
         return self.properties.get(DURABILITY) != "os"
 
     @property
     def terminated(self) -> Position | None:
-        """The position of the last entry there will ever be, once the log is terminated."""
+        """The position of the last entry of a terminated log, None if the log is not terminated."""
         if not self._record.info.HasField("terminatedPosition"):
             return None
         last = self._record.info.terminatedPosition
         return Position(last.ledgerId, last.entryId)
 
     def refresh_policy(self) -> None:
-        """Go by the policy as the metadata states it at this moment."""
+        """Read the policy again from the metadata."""
         context = self._context
         stated = context.metadata.policies.of_ledger(self.name)
         self.policy = LedgerPolicy.of(self._record.info, *stated, context.settings)
 
     @classmethod
     def recover(cls, name: str, context: LogContext, deduplication: Deduplication | None = None) -> SegmentList:
-        """The list as the metadata has it; a ledger that a dead broker left open is recovered and sealed.
+        """Read the list from the metadata. Recover and seal a segment that a dead broker left open.
 
-        `deduplication` is what this broker knows already, if it opens the log again.
+        `deduplication` is the state of this broker if it opens the log again.
         """
         ledgers = cls(context.metadata.ledger(name), context, deduplication)
         ledgers._seal_left_open()
         return ledgers
 
     def open_next(self, first_row: int) -> OpenSegment:
-        """A new ledger at the end of the list, durable and listed."""
+        """Create a segment at the end of the list. The segment is durable and listed before this returns."""
         context, policy = self._context, self.policy
         ledger_id = context.metadata.allocate_ledger_id()
         writer = SegmentWriter.create(
@@ -155,37 +155,37 @@ class SegmentList:
         try:
             self._save(put=[SegmentRecord(ledger_id, policy.block_bytes, first_row, 0, 0, now, info=listed)])
         except BaseException:
-            # Whether it is listed is not known: the file stays, small. The next start deletes what is not.
+            # The segment may be listed or not, so its file stays. The next start deletes files that are not listed.
             with suppress(OSError):
                 log.forget_unacknowledged()
-            log.let_go()
+            log.close()
             raise
         return log
 
     def seal(self, log: OpenSegment) -> None:
-        """Close the open ledger for good: file first, then the record; the committed batches go with it."""
+        """Seal the open segment: first the file, then the record, together with the committed batches."""
         sealed = log.seal()
         self._close(log.ledger_id, sealed, log.index, log.created_ms)
 
     def remember(self, batch: CommittedBatch) -> None:
-        """Keep a batch that was just committed; its marker is in the open ledger, the seal will record it."""
+        """Remember a batch that was just committed. Its marker is in the open segment; the next seal records it."""
         self.committed[batch.query] = batch
         self._unsaved[batch.query] = batch
         if batch.once:
             self._once.append(batch)
 
     def snapshot(self, log: OpenSegment | None) -> LogSnapshot:
-        """What readers see."""
+        """Return the snapshot that readers see."""
         segments = self._sealed if log is None else self._sealed.with_open(log.segment())
         return LogSnapshot(self.name, segments, self.trimmed, self.terminated is not None)
 
     def local_copies(self) -> list[LogSegment]:
-        """The segments that are here as well as in object storage, in order."""
+        """Return the segments with a local copy and an offloaded copy, in order."""
         found = map(self._sealed.find, sorted(self._copied))
         return [segment for segment in found if segment is not None]
 
     def trim(self, gone: Sequence[int]) -> None:
-        """Take the first ledgers, all sealed, off the list: their files are nobody's from now on."""
+        """Remove the first segments, all sealed, from the list. The caller then deletes their files."""
         last = self._sealed[len(gone) - 1]
         info = self._info()
         mark = TrimMark(Position(last.ledger_id, last.entries), last.row_end)
@@ -196,69 +196,73 @@ class SegmentList:
         self._copied = self._copied.difference(gone)
 
     def prepare_offload(self, ledger_id: int, attempt: OffloadAttempt) -> LocalSegment | None:
-        """State a new attempt; what an earlier one may have left is unwanted from then on. None: it is complete."""
-        kept = self._row(ledger_id)
-        listed = kept.listed()
+        """Record a new attempt to offload a sealed segment. Objects of an earlier attempt become unwanted.
+
+        Returns None if the segment is offloaded. Raises Refused if it is open, NotFound if it is not listed.
+        """
+        row = self._row(ledger_id)
+        listed = row.listed()
         before = OffloadAttempt.of(listed)
         if before is not None and before.complete:
             return None
         if not listed.timestamp:
             raise Refused(f"ledger {ledger_id} of {self.name!r} is open", hint="It is offloaded once it is sealed")
         segment = self._sealed.find(ledger_id)
-        assert segment is not None  # noqa: S101 — listed and closed
-        self._save(put=[_with_attempt(kept, attempt)])
+        assert segment is not None  # noqa: S101 — the segment is listed and sealed
+        self._save(put=[_with_attempt(row, attempt)])
         return LocalSegment(
             self.name,
             ledger_id,
             segment.entries,
             segment.size_bytes,
-            kept.file_bytes,
-            kept.block_bytes,
-            kept.created_ms,
+            row.file_bytes,
+            row.block_bytes,
+            row.created_ms,
             segment.path,
             segment.index,
         )
 
     def complete_offload(self, ledger_id: int, attempt: uuid.UUID) -> None:
-        """The objects of an attempt are whole; refused when it is not the ledger's newest any more."""
-        kept = self._row(ledger_id)
-        stated = OffloadAttempt.of(kept.listed())
+        """Record that all objects of an attempt are complete. Raises Refused if a newer attempt was recorded."""
+        row = self._row(ledger_id)
+        stated = OffloadAttempt.of(row.listed())
         if stated is None or stated.attempt != attempt:
             found = "no attempt" if stated is None else f"attempt {stated.attempt}"
             raise Refused(f"ledger {ledger_id} of {self.name!r} states {found}, {attempt} was to be completed")
         if stated.complete:
             return
         done = stated.completed(max(self._context.clock(), 1))
-        self._save(put=[_with_attempt(kept, done)])
+        self._save(put=[_with_attempt(row, done)])
         self._replace_attempt(ledger_id, done)
 
     def delete_local(self, ledger_ids: Collection[int]) -> None:
-        """State that the local data of complete ledgers are gone: these files are nobody's from now on.
+        """Record that the local data files of offloaded segments are deleted. The caller then deletes the files.
 
-        Their sidecars stay: a log is opened, measured and cut into parts without asking object storage.
+        Index sidecars stay. Reason: a log is opened, measured and split without a request to object storage.
+        Raises Refused if a segment is not offloaded.
         """
         put, done = [], {}
         for ledger_id in ledger_ids:
-            kept = self._row(ledger_id)
-            attempt = OffloadAttempt.of(kept.listed())
+            row = self._row(ledger_id)
+            attempt = OffloadAttempt.of(row.listed())
             if attempt is None or not attempt.complete:
                 raise Refused(
                     f"ledger {ledger_id} of {self.name!r} is in no object storage: its local copy is the only"
                 )
             done[ledger_id] = attempt.without_local()
-            put.append(_with_attempt(kept, done[ledger_id]))
+            put.append(_with_attempt(row, done[ledger_id]))
         self._save(put=put)
         for ledger_id, attempt in done.items():
             self._replace_attempt(ledger_id, attempt)
 
     def terminate(self, last: Position) -> None:
-        """There is no entry after `last`, ever."""
+        """Record `last` as the last entry of the log."""
         info = self._info()
         info.terminatedPosition.ledgerId, info.terminatedPosition.entryId = last.ledger_id, last.entry_id
         self._save(info)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace what the record says beside its ledgers."""
+        """Replace the properties of the record."""
         info = self._info()
         del info.properties[:]
         for key, value in sorted(properties.items()):
@@ -266,7 +270,7 @@ class SegmentList:
         self._save(info)
 
     def _replace_attempt(self, ledger_id: int, attempt: OffloadAttempt) -> None:
-        """Go by a new state of an attempt; what readers have of the old one stays good."""
+        """Replace the offload attempt of a segment. Snapshots with the earlier attempt stay usable."""
         context = self._context
         segment = self._sealed.find(ledger_id)
         if segment is not None:
@@ -279,20 +283,20 @@ class SegmentList:
     def _seal_left_open(self) -> None:
         if not self.left_open:
             return
-        (kept,) = self.left_open
-        ledger_id = kept.ledger_id
+        (row,) = self.left_open
+        ledger_id = row.ledger_id
         context = self._context
-        # The list was read before: what it names is not the ledger that a taker of the store writes now.
+        # The list was read before this check. If the epoch is unchanged, no new owner writes the listed segment.
         context.metadata.require_epoch(context.epoch)
         path = data_path(context.directory, ledger_id)
         if path.exists() and disk.take_from_writer(path, index_path(context.directory, ledger_id)):
-            _log.warning("%s is still held by a broker that lost the store: a copy of it is recovered", path)
+            _log.warning("%s is still open in a broker that lost the store: a copy is recovered", path)
         recovered = recover_segment(
             path,
             ledger_id,
             store_id=context.store_id,
-            block_bytes=kept.block_bytes,
-            first_row=kept.first_row,
+            block_bytes=row.block_bytes,
+            first_row=row.first_row,
             describe=entry_traits,
             synced=self._is_synced,
         )
@@ -301,8 +305,8 @@ class SegmentList:
         if self.deduplication is not None:
             self.deduplication.learn(highest_of(sequences_in(path, recovered.index), context.clock()))
         sealed, index = seal_recovered(recovered), recovered.index
-        del recovered  # it views the sidecar, and an error from here on would keep that open
-        self._close(ledger_id, sealed, index, kept.created_ms)
+        del recovered  # a traceback would keep the mapping of the sidecar open
+        self._close(ledger_id, sealed, index, row.created_ms)
 
     def _close(self, ledger_id: int, sealed: SealedSegment, index: EntryIndex, created_ms: int) -> None:
         if not sealed.entries:
@@ -337,7 +341,7 @@ class SegmentList:
         return info
 
     def _sequences(self) -> list[KnownSequence] | None:
-        """What de-duplication knows of the ledgers up to the one that is closed, to be saved with it."""
+        """Return the sequence ids to save with the seal, None without de-duplication."""
         if self.deduplication is None:
             return None
         settings = self._context.settings
@@ -355,7 +359,7 @@ class SegmentList:
         trimmed_to: Position | None = None,
         sequences: list[KnownSequence] | None = None,
     ) -> None:
-        over = self._batches_over()
+        over = self._expired_batches()
         forgotten = [batch.query for batch in over if self.committed.get(batch.query) is batch]
         self._record = self._context.metadata.update_ledger(
             self._record,
@@ -373,8 +377,8 @@ class SegmentList:
         for _ in over:
             self._once.popleft()
 
-    def _batches_over(self) -> list[CommittedBatch]:
-        """Batch writes that nobody can commit again: what they staged is swept by now. Else they would pile up."""
+    def _expired_batches(self) -> list[CommittedBatch]:
+        """Return the batch writes to forget. Their staged parts are swept, so no client can commit them again."""
         oldest = self._context.clock() - self._context.settings.stagingRetentionSeconds * 1000
         return list(takewhile(lambda batch: batch.committed_ms < oldest, self._once))
 
@@ -410,17 +414,17 @@ def _is_copied(segment: LogSegment) -> bool:
 
 
 def _batches_of(recovered: RecoveredSegment, now_ms: int) -> list[CommittedBatch]:
-    """The batches whose markers a recovered segment holds, oldest first."""
+    """Return the batches whose markers are in a recovered segment, oldest first."""
     index, found = recovered.index, []
     starts = np.concatenate(([index.first_row], index.row_ends[:-1])) if index.count else np.empty(0)
     for entry_id in np.flatnonzero(index.row_ends == starts).tolist():
         where = f"{recovered.path} entry {entry_id}"
         metadata = parse_entry(_entry_at(recovered, entry_id), where).metadata
-        said = marker_summary(metadata, where) if closes_run(metadata) else None
-        if said is not None:
-            first = Position(recovered.ledger_id, entry_id - said.entries)
+        run = marker_summary(metadata, where) if closes_run(metadata) else None
+        if run is not None:
+            first = Position(recovered.ledger_id, entry_id - run.entries)
             end = Position(recovered.ledger_id, entry_id + 1)
-            found.append(CommittedBatch(said.query, said.batch, first, end, said.entries, said.rows, now_ms))
+            found.append(CommittedBatch(run.query, run.batch, first, end, run.entries, run.rows, now_ms))
     return found
 
 

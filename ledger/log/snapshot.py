@@ -1,14 +1,14 @@
-"""Snapshot of the readable entries of a managed ledger, and numbers of its entries for distances between readers.
+"""Snapshot of the readable entries of a managed ledger, and entry numbers for distances between readers.
 
 Invariants
-- A snapshot is immutable. It is replaced whole when the log moves.
-- Segments are in the order of their ledger ids; `first_row` of each is the rows of all before it.
-- `entries` of the open segment is its committed count: nothing beyond it is ever looked at.
-- A position is *between* entries: `(L, E)` stands before entry E of ledger L. `(L, entries of L)` and `(next, 0)` are
-  the same place. The log's end is always written in the first form, so that a rollover alone does not move it.
-- Trimmed entries end at `trimmed`, which is also the same place as the first position that is left.
-- Entry numbers are compared only within one moment. Trimming takes entries away at the beginning: number 7 may be
-  number 3 afterwards. Distances stay.
+- A snapshot is immutable. A new snapshot replaces it when the log changes.
+- Segments are ordered by ledger id. `first_row` of a segment is the number of rows in all segments before it.
+- `entries` of the open segment is the number of committed entries. Later entries are never read.
+- A position is *between* entries: `(L, E)` is before entry E of segment L. `(L, entries of L)` and `(next, 0)` are
+  the same position. The log's end always has the first form, so a rollover alone does not change it.
+- Trimmed entries end at `trimmed`, which is the same position as the first readable position.
+- Entry numbers may be compared only within one snapshot. A trim removes entries at the start, so number 7 may become
+  number 3. Distances between entries do not change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LONGER_LOG = "The offset was written by a longer log: the store was restored fr
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """A range of a log: the slices of the segments that it cuts, and the segments `[first, end)` that it has whole."""
+    """Range of a log: the slices of partly covered segments, and the fully covered segments `[first, end)`."""
 
     cut: list[Slice]
     first: int
@@ -43,7 +43,7 @@ class Cover:
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """All committed entries of a managed ledger, as they stand."""
+    """Immutable view of all committed entries of a managed ledger."""
 
     name: str
     segments: LogSegments
@@ -52,15 +52,15 @@ class LogSnapshot:
 
     @classmethod
     def of(cls, name: str, segments: Iterable[LogSegment]) -> LogSnapshot:
-        """The snapshot of these segments, of a log that was never trimmed."""
+        """Return the snapshot of a log with these segments that was never trimmed."""
         return cls(name, LogSegments.of(segments))
 
     @property
     def start(self) -> Position:
         """The first readable position."""
         numbers = range(len(self.segments))
-        held = next((segment for number in numbers if (segment := self.segments[number]).entries), None)
-        return self.trimmed.position if held is None else Position(held.ledger_id, 0)
+        filled = next((segment for number in numbers if (segment := self.segments[number]).entries), None)
+        return self.trimmed.position if filled is None else Position(filled.ledger_id, 0)
 
     @property
     def end(self) -> Position:
@@ -72,7 +72,7 @@ class LogSnapshot:
 
     @property
     def rows(self) -> int:
-        """Rows ever appended, counted by the last committed entry."""
+        """The number of committed rows since the log was created, trimmed rows included."""
         return self.segments[-1].row_end if self.segments else self.trimmed.rows
 
     def require_left(self, position: Position) -> None:
@@ -81,8 +81,8 @@ class LogSnapshot:
             self._require_not_trimmed(position, self.end)
 
     def slices(self, range_: PositionRange) -> Iterator[Slice]:
-        """The parts of the range, segment by segment; raises DataLoss where the log does not hold it any more."""
-        self._require_holds(range_)
+        """Yield the slices of a range, segment by segment. Raises DataLoss if the log does not contain the range."""
+        self._require_contains(range_)
         start, end, segments = range_.start, min(range_.end, self.end), self.segments
         for at in range(segments.at(start.ledger_id), segments.at(end.ledger_id + 1)):
             part = _part(segments[at], start, end)
@@ -90,8 +90,11 @@ class LogSnapshot:
                 yield part
 
     def cover(self, range_: PositionRange) -> Cover:
-        """The range as what it cuts and what it has whole, found by bisection; raises DataLoss as `slices` does."""
-        self._require_holds(range_)
+        """Return the partly and fully covered segments of a range, found by bisection.
+
+        Raises DataLoss if the log does not contain the range.
+        """
+        self._require_contains(range_)
         start, end, segments = range_.start, min(range_.end, self.end), self.segments
         first, stop = segments.at(start.ledger_id), segments.at(end.ledger_id + 1)
         edges = {at: _part(segments[at], start, end) for at in (first, stop - 1) if first <= at < stop}
@@ -101,7 +104,7 @@ class LogSnapshot:
         return Cover(cut, first, max(first, stop))
 
     def entries_before(self, position: Position) -> int:
-        """The number of an entry: the entries of the log before it, of those that are left."""
+        """Return the number of readable entries before a position."""
         segments = self.segments
         at = segments.at(position.ledger_id)
         before = segments.entries(0, at)
@@ -110,7 +113,7 @@ class LogSnapshot:
         return before
 
     def rows_before(self, position: Position) -> int:
-        """Rows of all entries before a position."""
+        """Return the rows of all entries before a position, trimmed rows included."""
         at = self.segments.at(position.ledger_id + 1) - 1
         if at < 0:
             return self.segments[0].first_row if self.segments else self.trimmed.rows
@@ -120,7 +123,7 @@ class LogSnapshot:
         return int(segment.index().row_ends[position.entry_id - 1]) if position.entry_id > 0 else segment.first_row
 
     def measure(self, range_: PositionRange) -> tuple[int, int, int]:
-        """Entries, rows and bytes (as they lie in segments) of a range."""
+        """Return the entries, rows and bytes in segment files of a range."""
         cover = self.cover(range_)
         entries = self.segments.entries(cover.first, cover.end) + sum(part.end - part.first for part in cover.cut)
         if not entries:
@@ -130,19 +133,19 @@ class LogSnapshot:
         return entries, self.rows_before(min(range_.end, self.end)) - self.rows_before(range_.start), size
 
     def blocks(self, range_: PositionRange, max_block_bytes: int) -> list[SegmentBlock]:
-        """Return the blocks that have a range's entries, in order, of at most `max_block_bytes` (or one entry)."""
+        """Return the blocks of a range's entries, in order. A block has at most `max_block_bytes`, or one entry."""
         found: list[SegmentBlock] = []
         for part in self.slices(range_):
             found += part.segment.blocks(part.first, part.end, max_block_bytes)
         return found
 
     def split(self, range_: PositionRange, target_bytes: int, max_parts: int) -> list[SplitPart]:
-        """Cut a range at entries into parts of about `target_bytes`; together they are exactly the range."""
+        """Split a range at entries into parts of about `target_bytes`. The parts cover exactly the range."""
         if not range_:
             return []
         _, _, total = self.measure(range_)
-        cuts = list(self._cuts(range_, max(target_bytes, -(-total // max_parts), 1)))
-        edges = [range_.start, *cuts, min(range_.end, self.end)]
+        split_points = list(self._split_points(range_, max(target_bytes, -(-total // max_parts), 1)))
+        edges = [range_.start, *split_points, min(range_.end, self.end)]
         parts = []
         for start, end in pairwise(edges):
             entries, rows, size = self.measure(PositionRange(start, end))
@@ -150,26 +153,26 @@ class LogSnapshot:
         return parts
 
     def seek_time(self, timestamp_ms: int) -> Position:
-        """The first entry whose broker timestamp is at or after `timestamp_ms`; the end when there is none."""
+        """Return the first entry whose broker timestamp is at or after `timestamp_ms`, the log's end if none is."""
         segments = self.segments
-        held = segments.at(self.end.ledger_id + 1)  # the last may be one without entries
-        at = bisect_left(range(held), timestamp_ms, key=lambda at: _last_ms(segments, at))
-        if at == held:
+        count = segments.at(self.end.ledger_id + 1)  # without an empty last segment
+        at = bisect_left(range(count), timestamp_ms, key=lambda at: _last_ms(segments, at))
+        if at == count:
             return self.end
         stamps = _stamps(segments[at])
         return Position(segments[at].ledger_id, int(np.searchsorted(stamps, timestamp_ms, side="left")))
 
     def first_timestamp_ms(self, range_: PositionRange) -> int:
-        """The broker timestamp of the first entry of a range; 0 when it has none."""
+        """Return the broker timestamp of the first entry of a range, 0 if the range is empty."""
         for part in self.slices(range_):
             return int(_stamps(part.segment)[part.first])
         return 0
 
     def last_timestamp_ms(self) -> int:
-        """The broker timestamp of the last committed entry; 0 for an empty log."""
+        """Return the broker timestamp of the last committed entry, 0 if the log is empty."""
         return _last_ms(self.segments, len(self.segments) - 1)
 
-    def _cuts(self, range_: PositionRange, target_bytes: int) -> Iterator[Position]:
+    def _split_points(self, range_: PositionRange, target_bytes: int) -> Iterator[Position]:
         filled = 0
         for part in self.slices(range_):
             if filled >= target_bytes:
@@ -186,7 +189,7 @@ class LogSnapshot:
                 base = int(offsets[cut])
             filled = bytes_between(part.segment, part.first, part.end) + int(offsets[part.first]) - base
 
-    def _require_holds(self, range_: PositionRange) -> None:
+    def _require_contains(self, range_: PositionRange) -> None:
         start, end = range_.start, range_.end
         if start.ledger_id >= 0 and start < end and start < self.start:
             self._require_not_trimmed(start, end)
@@ -213,7 +216,7 @@ class LogSnapshot:
             )
 
     def _is_at_end(self, position: Position) -> bool:
-        """Whether a position after the end is the same place: before the first entry of a ledger that has none yet."""
+        """Return whether a position equals the log's end: before the first entry of an empty last segment."""
         return position.entry_id <= 0 and self.segments.find(position.ledger_id) is not None
 
 
@@ -222,7 +225,7 @@ def _stamps(segment: LogSegment) -> Integers:
 
 
 def _last_ms(segments: LogSegments, at: int) -> int:
-    """The broker timestamp of the last entry of the first segments, up to number `at`; 0 when they have none."""
+    """Return the broker timestamp of the last entry of segments 0 to `at`, 0 if they have no entries."""
     for number in range(at, -1, -1):
         if segments[number].entries:
             return int(_stamps(segments[number])[-1])
@@ -230,19 +233,19 @@ def _last_ms(segments: LogSegments, at: int) -> int:
 
 
 def _part(segment: LogSegment, start: Position, end: Position) -> Slice | None:
-    """What of a segment lies between two positions."""
+    """Return the slice of a segment between two positions, None if it is empty."""
     first = max(start.entry_id, 0) if segment.ledger_id == start.ledger_id else 0
     last = min(end.entry_id, segment.entries) if segment.ledger_id == end.ledger_id else segment.entries
     return Slice(segment, first, last) if first < last else None
 
 
 class LogWatch(Protocol):
-    """Whoever hears of the logs of a store, as the broker's cache does."""
+    """Listener for changes of the logs of a store, for example the broker's cache."""
 
     def moved(self, before: LogSnapshot, now: LogSnapshot) -> None:
-        """A log has moved. Called by the thread that moved it; raises nothing."""
+        """Handle a change of a log. Called by the thread that changed it. Never raises."""
         ...
 
     def forget(self, ledger_ids: Collection[int]) -> None:
-        """Ledgers were deleted."""
+        """Handle the deletion of segments."""
         ...

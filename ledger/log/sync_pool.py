@@ -1,18 +1,18 @@
-"""The threads that sync the logs of a store: where more logs wait than threads are free, one takes many at once.
+"""Thread pool that syncs the logs of a store. A thread syncs many logs together if no other thread is idle.
 
-    asked   A B C D E F …         one thread: A              sync A · look · answer A
-                                  another:    B C D E F …    sync all of them together · look · answer B, C, D, E, F …
+    queue   A B C D E F …         one thread: A              sync A · check epoch · complete A
+                                  another:    B C D E F …    sync all together · check epoch · complete B, C, D, E, F …
 
-All syncing of appends is here: a log names its file, and is told what became of it. One that is alone is synced by one
-call. Many are synced by the kernel together (`ledger.segment.file_syncs`): the device has as much to do as if there
-were a thread for each, and the interpreter is not passed round between dozens
-of them. The thread looks once, after the last sync and before the first answer, whether the store is still ours.
+The pool performs all syncs of appends. A job names its file and gets the result of the sync. A single file is synced
+with one call. Many files are synced by the kernel together (`ledger.segment.file_syncs`). Reason: the device is as busy
+as with one thread per file, and the threads do not compete for the interpreter. After the last sync and before the
+first answer, the thread checks once that this broker still owns the store.
 
 Invariants
-- Each log is in one thread's hands at a time: the queue asks again only once its turn is over.
-- A turn says itself whether there is still something to do: whoever needs it sooner may have done it.
-- Who goes on with a log takes those that wait along: no log that never falls silent keeps another waiting for ever.
-- A turn that raises is told so (`SyncJob.fail`), and takes neither a thread nor another log along.
+- One thread at a time works on a log. The append queue submits its job again only after its sync stage has ended.
+- A job reports whether there is still something to sync. Another thread may have synced it already.
+- A thread that continues with a log also takes waiting jobs. Reason: a busy log must not starve other logs.
+- A job that raises is failed (`SyncJob.fail`). The thread and the other jobs continue.
 """
 
 from __future__ import annotations
@@ -30,100 +30,103 @@ _log = logging.getLogger(__name__)
 
 
 class SyncJob(Protocol):
-    """A log that waits for a sync."""
+    """Sync job of one log."""
 
     def take(self) -> bool:
-        """Take what is to be synced; false when somebody else has."""
+        """Take everything that must be synced. Return False if another thread has taken it."""
         ...
 
     def file(self) -> SyncedFile | None:
-        """The file that is to be synced, None for none."""
+        """Return the file to sync, None if there is none."""
         ...
 
     def answer(self, error: Exception | None) -> bool:
-        """Answer whoever waits, with what kept entries from being durable; whether the next has been taken already."""
+        """Complete the waiting futures, with `error` if the sync failed. Return whether there is more to sync."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """End the turn because a step raised; nothing if this thread does not have it. Raises nothing."""
+        """End the job because a step raised. Does nothing unless this thread runs the job. Never raises."""
         ...
 
 
 class SyncedFile(Protocol):
-    """A file that is synced for its owner, as `SegmentWriter` is."""
+    """File that the pool syncs for its owner, for example a `SegmentWriter`."""
 
     def begin_sync(self) -> int:
-        """The descriptor to sync, up to what is written now; -1 if the file is acknowledged unsynced."""
+        """Return the file descriptor to sync, -1 if entries of the file are acknowledged without a sync.
+
+        The sync covers everything written before this call.
+        """
         ...
 
     def end_sync(self, error: OSError | None) -> None:
-        """Note the result of the sync that `begin_sync` began."""
+        """Record the result of the sync that `begin_sync` started."""
         ...
 
 
 class _Sync:
-    """One sync of one log. `error` is what kept it from being made."""
+    """Single sync of one log. `error` is the error that prevented it."""
 
-    def __init__(self, turn: SyncJob) -> None:
-        self.turn = turn
+    def __init__(self, job: SyncJob) -> None:
+        self.job = job
         self.fd = -1
         self.error: Exception | None = None
         self._file: SyncedFile | None = None
         try:
-            self._file = turn.file()
+            self._file = job.file()
             if self._file is not None:
                 self.fd = self._file.begin_sync()
                 if self.fd < 0:
                     self._file.end_sync(None)
-        except Exception as error:  # noqa: BLE001 — whoever waits is told, whatever it is
+        except Exception as error:  # noqa: BLE001 — reported to the waiting futures
             self.error = error
 
     def end(self, error: Exception | None) -> None:
-        """Note what came of it. Only an error of the device is one of the file."""
+        """Record the result of the sync. Only an `OSError` marks the file as failed."""
         self.error = error
         try:
             if self._file is not None and (error is None or isinstance(error, OSError)):
                 self._file.end_sync(error)
-        except Exception as raised:  # noqa: BLE001 — as above
+        except Exception as raised:  # noqa: BLE001 — reported to the waiting futures
             self.error = raised
 
 
 class SyncPool:
-    """At most so many threads, each made when none was free. `look` raises when the store is not ours any more."""
+    """Pool of at most `threads` threads, started on demand. `check_fenced` raises if another broker owns the store."""
 
-    def __init__(self, threads: int, look: Callable[[], None]) -> None:
-        self._asked: SimpleQueue[SyncJob | None] = SimpleQueue()
+    def __init__(self, threads: int, check_fenced: Callable[[], None]) -> None:
+        self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
         self._size = threads
-        self._look = look
+        self._check_fenced = check_fenced
         self._threads: list[threading.Thread] = []
-        self._starting = threading.Lock()
-        self._idle: list[None] = []  # one for each thread that waits for a turn; appending and popping are atomic
+        self._start_lock = threading.Lock()
+        self._idle: list[None] = []  # one element for each idle thread; append and pop are atomic
 
-    def ask(self, turn: SyncJob) -> None:
-        """Have a turn made by the next thread that is free."""
-        self._asked.put(turn)
+    def submit(self, job: SyncJob) -> None:
+        """Queue a job for the next idle thread."""
+        self._jobs.put(job)
         if not self._idle and len(self._threads) < self._size:
             self._start()
 
-    def _looked(self) -> Exception | None:
-        """What keeps synced entries from being acknowledged, if anything does."""
+    def _fencing_error(self) -> Exception | None:
+        """Return the error that prevents synced entries from being acknowledged, None if there is none."""
         try:
-            self._look()
-        except Exception as error:  # noqa: BLE001 — whoever waits is told, whatever it is
+            self._check_fenced()
+        except Exception as error:  # noqa: BLE001 — reported to the waiting futures
             return error
         return None
 
     def close(self) -> None:
-        """Make all turns that were asked for, and end the threads; none may be asked for any more."""
-        with self._starting:
+        """Run all submitted jobs and end the threads. No job may be submitted afterwards."""
+        with self._start_lock:
             for _ in self._threads:
-                self._asked.put(None)
+                self._jobs.put(None)
             for thread in self._threads:
                 thread.join()
             self._size = 0
 
     def _start(self) -> None:
-        with self._starting:
+        with self._start_lock:
             if len(self._threads) >= self._size:
                 return
             thread = threading.Thread(target=self._work, name=f"sync-{len(self._threads)}", daemon=True)
@@ -132,83 +135,83 @@ class SyncPool:
             except RuntimeError as error:
                 if not self._threads:
                     raise
-                _log.warning("one thread fewer than wanted syncs: %s", error)
-                return  # those that there are take what waits along
+                _log.warning("a sync thread could not be started: %s", error)
+                return  # the running threads take the waiting jobs
             self._threads.append(thread)
 
     def _work(self) -> None:
         syncs = FileSyncs()
-        while (turn := self._next()) is not None:
-            held = [turn]
+        while (job := self._next()) is not None:
+            jobs = [job]
             try:
-                held = [turn] if turn.take() else []
-                while held:
-                    held += self._share()
-                    held = self._round(held, syncs)
+                jobs = [job] if job.take() else []
+                while jobs:
+                    jobs += self._take_waiting()
+                    jobs = self._round(jobs, syncs)
             except Exception as error:  # noqa: BLE001 — other logs need the thread
-                _log.exception("the turns of %d logs ended in a way that nobody foresaw", len(held))
-                for turn in held:
-                    turn.fail(error)
+                _log.exception("the sync jobs of %d logs failed with an unexpected error", len(jobs))
+                for job in jobs:
+                    job.fail(error)
         syncs.close()
 
     def _next(self) -> SyncJob | None:
         self._idle.append(None)
         try:
-            return self._asked.get()
+            return self._jobs.get()
         finally:
             self._idle.pop()
 
-    def make_here(self, turn: SyncJob) -> bool:
-        """Sync a log once on the caller's thread; whether it has more to sync."""
-        return bool(self._round([turn], FileSyncs()))
+    def run_inline(self, job: SyncJob) -> bool:
+        """Sync a log once on the calling thread. Return whether there is more to sync."""
+        return bool(self._round([job], FileSyncs()))
 
-    def _round(self, turns: list[SyncJob], syncs: FileSyncs) -> list[SyncJob]:
-        """One sync of each; those that have more to sync."""
-        begun = [_Sync(turn) for turn in turns]
-        # Whose log is acknowledged unsynced does not wait for the others.
-        more = self._answered([one for one in begun if one.fd < 0])
-        due = [one for one in begun if one.fd >= 0]
-        for one, error in zip(due, _synced(syncs, [one.fd for one in due]), strict=True):
-            one.end(error)
-        return more + self._answered(due)
+    def _round(self, jobs: list[SyncJob], syncs: FileSyncs) -> list[SyncJob]:
+        """Sync each log once. Return the jobs that have more to sync."""
+        started = [_Sync(job) for job in jobs]
+        # Logs that are acknowledged without a sync do not wait for the other logs.
+        more = self._complete([sync for sync in started if sync.fd < 0])
+        due = [sync for sync in started if sync.fd >= 0]
+        for sync, error in zip(due, _sync_files(syncs, [sync.fd for sync in due]), strict=True):
+            sync.end(error)
+        return more + self._complete(due)
 
-    def _answered(self, syncs: list[_Sync]) -> list[SyncJob]:
-        """Look once and answer all; those that have more to sync."""
-        looked = self._looked() if syncs else None
-        return [one.turn for one in syncs if _answered(one.turn, one.error or looked)]
+    def _complete(self, syncs: list[_Sync]) -> list[SyncJob]:
+        """Check the epoch once and complete all jobs. Return the jobs that have more to sync."""
+        fencing_error = self._fencing_error() if syncs else None
+        return [sync.job for sync in syncs if _answer(sync.job, sync.error or fencing_error)]
 
-    def _share(self) -> list[SyncJob]:
-        """What a thread takes beside what it has, however much that is, of those that no thread is free for."""
-        taken: list[SyncJob] = []
-        for _ in range(min(self._asked.qsize() - len(self._idle), FILES_MAX)):
+    def _take_waiting(self) -> list[SyncJob]:
+        """Take up to `FILES_MAX` waiting jobs that no idle thread will serve, and return them."""
+        jobs: list[SyncJob] = []
+        for _ in range(min(self._jobs.qsize() - len(self._idle), FILES_MAX)):
             try:
-                turn = self._asked.get_nowait()
+                job = self._jobs.get_nowait()
             except Empty:
                 break
-            if turn is None:
-                self._asked.put(None)  # for the thread that it is meant for
+            if job is None:
+                self._jobs.put(None)  # end mark of another thread
                 break
-            if turn.take():
-                taken.append(turn)
-        return taken
+            if job.take():
+                jobs.append(job)
+        return jobs
 
 
-def _answered(turn: SyncJob, error: Exception | None) -> bool:
-    """Answer, and return whether the turn goes on. A turn whose answer raises fails; those beside it do not."""
+def _answer(job: SyncJob, error: Exception | None) -> bool:
+    """Complete a job and return whether there is more to sync. A job that raises fails alone."""
     try:
-        return turn.answer(error)
-    except Exception as raised:  # noqa: BLE001 — see above
-        turn.fail(raised)
+        return job.answer(error)
+    except Exception as raised:  # noqa: BLE001 — any error fails the job
+        job.fail(raised)
         return False
 
 
-def _synced(syncs: FileSyncs, files: Sequence[int]) -> Sequence[Exception | None]:
-    """The outcome of each file's sync; after an error that is not one file's, all of them have failed."""
+def _sync_files(syncs: FileSyncs, files: Sequence[int]) -> Sequence[Exception | None]:
+    """Sync files and return the error of each, None for success. An error without a file fails all files."""
     try:
         return syncs.sync(files)
-    except Exception as error:  # noqa: BLE001 — whatever it is, every file's log is told
+    except Exception as error:  # noqa: BLE001 — reported to the log of every file
         if len(files) == 1:
             return [error]
-        _log.exception("the sync of %d files ended in a way that nobody foresaw", len(files))
+        _log.exception("the sync of %d files failed with an unexpected error", len(files))
         syncs.close()
         return [OSError(errno.EIO, f"not known to be synced: {error!r}") for _ in files]

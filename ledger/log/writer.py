@@ -1,14 +1,16 @@
-"""The writing end of a log: takes what the append queue gives it to the disk, and answers.
+"""Writer of one log: writes, syncs and acknowledges the groups of the append queue.
 
-A group is stamped and written in the writing turn; in the syncing turn it is synced, the store's epoch is read again,
-the committed end moves, a new snapshot is published, and only then the futures complete.
+The write stage stamps a group and writes it. The sync stage syncs the file and reads the store's epoch again. It then
+moves the committed end, publishes a new snapshot and completes the futures, in this order.
 
 Invariants
-- An acknowledged entry is synced, and was synced while this broker still owned the store.
-- The metadata change is the commit point of every rollover; the new ledger is listed before its first entry.
-- A ledger that was recovered is sealed and never written again.
-- After a write or sync error the ledger is given up: sealed at its last acknowledged entry, before anything else is
-  written. What it held beyond that goes to a new ledger, once and in order; a sync is never repeated on the same file.
+- An acknowledged entry is synced, and this broker still owned the store after the sync. Exception: a log with the
+  durability "os" is acknowledged unsynced.
+- The metadata change is the commit point of every rollover. A new segment is listed before its first entry is written.
+- A recovered segment is sealed and never written again.
+- After a write or sync error, the segment is sealed at its last acknowledged entry before anything else is written.
+  Its unacknowledged entries are retried once, in order, in a new segment.
+- A failed sync is never repeated on the same file.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from pyspark_ledger.ledger.log.append_queue import (
     PendingRun,
     Room,
 )
-from pyspark_ledger.ledger.log.deduplication import fallen
+from pyspark_ledger.ledger.log.deduplication import invalidated_error
 from pyspark_ledger.ledger.log.open_segment import OpenSegment
 from pyspark_ledger.ledger.log.segment_list import LogContext, SegmentList
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
@@ -44,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A group in the open ledger, up to entry `end`, that waits for its sync."""
+    """Group that was written to a segment and waits for its sync. `end` is the entry id after its last entry."""
 
     ledger: OpenSegment
     group: list[PendingAppend]
@@ -53,13 +55,13 @@ class Written:
 
 
 class LogWriter:
-    """Writes one log. `publish` is told of every snapshot that readers may see."""
+    """Writer of one log. It calls `publish` with every new snapshot that readers may see."""
 
     def __init__(self, name: str, context: LogContext, publish: Callable[[LogSnapshot], None]) -> None:
         self.list = SegmentList.recover(name, context)
         self.name = name
         self.given_up: LedgerError | None = None
-        """Why the log takes nothing any more, if an error that nothing handled has ended it."""
+        """Unhandled error that closed the log for writes, None while the log accepts appends."""
         self._context = context
         self._publish = publish
         self._open: OpenSegment | None = None
@@ -67,29 +69,28 @@ class LogWriter:
         self._stamp = BrokerStamp(snapshot.last_timestamp_ms(), snapshot.rows)
         self._failure: LedgerError | None = None
         self._unsealed = False
-        self._queue: AppendQueue[Written] = AppendQueue(context.executor, context.crew, self)
+        self._queue: AppendQueue[Written] = AppendQueue(context.executor, context.sync_pool, self)
         publish(snapshot)
 
     @property
     def opened(self) -> OpenSegment | None:
-        """The ledger that is being written."""
+        """The open segment."""
         return self._open
 
     def put(self, item: Item, *, here: bool = False) -> None:
-        """Queue something; its future tells what became of it."""
+        """Queue an item. The result is set on its future."""
         self._queue.put(item, here=here)
 
     def close(self) -> None:
-        """Settle what was queued, then seal the open ledger. May be repeated; raises nothing.
+        """Complete all queued items, then seal the open segment. May be repeated. Never raises.
 
-        What cannot be sealed, because the store was taken over or the disk fails, is left as it is: whoever opens the
-        log next recovers it.
+        If the store was taken over or the disk fails, the segment stays unsealed. The next open of the log recovers it.
         """
         self._queue.close(f"{self.name!r} is closed")
         self._seal_acknowledged()
 
     def give_up(self, error: LedgerError) -> None:
-        """Seal the open ledger at its last acknowledged entry; nothing is in flight, nor will be. Raises nothing."""
+        """Seal the open segment at its last acknowledged entry. Nothing is in flight, now or later. Never raises."""
         self.given_up = error
         if self._open is not None:
             self._open.given_up = True
@@ -107,15 +108,15 @@ class LogWriter:
             self._publish(self.list.snapshot(None))
         except (OSError, LedgerError) as error:
             _log.warning("%s is closed without a seal: %s", self.name, error)
-            log.let_go()
-        except Exception:  # noqa: BLE001 — what waits for the end of the log must not wait for ever
-            _log.exception("%s is closed without a seal, in a way that nobody foresaw", self.name)
-            log.let_go()
+            log.close()
+        except Exception:  # noqa: BLE001 — callers that wait for the close must return
+            _log.exception("%s is closed without a seal after an unexpected error", self.name)
+            log.close()
 
-    # In the writing turn.
+    # Write stage.
 
     def room(self) -> Room:
-        """What the open ledger still takes; that of a new one when there is none."""
+        """Return the room left in the open segment, or the room of a new segment if none is open."""
         policy, log = self.list.policy, self._open
         if log is None:
             return Room(policy.entries_max, min(policy.size_max, _GROUP_BYTES_MAX))
@@ -123,47 +124,50 @@ class LogWriter:
         return Room(entries, min(size, _GROUP_BYTES_MAX))
 
     def items(self, written: list[Written]) -> list[PendingAppend]:
-        """The appends of what was written, in order."""
+        """Return the appends of the written groups, in order."""
         return [item for part in written for item in part.group]
 
     def write(self, group: list[PendingAppend]) -> Written | None:
-        """Write a group; all that is not synced moves to a new ledger when the open one fails."""
+        """Write a group. If the open segment has failed, all unsynced appends move to a new segment first.
+
+        Returns None if all appends of the group failed.
+        """
         while group:
             try:
                 if not self._is_writable():
                     group = (self._queue.reclaim() if self._is_broken() else self._queue.wait_settled()) + group
                     self._make_writable()
-                group = _standing(group, self.name)
+                group = _still_valid(group, self.name)
                 return self._write_group(group) if group else None
             except OSError as error:
                 self._give_up(error)
-                group = _tried_once(group, self.name, error)
+                group = _retry_once(group, self.name, error)
             except LedgerError as error:
                 if self._open is not None and self._open.file.failed:
                     self._give_up(error)
-                    group = _tried_once(group, self.name, error)
+                    group = _retry_once(group, self.name, error)
                     continue
                 _fail(group, error)
                 break
-            except Exception as error:  # noqa: BLE001 — whoever waits must hear of it, whatever it is
-                _log.exception("%s: an append failed in a way that nobody foresaw", self.name)
+            except Exception as error:  # noqa: BLE001 — reported to the waiting futures
+                _log.exception("%s: an append failed with an unexpected error", self.name)
                 self._give_up(error)
                 _fail(group, Unavailable(f"append to {self.name!r} failed: {error!r}"))
                 break
         return None
 
     def commit_run(self, run: PendingRun) -> None:
-        """Append a run, unless its batch is in the log already; nothing else is in flight."""
+        """Append a run, unless the log contains its batch already. Nothing else is in flight."""
         try:
             run.future.set_result(self._run_or_move_on(run))
         except LedgerError as error:
             run.fail(error)
-        except Exception as error:  # noqa: BLE001 — as above
-            _log.exception("%s: a commit failed in a way that nobody foresaw", self.name)
+        except Exception as error:  # noqa: BLE001 — reported to the waiting future
+            _log.exception("%s: a commit failed with an unexpected error", self.name)
             run.fail(Unavailable(f"the commit of a run to {self.name!r} failed: {error!r}"))
 
     def make_change(self, change: PendingChange) -> None:
-        """Make a change of the log: see `ledger.log.changes`. Nothing is in flight."""
+        """Perform a change of the log (`ledger.log.changes`). Nothing is in flight."""
         try:
             self._require_whole()
             change.future.set_result(change.change())
@@ -171,52 +175,55 @@ class LogWriter:
             change.fail(error)
         except OSError as error:
             change.fail(Unavailable(f"{self.name!r}: {error}", hint="Look at the disk of the store"))
-        except Exception as error:  # noqa: BLE001 — as above
-            _log.exception("%s: a change failed in a way that nobody foresaw", self.name)
+        except Exception as error:  # noqa: BLE001 — reported to the waiting future
+            _log.exception("%s: a change failed with an unexpected error", self.name)
             change.fail(Unavailable(f"a change of {self.name!r} failed: {error!r}"))
 
     def seal(self) -> None:
-        """Within a change: seal the open ledger, if there is one."""
+        """Seal the open segment, if there is one. Called within a change."""
         if self._open is not None:
             self._seal_open()
 
     def publish(self) -> None:
-        """Within a change: show readers what it made of the log."""
+        """Publish a new snapshot to readers. Called within a change."""
         self._publish(self.list.snapshot(self._open))
 
     def refuse_terminated(self) -> None:
-        """Raise Terminated when nothing may be appended any more."""
+        """Raise Terminated if the log was terminated."""
         if self.list.terminated is not None:
             raise Terminated(
                 f"{self.name!r} was terminated at {self.list.terminated}: nothing is appended to it any more",
                 hint="Append to another ledger; this one can still be read",
             )
 
-    # In the syncing turn.
+    # Sync stage.
 
     def file(self, written: list[Written]) -> SegmentWriter | None:
-        """The file that holds what was written; None if what is before it was not acknowledged."""
+        """Return the file that contains the groups, None if earlier entries of the file were not acknowledged."""
         return written[0].ledger.file if _follows(written) else None
 
     def settle(self, written: list[Written], failed: Exception | None) -> list[PendingAppend]:
-        """After the sync and a look at the epoch: acknowledge and answer; returns what has to go to a new ledger."""
+        """Acknowledge the groups and complete their futures. Return the appends to retry in a new segment.
+
+        Called after the sync and the check of the epoch; `failed` is the error of either.
+        """
         log, group = written[0].ledger, self.items(written)
         if not _follows(written):
-            return group  # what is before it in the file was not acknowledged, nor may it ever be
+            return group  # earlier entries of the file were not acknowledged and never will be
         try:
-            self._show(log, written[-1].end, failed)
+            self._acknowledge(log, written[-1].end, failed)
         except OSError as error:
             self._give_up(error)
-            return _tried_once(group, self.name, error)
+            return _retry_once(group, self.name, error)
         except LedgerError as error:
             log.given_up = True
             if log.file.failed:
-                return _tried_once(group, self.name, error)
+                return _retry_once(group, self.name, error)
             if isinstance(error, Fenced):
                 self._failure = error
             _fail(group, error)
-        except Exception as error:  # noqa: BLE001 — as above
-            _log.exception("%s: a sync failed in a way that nobody foresaw", self.name)
+        except Exception as error:  # noqa: BLE001 — reported to the waiting futures
+            _log.exception("%s: a sync failed with an unexpected error", self.name)
             log.given_up = True
             unknown = "whether it is in the log is not known"
             _fail(group, Unavailable(f"an append to {self.name!r} failed: {error!r}; {unknown}"))
@@ -226,8 +233,8 @@ class LogWriter:
                     item.future.set_result(first)
         return []
 
-    def _show(self, log: OpenSegment, end: int, failed: Exception | None) -> None:
-        """Let readers see all up to entry `end`, which is synced and ours; else raise why it is not."""
+    def _acknowledge(self, log: OpenSegment, end: int, failed: Exception | None) -> None:
+        """Acknowledge the entries before `end` and publish them. Raise `failed` if it is set."""
         if failed is not None:
             raise failed
         log.acknowledge(end)
@@ -238,14 +245,14 @@ class LogWriter:
         return log is not None and not self._is_broken() and not log.is_full(self.list.policy, self._context.clock())
 
     def _is_broken(self) -> bool:
-        """Whether what was written and not synced cannot stay where it is."""
+        """Return whether unsynced entries must move to a new segment."""
         log = self._open
         return self._failure is not None or self._unsealed or (log is not None and (log.given_up or log.file.failed))
 
     def _make_writable(self) -> None:
-        """An open ledger with room, where there was none; nothing is in flight. Raises Fenced after a take-over."""
+        """Roll over to a new open segment. Nothing is in flight. Raises Fenced if the store was taken over."""
         if self._failure is not None:
-            self._let_go()
+            self._close_open()
             raise self._failure
         if self._unsealed:
             self._recover()
@@ -263,7 +270,7 @@ class LogWriter:
         self._require_epoch()
 
     def _require_epoch(self) -> None:
-        """Raise Fenced, now and ever after, when the store was taken over."""
+        """Raise Fenced if the store was taken over. Every later append then fails with the same error."""
         try:
             self._context.metadata.require_epoch(self._context.epoch)
         except Fenced as fenced:
@@ -271,10 +278,11 @@ class LogWriter:
             raise
 
     def _write_group(self, group: list[PendingAppend]) -> Written:
-        # Asked again before the acknowledgement; here it keeps what a fenced broker is sent out of the taker's log.
+        # The epoch is checked again before the acknowledgement. This check keeps appends that a fenced broker receives
+        # out of the log of the new owner.
         self._require_epoch()
         log = self._open
-        assert log is not None  # noqa: S101 — told to the type checker
+        assert log is not None  # noqa: S101 — for the type checker
         firsts, at = [], log.written
         for item in group:
             firsts.append(Position(log.ledger_id, at))
@@ -311,7 +319,7 @@ class LogWriter:
             self._make_writable()
         self._require_epoch()
         log, request = self._open, run.request
-        assert log is not None  # noqa: S101 — told to the type checker
+        assert log is not None  # noqa: S101 — for the type checker
         first, rows_before = Position(log.ledger_id, log.written), self._stamp.row_end
         try:
             log.make_room(run.size)
@@ -326,7 +334,7 @@ class LogWriter:
             batch = CommittedBatch(request.query, request.batch, first, end, entries, rows, now, request.once)
             self._make_durable(log, log.written, batch)
         except BaseException:
-            # Whatever was written of this run must never be taken for acknowledged by the next sync.
+            # A later sync must not acknowledge the entries of this incomplete run.
             log.given_up = True
             raise
         return CommittedRun(False, first, end, entries, rows)
@@ -341,29 +349,33 @@ class LogWriter:
 
     def _give_up(self, error: BaseException) -> None:
         if self._open is not None:
-            _log.warning("%s: %s; its ledger is sealed and the log goes on in a new one", self.name, error)
+            _log.warning("%s: %s; its segment will be sealed, appends continue in a new segment", self.name, error)
             self._open.given_up = True
 
-    def _let_go(self) -> None:
+    def _close_open(self) -> None:
         log, self._open = self._open, None
         if log is not None:
-            log.let_go()
+            log.close()
 
     def _seal_open(self) -> None:
-        """Seal the open ledger at its last acknowledged entry; if not even that is possible, it must be recovered."""
+        """Seal the open segment at its last acknowledged entry.
+
+        Raises Unavailable if the seal fails; the segment is then recovered before the next append. Raises Fenced if the
+        store was taken over.
+        """
         log, self._open = self._open, None
-        assert log is not None  # noqa: S101 — told to the type checker
+        assert log is not None  # noqa: S101 — for the type checker
         try:
             log.forget_unacknowledged()
             self._stamp = BrokerStamp(self._stamp.timestamp_ms, log.index.row_end)
             self.list.seal(log)
         except Exception as error:
-            log.let_go()
+            log.close()
             if isinstance(error, Fenced):
                 self._failure = error
                 raise
             if not isinstance(error, (OSError, LedgerError)):
-                _log.exception("%s: a seal failed in a way that nobody foresaw", self.name)
+                _log.exception("%s: a seal failed with an unexpected error", self.name)
             self._unsealed, found = True, str(error) or repr(error)
             raise Unavailable(
                 f"ledger {log.ledger_id} of {self.name!r} can be neither written nor sealed: {found}",
@@ -372,7 +384,10 @@ class LogWriter:
         self._publish(self.list.snapshot(None))
 
     def _recover(self) -> None:
-        """What a new broker would do: the list as the metadata has it, the ledger that was left open recovered."""
+        """Read the segment list from the metadata, and recover and seal the segment that was left open.
+
+        A new broker performs the same steps. Raises Unavailable if the disk fails.
+        """
         deduplication = self.list.deduplication
         try:
             self.list = SegmentList.recover(self.name, self._context, deduplication)
@@ -385,27 +400,27 @@ class LogWriter:
 
 
 def _follows(written: list[Written]) -> bool:
-    """Whether all that is before it in its ledger is acknowledged."""
+    """Return whether all earlier entries of the segment are acknowledged."""
     return written[0].firsts[0].entry_id == written[0].ledger.index.count
 
 
-def _tried_once(group: list[PendingAppend], name: str, error: BaseException) -> list[PendingAppend]:
-    """Those that the disk has failed for the first time; the others are told that it was once too often."""
-    _fail([item for item in group if item.tried], _failed_twice(name, error))
-    again = [item for item in group if not item.tried]
-    for item in again:
-        item.tried = True
-    return again
+def _retry_once(group: list[PendingAppend], name: str, error: BaseException) -> list[PendingAppend]:
+    """Return the appends that may be retried. Fail the appends that were retried already with `Unavailable`."""
+    _fail([item for item in group if item.retried], _failed_twice(name, error))
+    retries = [item for item in group if not item.retried]
+    for item in retries:
+        item.retried = True
+    return retries
 
 
-def _standing(group: list[PendingAppend], name: str) -> list[PendingAppend]:
-    """Those that may be written; the others are told that one before them has failed."""
-    fallen_ones = [item for item in group if item.admission is not None and not item.admission.standing]
-    if not fallen_ones:
+def _still_valid(group: list[PendingAppend], name: str) -> list[PendingAppend]:
+    """Return the appends whose sequence claim is valid. Fail the other appends with `Unavailable`."""
+    invalidated = [item for item in group if item.claim is not None and not item.claim.valid]
+    if not invalidated:
         return group
-    _fail(fallen_ones, fallen(name))
-    # Their failure may have felled others.
-    return _standing([item for item in group if item not in fallen_ones], name)
+    _fail(invalidated, invalidated_error(name))
+    # These failures may invalidate further claims.
+    return _still_valid([item for item in group if item not in invalidated], name)
 
 
 def _failed_twice(name: str, error: BaseException) -> Unavailable:

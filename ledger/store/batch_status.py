@@ -78,7 +78,7 @@ class BatchStatus:
             whole = readings.get(canonical_name(name), request.otherwise)
             reading = readings.get(log, whole)
             skipped = self._skipped(ledger, reading.cursor, reading.position) if reading.count else None
-            yield ledger.survey(reading, skipped)
+            yield ledger.status(reading, skipped)
 
     def _prefix(self, quota: reads.LimitedRange) -> reads.SplitPart:
         ledger = self._store.ledger(quota.name)

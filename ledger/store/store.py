@@ -111,7 +111,7 @@ class Store:
         self._settings = settings
         self._clock = clock
         self._executor = ThreadPoolExecutor(_DRAINING_THREADS, thread_name_prefix="drain")
-        self._crew = SyncPool(_SYNCING_THREADS, self.require_ours)
+        self._sync_pool = SyncPool(_SYNCING_THREADS, self.require_ours)
         self._staging = StagingArea(path / "staging", new_id)
         self._opened: dict[str, ManagedLedger] = {}
         self._watch = watch(self)
@@ -145,7 +145,7 @@ class Store:
             settings,
             clock,
             self._executor,
-            self._crew,
+            self._sync_pool,
             self.upkeep.sealed,
             self._unlisted,
             self._watch.moved if self._watch is not None else _unwatched,
@@ -390,7 +390,7 @@ class Store:
         """Settle everything and let the store go."""
         self.settle()
         self._executor.shutdown()
-        self._crew.close()
+        self._sync_pool.close()
         self._opened.clear()
         self._metadata.close()
         self._lock_held.release()

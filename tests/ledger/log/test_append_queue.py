@@ -133,17 +133,17 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def crew() -> Iterator[SyncPool]:
-    crew = SyncPool(2, lambda: None)
-    yield crew
-    crew.close()
+def pool() -> Iterator[SyncPool]:
+    pool = SyncPool(2, lambda: None)
+    yield pool
+    pool.close()
 
 
 @pytest.fixture
-def make(executor: ThreadPoolExecutor, crew: SyncPool) -> Callable[..., tuple[AppendQueue[Written], Disk]]:
+def make(executor: ThreadPoolExecutor, pool: SyncPool) -> Callable[..., tuple[AppendQueue[Written], Disk]]:
     def made(entries: int = 100, size: int = 1000) -> tuple[AppendQueue[Written], Disk]:
         disk = Disk(entries, size)
-        disk.queue = AppendQueue(executor, crew, disk)
+        disk.queue = AppendQueue(executor, pool, disk)
         return disk.queue, disk
 
     return made
@@ -326,13 +326,13 @@ def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> 
 
 
 @pytest.mark.parametrize("wait", ["wait_settled", "reclaim"])
-def test_logs_that_wait_for_their_syncs_do_so_with_fewer_threads_than_logs(wait: str, crew: SyncPool) -> None:
+def test_logs_that_wait_for_their_syncs_do_so_with_fewer_threads_than_logs(wait: str, pool: SyncPool) -> None:
     """Each log waits before its second group, as for a new ledger, and the only thread there is has to do it all."""
     with ThreadPoolExecutor(1) as executor:
         queues, last = [], []
         for _ in range(3):
             disk = Disk(entries=1)
-            queue = disk.queue = AppendQueue(executor, crew, disk)
+            queue = disk.queue = AppendQueue(executor, pool, disk)
             write = disk.write
 
             def full(
@@ -460,10 +460,10 @@ def test_error_while_completing_is_raised_to_waiters_in_the_write_stage(make: Ma
 @pytest.mark.parametrize("step", ["file", "begin_sync", "end_sync"])
 def test_an_error_of_a_sync_is_what_the_log_settles_with(executor: ThreadPoolExecutor, step: str) -> None:
     """Any such error is a failed sync: the appends are written again, and the log continues."""
-    crew = SyncPool(1, lambda: None)
+    pool = SyncPool(1, lambda: None)
     disks = [Disk() for _ in range(3)]  # two that wait for the only thread are begun together
     for disk in disks:
-        disk.queue = AppendQueue(executor, crew, disk)
+        disk.queue = AppendQueue(executor, pool, disk)
     held(disks[0])
     broken_disk, raised = disks[1], list[str]()
     real = getattr(broken_disk, step)
@@ -484,7 +484,7 @@ def test_an_error_of_a_sync_is_what_the_log_settles_with(executor: ThreadPoolExe
     for disk in disks:
         closed(disk.queue)
         assert not disk.given_up
-    crew.close()
+    pool.close()
 
 
 class Refusing(ThreadPoolExecutor):
@@ -502,10 +502,10 @@ class Refusing(ThreadPoolExecutor):
 
 
 @pytest.mark.parametrize("queues", [True, False])
-def test_an_executor_that_refuses_leaves_nobody_waiting(crew: SyncPool, queues: bool) -> None:
+def test_an_executor_that_refuses_leaves_nobody_waiting(pool: SyncPool, queues: bool) -> None:
     with Refusing(1) as executor:
         disk = Disk()
-        queue = disk.queue = AppendQueue(executor, crew, disk)
+        queue = disk.queue = AppendQueue(executor, pool, disk)
         before = threading.Event()
         executor.submit(before.wait, 10)
         executor.refuse, executor.queues = True, queues
@@ -518,10 +518,10 @@ def test_an_executor_that_refuses_leaves_nobody_waiting(crew: SyncPool, queues: 
 def test_a_crew_without_a_thread_leaves_nobody_waiting(
     executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crew = SyncPool(1, lambda: None)
-    monkeypatch.setattr(crew, "_start", broken)
+    pool = SyncPool(1, lambda: None)
+    monkeypatch.setattr(pool, "_start", broken)
     disk = Disk()
-    queue = disk.queue = AppendQueue(executor, crew, disk)
+    queue = disk.queue = AppendQueue(executor, pool, disk)
     one = item(1)
     queue.put(one)
     given_up(disk, [one])

@@ -46,15 +46,15 @@ class Book:
         session = session or self.session
         sequences = [EntrySequence(name, number, number) for number in numbers]
         futures: list[Future[Position]] = []
-        with self.book.turn:
+        with self.book.lock:
             for span in self.book.split(session, sequences, "a test"):
                 if span.duplicate:
                     futures.append(duplicate_of(span.original))
                     continue
                 future: Future[Position] = Future()
-                admission = SequenceClaim(session)
-                self.book.admit(sequences[span.start : span.end], admission, future)
-                self.last = admission
+                claim = SequenceClaim(session)
+                self.book.admit(sequences[span.start : span.end], claim, future)
+                self.last = claim
                 futures.append(future)
         return futures
 
@@ -97,7 +97,7 @@ def test_failure_invalidates_later_entries_of_its_producer_for_resending() -> No
     (again,) = book.send(3)
     (other,) = book.send(9, name="q", session=AppendSession())
     two.set_exception(Unavailable("disk"))
-    assert (failed.standing, behind.standing, book.last.standing) == (False, False, True)
+    assert (failed.valid, behind.valid, book.last.valid) == (False, False, True)
     with pytest.raises(Unavailable, match="one before it of the same producer failed"):
         book.send(4)
     three.set_exception(Unavailable("fallen"))

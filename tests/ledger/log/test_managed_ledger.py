@@ -60,7 +60,7 @@ def test_disk_failure_under_a_fenced_broker_cuts_nothing_of_its_successor(
     log = create(old, entries=100)
     log.append([entry(b"kept")]).result()
     writer = log._writer._open.file  # type: ignore[union-attr]
-    log._writer._write_stamped(log._writer._open, [log._sized(entry(b"unacknowledged"), 1, log._entry_bytes_max)])  # type: ignore[arg-type]
+    log._writer._write_stamped(log._writer._open, [log._check_size(entry(b"unacknowledged"), 1, log._entry_bytes_max)])  # type: ignore[arg-type]
     new = open_store(store_path, take_over=True)
     assert contents(new.ledger("log")) == [b"kept", b"unacknowledged"]
     broken = OSError(errno.EIO, "the device is gone")

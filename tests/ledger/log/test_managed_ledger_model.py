@@ -116,7 +116,9 @@ class LogMachine(RuleBasedStateMachine):
         """
         log = self.store.ledger("log")
         payloads = self.payloads(unfinished)
-        entries = [log._sized(entry(payload, run=99 if run else 0), 1, log._entry_bytes_max) for payload in payloads]
+        entries = [
+            log._check_size(entry(payload, run=99 if run else 0), 1, log._entry_bytes_max) for payload in payloads
+        ]
         open_ledger = log._writer._open
         if open_ledger is not None:
             log._writer._write_stamped(open_ledger, entries)
@@ -125,7 +127,7 @@ class LogMachine(RuleBasedStateMachine):
             if not run:
                 self.sent += payloads
             if gone:
-                open_ledger.let_go()
+                open_ledger.close()
         self.dead.append(self.store)
         self.store = open_store(self.directory / "store", take_over=True, clock=self.clock)
 

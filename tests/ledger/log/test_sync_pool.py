@@ -70,37 +70,37 @@ def log() -> list[str]:
 
 @pytest.fixture
 def make(log: list[str]) -> Iterator[Callable[..., SyncPool]]:
-    crews: list[SyncPool] = []
+    pools: list[SyncPool] = []
 
     def made(threads: int, look: Callable[[], None] | None = None) -> SyncPool:
-        crews.append(SyncPool(threads, look or (lambda: log.append("look"))))
-        return crews[-1]
+        pools.append(SyncPool(threads, look or (lambda: log.append("look"))))
+        return pools[-1]
 
     yield made
-    for crew in crews:
-        crew.close()
+    for pool in pools:
+        pool.close()
 
 
 Make = Callable[..., SyncPool]
 
 
-def held(crew: SyncPool, log: list[str]) -> Turn:
+def held(pool: SyncPool, log: list[str]) -> Turn:
     """A turn that keeps one thread until it is let go."""
-    turn = Turn("held", log)
-    turn.free.clear()
-    crew.ask(turn)
-    assert turn.inside.wait(WAIT)
-    return turn
+    job = Turn("held", log)
+    job.free.clear()
+    pool.submit(job)
+    assert job.inside.wait(WAIT)
+    return job
 
 
 def test_jobs_waiting_for_the_only_thread_start_together_with_one_check(make: Make, log: list[str]) -> None:
-    crew = make(1)
-    first = held(crew, log)
-    turns = [Turn(name, log) for name in "abc"]
-    for turn in turns:
-        crew.ask(turn)
+    pool = make(1)
+    first = held(pool, log)
+    jobs = [Turn(name, log) for name in "abc"]
+    for job in jobs:
+        pool.submit(job)
     first.free.set()
-    assert all(turn.over.wait(WAIT) for turn in turns)
+    assert all(job.over.wait(WAIT) for job in jobs)
     # The thread takes the first of them as its own, and the two others with it.
     done = log[log.index("answer held") + 1 :]
     assert done == [
@@ -111,38 +111,38 @@ def test_jobs_waiting_for_the_only_thread_start_together_with_one_check(make: Ma
 
 
 def test_each_log_of_many_hears_of_its_own_file(make: Make, log: list[str], tmp_path: Path) -> None:
-    crew = make(1)
-    first = held(crew, log)
-    turns = [Turn(name, log) for name in "abc"]
+    pool = make(1)
+    first = held(pool, log)
+    jobs = [Turn(name, log) for name in "abc"]
     with (tmp_path / "a").open("wb") as a, (tmp_path / "c").open("wb") as c:
         broken, _ = os.pipe()
-        for turn, fd in zip(turns, (a.fileno(), broken, c.fileno()), strict=True):
-            turn.fd = fd
-            crew.ask(turn)
+        for job, fd in zip(jobs, (a.fileno(), broken, c.fileno()), strict=True):
+            job.fd = fd
+            pool.submit(job)
         first.free.set()
-        assert all(turn.over.wait(WAIT) for turn in turns)
-    assert [turn.errors[0] and turn.errors[0].errno for turn in turns] == [None, errno.EINVAL, None]
+        assert all(job.over.wait(WAIT) for job in jobs)
+    assert [job.errors[0] and job.errors[0].errno for job in jobs] == [None, errno.EINVAL, None]
 
 
 def test_who_needs_no_sync_does_not_wait_for_those_that_do(make: Make, log: list[str], tmp_path: Path) -> None:
-    crew = make(1)
-    first = held(crew, log)
-    turns = [Turn(name, log) for name in "abc"]
+    pool = make(1)
+    first = held(pool, log)
+    jobs = [Turn(name, log) for name in "abc"]
     with (tmp_path / "b").open("wb") as b:
-        turns[1].fd = b.fileno()
-        for turn in turns:
-            crew.ask(turn)
+        jobs[1].fd = b.fileno()
+        for job in jobs:
+            pool.submit(job)
         first.free.set()
-        assert all(turn.over.wait(WAIT) for turn in turns)
+        assert all(job.over.wait(WAIT) for job in jobs)
     done = log[log.index("begin c") + 1 :]
     assert done == ["end c", "look", "answer a", "answer c", "end b", "look", "answer b"]
 
 
 def test_a_log_has_a_thread_of_its_own_while_there_are_as_many_threads(make: Make, log: list[str]) -> None:
-    crew = make(2)
-    first = held(crew, log)
+    pool = make(2)
+    first = held(pool, log)
     other = Turn("other", log)
-    crew.ask(other)
+    pool.submit(other)
     assert other.over.wait(WAIT)  # though the first is held
     first.free.set()
     assert first.over.wait(WAIT)
@@ -150,26 +150,26 @@ def test_a_log_has_a_thread_of_its_own_while_there_are_as_many_threads(make: Mak
 
 
 def test_a_log_that_never_falls_silent_takes_along_who_waits(make: Make, log: list[str]) -> None:
-    crew = make(1)
+    pool = make(1)
     busy = Turn("busy", log, rounds=1_000_000)
-    crew.ask(busy)
+    pool.submit(busy)
     assert busy.inside.wait(WAIT)
-    turn = Turn("turn", log)
-    crew.ask(turn)
-    assert turn.over.wait(WAIT)
+    job = Turn("turn", log)
+    pool.submit(job)
+    assert job.over.wait(WAIT)
     busy.rounds = 1
     assert busy.over.wait(WAIT)
 
 
 def test_sync_pool_under_more_logs_than_it_can_submit_serves_all_waiters(make: Make, log: list[str]) -> None:
-    crew = make(1)
-    first = held(crew, log)
+    pool = make(1)
+    first = held(pool, log)
     busy = [Turn(f"busy {number}", log, rounds=1_000_000) for number in range(FILES_MAX)]
-    turn = Turn("turn", log)
-    for one in (*busy, turn):
-        crew.ask(one)
+    job = Turn("turn", log)
+    for one in (*busy, job):
+        pool.submit(one)
     first.free.set()
-    waited = turn.over.wait(WAIT)
+    waited = job.over.wait(WAIT)
     for one in busy:
         one.rounds = 1
     assert waited
@@ -177,13 +177,13 @@ def test_sync_pool_under_more_logs_than_it_can_submit_serves_all_waiters(make: M
 
 
 def test_a_turn_that_somebody_else_has_made_is_passed_over(make: Make, log: list[str]) -> None:
-    crew = make(1)
-    first = held(crew, log)
-    gone, turn = Turn("gone", log, taken=True), Turn("turn", log)
-    crew.ask(gone)
-    crew.ask(turn)
+    pool = make(1)
+    first = held(pool, log)
+    gone, job = Turn("gone", log, taken=True), Turn("turn", log)
+    pool.submit(gone)
+    pool.submit(job)
     first.free.set()
-    assert turn.over.wait(WAIT)
+    assert job.over.wait(WAIT)
     assert "begin gone" not in log
     assert "answer gone" not in log
 
@@ -192,53 +192,53 @@ def test_what_the_look_raises_is_told_to_every_turn(make: Make, log: list[str]) 
     def look() -> None:
         raise OSError("the disk is gone")
 
-    crew = make(1, look)
-    turns = [Turn(name, log) for name in "ab"]
-    for turn in turns:
-        crew.ask(turn)
-    assert all(turn.over.wait(WAIT) for turn in turns)
-    assert [str(turn.looked[0]) for turn in turns] == ["the disk is gone"] * 2
+    pool = make(1, look)
+    jobs = [Turn(name, log) for name in "ab"]
+    for job in jobs:
+        pool.submit(job)
+    assert all(job.over.wait(WAIT) for job in jobs)
+    assert [str(job.looked[0]) for job in jobs] == ["the disk is gone"] * 2
 
 
 @pytest.mark.parametrize("step", ["take", "answer"])
 def test_a_turn_that_raises_is_told_and_takes_no_thread_along(make: Make, log: list[str], step: str) -> None:
-    crew = make(1)
+    pool = make(1)
     broken = Turn("broken", log)
     setattr(broken, step, lambda *_: 1 / 0)
-    crew.ask(broken)
+    pool.submit(broken)
     assert broken.over.wait(WAIT)
     assert [type(error) for error in broken.failed] == [ZeroDivisionError]
-    turn = Turn("turn", log)
-    crew.ask(turn)
-    assert turn.over.wait(WAIT)
-    assert not turn.failed
+    job = Turn("turn", log)
+    pool.submit(job)
+    assert job.over.wait(WAIT)
+    assert not job.failed
 
 
 def test_a_turn_that_raises_among_many_leaves_nobody_waiting(make: Make, log: list[str]) -> None:
-    crew = make(1)
-    first = held(crew, log)
-    turns = [Turn(name, log) for name in "abc"]
-    turns[0].answer = lambda *_: 1 / 0  # type: ignore[method-assign, assignment, return-value]
-    for turn in turns:
-        crew.ask(turn)
+    pool = make(1)
+    first = held(pool, log)
+    jobs = [Turn(name, log) for name in "abc"]
+    jobs[0].answer = lambda *_: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    for job in jobs:
+        pool.submit(job)
     first.free.set()
-    assert all(turn.over.wait(WAIT) for turn in turns)
-    assert [type(error) for error in turns[0].failed] == [ZeroDivisionError]
-    assert not any(turn.failed for turn in turns[1:])
+    assert all(job.over.wait(WAIT) for job in jobs)
+    assert [type(error) for error in jobs[0].failed] == [ZeroDivisionError]
+    assert not any(job.failed for job in jobs[1:])
     assert log.count("look") == 2, "they were synced together"
 
 
 @pytest.mark.parametrize("step", ["file", "begin_sync", "end_sync"])
 def test_a_sync_that_raises_is_what_its_log_is_answered(make: Make, log: list[str], step: str) -> None:
-    crew = make(1)
-    first = held(crew, log)
-    turns = [Turn(name, log) for name in "abc"]
-    setattr(turns[0], step, lambda *_: 1 / 0)
-    for turn in turns:
-        crew.ask(turn)
+    pool = make(1)
+    first = held(pool, log)
+    jobs = [Turn(name, log) for name in "abc"]
+    setattr(jobs[0], step, lambda *_: 1 / 0)
+    for job in jobs:
+        pool.submit(job)
     first.free.set()
-    assert all(turn.over.wait(WAIT) for turn in turns)
-    assert [[type(error) for error in turn.looked] for turn in turns] == [
+    assert all(job.over.wait(WAIT) for job in jobs)
+    assert [[type(error) for error in job.looked] for job in jobs] == [
         [ZeroDivisionError],
         [type(None)],
         [type(None)],
@@ -252,16 +252,16 @@ def test_files_whose_sync_raises_have_failed(
         raise MemoryError
 
     monkeypatch.setattr(FileSyncs, "sync", raises)
-    crew = make(1)
-    first = held(crew, log)
-    turns = [Turn(name, log) for name in "abc"]
+    pool = make(1)
+    first = held(pool, log)
+    jobs = [Turn(name, log) for name in "abc"]
     with (tmp_path / "a").open("wb") as file:
-        for turn in turns:
-            turn.fd = file.fileno()
-            crew.ask(turn)
+        for job in jobs:
+            job.fd = file.fileno()
+            pool.submit(job)
         first.free.set()
-        assert all(turn.over.wait(WAIT) for turn in turns)
-    assert [[str(error) for error in turn.errors] for turn in turns] == [
+        assert all(job.over.wait(WAIT) for job in jobs)
+    assert [[str(error) for error in job.errors] for job in jobs] == [
         ["[Errno 5] not known to be synced: MemoryError()"]
     ] * 3
 
@@ -269,38 +269,38 @@ def test_files_whose_sync_raises_have_failed(
 def test_where_no_thread_can_be_made_those_that_there_are_do_it(
     make: Make, log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crew = make(2)
-    first = held(crew, log)
+    pool = make(2)
+    first = held(pool, log)
 
     def refused(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    turn = Turn("turn", log)
-    crew.ask(turn)
+    job = Turn("turn", log)
+    pool.submit(job)
     first.free.set()
-    assert turn.over.wait(WAIT)
+    assert job.over.wait(WAIT)
 
 
 def test_closing_makes_all_that_was_asked_for_and_may_be_repeated(make: Make, log: list[str]) -> None:
-    crew = make(3)
-    turns = [Turn(str(number), log) for number in range(50)]
-    for turn in turns:
-        crew.ask(turn)
-    crew.close()
-    crew.close()
-    assert all(turn.over.is_set() for turn in turns)
-    assert log.count("look") <= len(turns)
+    pool = make(3)
+    jobs = [Turn(str(number), log) for number in range(50)]
+    for job in jobs:
+        pool.submit(job)
+    pool.close()
+    pool.close()
+    assert all(job.over.is_set() for job in jobs)
+    assert log.count("look") <= len(jobs)
 
 
 def test_many_turns_of_many_threads_are_each_made_once(make: Make, log: list[str]) -> None:
-    crew = make(4)
-    turns = [Turn(str(number), log, rounds=1 + number % 3) for number in range(300)]
-    askers = [threading.Thread(target=lambda part=turns[k::5]: [crew.ask(turn) for turn in part]) for k in range(5)]
-    for asker in askers:
+    pool = make(4)
+    jobs = [Turn(str(number), log, rounds=1 + number % 3) for number in range(300)]
+    submitters = [threading.Thread(target=lambda part=jobs[k::5]: [pool.submit(job) for job in part]) for k in range(5)]
+    for asker in submitters:
         asker.start()
-    for asker in askers:
+    for asker in submitters:
         asker.join(WAIT)
-    assert all(turn.over.wait(WAIT) for turn in turns)
-    for turn in turns:
-        assert log.count(f"begin {turn.name}") == log.count(f"answer {turn.name}") == 1 + int(turn.name) % 3
+    assert all(job.over.wait(WAIT) for job in jobs)
+    for job in jobs:
+        assert log.count(f"begin {job.name}") == log.count(f"answer {job.name}") == 1 + int(job.name) % 3

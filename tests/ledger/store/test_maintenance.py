@@ -422,6 +422,6 @@ def test_readers_that_hold_an_older_view_are_answered_from_the_new_one(rig: LogR
             raise FileNotFoundError(2, "gone")
         return 7
 
-    assert log._asked(question) == 7
+    assert log._query(question) == 7
     assert len(seen) == 2
     assert contents(log) == []

@@ -40,7 +40,7 @@ def crash(store: Store) -> None:
     """Let go as the kernel does for a killed process: nothing is sealed, nothing is written."""
     for log in store._opened.values():
         if log._writer._open is not None:
-            log._writer._open.let_go()
+            log._writer._open.close()
             log._writer._open = None
     store.close()
 
