@@ -1,11 +1,12 @@
-"""What decides about a managed ledger: how large its blocks are, when it rolls over, how long it is kept.
+"""Policy of a managed ledger: block size, rollover, retention and offload.
 
 Rules
-- Of a ledger's policy, its namespace's and the broker's settings the first that states a value decides. The two values
-  of retention are one statement: whoever states one of them says -1, keep everything, for the other.
-- Block size, entries and bytes that a ledger was created with are properties of its record, so that they stay as they
-  were when the broker's defaults change; a policy of the ledger itself goes before them. Blocks never change.
-- An unknown name, a value out of range and two values that contradict each other are refused by name.
+- A value comes from the first of these that sets it: the ledger's policy, its namespace's policy, the broker's
+  settings. The two values of retention are set together. If only one is set, the other is -1 (keep everything).
+- The block size, entries and bytes given at creation are properties of the ledger's record. Reason: they must not
+  change with the broker's defaults. A policy of the ledger itself overrides entries and bytes. The block size never
+  changes.
+- An unknown name, a value out of range and two contradicting values are refused with an error that names them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pyspark_ledger.ledger.settings.broker import SETTINGS, Settings
 
 RESERVED_PREFIX = "ledger."
 DURABILITY = "ledger.durability"
-"""The property that says "os" where a ledger is acknowledged as soon as the operating system has it."""
+"""Property with the value "os" if entries are acknowledged before they are synced to the device."""
 _BLOCK_BYTES, _ENTRIES_MAX, _SIZE_MAX = (
     "ledger.blockBytes",
     "ledger.maxEntriesPerLedger",
@@ -57,24 +58,24 @@ POLICIES = {
 }
 """The policies by name, each with the broker's setting that is its default and gives its range."""
 
-# PIP-17's own names, in other units; what they state is kept under the later ones.
+# Names of PIP-17, with other units. Their values are stored under the later names.
 _EARLIER = {"offloadTimeInMinutes": (OFFLOAD_SECONDS, 60), "offloadSizeInMB": (OFFLOAD_BYTES, _MB)}
 
 Stated = Mapping[str, int]
-"""What a ledger or a namespace states: values by the name of the policy."""
+"""Policies that a ledger or a namespace sets: values by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerPolicy:
-    """A ledger is full at `entries_max` entries or `size_max` bytes; a block has `block_bytes`.
+    """Effective policy of a managed ledger.
 
-    It is due at the age of `rollover_max_ms` (0: never), and never before it is older than `rollover_min_ms`. It is
-    kept for `retention_ms` and while no more than `retention_bytes` would be left; -1 in either keeps it.
-
-    What is published up to the ledger `published` may go at once; -1: nothing for that reason.
-
-    It is offloaded `offload_ms` after it was sealed, or when it and all after it have more than `offload_bytes`; -1 in
-    either: not for that reason. Its local copy goes `offload_lag_ms` later, -1: never.
+    - Size: a segment is full at `entries_max` entries or `size_max` bytes. A block has `block_bytes`.
+    - Rollover: a segment is due at the age `rollover_max_ms` (0: never). It is never sealed by size or age before it is
+      older than `rollover_min_ms` (0: no minimum).
+    - Retention: a segment expires after `retention_ms`. It also expires if `retention_bytes` remain without it.
+      -1 disables a limit. Segments up to the id `published` may be deleted at once (-1: none).
+    - Offload: a segment is offloaded `offload_ms` after its seal, or when it and all later segments exceed
+      `offload_bytes`. -1 disables a threshold. Its local copy is deleted `offload_lag_ms` later (-1: never).
     """
 
     block_bytes: int
@@ -92,37 +93,42 @@ class LedgerPolicy:
 
     @property
     def entry_bytes_max(self) -> int:
-        """The largest entry, broker metadata included, that a block can hold."""
+        """The maximum size of an entry in a block, broker metadata included."""
         return entry_bytes_max(self.block_bytes)
 
     @property
     def keeps_everything(self) -> bool:
-        """Whether nothing is ever trimmed."""
+        """True if no segment is ever trimmed."""
         return self.retention_ms < 0 and self.retention_bytes < 0 and self.published == NOT_PUBLISHED
 
     @property
     def offloads(self) -> bool:
-        """Whether ledgers are offloaded by themselves."""
+        """True if segments are offloaded automatically."""
         return self.offload_ms >= 0 or self.offload_bytes >= 0
 
     def may_roll_over(self, age_ms: int) -> bool:
-        """Whether a ledger of this age may be sealed because it is full."""
+        """Return whether a full segment of this age may be sealed."""
         return self.rollover_min_ms == 0 or age_ms > self.rollover_min_ms
 
     def is_due(self, ledger_id: int, age_ms: int) -> bool:
-        """Whether age alone says that a ledger is to be sealed. Ids spread the moment over a twentieth of the age."""
+        """Return whether a segment must be sealed because of its age.
+
+        The due time is spread by the segment's id over 5 % of `rollover_max_ms`. Reason: segments should not all be
+        sealed at the same time.
+        """
         spread = self.rollover_max_ms * _spread(ledger_id) // 20_000
         return 0 < self.rollover_max_ms <= age_ms - spread and self.may_roll_over(age_ms)
 
     @classmethod
     def of(cls, info: ManagedLedgerInfo, ledger: Stated, namespace: Stated, settings: Settings) -> Self:
-        """The policy of a record, its ledger's and its namespace's statements and the broker's settings."""
-        said = {pair.key: int(pair.value) for pair in info.properties if pair.key in _NAMES}
+        """Return the effective policy from a record, the policies of its ledger and namespace, and the settings."""
+        created_with = {pair.key: int(pair.value) for pair in info.properties if pair.key in _NAMES}
         value = effective(ledger, namespace, settings)
         published = published_everywhere({pair.key: pair.value for pair in info.properties})
-        entries, size = said.get(_ENTRIES_MAX, value[_ENTRIES]), said.get(_SIZE_MAX, value[_SIZE] * _MB)
+        entries = created_with.get(_ENTRIES_MAX, value[_ENTRIES])
+        size = created_with.get(_SIZE_MAX, value[_SIZE] * _MB)
         return cls(
-            said.get(_BLOCK_BYTES, settings.ledgerBlockSizeBytes),
+            created_with.get(_BLOCK_BYTES, settings.ledgerBlockSizeBytes),
             ledger.get(_ENTRIES, entries),
             ledger[_SIZE] * _MB if _SIZE in ledger else size,
             value[_ROLLOVER_MAX] * _MINUTE_MS,
@@ -138,7 +144,7 @@ class LedgerPolicy:
 
     @staticmethod
     def properties(request: CreateLedger, settings: Settings) -> dict[str, str]:
-        """The properties that a new ledger's record gets; the block size always, it can never change."""
+        """Return the properties of a new ledger's record. The block size is always among them."""
         stated = {
             _BLOCK_BYTES: request.block_bytes or settings.ledgerBlockSizeBytes,
             _ENTRIES_MAX: request.max_entries_per_ledger,
@@ -148,7 +154,7 @@ class LedgerPolicy:
 
 
 def effective(ledger: Stated, namespace: Stated, settings: Settings) -> dict[str, int]:
-    """The value of every policy, by precedence."""
+    """Return the effective value of every policy: the ledger's, else the namespace's, else the broker's."""
     ledger, namespace = _whole(ledger), _whole(namespace)
     return {
         name: ledger.get(name, namespace.get(name, getattr(settings, setting))) for name, setting in POLICIES.items()
@@ -156,7 +162,7 @@ def effective(ledger: Stated, namespace: Stated, settings: Settings) -> dict[str
 
 
 def require_policies(stated: Mapping[str, int], where: str) -> None:
-    """Refuse names that are none, values out of range, and a retention of 0 in one of its two values only."""
+    """Raise Refused for an unknown name, a value out of range, or a retention with 0 in only one of its values."""
     for name, value in stated.items():
         _require_known(name, where)
         allowed = SETTINGS[POLICIES[name]]
@@ -175,7 +181,7 @@ def require_policies(stated: Mapping[str, int], where: str) -> None:
 
 
 def require_offload(values: Stated, where: str) -> None:
-    """Refuse to keep a ledger no longer here than until it is offloaded, among the values that decide."""
+    """Raise Refused if the effective values would delete a segment before it is offloaded."""
     for offload, retention, unit in ((OFFLOAD_SECONDS, RETENTION_TIME, 60), (OFFLOAD_BYTES, RETENTION_SIZE, _MB)):
         least, most = values[offload], values[retention] * unit
         if values[retention] >= 0 and least >= 0 and least >= most:
@@ -187,7 +193,10 @@ def require_offload(values: Stated, where: str) -> None:
 
 
 def in_later_names(values: Mapping[str, int], where: str) -> dict[str, int]:
-    """The same statements, those with PIP-17's names under the names and in the units of later versions."""
+    """Return the policies with names and units of PIP-17 replaced by the later ones.
+
+    Raises Refused if the earlier and the later name have different values.
+    """
     found: dict[str, int] = {}
     for name, value in values.items():
         later, unit = _EARLIER.get(name, (name, 1))
@@ -198,7 +207,7 @@ def in_later_names(values: Mapping[str, int], where: str) -> dict[str, int]:
 
 
 def require_rollover(values: Stated, where: str) -> None:
-    """Refuse a largest age below the smallest one, among the values that decide."""
+    """Raise Refused if the effective maximum rollover age is below the minimum."""
     most, least = values[_ROLLOVER_MAX], values[_ROLLOVER_MIN]
     if 0 < most < least:
         raise Refused(
@@ -208,7 +217,7 @@ def require_rollover(values: Stated, where: str) -> None:
 
 
 def require_properties(values: Iterable[str], remove: Iterable[str], where: str) -> None:
-    """Refuse properties that are the broker's own, and names that no new property may have."""
+    """Raise Refused for property names that are reserved for the broker or not allowed."""
     require_property_names(values, where)
     wrong = sorted(name for name in (*values, *remove) if not name or name.startswith(RESERVED_PREFIX))
     if wrong:
@@ -219,7 +228,7 @@ def require_properties(values: Iterable[str], remove: Iterable[str], where: str)
 
 
 def require_settings(settings: Settings) -> None:
-    """Refuse settings of a broker that contradict each other, as policies would be."""
+    """Raise Refused if settings of the broker contradict each other, by the rules for policies."""
     values = effective({}, {}, settings)
     require_policies(values, "the broker's settings")
     require_rollover(values, "the broker")
@@ -227,7 +236,7 @@ def require_settings(settings: Settings) -> None:
 
 
 def require_names(names: Iterable[str], where: str) -> None:
-    """Refuse what is no policy's name."""
+    """Raise Refused if a name is not the name of a policy."""
     for name in names:
         _require_known(name, where)
 
@@ -240,7 +249,7 @@ def _require_known(name: str, where: str) -> None:
 
 
 def _whole(stated: Stated) -> Stated:
-    """Retention as one statement."""
+    """Return the policies with both values of retention set, if one is set."""
     if not any(name in stated for name in _RETENTION):
         return stated
     return {**dict.fromkeys(_RETENTION, -1), **stated}
@@ -251,5 +260,5 @@ def _scaled(value: int, unit: int) -> int:
 
 
 def _spread(ledger_id: int) -> int:
-    """A number below 1000 that neighbouring ids share as little as possible."""
+    """Return a number below 1000 that is spread evenly over consecutive ids."""
     return (ledger_id * 2_654_435_761 & 0xFFFF_FFFF) * 1000 >> 32

@@ -1,22 +1,22 @@
-"""Queries on one snapshot of a log: backlogs, read progress, how far a quota reaches, the log's end and description.
+"""Queries on one snapshot of a log: backlogs, read progress, prefixes within a read limit, end and description.
 
-Rows and bytes of a range of which some positions are skipped are counted entry by entry:
+If some positions of a range are skipped, rows and bytes are counted entry by entry:
 
-    entry of       none skipped   some rows skipped                               whole skipped
-    counts rows    all            those that are left                             0
-    counts bytes   all            the share of its rows, at least an eighth       0
+    entry with     no row skipped   some rows skipped                             all rows skipped
+    counts rows    all              remaining rows                                0
+    counts bytes   all              share of remaining rows, at least 1/8         0
 
 Rules
-- Every answer follows from one snapshot and the arguments.
-- Entries that retention took are reported, never passed over in silence. A position that the log never had is an error.
-- An entry that delivers no row (the marker that closes a run) is never the head of a read. The head goes up to the
-  first entry with rows. A quota of rows takes entries without rows along.
-- A counted backlog leaves out entries that deliver no row, because every reader passes over them.
-- An estimated backlog reads nothing. Its entries come from positions alone, markers among them. A part of a segment has
-  its share of the segment's rows and bytes. Whole segments are exact in both.
-- With skipped positions, entries that count nothing go along with those before them, markers among them.
-- A limit of a batch therefore bounds the delivered rows and bytes, not those in between. It bounds the bytes that are
-  read to eight times as many.
+- Every answer depends only on one snapshot and the arguments.
+- Trimmed entries are always reported. A position that the log never had raises DataLoss.
+- An entry without rows (the marker that closes a run) is never the head of a read. The head extends to the first entry
+  with rows. A limit of rows includes the entries without rows that follow.
+- A counted backlog excludes entries without rows, because every reader skips them.
+- An estimated backlog reads no file. Its entries are counted from positions alone and include markers. A partly covered
+  segment contributes its share of rows and bytes. Fully covered segments are exact in both.
+- With skipped positions, entries that count nothing, such as markers, are included with the entries before them.
+- A batch limit therefore bounds the delivered rows and bytes, not the skipped ones. The bytes read from partly skipped
+  entries are at most eight times the counted bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pyspark_ledger.ledger.segment.format import FRAME_BYTES
 
 
 class Backlog(NamedTuple):
-    """Entries, rows and bytes of a range."""
+    """Number of entries, rows and bytes of a range."""
 
     entries: int
     rows: int
@@ -47,7 +47,7 @@ class Backlog(NamedTuple):
 
 
 def backlog(snapshot: LogSnapshot, left: PositionRange) -> Backlog:
-    """The entries that deliver rows, the rows, and the bytes as they lie in segments."""
+    """Return the entries that deliver rows, the rows, and the bytes in segment files."""
     if not left:
         return Backlog(0, 0, 0)
     _, rows, size = snapshot.measure(left)
@@ -63,44 +63,44 @@ def estimated_backlog(snapshot: LogSnapshot, left: PositionRange) -> Backlog:
     cover, segments = snapshot.cover(left), snapshot.segments
     entries, rows, size = (of(cover.first, cover.end) for of in (segments.entries, segments.rows, segments.size_bytes))
     for part in cover.cut:
-        count, held = part.end - part.first, part.segment
+        count, segment = part.end - part.first, part.segment
         entries += count
-        rows += held.rows * count // held.entries
-        size += held.size_bytes * count // held.entries
+        rows += segment.rows * count // segment.entries
+        size += segment.size_bytes * count // segment.entries
     return Backlog(entries, rows, size)
 
 
 def unacknowledged(
     left_of: PositionSet, snapshot: LogSnapshot, left: PositionRange, all_of_it: Backlog, *, precise: bool = True
 ) -> Backlog:
-    """Return the backlog of a range without these acknowledged positions, entry by entry and row by row.
+    """Return the backlog of a range without the acknowledged positions, counted by entry and by row.
 
-    Not `precise`: rows and bytes of an entry are its segment's average, and rows of entries are not looked at.
+    If not `precise`, rows and bytes of an entry are its segment's average. Partly acknowledged entries count fully.
     """
     entries, rows, size = all_of_it
     if not left:
         return all_of_it
     for part in _touched(left_of, snapshot, left):
-        ledger_id, held = part.segment.ledger_id, part.segment
-        gone = members(left_of.words(ledger_id))
-        gone = gone[(gone >= part.first) & (gone < part.end)]
+        ledger_id, segment = part.segment.ledger_id, part.segment
+        acknowledged = members(left_of.words(ledger_id))
+        acknowledged = acknowledged[(acknowledged >= part.first) & (acknowledged < part.end)]
         if not precise:
-            entries -= len(gone)
-            rows -= held.rows * len(gone) // held.entries
-            size -= held.size_bytes * len(gone) // held.entries
+            entries -= len(acknowledged)
+            rows -= segment.rows * len(acknowledged) // segment.entries
+            size -= segment.size_bytes * len(acknowledged) // segment.entries
             continue
-        index = held.index()
+        index = segment.index()
         partly = left_of.rows(ledger_id)
         partly = partly.selected((partly.entries >= part.first) & (partly.entries < part.end))
         sizes = np.diff(index.row_ends[: part.end], prepend=part.segment.first_row)
-        entries -= int(np.count_nonzero(sizes[gone]))
-        rows -= int(sizes[gone].sum()) + int(sizes[partly.entries].sum()) - int(partly.left_counts().sum())
-        size -= int(index.lengths[gone].sum()) + FRAME_BYTES * len(gone)
+        entries -= int(np.count_nonzero(sizes[acknowledged]))
+        rows -= int(sizes[acknowledged].sum()) + int(sizes[partly.entries].sum()) - int(partly.left_counts().sum())
+        size -= int(index.lengths[acknowledged].sum()) + FRAME_BYTES * len(acknowledged)
     return Backlog(entries, rows, max(size, 0))
 
 
 def _touched(positions: PositionSet, snapshot: LogSnapshot, left: PositionRange) -> Iterator[Slice]:
-    """The parts of a range in segments of which anything is in a set."""
+    """Yield the slices of a range in segments that have positions in the set."""
     for ledger_id in positions.ledgers():
         if left.start.ledger_id <= ledger_id <= left.end.ledger_id and snapshot.segments.find(ledger_id) is not None:
             within = PositionRange(Position(ledger_id, 0), Position(ledger_id + 1, 0))
@@ -111,7 +111,7 @@ _LEAST_SHARE = 8
 
 
 class Head(NamedTuple):
-    """The first entry of which a row is left: its rows, bytes and time, and where it ends."""
+    """First entry with remaining rows: its remaining rows, bytes, broker timestamp in ms, and end position."""
 
     rows: int
     size_bytes: int
@@ -120,14 +120,14 @@ class Head(NamedTuple):
 
 
 class _Left(NamedTuple):
-    """Rows and bytes that count, of each entry of a slice."""
+    """Counted rows and bytes of each entry of a slice."""
 
     rows: Integers
     sizes: Integers
 
 
 def measure_left(snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet) -> tuple[int, int, int]:
-    """Entries of which a row is left, rows, and bytes."""
+    """Return the number of entries with remaining rows, the remaining rows, and the counted bytes."""
     entries = rows = size = 0
     for part in snapshot.slices(range_) if range_ else ():
         left = _left(part, skipped)
@@ -141,9 +141,9 @@ def head_left(snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet
     """Return the head of a range without `skipped`; None if no row is left."""
     for part in snapshot.slices(range_) if range_ else ():
         left = _left(part, skipped)
-        held = np.flatnonzero(left.rows)
-        if len(held):
-            at = int(held[0])
+        with_rows = np.flatnonzero(left.rows)
+        if len(with_rows):
+            at = int(with_rows[0])
             end = Position(part.segment.ledger_id, part.first + at + 1)
             size = int(left.sizes[: at + 1].sum())
             return Head(int(left.rows[at]), size, int(part.segment.index().timestamps[part.first + at]), end)
@@ -153,7 +153,10 @@ def head_left(snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet
 def prefix_left(
     snapshot: LogSnapshot, range_: PositionRange, skipped: PositionSet, rows: int, size_bytes: int
 ) -> SplitPart:
-    """The longest beginning of a range with at most so many rows and bytes left; its counts are of what is left."""
+    """Return the longest prefix of a range with at most `rows` remaining rows and `size_bytes` counted bytes.
+
+    Its counts exclude `skipped` positions.
+    """
     entries, taken_rows, taken_bytes, reached = 0, 0, 0, range_.start
     for part in snapshot.slices(range_) if range_ else ():
         left = _left(part, skipped)
@@ -182,13 +185,13 @@ def _left(part: Slice, skipped: PositionSet) -> _Left:
     partly = partly.selected((partly.entries >= part.first) & (partly.entries < part.end))
     rows[partly.entries - part.first] = partly.left_counts()
     sizes = part.segment.index().lengths[part.first : part.end].astype(np.int64) + FRAME_BYTES
-    # A marker has no rows, and counts as it lies there.
+    # A marker has no rows and counts 0 bytes.
     share = sizes * np.maximum(rows * _LEAST_SHARE, whole) // np.maximum(whole * _LEAST_SHARE, 1)
     return _Left(rows, np.where(rows > 0, share, 0))
 
 
 Gone = Callable[[], Sequence[SegmentDescription]]
-"""The ledgers that were trimmed off a log, oldest first."""
+"""Returns the trimmed segments of a log, oldest first."""
 
 
 def reading_left(
@@ -229,7 +232,7 @@ def reading_left(
 
 
 def prefix(snapshot: LogSnapshot, range_: PositionRange, rows: int, size_bytes: int) -> SplitPart:
-    """The longest beginning of the range with at most so many rows and bytes; it may be empty."""
+    """Return the longest prefix of the range with at most `rows` rows and `size_bytes` bytes. It may be empty."""
     entries, taken_rows, taken_bytes, reached = 0, 0, 0, range_.start
     for part in snapshot.slices(range_):
         count = min(_by_rows(part, rows - taken_rows), _by_bytes(part, size_bytes - taken_bytes))
@@ -275,7 +278,7 @@ def _trimmed(lost: PositionRange, gone: Sequence[SegmentDescription]) -> Trimmed
             entries += count
             rows += ledger.rows * count // max(ledger.entries, 1)
             size += ledger.size_bytes * count // max(ledger.entries, 1)
-    # A log that was empty when it was last read has lost all that came since.
+    # If the log was empty at the last read, all entries since then are lost.
     known = any(ledger.ledger_id == lost.start.ledger_id for ledger in gone) or (lost.start.ledger_id < 0 < len(gone))
     return TrimmedEntries(lost, entries, rows, size, known)
 
@@ -285,7 +288,7 @@ def _measured(snapshot: LogSnapshot, left: PositionRange, skipped: PositionSet |
 
 
 def _head(snapshot: LogSnapshot, left: PositionRange, skipped: PositionSet | None) -> tuple[int, int, int]:
-    """Rows, bytes and time of the first entry with rows; the bytes are those of what comes before it, too."""
+    """Return the rows, bytes and timestamp of the first entry with rows. Bytes include the entries before it."""
     if skipped:
         head = head_left(snapshot, left, skipped)
         return (0, 0, 0) if head is None else head[:3]
@@ -313,7 +316,7 @@ def _by_bytes(part: Slice, size_bytes: int) -> int:
     offsets = index.offsets[part.first : part.end]
     limit = int(offsets[0]) + size_bytes
     count = int(np.searchsorted(offsets, limit, side="left"))
-    # The last of them begins within the limit; it may end beyond.
+    # The last counted entry starts within the limit. Exclude it if it ends after the limit.
     return count - 1 if count and index.end_offset(part.first + count - 1) > limit else count
 
 

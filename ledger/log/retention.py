@@ -1,20 +1,19 @@
-"""Retention of a managed ledger: which of its ledgers and local copies may be deleted, and how far it was trimmed.
+"""Retention of a managed ledger: the segments and local copies that may be deleted, and the mark of the last trim.
 
-Pulsar's rule: the sealed ledgers that every durable cursor has read are checked, oldest first. A ledger goes when it
-has expired *or* when without it no less than the quota is left. The first ledger that is neither ends the check.
+As in Pulsar, sealed segments that every durable cursor has read are checked, oldest first. A segment is deleted if it
+has expired *or* if the remaining segments still have at least the quota of bytes. Any other segment ends the check.
 
     property "ledger.trimmed" of the record:  LEDGER:ENTRY ROWS
 
 Invariants
-- With -1 in both limits no ledger goes for its age or size. Without durable cursors only the policy holds ledgers back.
-- Where the policy says so, a ledger goes once it is in all tables that its log is published to.
-- The open ledger never goes, nor a ledger that the slowest cursor has not read to its end.
-- A clock that went backwards makes ledgers younger: it never deletes.
-- A local copy goes only when the ledger is whole in object storage and has been for the lag. A lag of 0 means at once.
-- Where the policy says so, no ledger goes before it was offloaded.
-- `TrimMark` has the first position that retention left, and the rows before it. It is kept because the trimmed ledgers
-  are gone from the list. A reader at the end of the last of them has lost nothing, a reader before it has. The count
-  of rows continues from the mark.
+- With -1 in both limits, no segment is deleted for its age or size. Without durable cursors, only the policy decides.
+- With `deleteAfterPublish`, a segment is deleted once it is in all tables that its log is published to.
+- The open segment is never deleted, nor a segment that the slowest cursor has not read to its end.
+- A clock that moves back makes segments younger, so it never causes a deletion.
+- A local copy is deleted only after the segment has been complete in object storage for the lag (0: at once).
+- With `retentionWaitsForOffload`, no segment is deleted before it is offloaded.
+- `TrimMark` has the first position after the trimmed segments, and the rows before it. Reason: trimmed segments are not
+  in the list. A reader before the mark has lost entries, a reader at the mark has not. Row counts continue from it.
 - `expendable` and `local_expendable` are pure.
 """
 
@@ -31,7 +30,7 @@ from pyspark_ledger.ledger.proto.managed_ledger_pb2 import ManagedLedgerInfo
 
 
 class RetainedSegment(NamedTuple):
-    """One ledger of the list. `close_ms` is 0 while it is open; `attempt` is the newest to offload it."""
+    """Segment of the list. `close_ms` is 0 while it is open. `attempt` is the newest offload attempt."""
 
     ledger_id: int
     entries: int
@@ -41,60 +40,60 @@ class RetainedSegment(NamedTuple):
 
     @property
     def offloaded(self) -> bool:
-        """Whether it is whole in object storage."""
+        """True if the segment is complete in object storage."""
         return self.attempt is not None and self.attempt.complete
 
 
 def expendable(
-    ledgers: Iterable[RetainedSegment], size_bytes: int, slowest: Position | None, policy: LedgerPolicy, now_ms: int
+    segments: Iterable[RetainedSegment], size_bytes: int, slowest: Position | None, policy: LedgerPolicy, now_ms: int
 ) -> list[RetainedSegment]:
-    """The ledgers, oldest first, that may go; no ledger behind the first that stays is looked at.
+    """Return the segments that may be deleted, oldest first. The check ends at the first segment that must stay.
 
-    `size_bytes` are those of all ledgers. `slowest` is the first position that any durable cursor still needs.
+    `size_bytes` is the size of all segments. `slowest` is the first position that any durable cursor still needs.
     """
-    gone: list[RetainedSegment] = []
+    expendables: list[RetainedSegment] = []
     if policy.keeps_everything:
-        return gone
-    for ledger in ledgers:
-        size_bytes -= ledger.size_bytes
-        expired = 0 <= policy.retention_ms < now_ms - ledger.close_ms
+        return expendables
+    for segment in segments:
+        size_bytes -= segment.size_bytes
+        expired = 0 <= policy.retention_ms < now_ms - segment.close_ms
         over_quota = 0 <= policy.retention_bytes <= size_bytes
-        published = ledger.ledger_id <= policy.published
-        waits = policy.waits_for_offload and policy.offloads and not ledger.offloaded
-        if not ledger.close_ms or _needed(ledger, slowest) or waits or not (expired or over_quota or published):
+        published = segment.ledger_id <= policy.published
+        waits = policy.waits_for_offload and policy.offloads and not segment.offloaded
+        if not segment.close_ms or _needed(segment, slowest) or waits or not (expired or over_quota or published):
             break
-        gone.append(ledger)
-    return gone
+        expendables.append(segment)
+    return expendables
 
 
-def local_expendable(ledgers: Iterable[RetainedSegment], policy: LedgerPolicy, now_ms: int) -> list[int]:
-    """The ids of ledgers that were offloaded longer ago than the lag and whose local copies are still there."""
+def local_expendable(segments: Iterable[RetainedSegment], policy: LedgerPolicy, now_ms: int) -> list[int]:
+    """Return the ids of segments with a local copy that were offloaded at least the lag ago."""
     return [
-        ledger.ledger_id
-        for ledger in ledgers
-        if ledger.attempt is not None
-        and ledger.offloaded
-        and not ledger.attempt.local_deleted
-        and 0 <= policy.offload_lag_ms <= now_ms - ledger.attempt.completed_ms
+        segment.ledger_id
+        for segment in segments
+        if segment.attempt is not None
+        and segment.offloaded
+        and not segment.attempt.local_deleted
+        and 0 <= policy.offload_lag_ms <= now_ms - segment.attempt.completed_ms
     ]
 
 
-def _needed(ledger: RetainedSegment, slowest: Position | None) -> bool:
-    return slowest is not None and slowest < Position(ledger.ledger_id, ledger.entries)
+def _needed(segment: RetainedSegment, slowest: Position | None) -> bool:
+    return slowest is not None and slowest < Position(segment.ledger_id, segment.entries)
 
 
 _PROPERTY = "ledger.trimmed"
 
 
 class TrimMark(NamedTuple):
-    """Mark of a trim: everything before `position` is gone, with `rows` rows of the log."""
+    """Mark of a trim: all entries before `position` are deleted. They had `rows` rows since the log was created."""
 
     position: Position
     rows: int
 
     @classmethod
     def of(cls, info: ManagedLedgerInfo, where: str) -> Self:
-        """The mark that a record states; raises Corrupt naming `where`."""
+        """Return the mark of a record. Raises Corrupt, with `where`, if the mark cannot be parsed."""
         for pair in info.properties:
             if pair.key == _PROPERTY:
                 position, _, rows = pair.value.partition(" ")
