@@ -133,8 +133,8 @@ copy = Path("torn")
 copy.mkdir(exist_ok=True)
 data = (folder / f"{own}.ledger").read_bytes().rstrip(b"\0")
 (copy / f"{own}.ledger").write_bytes(data[:-10])
-older = recover_cursor_log(copy, own, "", take=False)
-newest = recover_cursor_log(folder, own, "", take=False)
+older = recover_cursor_log(copy, own, "", fence=False)
+newest = recover_cursor_log(folder, own, "", fence=False)
 assert older is not None
 assert newest is not None
 assert (older.acknowledged.entry_count(), newest.acknowledged.entry_count()) == (1, 2)
