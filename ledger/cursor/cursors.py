@@ -135,11 +135,11 @@ class CursorTable:
         found = self._metadata.cursors.get(snapshot.name, name)
         if found is None:
             return None
-        cursor, known, _ = self._current(found.cursor, snapshot)
+        cursor, positions, _ = self._current(found.cursor, snapshot)
         behind = PositionRange(max(start, snapshot.start), min(cursor.next_position, snapshot.end))
         for part in snapshot.slices(behind) if behind else ():
-            known.add_run(part.segment.ledger_id, part.first, part.end)
-        return known or None
+            positions.add_run(part.segment.ledger_id, part.first, part.end)
+        return positions or None
 
     def skip(self, request: SkipEntries) -> CursorState:
         """Acknowledge the next `entries` entries from `start` on, or all entries before `end` if negative."""

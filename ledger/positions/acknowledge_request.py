@@ -61,15 +61,15 @@ def acknowledge_batches(ledgers: Integers, entries: Integers, rows: Integers) ->
 
 def _lines_of(ledger_id: int, entries: Integers, rows: Integers) -> Iterator[pa.RecordBatch]:
     """Yield batches with one line for each entry of a segment."""
-    held, owner = _numbered(entries)
-    whole = np.zeros(len(held), dtype=np.bool_)
+    distinct, owner = _numbered(entries)
+    whole = np.zeros(len(distinct), dtype=np.bool_)
     whole[owner[rows < 0]] = True
-    highest = np.zeros(len(held), dtype=np.int64)
+    highest = np.zeros(len(distinct), dtype=np.int64)
     np.maximum.at(highest, owner, rows)
     counts = np.where(whole, 0, (highest >> 6) + 1)
     starts = np.append(0, np.cumsum(counts))
-    if len(held) > 1 and int(starts[-1]) > _WORDS_MOST:
-        first = owner < len(held) // 2
+    if len(distinct) > 1 and int(starts[-1]) > _WORDS_MOST:
+        first = owner < len(distinct) // 2
         for half in (first, ~first):
             yield from _lines_of(ledger_id, entries[half], rows[half])
         return
@@ -79,17 +79,17 @@ def _lines_of(ledger_id: int, entries: Integers, rows: Integers) -> Iterator[pa.
         owner, rows = owner[partly], rows[partly]
     bitset.put(words, (starts[owner] << 6) + rows)
     buffers = [np.packbits(~whole, bitorder="little"), starts * 8, words]
-    column = pa.Array.from_buffers(pa.large_binary(), len(held), [pa.py_buffer(buffer) for buffer in buffers])
-    ledgers = pa.array(np.full(len(held), ledger_id))
-    yield pa.RecordBatch.from_arrays([ledgers, pa.array(held), column], schema=ACKNOWLEDGE_SCHEMA)
+    column = pa.Array.from_buffers(pa.large_binary(), len(distinct), [pa.py_buffer(buffer) for buffer in buffers])
+    ledgers = pa.array(np.full(len(distinct), ledger_id))
+    yield pa.RecordBatch.from_arrays([ledgers, pa.array(distinct), column], schema=ACKNOWLEDGE_SCHEMA)
 
 
 def _numbered(entries: Integers) -> tuple[Integers, Integers]:
     """Return the distinct entries, ascending, and the index of the distinct entry of each element."""
     low, high = int(entries.min()), int(entries.max())
     if high - low > 4 * len(entries):
-        held, owner = np.unique(entries, return_inverse=True)
-        return held, owner
+        distinct, owner = np.unique(entries, return_inverse=True)
+        return distinct, owner
     there = np.zeros(high - low + 1, dtype=np.bool_)
     there[entries - low] = True
     number = np.cumsum(there) - 1

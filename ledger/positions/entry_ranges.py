@@ -56,11 +56,11 @@ class EntryRanges:
 
     def covers(self, ledger_id: int, first: int, end: int) -> bool:
         """Return whether all entries `[first, end)` are in the set."""
-        held = self._ledgers.get(ledger_id)
-        if held is None:
+        ranges = self._ledgers.get(ledger_id)
+        if ranges is None:
             return first >= end
-        at = bisect_right(held[0], first) - 1
-        return first >= end or (at >= 0 and held[1][at] >= end)
+        at = bisect_right(ranges[0], first) - 1
+        return first >= end or (at >= 0 and ranges[1][at] >= end)
 
     def end_of(self, position: Position) -> Position:
         """Return the end of the range that contains or ends at `position`, else `position`."""
@@ -70,5 +70,5 @@ class EntryRanges:
 
     def touches(self, ledger_id: int, first: int, end: int) -> bool:
         """Return whether any entry of `[first, end)` is in the set."""
-        held = self._ledgers.get(ledger_id)
-        return held is not None and first < end and bisect_right(held[1], first) < bisect_left(held[0], end)
+        ranges = self._ledgers.get(ledger_id)
+        return ranges is not None and first < end and bisect_right(ranges[1], first) < bisect_left(ranges[0], end)

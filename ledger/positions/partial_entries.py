@@ -38,20 +38,20 @@ class BatchRows(NamedTuple):
         `counts[i]` words belong to `entries[i]`. Entries may be unordered and repeated. Entry `e` has
         `sizes_of_all[e]` rows. An entry is invalid if a bit is set beyond its rows.
         """
-        held = np.unique(entries)
-        starts, full = _full(sizes_of_all[held])
-        at = np.searchsorted(held, entries)
+        distinct = np.unique(entries)
+        starts, full = _full(sizes_of_all[distinct])
+        at = np.searchsorted(distinct, entries)
         within = np.arange(len(words)) - np.repeat(np.cumsum(counts) - counts, counts)
         owner = np.repeat(at, counts)
         outside = within >= np.diff(starts)[owner]
         if words[outside].any():
-            return NO_ROWS, int(held[owner[outside][np.flatnonzero(words[outside])[0]]])
+            return NO_ROWS, int(distinct[owner[outside][np.flatnonzero(words[outside])[0]]])
         gone = np.zeros(len(full), dtype=np.uint64)
         np.bitwise_or.at(gone, (starts[owner] + within)[~outside], words[~outside])
         wrong = np.flatnonzero(gone & ~full)
         if len(wrong):
-            return NO_ROWS, int(held[np.searchsorted(starts, wrong[0], side="right") - 1])
-        return cls(held, starts, full & ~gone), -1
+            return NO_ROWS, int(distinct[np.searchsorted(starts, wrong[0], side="right") - 1])
+        return cls(distinct, starts, full & ~gone), -1
 
     @classmethod
     def of_pieces(cls, entries: Integers, pieces: list[Words]) -> BatchRows:

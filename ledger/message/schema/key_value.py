@@ -24,10 +24,10 @@ _ENCODINGS = ("INLINE", "SEPARATED")
 
 def is_separated(schema: PayloadSchema, where: str) -> bool:
     """Return whether keys are beside the payloads. Raises Refused for an unknown encoding."""
-    said = schema.properties.get("kv.encoding.type", "INLINE")
-    if said not in _ENCODINGS:
-        raise Refused(f"{where} states the key-value encoding {said!r}, expected {' or '.join(_ENCODINGS)}")
-    return said == "SEPARATED"
+    encoding = schema.properties.get("kv.encoding.type", "INLINE")
+    if encoding not in _ENCODINGS:
+        raise Refused(f"{where} states the key-value encoding {encoding!r}, expected {' or '.join(_ENCODINGS)}")
+    return encoding == "SEPARATED"
 
 
 def both_sides(schema: PayloadSchema, where: str) -> tuple[PayloadSchema, PayloadSchema]:

@@ -111,9 +111,9 @@ def map_sides(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]
 
 
 def is_repeated(field: FieldDescriptor) -> bool:
-    said: bool | None = getattr(field, "is_repeated", None)
-    if said is not None:
-        return said
+    repeated: bool | None = getattr(field, "is_repeated", None)
+    if repeated is not None:
+        return repeated
     return bool(field.label == FieldDescriptor.LABEL_REPEATED)  # type: ignore[attr-defined]  # protobuf before 6
 
 

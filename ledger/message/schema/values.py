@@ -64,5 +64,5 @@ def decode_halving(
 
 def reason_of(failure: BaseException) -> str:
     """Return an error as one line that is not empty."""
-    said = " ".join(str(failure).split())[:_REASON_MAX]
-    return f"{type(failure).__name__}: {said}" if said else type(failure).__name__
+    reason = " ".join(str(failure).split())[:_REASON_MAX]
+    return f"{type(failure).__name__}: {reason}" if reason else type(failure).__name__
