@@ -1,14 +1,15 @@
-"""Positions that somebody acknowledges, as they cross the wire, and as the set that a log makes of them.
+"""Acknowledged positions of a request: the wire format, and its conversion to a validated set.
 
     ledger_id int64 · entry_id int64 · rows large_binary     one line for an entry; `rows` are words of bits, row `n` is
                                                               bit `n`, little-endian; null: the whole entry
 
 Rules
-- An entry may come more than once; what is said of it is joined. Order means nothing.
-- Everything is compared with the log before anything is taken: an entry beyond the last one, a row that its entry does
-  not have, a ledger that is not the log's are refused by name. What was trimmed off the log is acknowledged already;
-  which ledgers that were, the metadata say: ids are store-wide, and a lower one may be any other log's.
-- How many rows an entry has is what the log says, so that an entry whose rows are all given is given as a whole.
+- An entry may occur more than once; its rows are merged. The order of lines has no meaning.
+- The request is checked against the log before any position is used. An entry after the last entry is refused, and so
+  is a row that its entry does not have, or a segment of another log. The error names the value.
+- Trimmed entries count as acknowledged. The metadata list the trimmed segments. Reason: segment ids are unique per
+  store, so a lower id may belong to another log.
+- The log gives the number of rows of an entry. An entry with all rows acknowledged is acknowledged as a whole.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.actions import SegmentDescription
 
 Gone = Callable[[], Sequence[SegmentDescription]]
-"""The ledgers that were trimmed off a log."""
+"""Returns the trimmed segments of a log."""
 
 
 class _Given(NamedTuple):
-    """One record batch as arrays; the words of line `i` are `words[starts[i]:starts[i + 1]]`."""
+    """Record batch as arrays. The words of line `i` are `words[starts[i]:starts[i + 1]]`."""
 
     ledgers: Integers
     entries: Integers
@@ -43,7 +44,7 @@ class _Given(NamedTuple):
 
 
 def positions_given(batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot, gone: Gone) -> PositionSet:
-    """The set that these batches acknowledge of a log; raises Refused and takes nothing when any line is wrong."""
+    """Return the set of positions that the batches acknowledge. Raises Refused if any line is invalid."""
     given = PositionSet()
     for batch in batches:
         read = _read(batch)
@@ -57,7 +58,7 @@ def positions_given(batches: Iterable[pa.RecordBatch], snapshot: LogSnapshot, go
 
 
 def entry_sizes(segment: LogSegment) -> Integers:
-    """Rows of each entry of a ledger."""
+    """Return the number of rows of each entry of a segment."""
     ends = segment.index().row_ends[: segment.entries]
     sizes: Integers = np.diff(ends, prepend=segment.first_row)
     return sizes

@@ -1,4 +1,4 @@
-"""Staged parts: rows that Spark tasks have written and no batch has committed yet.
+"""Staged parts: entries that Spark tasks have written and no batch has committed yet.
 
     <store>/staging/<query digest>/<batch>/<uuid>.part        frames, one after another:
 
@@ -7,11 +7,12 @@
     +-----------+--------------+-----------------+
 
 Rules
-- A part is written by one task attempt and never again. Its writer states entries, length and the CRC32C of the whole
-  file; a commit believes only a part that agrees with all three, and reads it through one mapping.
-- Parts of a committed run are in the log and go at once; those of attempts that lost go when a later batch of the
-  same query is committed, or after the staging retention. A part that is gone fails the commit and never shortens it.
-- A query's name may be anything, so the folder is a digest of it; no path is ever built from a name given by a user.
+- One task attempt writes a part, once. The commit carries the part's number of entries, its length and the CRC32C of
+  the whole file. A part that differs in any of them is refused. A commit reads a part through one mapping.
+- Parts of a committed run are deleted at once. Parts of other attempts are deleted when a later batch of the same query
+  is committed, or after the staging retention.
+- A missing part fails the commit. The commit never omits a part.
+- The folder name is a digest of the query's name. Reason: the name may be any text, and no path is built from it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _PART_NAME = re.compile(r"[0-9a-f]{32}/\d{1,19}/[0-9a-f-]{36}\.part")
 
 
 class OpenedPart:
-    """A verified part: its entries, in order, as views of one mapping."""
+    """Verified part: its entries, in order, as views of one mapping."""
 
     def __init__(self, part: StagedPart, entries: list[memoryview]) -> None:
         self.part = part
@@ -42,7 +43,7 @@ class OpenedPart:
 
 
 class StagingArea:
-    """The folder of staged parts of one store."""
+    """Folder of the staged parts of one store."""
 
     def __init__(self, directory: Path, new_id: Callable[[], str]) -> None:
         self._directory = directory
@@ -50,7 +51,7 @@ class StagingArea:
         directory.mkdir(mode=0o700, exist_ok=True)
 
     def place(self, query: str, batch: int) -> StagingPlace:
-        """A new, empty part for one task attempt."""
+        """Create a new, empty part for one task attempt. Raises Refused if `batch` is negative."""
         if batch < 0:
             raise Refused(f"batch {batch} of query {query!r} is negative", hint="Batch ids count from 0")
         folder = self._directory / _digest(query) / str(batch)
@@ -60,13 +61,16 @@ class StagingArea:
         return StagingPlace(part=str(path.relative_to(self._directory)), path=str(path))
 
     def path(self, part: str) -> Path:
-        """Where a part is. A name that this area never gave is refused."""
+        """Return the path of a part. Raises Refused if the name does not have the form that `place` returns."""
         if not _PART_NAME.fullmatch(part):
             raise Refused(f"{part!r} is not the name of a staged part", hint="Use the name that staging answered")
         return self._directory / part
 
     def open(self, part: StagedPart) -> OpenedPart:
-        """Map a part and compare it with what its writer said of it."""
+        """Map a part and verify its length, checksum and entries.
+
+        Raises Corrupt if they differ from `part`, and NotFound if the file was deleted.
+        """
         path = self.path(part.part)
         view = _mapped(path, part)
         found = crc32c(view)
@@ -78,7 +82,7 @@ class StagingArea:
         return OpenedPart(part, entries)
 
     def sync(self, parts: Sequence[StagedPart]) -> None:
-        """Make parts durable, with their names."""
+        """Fsync parts and their folders."""
         folders: set[Path] = set()
         for part in parts:
             path = self.path(part.part)
@@ -89,18 +93,18 @@ class StagingArea:
             disk.sync_directory(folder)
 
     def remove(self, parts: Sequence[str]) -> None:
-        """Delete parts; those that are gone already are ignored."""
+        """Delete parts. Parts that do not exist are ignored."""
         for part in parts:
             self.path(part).unlink(missing_ok=True)
 
     def sweep_before(self, query: str, batch: int) -> None:
-        """Delete what earlier batches of this query left."""
+        """Delete the parts of earlier batches of this query."""
         for folder in _batch_folders(self._directory / _digest(query)):
             if int(folder.name) < batch:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def sweep_older(self, cutoff_ms: int) -> list[str]:
-        """Delete every batch folder that nothing was added to since `cutoff_ms`; their names are returned."""
+        """Delete every batch folder without a new part since `cutoff_ms`. Return the names of the folders."""
         swept = []
         for query in sorted(self._directory.iterdir()):
             for folder in _batch_folders(query):

@@ -1,15 +1,14 @@
-"""The chunked messages of a log, as far as its broker must know them: no cursor and no trim passes the first chunk of a
-message that is not finished.
+"""Unfinished chunked messages of a log. No cursor and no trim may pass the first chunk of an unfinished message.
 
-    first chunk ──── chunk ──── …  ──── last chunk      a span; a position inside it is moved back to its first chunk
+    first chunk ──── chunk ──── …  ──── last chunk      a range; a position inside it moves back to its first chunk
 
 Rules
-- Only entries that deliver no row can be chunks but the last: those alone are parsed. For the rest of a message its id
-  is looked for in the bytes of the segment.
-- A message is given up when its producer has begun another, or when no chunk has come for ten minutes: one whose
-  producer died must not hold a log for ever.
-- A log is looked at from an hour before the ledger that was asked about: no message is longer on its way.
-- What lies in a segment whose file is not here any more is not looked at.
+- All chunks except the last deliver no row, so entries without rows are parsed. For the other chunks, the scan searches
+  the bytes of the segment for the message's id.
+- A message is abandoned when its producer starts another message, or after ten minutes without a chunk. Reason: a dead
+  producer must not block trims and cursors for ever.
+- The scan starts one hour before the segment of the position. No message is assumed to take longer.
+- Segments without a local file are not scanned.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _LONGEST_MS = 60 * 60 * 1000
 
 @dataclass(slots=True)
 class _Unfinished:
-    """A message of which the last chunk has not been seen."""
+    """Message whose last chunk was not found yet."""
 
     producer: str
     first: Position
@@ -44,19 +43,22 @@ class _Unfinished:
 
 
 class ChunkRanges:
-    """What is known of one log; it is looked at from where it was left. May be asked by any thread."""
+    """Chunked messages of one log. Each scan continues where the previous one ended. Any thread may call `floor`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._begin(Position(-1, 0))
 
     def floor(self, snapshot: LogSnapshot, position: Position, now_ms: int) -> Position:
-        """The position, or the first chunk of the earliest message that begins before it and does not end before it."""
+        """Return the first chunk of the earliest message that starts before `position` and does not end before it.
+
+        Returns `position` if there is no such message.
+        """
         newest = snapshot.segments[-1].close_ms if snapshot.segments else now_ms
         if position >= snapshot.end and newest and now_ms - newest > GIVEN_UP_MS:
-            return position  # what nobody has finished is given up
+            return position  # all unfinished messages are abandoned
         with self._lock:
-            self._look(snapshot, _first_to_look_at(snapshot, position))
+            self._scan(snapshot, _scan_start(snapshot, position))
             for uuid, message in list(self._unfinished.items()):
                 if now_ms - message.seen_ms > GIVEN_UP_MS:
                     del self._unfinished[uuid]
@@ -70,15 +72,15 @@ class ChunkRanges:
         self._lasts: list[Position] = []
         self._firsts: list[Position] = []
 
-    def _look(self, snapshot: LogSnapshot, first: Position) -> None:
+    def _scan(self, snapshot: LogSnapshot, first: Position) -> None:
         if first < self._from or self._from.ledger_id < 0:
             self._begin(first)
         start = max(self._seen, snapshot.start)
         for part in snapshot.slices(PositionRange(start, snapshot.end)) if start < snapshot.end else ():
-            self._look_at(part)
+            self._scan_slice(part)
         self._seen = max(start, snapshot.end)
 
-    def _look_at(self, part: Slice) -> None:
+    def _scan_slice(self, part: Slice) -> None:
         segment = part.segment
         if not segment.path.exists():
             return
@@ -89,9 +91,9 @@ class ChunkRanges:
             if not len(rowless) and not self._unfinished:
                 return
             with segment.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                for number in self._wanted(data, part, rowless):
+                for number in self._candidates(data, part, rowless):
                     start = int(index.offsets[number]) + FRAME_BYTES
-                    self._take(
+                    self._parse_chunk(
                         data[start : start + int(index.lengths[number])],
                         Position(segment.ledger_id, number),
                         int(index.timestamps[number]),
@@ -99,10 +101,10 @@ class ChunkRanges:
         except (FileNotFoundError, NotFound):
             return
 
-    def _wanted(
+    def _candidates(
         self, data: mmap.mmap, part: Slice, rowless: np.ndarray[tuple[int], np.dtype[np.int64]]
     ) -> Iterator[int]:
-        """The entries to parse: those without a row, and those that name a message that is not finished."""
+        """Yield the entries to parse: entries without rows, and entries with the id of an unfinished message."""
         offsets = part.segment.index().offsets[: part.segment.entries]
         lengths = part.segment.index().lengths[: part.segment.entries]
         stop = int(offsets[part.end - 1] + lengths[part.end - 1]) + FRAME_BYTES
@@ -121,16 +123,16 @@ class ChunkRanges:
                 yield at
             at += 1
 
-    def _take(self, entry: bytes, position: Position, stored_ms: int) -> None:
+    def _parse_chunk(self, entry: bytes, position: Position, stored_ms: int) -> None:
         try:
             metadata = parse_entry(entry, f"entry {position}").metadata
         except Corrupt:
-            return  # whoever reads it says so
+            return  # readers of the entry report the error
         if metadata.num_chunks_from_msg <= 1 or is_marker(metadata):
             return
-        self._take_chunk(metadata, position, stored_ms)
+        self._record_chunk(metadata, position, stored_ms)
 
-    def _take_chunk(self, metadata: MessageMetadata, position: Position, stored_ms: int) -> None:
+    def _record_chunk(self, metadata: MessageMetadata, position: Position, stored_ms: int) -> None:
         uuid, producer = metadata.uuid, metadata.producer_name
         for other, message in list(self._unfinished.items()):
             if message.producer == producer and other != uuid:
@@ -146,8 +148,8 @@ class ChunkRanges:
             known.seen_ms = stored_ms
 
 
-def _first_to_look_at(snapshot: LogSnapshot, position: Position) -> Position:
-    """Where the messages begin that may go on at a position, as far as the list of ledgers tells."""
+def _scan_start(snapshot: LogSnapshot, position: Position) -> Position:
+    """Return the start of the first segment to scan: an hour before the segment of `position`."""
     segments = snapshot.segments
     if not segments:
         return snapshot.start
@@ -157,14 +159,14 @@ def _first_to_look_at(snapshot: LogSnapshot, position: Position) -> Position:
 
 
 class ChunkTable:
-    """The chunked messages of all logs of a store."""
+    """Chunked messages of all logs of a store."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._logs: dict[str, ChunkRanges] = {}
 
     def floor(self, snapshot: LogSnapshot, position: Position, now_ms: int) -> Position:
-        """How far a cursor or a trim of this log may come that is to come to `position`."""
+        """Return the position, at most `position`, up to which a cursor or a trim of the log may move."""
         with self._lock:
             spans = self._logs.setdefault(snapshot.name, ChunkRanges())
         return spans.floor(snapshot, position, now_ms)
