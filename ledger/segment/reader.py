@@ -39,7 +39,7 @@ class FrameSource(Protocol):
 
     @property
     def mappable(self) -> bool:
-        """Whether the file exists and is preferred."""
+        """True if the file exists and is preferred."""
 
     def read_with(
         self, local: Callable[[], pa.Buffer], first_entry: int, entries: int, *, alone: bool = False

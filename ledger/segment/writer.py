@@ -153,7 +153,7 @@ class SegmentWriter:
 
     @property
     def failed(self) -> bool:
-        """Whether a sync of this file has failed. Then the segment accepts no more writes."""
+        """True after a failed sync of this file. Then the segment accepts no more writes."""
         return self._failed is not None
 
     @property

@@ -117,13 +117,13 @@ class Disk:
             one.future.set_result(Position(0, 0))
 
     @contextmanager
-    def _alone(self, turn: str) -> Iterator[None]:
-        self.inside[turn] += 1
-        assert self.inside[turn] == 1, f"two threads have the {turn} turn"
+    def _alone(self, stage: str) -> Iterator[None]:
+        self.inside[stage] += 1
+        assert self.inside[stage] == 1, f"two threads have the {stage} stage"
         try:
             yield
         finally:
-            self.inside[turn] -= 1
+            self.inside[stage] -= 1
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def closed(queue: AppendQueue[Written]) -> None:
     closing = threading.Thread(target=queue.close, args=("over",), daemon=True)
     closing.start()
     closing.join(60)
-    assert not closing.is_alive(), "close waits for a turn that nobody has"
+    assert not closing.is_alive(), "close waits for a stage that no thread runs"
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_future_that_its_owner_cancels_stops_nobody(make: Make) -> None:
 
 
 def test_logs_that_never_fall_silent_do_not_keep_another_waiting(make: Make) -> None:
-    """As many busy logs as there are threads, each put to again in every sync; one more log still gets its turn."""
+    """Start as many busy logs as threads, each with a new append in every sync. One more log is still synced."""
     stop = threading.Event()
     queues = []
     for _ in range(3):
@@ -515,7 +515,7 @@ def test_an_executor_that_refuses_leaves_nobody_waiting(pool: SyncPool, queues: 
         given_up(disk, [one])
 
 
-def test_a_crew_without_a_thread_leaves_nobody_waiting(
+def test_a_pool_without_a_thread_leaves_nobody_waiting(
     executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = SyncPool(1, lambda: None)
