@@ -59,11 +59,8 @@ def connect_store(
 
     No broker is started at an address: if none answers within a few seconds, an operator must act.
 
-    Raises
-    - Unauthenticated if broker and client do not trust each other,
-    - NotFound if the directory holds no store (and `create` is false),
-    - Unavailable if no broker answers in time,
-    - Refused if the store cannot be served here.
+    Raises Unauthenticated if broker and client do not trust each other. Raises NotFound if the directory holds no store
+    and `create` is false. Raises Unavailable if no broker answers in time, Refused if the store cannot be served here.
     """
     text = os.fspath(location)
     if text.startswith(_SCHEMES):
