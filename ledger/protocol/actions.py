@@ -7,11 +7,14 @@
                              `ledger.positions.acknowledge_request`
     DoPut(stage, part)       the same batches, written to a staged part; one `StagedPart` reply at the end
     DoGet(ticket)            `ReadRequest`; record batches of the columns of `BLOCK_SCHEMA`, each row one block: frames
-                             (length, entry id, entry) exactly as they stand in the segment
+                             (length, entry id, entry) exactly as they are in the segment
 
-Rules: a number has the bounds that its type says and is refused beyond them. Every reply is small; entries travel
-only in DoPut and DoGet. A position on the wire is `[ledger, entry]`. An error crosses as JSON of `WireError` in the
-Flight error's extra info. Fields are only ever added, with defaults.
+Rules
+- A number has the bounds of its type and is refused beyond them.
+- Every reply is small. Entries are sent only by DoPut and DoGet.
+- A position on the wire is `[ledger, entry]`.
+- An error is sent as JSON of `WireError` in the Flight error's extra info.
+- Fields are only ever added, with defaults.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ BLOCK_SCHEMA = pa.schema(
 
 
 class WireError(msgspec.Struct, frozen=True):
-    """An error as it crosses the wire; `ledger.errors.error_for` makes it one again."""
+    """Error on the wire, which `ledger.errors.error_for` converts back."""
 
     code: str
     message: str
@@ -49,20 +52,20 @@ class WireError(msgspec.Struct, frozen=True):
 
 
 class Empty(msgspec.Struct, frozen=True):
-    """Nothing to say."""
+    """Message without fields."""
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The first call of every client. `store_id`, when given, must be the broker's."""
+    """First call of every client. `store_id`, if given, must be the broker's."""
 
     version: Int64 = PROTOCOL_VERSION
     store_id: Name = ""
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """Who answers. Reading `token_path` proves that the client is on the same host (send the token with reads).
+    """Identity of the broker. A client that can read `token_path` is on the same host, and sends the token with reads.
 
-    `append_socket` is the abstract name where producers on the same host come in; empty when there is none.
+    `append_socket` is the abstract socket name for producers on the same host; empty if there is none.
     """
 
     version: int
@@ -75,10 +78,10 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 class CreateLedger(msgspec.Struct, frozen=True):
-    """Create a managed ledger. With `exist_ok` an existing one is answered as it is. 0 `partitions`: it has none.
+    """Request to create a managed ledger. With `exist_ok` the answer describes an existing one. 0 `partitions`: none.
 
-    `durability` says when an entry is acknowledged: once the device has it, or the operating system. Without `lists`
-    the answer has neither segments nor cursors.
+    `durability` determines when an entry is acknowledged: when the device has it, or the operating system. Without
+    `lists` the answer has neither segments nor cursors.
     """
 
     name: Name
@@ -94,20 +97,20 @@ class CreateLedger(msgspec.Struct, frozen=True):
 
 
 class NameLedger(msgspec.Struct, frozen=True):
-    """A request about one managed ledger."""
+    """Request about one managed ledger."""
 
     name: Name
 
 
 class DescribeLedger(msgspec.Struct, frozen=True):
-    """How a managed ledger stands; without `lists` its segments and cursors are left out of the answer."""
+    """Request for a managed ledger's description; without `lists` it has no segments and cursors."""
 
     name: Name
     lists: bool = True
 
 
 class SegmentDescription(msgspec.Struct, frozen=True):
-    """One ledger (segment) of a managed ledger. `close_ms` is 0 while it is open."""
+    """Segment of a managed ledger. `close_ms` is 0 while it is open."""
 
     ledger_id: int
     entries: int
@@ -117,11 +120,11 @@ class SegmentDescription(msgspec.Struct, frozen=True):
 
 
 class LedgerDescription(msgspec.Struct, frozen=True):
-    """A managed ledger as it stands. `end` is the position after the last entry; `rows` counts all rows ever.
+    """Description of a managed ledger. `end` is the position after the last entry; `rows` counts all rows ever.
 
-    Of a partitioned ledger the counts are sums, and positions stand in its `partitions` only. `segment_count`: of
-    `segments`, which are left out of partitions and their whole.
-    `terminated`, once it is: the position of the last entry there will ever be, `(-1, -1)` if there was none.
+    For a partitioned ledger the counts are sums, and only its `partitions` have positions. `segment_count` counts the
+    `segments`, which are left out for partitions and partitioned ledgers. `terminated`, once it is: the position of the
+    last entry, `(-1, -1)` if there was none.
     """
 
     name: str
@@ -148,9 +151,9 @@ class LedgerNames(msgspec.Struct, frozen=True):
 
 
 class LedgerEnd(msgspec.Struct, frozen=True):
-    """The cheap question of a tailing reader: where the log ends and how much lies after `since`.
+    """End of a log and the data after `since`, for a tailing reader. Cheap to compute.
 
-    `first_publish_ms`: when the broker took the first entry after `since`; 0 when there is none.
+    `first_publish_ms`: the broker's time of the first entry after `since`; 0 if there is none.
     """
 
     name: str
@@ -166,10 +169,10 @@ class LedgerEnd(msgspec.Struct, frozen=True):
 
 
 class AskEnd(msgspec.Struct, frozen=True):
-    """Where does the log end? With `wait_ms` the answer waits until the end has passed `since`.
+    """Request for the end of a log. With `wait_ms` the answer waits until the end has passed `since`.
 
-    `since` means something in one log only: with another `incarnation` than the ledger's it is not looked at, and the
-    answer says which one it is.
+    `since` is valid in one log only. With another `incarnation` than the ledger's it is ignored, and the answer has the
+    present one.
     """
 
     name: Name
@@ -179,7 +182,7 @@ class AskEnd(msgspec.Struct, frozen=True):
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):
-    """A registered schema: the bytes of an Arrow IPC schema message. Version -1: none is registered."""
+    """Registered schema: the bytes of an Arrow IPC schema message. Version -1: none is registered."""
 
     name: str
     version: int
@@ -187,10 +190,10 @@ class SchemaVersion(msgspec.Struct, frozen=True):
 
 
 class RegisterSchema(msgspec.Struct, frozen=True):
-    """Register the columns of a ledger as the version after `after`; -1 at its first write.
+    """Request to register the columns of a ledger as the version after `after`; -1 at its first write.
 
-    When another version is the newest, that one is answered and nothing is registered: of two first writers one wins,
-    and the other has to compare.
+    If another version is the newest, nothing is registered and the answer is that version. So of two first writers one
+    wins, and the other must compare.
     """
 
     name: Name
@@ -199,14 +202,14 @@ class RegisterSchema(msgspec.Struct, frozen=True):
 
 
 class GetSchema(msgspec.Struct, frozen=True):
-    """The schema of a version, or the newest (-1)."""
+    """Request for the schema of a version, or the newest (-1)."""
 
     name: Name
     version: Int64 = -1
 
 
 class SchemaOfMany(msgspec.Struct, frozen=True):
-    """One registered schema, and the ledgers whose newest it is. Version -1: these have none."""
+    """Registered schema, and the ledgers whose newest it is. Version -1: these have none."""
 
     version: int
     arrow_schema: bytes
@@ -214,22 +217,22 @@ class SchemaOfMany(msgspec.Struct, frozen=True):
 
 
 class AskSchemas(msgspec.Struct, frozen=True):
-    """The newest schemas of many ledgers."""
+    """Request for the newest schemas of many ledgers."""
 
     names: Annotated[list[Name], msgspec.Meta(max_length=reads.SURVEY_MAX)]
 
 
 class LedgerSchemas(msgspec.Struct, frozen=True):
-    """Each distinct schema once; ledgers that are gone are in none."""
+    """Distinct schemas, each once. Deleted ledgers are in none."""
 
     schemas: list[SchemaOfMany]
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """`entries` consecutive entries from `first` are durable. Metadata reply of an append stream.
+    """Metadata reply of an append stream: `entries` consecutive entries from `first` are durable.
 
-    With `error`, nothing that comes later is: it is the last reply, sent at once because the stream itself can end with
-    an error only when the producer sends something or hangs up.
+    A reply with `error` is the last one; later entries are not durable. It is sent at once, because the stream itself
+    can end with an error only when the producer sends something or disconnects.
     """
 
     first: Position
@@ -238,7 +241,9 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class ChangeSetting(msgspec.Struct, frozen=True):
-    """Change a setting of the running broker, and `others` in the same step. No value: back to what is configured."""
+    """Request to change a setting of the running broker, and `others` in the same step. No value: the
+    configured one.
+    """
 
     name: Name
     value: Int64 | Name | None = None
@@ -246,7 +251,7 @@ class ChangeSetting(msgspec.Struct, frozen=True):
 
 
 class SettingState(msgspec.Struct, frozen=True):
-    """One setting as it stands. `live`: it can be changed; `changed`: it was."""
+    """State of a setting. `live`: it can be changed; `changed`: it was."""
 
     name: str
     value: int | str
@@ -264,10 +269,10 @@ class SettingStates(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The errors of a broker since its start.
+    """Errors of a broker since its start.
 
-    `given_up` has, for each managed ledger that takes nothing until the broker is started again, the reason. `errors`
-    are the newest errors of broker.log, oldest first, `error_count` is the number of all of them.
+    `given_up` has the reason for each managed ledger that accepts nothing until the broker is restarted. `errors` are
+    the newest errors of broker.log, oldest first. `error_count` is the number of all of them.
     """
 
     given_up: dict[str, str] = {}
@@ -335,9 +340,9 @@ ACTIONS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
 
 
 class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
-    """Begins an append stream, as descriptor of DoPut or first packet at the append socket.
+    """Start of an append stream, as descriptor of DoPut or first packet at the append socket.
 
-    A stream is one producer; its order is the order in the log.
+    A stream is one producer. Its order is the order in the log.
     """
 
     ledger: Name
@@ -345,18 +350,18 @@ class AppendCommand(msgspec.Struct, frozen=True, tag="append"):
 
 
 class StageCommand(msgspec.Struct, frozen=True, tag="stage"):
-    """Descriptor of DoPut: stage a part of a run from another host."""
+    """Descriptor of DoPut that stages a part of a run from another host."""
 
     query: Name
     batch: Int64
 
 
 class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
-    """Descriptor of DoPut: acknowledge entries and rows in a cursor's name, in any order, or give them back.
+    """Descriptor of DoPut that acknowledges entries and rows for a cursor, in any order, or returns them for
+    redelivery.
 
-    The batches are those of `ledger.log.acknowledged_positions`; the reply, `CursorState`, comes when all of it is
-    durable. With
-    an `incarnation`, that of another ledger of the name is refused.
+    The batches are those of `ledger.positions.acknowledge_request`. The reply, `CursorState`, is sent when all of it is
+    durable. With an `incarnation`, another ledger of the name is refused.
     """
 
     ledger: Name
@@ -367,8 +372,8 @@ class AcknowledgeCommand(msgspec.Struct, frozen=True, tag="acknowledge"):
 
 PutCommand = AppendCommand | StageCommand | AcknowledgeCommand
 
-# Made here, under the lock of the import: msgspec makes what it knows of a type when that is first decoded, and threads
-# that come first together crash the process.
+# Created here, under the lock of the import: msgspec creates its data about a type at the first decoding. Threads that
+# do so concurrently crash the process.
 DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind) for kind in (*chain.from_iterable(ACTIONS.values()), reads.ReadRequest, PutCommand)
 }

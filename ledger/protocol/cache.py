@@ -1,4 +1,4 @@
-"""What the broker says of its cache: a part of `ledger.protocol.actions`."""
+"""Messages about the broker's cache: a part of `ledger.protocol.actions`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LEASE_MS_MAX = 24 * 3600 * 1000
 
 
 class RegisterReader(msgspec.Struct, frozen=True):
-    """A query without a subscription is alive, and needs nothing before `position` any more.
+    """Report of a query without a subscription, which needs nothing before `position` any more.
 
-    `reader` is the name that it reads by. Not heard of for `ttl_ms` it is forgotten, or at once with 0.
+    `reader` is its name. The broker forgets a reader after `ttl_ms` without a report, or at once with 0.
     """
 
     name: Name
@@ -25,13 +25,13 @@ class RegisterReader(msgspec.Struct, frozen=True):
 
 
 class RegisterReaders(msgspec.Struct, frozen=True):
-    """The same of many ledgers. Those that are gone are passed over."""
+    """Report of a query about many ledgers. Deleted ones are ignored."""
 
     ledgers: list[RegisterReader]
 
 
 class ReaderPlace(msgspec.Struct, frozen=True):
-    """A reader that is alive: what it has acknowledged, and where it reads next."""
+    """Live reader: its acknowledged position and its next read."""
 
     reader: str
     position: Position
@@ -39,11 +39,11 @@ class ReaderPlace(msgspec.Struct, frozen=True):
 
 
 class ReadSources(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the entries came from that were handed out since the broker started. Entries, and their bytes.
+    """Sources of the entries served since the broker started, in entries and bytes.
 
-    Hits are served from memory where the cache holds the block, and by the page cache where the cache accounts for a
-    block of a local file that was read or written a short while before. Misses are read from object storage or from
-    local files. Whether the disk is read for a local file, only the system knows.
+    Hits are served from memory if the cache has the block. They are served by the page cache if the cache accounts for
+    a local file that was recently read or written. Misses are read from object storage or from local files. Only the
+    system knows whether the disk is read for a local file.
     """
 
     hits: int = 0
@@ -61,9 +61,10 @@ class ReadSources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheReads(ReadSources, frozen=True):
-    """What was handed out since the broker started, over all ledgers, and what the cache is now.
+    """Sums of served entries since the broker's start, over all ledgers, and the present state of the cache.
 
-    The part of `CacheMetrics` that progress tells: sums, and two that take a look at every span, at most a second old.
+    This is the part of `CacheMetrics` that progress shows. Two of its values visit every range, and are at most a
+    second old.
     """
 
     mapped_entries: int = 0
@@ -84,7 +85,7 @@ class CacheReads(ReadSources, frozen=True):
 
 
 class LedgerCacheMetrics(ReadSources, frozen=True):
-    """The part of one ledger, with the meaning that `CacheMetrics` gives."""
+    """Metrics of one ledger, as in `CacheMetrics`."""
 
     name: str
     inserted: int
@@ -100,17 +101,17 @@ class LedgerCacheMetrics(ReadSources, frozen=True):
 
 
 class CacheMetrics(CacheReads, frozen=True):
-    """What the cache did since the broker started. Bytes and counts of entries, named as Pulsar's metrics are.
+    """Activity of the cache since the broker's start: bytes and counts of entries, with the names of Pulsar's metrics.
 
-    A miss is an entry that was read from storage, a file or an object, and handed out, whether it was sent or mapped.
-    `mapped` counts what readers on the broker's host mapped, hits and misses. `size_bytes` is the memory that is taken:
-    of blocks of which anything is cached, and `lingering_bytes` of blocks that were let go of and that somebody has
-    still, a reader that has mapped them, or the broker while it sends them. `local_file_bytes` are accounts of local
-    files, which take no memory and have a limit of their own. All other counts are of both kinds: `entries` is what is
-    cached, `expected_reads` are entries of cached spans times the readers that have still to come to them,
-    `non_evictable_bytes` the spans for which that is not 0. `evictions` are passes by size. `ahead_bytes` were read
-    from object storage before they were asked for, `waited_ms` is how long queries were told to wait for others close
-    behind them.
+    A miss is an entry that was read from storage, a file or an object, and served. `mapped` counts what readers on the
+    broker's host mapped, hits and misses. `size_bytes` is the memory in use: that of cached blocks, and
+    `lingering_bytes` of evicted blocks that are still referenced. `local_file_bytes` are accounts of local files, which
+    take no memory and have a limit of their own.
+
+    All other counts cover both kinds. `entries` are the cached entries. `expected_reads` multiplies entries of cached
+    ranges by the readers that still need them; `non_evictable_bytes` are the ranges for which that is not 0.
+    `evictions` are passes by size. `ahead_bytes` were prefetched from object storage. `waited_ms` is the time for which
+    queries were throttled.
     """
 
     policy: str = ""

@@ -1,4 +1,4 @@
-"""What a client and the broker say to each other about staged parts and runs: a part of `ledger.protocol.actions`."""
+"""Messages about staged parts and runs: a part of `ledger.protocol.actions`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark_ledger.ledger.settings.setting import Int64, Uint64
 
 
 class OpenStaging(msgspec.Struct, frozen=True):
-    """Where a task may stage a part of a run: a new file in the store, for a client that proved the same host."""
+    """Request for a new file in the store for a part of a run, by a client that proved to be on the same host."""
 
     query: Name
     batch: Int64
@@ -18,14 +18,14 @@ class OpenStaging(msgspec.Struct, frozen=True):
 
 
 class StagingPlace(msgspec.Struct, frozen=True):
-    """The file to write frames to (created empty by the broker), and the part's name in the store."""
+    """File to write frames to (created empty by the broker), and the part's name in the store."""
 
     part: str
     path: str
 
 
 class StagedPart(msgspec.Struct, frozen=True):
-    """A staged part as its writer describes it: frames numbered from 0; `crc32c` is over all bytes of the file."""
+    """Staged part as its writer describes it: frames numbered from 0; `crc32c` is over all bytes of the file."""
 
     part: Name
     entries: Int64
@@ -35,10 +35,10 @@ class StagedPart(msgspec.Struct, frozen=True):
 
 
 class CommitRun(msgspec.Struct, frozen=True):
-    """Append the staged parts as one run, closed by a marker, exactly once per (ledger, query, batch).
+    """Request to append the staged parts as one run, closed by a marker, exactly once per (ledger, query, batch).
 
-    `txn_most` and `txn_least` are the run's id, as its entries carry it. `once`: the query commits nothing else, so it
-    need not be remembered for longer than its parts may lie about.
+    `txn_most` and `txn_least` are the run's id, as in its entries. `once`: the query commits nothing else, so it need
+    not be remembered for longer than its parts may exist.
     """
 
     ledger: Name
@@ -50,22 +50,22 @@ class CommitRun(msgspec.Struct, frozen=True):
     once: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError, which a decoder takes for a field that is wrong."""
+        """Raise ValueError for a wrong field, which a decoder reports."""
         if max(self.txn_most, self.txn_least) >= 2**64:
             raise ValueError("each half of a run's id has 64 bits")
 
 
 class LedgerParts(msgspec.Struct, frozen=True):
-    """The staged parts that one ledger gets, in order."""
+    """Staged parts of one ledger, in order."""
 
     ledger: Name
     parts: list[StagedPart]
 
 
 class CommitRuns(msgspec.Struct, frozen=True):
-    """Commit one batch of a query to several ledgers, exactly once: the first commit of it decides what goes where.
+    """Request to commit a batch of a query to several ledgers, exactly once. The first commit determines the routing.
 
-    `once`: the query commits nothing else, as with `CommitRun`.
+    `once`: the query commits nothing else, as in `CommitRun`.
     """
 
     query: Name
@@ -76,13 +76,13 @@ class CommitRuns(msgspec.Struct, frozen=True):
     once: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError, which a decoder takes for a field that is wrong."""
+        """Raise ValueError for a wrong field, which a decoder reports."""
         if max(self.txn_most, self.txn_least) >= 2**64:
             raise ValueError("each half of a run's id has 64 bits")
 
 
 class CommittedRun(msgspec.Struct, frozen=True):
-    """A run that is in the log. `repeated` when this call found it there already."""
+    """Run in the log. `repeated` if the log had it before this call."""
 
     repeated: bool
     first: Position
@@ -92,9 +92,9 @@ class CommittedRun(msgspec.Struct, frozen=True):
 
 
 class CommittedRuns(msgspec.Struct, frozen=True):
-    """A batch that is in its ledgers, by their canonical names. `repeated`: this call brought nothing new.
+    """Batch in its ledgers, by their canonical names. `repeated`: this call changed nothing.
 
-    Of a batch before the newest one the ledgers are not known any more.
+    The ledgers of a batch before the newest one are not recorded.
     """
 
     repeated: bool
@@ -102,7 +102,9 @@ class CommittedRuns(msgspec.Struct, frozen=True):
 
 
 class AskNewestBatch(msgspec.Struct, frozen=True):
-    """Ask for the newest batch of a query in one ledger, of this `incarnation`; with `several`, over all ledgers."""
+    """Request for the newest batch of a query in one ledger, of this `incarnation`; with `several`, over all
+    ledgers.
+    """
 
     name: Name
     query: Name
@@ -111,13 +113,13 @@ class AskNewestBatch(msgspec.Struct, frozen=True):
 
 
 class NewestBatch(msgspec.Struct, frozen=True):
-    """The newest batch that is in all of its ledgers; -1: none is."""
+    """Newest batch that is in all of its ledgers; -1: none is."""
 
     batch: int
 
 
 class AbortRun(msgspec.Struct, frozen=True):
-    """Throw staged parts away. Parts that are gone already are ignored."""
+    """Request to delete staged parts. Missing parts are ignored."""
 
     query: Name
     batch: Int64

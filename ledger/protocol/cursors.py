@@ -1,6 +1,5 @@
-"""Messages about cursors, leases, acknowledgements and deliveries.
-
-A part of `ledger.protocol.actions`, whose rules hold here too.
+"""Messages about cursors, leases, acknowledgements and deliveries: a part of `ledger.protocol.actions`, with its
+rules.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ LEASE_MS_MAX = 24 * 3600 * 1000
 
 
 class CursorRequest(msgspec.Struct, frozen=True):
-    """A request about one cursor of a managed ledger."""
+    """Request about one cursor of a managed ledger."""
 
     ledger: Name
     cursor: Name
 
 
 class OpenCursor(CursorRequest, frozen=True):
-    """Open a durable cursor, creating it with `start` as its next position to read if it does not exist."""
+    """Request to open a durable cursor. A new cursor starts at `start`."""
 
     start: Position
     create: bool = True
 
 
 class CursorState(msgspec.Struct, frozen=True):
-    """A durable cursor. `next_position` is the first position not acknowledged; the rest is what it has left.
+    """Durable cursor. `next_position` is the first unacknowledged position; the backlog is what follows.
 
-    An entry that delivers no row, a marker of a run, is not counted in `backlog_entries`; an estimate counts it.
-    `acknowledged_…` lie beyond `next_position`: ranges and entries acknowledged out of order, which the backlog leaves
-    out; of `partial_entries` some rows are. `cursor_ledger` is where all that is kept (-1: in the record).
+    `backlog_entries` does not count an entry without rows, such as a marker of a run; an estimate does.
+    `acknowledged_…` are beyond `next_position`: ranges and entries acknowledged out of order, which the backlog leaves
+    out. Some rows of `partial_entries` are acknowledged. `cursor_ledger` is the segment with all that (-1: the record).
     """
 
     ledger: str
@@ -56,15 +55,15 @@ class CursorState(msgspec.Struct, frozen=True):
 
 
 class NameCursor(CursorRequest, frozen=True):
-    """Name a cursor. Not `precise`: rows and bytes of its backlog are estimated, and no file is read."""
+    """Request about a cursor. Not `precise`: rows and bytes of its backlog are estimated, and no file is read."""
 
     precise: bool = True
 
 
 class MarkDelete(CursorRequest, frozen=True):
-    """Acknowledge everything before `next_position`. Going back is ignored: acknowledgement is monotone.
+    """Request to acknowledge everything before `next_position`. A move backwards is ignored.
 
-    `replay_floor`: the end of the last batch known to be in the reader's commit log; never moves back either.
+    `replay_floor`: the end of the last batch known to be in the reader's commit log; it never moves back either.
     """
 
     next_position: Position
@@ -72,16 +71,16 @@ class MarkDelete(CursorRequest, frozen=True):
 
 
 class ResetCursor(CursorRequest, frozen=True):
-    """Move a cursor to any position, backwards too."""
+    """Request to move a cursor to any position, also backwards."""
 
     next_position: Position
 
 
 class SkipEntries(CursorRequest, frozen=True):
-    """Acknowledge the next `entries` entries that deliver rows and are not acknowledged; all there are, for -1.
+    """Request to acknowledge the next `entries` unacknowledged entries with rows; all of them for -1.
 
-    They are counted from `start`, where the caller saw the cursor, and end at `end`, where it saw the log's: so that a
-    call whose answer was lost may be repeated.
+    They are counted from `start`, the caller's view of the cursor, to `end`, its view of the log's end. So a call with
+    a lost answer may be repeated.
     """
 
     entries: Int64
@@ -90,21 +89,23 @@ class SkipEntries(CursorRequest, frozen=True):
 
 
 class CursorProperties(CursorRequest, frozen=True):
-    """Set and remove properties of a cursor; they are kept with it and mean nothing to the broker."""
+    """Request to set and remove properties of a cursor, which the broker stores without a meaning."""
 
     values: dict[Name, str] = {}
     remove: list[Name] = []
 
 
 class AskAckedRanges(CursorRequest, frozen=True):
-    """Ask for the positions of a range that a cursor acknowledged beyond its mark-delete. `whole`: mark-delete, too."""
+    """Request for the positions of a range that a cursor acknowledged beyond its mark-delete. `whole`: mark-delete,
+    too.
+    """
 
     range: PositionRange
     whole: bool = False
 
 
 class AckedRanges(msgspec.Struct, frozen=True):
-    """A PositionInfo of one moment: mark-delete, and the acknowledged positions of the range beyond it.
+    """PositionInfo of one moment: mark-delete, and the acknowledged positions of the range beyond it.
 
     Empty if there are none, unless `whole` was set.
     """
@@ -113,10 +114,10 @@ class AckedRanges(msgspec.Struct, frozen=True):
 
 
 class AcquireLease(CursorRequest, frozen=True):
-    """Take or renew the lease of a subscription. `holder` is `host/pid/start/id`; `ttl_ms` from now.
+    """Request to take or renew the lease of a subscription. `holder` is `host/pid/start/id`; `ttl_ms` counts from now.
 
-    A lease is granted when it is free, run out, the holder's own, or held by a process of the broker's host that is
-    gone. Otherwise `LeaseReply.granted` is false and the reply names the holder and the end of its lease.
+    A lease is granted if it is free, expired, the holder's own, or held by a dead process of the broker's host.
+    Otherwise `LeaseReply.granted` is false and the reply names the holder and the end of its lease.
     """
 
     holder: Name
@@ -124,7 +125,7 @@ class AcquireLease(CursorRequest, frozen=True):
 
 
 class LeaseReply(msgspec.Struct, frozen=True):
-    """The lease as it stands after the call."""
+    """Lease after the call."""
 
     granted: bool
     holder: str
@@ -132,7 +133,7 @@ class LeaseReply(msgspec.Struct, frozen=True):
 
 
 class ReleaseLease(CursorRequest, frozen=True):
-    """Give a lease back; ignored unless `holder` holds it."""
+    """Request to release a lease; ignored unless `holder` holds it."""
 
     holder: Name
 
@@ -141,9 +142,9 @@ UNLIMITED = 2**62
 
 
 class DeliveredRange(msgspec.Struct, frozen=True, array_like=True):
-    """Rows that are delivered together: all of a range but what `skip` holds, a PositionInfo (empty: nothing).
+    """Rows that are delivered together: a range without the rows of `skip`, a PositionInfo (empty: none).
 
-    `count`: how often they were delivered before. `at_ms`: when, by the broker's clock.
+    `count`: earlier deliveries of the rows. `at_ms`: time of the last one, by the broker's clock.
     """
 
     count: int
@@ -153,15 +154,15 @@ class DeliveredRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NextDelivery(CursorRequest, frozen=True):
-    """Decide on the batch after record `after` (0: there was none), which reads on at `start` and up to `end`.
+    """Request to decide on the batch after record `after` (0: none), which reads on at `start` and up to `end`.
 
-    `explicit`: rows stay outstanding until they are acknowledged, and come back after `ack_timeout_ms`; those that
-    were delivered more than `max_redeliveries` times again (-1: no limit) are dead letters. Otherwise the batch is the
-    range without what is acknowledged in it already.
+    `explicit`: rows stay outstanding until they are acknowledged, and are redelivered after `ack_timeout_ms`. Rows that
+    were redelivered more than `max_redeliveries` times (-1: no limit) are dead letters. Otherwise the batch is the
+    range without its acknowledged rows.
 
-    Of what comes back the batch takes at most `back_rows` and `back_bytes`, but with `back_first` at least its first
-    entry; what is left of it comes with later batches. What was delivered at `before_ms` or later, by the broker's
-    clock, does not come back yet, nor what of it was given back.
+    The batch takes at most `back_rows` and `back_bytes` of redelivered rows, but with `back_first` at least their first
+    entry. The rest follows in later batches. Rows that were delivered or returned at `before_ms` or later, by the
+    broker's clock, are not redelivered yet.
     """
 
     after: NotNegative
@@ -177,7 +178,7 @@ class NextDelivery(CursorRequest, frozen=True):
 
 
 class AskDue(CursorRequest, frozen=True):
-    """Ask which rows would be redelivered with the batch after a record, if there were no limit."""
+    """Request for the rows that would be redelivered with the batch after a record, without a limit."""
 
     after: NotNegative
     ack_timeout_ms: NotNegative = 0
@@ -195,10 +196,10 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class DecidedDelivery(msgspec.Struct, frozen=True):
-    """The record of the batch, durable; 0 when there is nothing to deliver, or nothing but the plain range.
+    """Durable record of the batch; 0 for an empty batch or a plain range.
 
-    `position` is where the batch after it reads on. `dead`: the number of a batch of dead letters that has to be buried
-    first (0: none). `back_…`: what of the batch comes back.
+    `position` is the start of the batch after it. `dead`: the number of a batch of dead letters that must be written
+    first (0: none). `back_…`: the redelivered part of the batch.
     """
 
     record: int
@@ -209,15 +210,15 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
 
 
 class AskDelivery(CursorRequest, frozen=True):
-    """The shares of a record; of the dead letters for -1, of the newest record for 0."""
+    """Request for the ranges of a record; of the dead letters for -1, of the newest record for 0."""
 
     record: Int64
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A record: its number (0: there is none), where the batch after it reads on, and what it delivers.
+    """Record: its number (0: there is none), the start of the batch after it, and its ranges.
 
-    Of the newest, when it was asked for, `now_ms` is the time that shares are stamped with.
+    If the newest was requested, `now_ms` is the time that ranges are stamped with.
     """
 
     record: int
@@ -227,6 +228,6 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class AckDeadLetters(CursorRequest, frozen=True):
-    """Acknowledge the dead letters of this number: another ledger has them."""
+    """Request to acknowledge the dead letters of this number, which another ledger has."""
 
     dead: NotNegative

@@ -1,15 +1,13 @@
 """Messages about one managed ledger: its properties, policies, partitions, sealing, offloading, publishing.
 
-A part of `ledger.protocol.actions`, whose rules hold here too. How far a log is published in a table is a property of
-the ledger:
+They are a part of `ledger.protocol.actions`, whose rules hold here too. A property of the ledger states how far the log
+is published in a table:
 
     published:/tables/orders = {"table":"<Delta's id of the table>","segment":7}
 
-Rules of that note
-- It is written after the commit that it states, so it is never ahead of the table.
-- It does not decide what is published. Retention reads it, and a publisher detects a table that was made anew.
-- If a log is published to several tables, the one that is behind counts.
-- A note that cannot be read counts as nothing published.
+Rules of that property - It is written after the commit that it states, so it is never ahead of the table. - It does not
+decide what is published. Retention reads it, and a publisher detects a table that was created again. - If a log is
+published to several tables, the slowest table counts. - An unreadable property counts as nothing published.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ DEDUPLICATION_ENABLED = "ledger.deduplicationEnabled"
 
 
 class TrimReply(msgspec.Struct, frozen=True):
-    """Ledgers that a trim took off a managed ledger, oldest first; the managed ledger now begins at `start`.
+    """Segments that a trim removed, oldest first; the managed ledger now begins at `start`.
 
-    For the ledgers in `local` only the local copies were deleted: they are in object storage.
+    Of the segments in `local` only the local copies were deleted: they are in object storage.
     """
 
     name: str
@@ -42,7 +40,7 @@ class TrimReply(msgspec.Struct, frozen=True):
 
 
 class ChangeProperties(msgspec.Struct, frozen=True):
-    """Set properties of a managed ledger, and remove others; the broker's own, `ledger.…`, are refused."""
+    """Request to set and remove properties of a managed ledger. The broker's own, `ledger.…`, are refused."""
 
     name: Name
     values: dict[Name, str] = {}
@@ -57,9 +55,10 @@ class Properties(msgspec.Struct, frozen=True):
 
 
 class ChangePolicy(msgspec.Struct, frozen=True):
-    """Set policies of a ledger, or of a namespace (`tenant/namespace`), and forget others. Without either: look.
+    """Request to set and remove policies of a ledger or of a namespace (`tenant/namespace`); without either, to show
+    them.
 
-    What is forgotten is again as the namespace or the broker's settings say.
+    A removed policy falls back to the namespace's or the broker's setting.
     """
 
     scope: Name
@@ -69,7 +68,7 @@ class ChangePolicy(msgspec.Struct, frozen=True):
 
 
 class Policies(msgspec.Struct, frozen=True):
-    """The policies of a ledger or a namespace: its own, those of its namespace, and the effective ones."""
+    """Policies of a ledger or a namespace: its own, those of its namespace, and the effective ones."""
 
     scope: str
     stated: dict[str, int]
@@ -78,11 +77,11 @@ class Policies(msgspec.Struct, frozen=True):
 
 
 class OffloadPrefix(msgspec.Struct, frozen=True):
-    """Offload all sealed ledgers before a position; without one, all there are. Answered at once: it runs by itself.
+    """Request to offload all sealed segments before a position; without one, all. The offload runs in the background.
 
-    With `seal` the ledger that is being written is sealed first, if it holds an entry, so that it goes, too.
-    With `cancel` what runs is to stop instead. With `sweep` objects that nobody refers to are deleted instead: those
-    that are noted, and what a listing of the bucket finds of this store.
+    With `seal` the open segment is sealed first, if it holds an entry, and offloaded too. With `cancel` the running
+    offload is stopped instead. With `sweep` unreferenced objects are deleted instead: recorded ones, and those that a
+    listing of the bucket finds for this store.
     """
 
     name: Name
@@ -93,11 +92,11 @@ class OffloadPrefix(msgspec.Struct, frozen=True):
 
 
 class OffloadStatus(msgspec.Struct, frozen=True):
-    """How far the offload of a managed ledger is. `state`: idle, waiting, running, done, failed, cancelled.
+    """Progress of the offload of a managed ledger. `state`: idle, waiting, running, done, failed, cancelled.
 
-    `bytes_done` of `bytes_total` of the ledgers `left` and those `done` in this run; `first_left` begins the first
-    ledger that is not offloaded. `failure` is the first error; other ledgers went on after it. `swept`: objects that a
-    sweep deleted.
+    `bytes_done` of `bytes_total` are those of the segments `left` and those `done` in this run. `first_left` begins the
+    first segment that is not offloaded. `failure` is the first error; other segments continued after it. `swept`:
+    objects that a sweep deleted.
     """
 
     name: str
@@ -116,27 +115,27 @@ class OffloadStatus(msgspec.Struct, frozen=True):
 
 
 class ChangePartitions(msgspec.Struct, frozen=True):
-    """Increase the number of partitions of a partitioned ledger."""
+    """Request to increase the number of partitions of a partitioned ledger."""
 
     name: Name
     partitions: NotNegative
 
 
 class PartitionCount(msgspec.Struct, frozen=True):
-    """The number of partitions; 0 for a ledger that has none, or that is not there."""
+    """Number of partitions; 0 for a missing ledger, or one without partitions."""
 
     partitions: NotNegative
 
 
 class AskSequence(msgspec.Struct, frozen=True):
-    """The last sequence id of a producer in a ledger."""
+    """Request for the last sequence id of a producer in a ledger."""
 
     ledger: Name
     producer: Name
 
 
 class LastSequence(msgspec.Struct, frozen=True):
-    """The highest sequence id that is durable, -1 for none; None for a ledger without de-duplication."""
+    """Highest durable sequence id, -1 for none; None for a ledger without de-duplication."""
 
     sequence_id: int | None
 
@@ -146,14 +145,14 @@ NOT_PUBLISHED = -1
 
 
 class PublishedNote(msgspec.Struct, frozen=True, rename={"table_id": "table"}):
-    """How far a log is in the table of this id: `segment` and all before it."""
+    """Progress of a log in the table of this id: `segment` and all before it are published."""
 
     table_id: str
     segment: int
 
     @classmethod
     def of(cls, properties: Mapping[str, str], target: str) -> PublishedNote | None:
-        """The note about a table; None when there is none that can be read."""
+        """Return the property about a table; None if there is no readable one."""
         try:
             return msgspec.json.decode(properties.get(_PREFIX + target, ""), type=cls)
         except JSON_FAULTS:
@@ -164,21 +163,21 @@ class PublishedNote(msgspec.Struct, frozen=True, rename={"table_id": "table"}):
 
 
 def published_everywhere(properties: Mapping[str, str]) -> int:
-    """The newest segment that is in all tables that the log is published to; NOT_PUBLISHED where there is none."""
+    """Return the newest segment that is in all tables of the log; NOT_PUBLISHED if there is none."""
     targets = [name.removeprefix(_PREFIX) for name in properties if name.startswith(_PREFIX)]
     notes = [PublishedNote.of(properties, target) for target in targets]
     return min((NOT_PUBLISHED if note is None else note.segment for note in notes), default=NOT_PUBLISHED)
 
 
 class SealLedger(msgspec.Struct, frozen=True):
-    """Seal the open segment of a ledger, if it holds an entry and is at least so old; the next append opens another."""
+    """Request to seal the open segment, if it holds an entry and is old enough. The next append opens another."""
 
     name: Name
     older_than_ms: NotNegative = 0
 
 
 class SealReply(msgspec.Struct, frozen=True):
-    """Whether there was something to seal."""
+    """Result of a seal: whether there was an entry to seal."""
 
     name: str
     sealed: bool

@@ -1,6 +1,6 @@
-"""Names as they may stand on the wire: a longer one is refused before anything scans or repeats the text.
+"""Names on the wire: a longer one is refused before any code scans or repeats the text.
 
-The limit is above that of every name that a store takes; `ledger.names` states those.
+The limit is above that of every name that a store accepts; `ledger.names` states those.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)]
 
 
 def request_body(request: msgspec.Struct) -> bytes:
-    """Return a request as it is sent; raises Refused for text that no UTF-8 can state."""
+    """Return the bytes of a request. Raises Refused for text that UTF-8 cannot encode."""
     try:
         return msgspec.json.encode(request)
     except UnicodeEncodeError as wrong:

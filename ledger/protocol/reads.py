@@ -1,11 +1,11 @@
 """Messages about reads: ranges of a log split, located, read and sought; the state of many logs; announced reads.
 
-A part of `ledger.protocol.actions`, whose rules hold here too.
+They are a part of `ledger.protocol.actions`, whose rules hold here too.
 
 Rules
-- A question about many logs is one call. A reader of a thousand ledgers asks as often as a reader of one.
+- A request about many logs is one call. A reader of a thousand ledgers makes as many calls as a reader of one.
 - The lists of a reply are in the order of the request's.
-- A driver announces which ranges its tasks read next (`PrefetchRequest`); the broker answers how long to wait.
+- A driver announces the ranges that its tasks read next (`PrefetchRequest`). The broker answers how long to wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HINTS_MAX = 100_000
 
 
 class PrefetchRange(msgspec.Struct, frozen=True):
-    """A range of a log that is read next, `left_bytes` of it and all that is known to come behind it."""
+    """Range of a log that is read next, with `left_bytes` in it and in the known rest of the log."""
 
     name: Name
     range: PositionRange
@@ -30,9 +30,9 @@ class PrefetchRange(msgspec.Struct, frozen=True):
 
 
 class PrefetchRequest(msgspec.Struct, frozen=True):
-    """`reader` reads these ranges next, in this order.
+    """Announcement that `reader` reads these ranges next, in this order.
 
-    `paced`: it may be asked to wait for those close behind it. `mapping`: its tasks map blocks on the broker's host.
+    `paced`: the broker may throttle it. `mapping`: its tasks map blocks on the broker's host.
     """
 
     reader: Name
@@ -42,7 +42,7 @@ class PrefetchRequest(msgspec.Struct, frozen=True):
 
 
 class PrefetchReply(msgspec.Struct, frozen=True):
-    """Wait for so many milliseconds and ask again; at 0 go on."""
+    """Milliseconds to wait before the next announcement; 0: continue."""
 
     wait_ms: int = 0
 
@@ -53,11 +53,11 @@ SURVEY_MAX = 100_000
 class ReadProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     """Start and end of a read of one log.
 
-    It begins at `position`, or with the first entry stored at or after `from_ms`, or where the log does; it ends at
-    `until`, or with the last entry stored before `until_ms`, or where the log does. A position means something in one
-    log only: with another `incarnation` than the log's, all of this is passed over, and the answer says which it is.
-    Without `count` the answer says places only, and no index is looked at. What a `cursor` of the log has acknowledged
-    is not left (`ledger.log.queries`); one that is not there has acknowledged nothing.
+    The read begins at `position`, or with the first entry stored at or after `from_ms`, or at the log's start. It ends
+    at `until`, or with the last entry stored before `until_ms`, or at the log's end. A position is valid in one log
+    only. With another `incarnation` than the log's, all of this is ignored, and the answer has the present one. Without
+    `count` the answer has positions only, and no index is read. Rows that a `cursor` of the log has acknowledged are
+    not left (`ledger.log.queries`); a missing cursor has acknowledged nothing.
     """
 
     position: Position | None = None
@@ -70,10 +70,9 @@ class ReadProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AskLogStatuses(msgspec.Struct, frozen=True):
-    """Ask for the state of these ledgers. A partitioned ledger means its partitions.
+    """Request for the state of these ledgers. A partitioned ledger means its partitions.
 
-    `readings` are by canonical name, of a log or of the partitioned ledger that it is part of; `otherwise` counts for
-    the rest.
+    `readings` are by canonical name, of a log or of its partitioned ledger; `otherwise` applies to the rest.
     """
 
     names: Annotated[list[Name], msgspec.Meta(max_length=SURVEY_MAX)]
@@ -82,9 +81,9 @@ class AskLogStatuses(msgspec.Struct, frozen=True):
 
 
 class TrimmedEntries(msgspec.Struct, frozen=True):
-    """Entries of a read that retention took. A ledger that was read in part counts with its share of rows and bytes.
+    """Trimmed entries of a read. A segment that was read in part counts with its share of rows and bytes.
 
-    `known` is false for entries that were trimmed by a release that kept no account.
+    `known` is false for entries that were trimmed by a release without an account.
     """
 
     range: PositionRange
@@ -95,9 +94,9 @@ class TrimmedEntries(msgspec.Struct, frozen=True):
 
 
 class LogStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One log and what a reading of it has left: the committed entries of `[begin, stop)`.
+    """Log and the rest of a read of it: the committed entries of `[begin, stop)`.
 
-    The head is what comes first: up to the first entry that has rows, with the time at which the broker stored that.
+    The head is the part up to the first entry with rows, and the time at which the broker stored that entry.
     """
 
     name: str
@@ -118,7 +117,7 @@ class LogStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LogStatuses(msgspec.Struct, frozen=True):
-    """All logs that were asked for, those that are `missing`, and the time at the broker."""
+    """All requested logs, the `missing` ones, and the broker's time."""
 
     now_ms: int
     logs: list[LogStatus]
@@ -126,7 +125,7 @@ class LogStatuses(msgspec.Struct, frozen=True):
 
 
 class LimitedRange(msgspec.Struct, frozen=True):
-    """A range of one log, and the most that may be read of it; what `cursor` has acknowledged counts nothing."""
+    """Range of one log, and the most that may be read of it. Rows that `cursor` has acknowledged do not count."""
 
     name: Name
     range: PositionRange
@@ -136,7 +135,7 @@ class LimitedRange(msgspec.Struct, frozen=True):
 
 
 class AskLimitedRanges(msgspec.Struct, frozen=True):
-    """Ask how far each quota reaches."""
+    """Request for the end of each limited range."""
 
     quotas: Annotated[list[LimitedRange], msgspec.Meta(max_length=SURVEY_MAX)]
 
@@ -146,12 +145,12 @@ BLOCK_BYTES_MAX = 2**30
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """Read the committed entries of a range. `max_block_bytes` bounds one block (one entry is always whole).
+    """Request to read the committed entries of a range. `max_block_bytes` limits a block (one entry is always whole).
 
-    `token` is what the client read from `Welcome.token_path`: with the right one, `locate` answers places.
-    `incarnation`, when given, must be the ledger's: a ledger deleted and made again is an error, not other rows.
-    `subscription` is who reads, for the cache: a cursor, or the name that a query without one follows by. Who says
-    `partly` may be answered places of the beginning only, and asks again.
+    `token` is the content of `Welcome.token_path`; with the right one, `locate` returns locations. `incarnation`, if
+    given, must be the ledger's: a ledger that was created again is an error. `subscription` names the reader for the
+    cache: a cursor, or the name of a query without one. With `partly` the answer may have only the first locations, and
+    the client asks again.
     """
 
     name: Name
@@ -164,7 +163,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
 
 class BlockPlace(msgspec.Struct, frozen=True):
-    """Place of a block of frames on the broker's host. Map it, check the first frame, read no byte beyond.
+    """Location of a block of frames on the broker's host. Map it, check the first frame, read no byte beyond.
 
     With a `head` it is in a file of shared memory, which begins with the head and may be gone
     (`ledger.cache.shared_memory`).
@@ -180,9 +179,9 @@ class BlockPlace(msgspec.Struct, frozen=True):
 
 
 class Places(msgspec.Struct, frozen=True):
-    """The blocks of a range, in order, without gap. `mapped` is false when the range must be read by DoGet.
+    """Blocks of a range, in order, without a gap. `mapped` is false if the range must be read by DoGet.
 
-    With `more` they are the beginning of it: ask for the rest when these are mapped.
+    With `more` they are only the first ones: request the rest when these are mapped.
     """
 
     mapped: bool
@@ -191,9 +190,9 @@ class Places(msgspec.Struct, frozen=True):
 
 
 class OpenRead(msgspec.Struct, frozen=True):
-    """Ask for all that one read of a log needs. The read is `[start, end)`; without an `end`, up to the log's.
+    """Request for all that one read of a log needs. The read is `[start, end)`; without an `end`, up to the log's.
 
-    With a `cursor` the entries before its position, and what it acknowledged behind that, are left out. `token` and
+    With a `cursor` the entries before its position and its acknowledged ones behind it are left out. `token` and
     `max_block_bytes` are those of a `ReadRequest`.
     """
 
@@ -206,10 +205,9 @@ class OpenRead(msgspec.Struct, frozen=True):
 
 
 class OpenedRead(msgspec.Struct, frozen=True):
-    """The range that is left to read, the newest schema (version -1: none), and places of the range's first blocks.
+    """Remaining range, the newest schema (version -1: none), and locations of the range's first blocks.
 
-    `skip` is a PositionInfo of what the cursor acknowledged in the range. `same_host` is false for a token that the
-    broker does not know.
+    `skip` is a PositionInfo of what the cursor acknowledged in the range. `same_host` is false for an unknown token.
     """
 
     range: PositionRange
@@ -222,7 +220,7 @@ class OpenedRead(msgspec.Struct, frozen=True):
 
 
 class SplitRequest(msgspec.Struct, frozen=True):
-    """Cut a range at entry boundaries into parts of about `target_bytes`, at most `max_parts`."""
+    """Request to split a range at entry boundaries into parts of about `target_bytes`, at most `max_parts`."""
 
     name: Name
     range: PositionRange
@@ -231,7 +229,7 @@ class SplitRequest(msgspec.Struct, frozen=True):
 
 
 class SplitPart(msgspec.Struct, frozen=True):
-    """One part of a split, with what it holds."""
+    """Part of a split, and its size."""
 
     range: PositionRange
     entries: int
@@ -240,44 +238,46 @@ class SplitPart(msgspec.Struct, frozen=True):
 
 
 class SplitParts(msgspec.Struct, frozen=True):
-    """The parts, in order; together exactly the range asked for, as far as it is committed."""
+    """Parts in order; together exactly the committed part of the requested range."""
 
     parts: list[SplitPart]
 
 
 class SplitRanges(msgspec.Struct, frozen=True):
-    """Cut ranges of many ledgers."""
+    """Request to split ranges of many ledgers."""
 
     requests: Annotated[list[SplitRequest], msgspec.Meta(max_length=SURVEY_MAX)]
 
 
 class RangeParts(msgspec.Struct, frozen=True):
-    """The parts of each range, in order."""
+    """Parts of each range, in order."""
 
     ranges: list[SplitParts]
 
 
 class LocateRanges(msgspec.Struct, frozen=True):
-    """Ask for the places of many ranges' blocks, as `locate` answers them; the token is given once."""
+    """Request for the locations of many ranges' blocks, as for `locate`, with one token."""
 
     requests: Annotated[list[ReadRequest], msgspec.Meta(max_length=SURVEY_MAX)]
     token: Name = ""
 
 
 class RangePlaces(msgspec.Struct, frozen=True):
-    """The places of each range, in order; none at all when they must be read by DoGet."""
+    """Locations of each range, in order; none at all if they must be read by DoGet."""
 
     ranges: list[Places]
 
 
 class SeekTime(msgspec.Struct, frozen=True):
-    """Ask for the first position whose broker timestamp is at or after `timestamp_ms` (the end if there is none)."""
+    """Request for the first position whose broker timestamp is at or after `timestamp_ms` (the end if there is
+    none).
+    """
 
     name: Name
     timestamp_ms: Int64
 
 
 class PositionReply(msgspec.Struct, frozen=True):
-    """One position."""
+    """Position in a log."""
 
     position: Position
