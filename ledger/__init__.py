@@ -1,1 +1,1 @@
-"""The log: managed ledgers, their cursors, and the broker that owns a store. Knows nothing of Spark."""
+"""The log: managed ledgers, their cursors, and the broker that owns a store. Independent of Spark."""

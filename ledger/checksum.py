@@ -1,7 +1,7 @@
 """CRC32C of any buffer, without a copy.
 
-`google_crc32c` takes only objects whose buffer needs no release, which excludes `memoryview` and `bytearray`; an
-array over the same bytes passes.
+`google_crc32c` accepts only objects whose buffer needs no release, which excludes `memoryview` and `bytearray`. An
+array over the same bytes is accepted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 
 def crc32c(buffer: Buffer, start: int = 0) -> int:
-    """The CRC32C of a buffer, or of one that follows bytes whose CRC32C is `start`."""
+    """Return the CRC32C of a buffer, or of one that follows bytes whose CRC32C is `start`."""
     if isinstance(buffer, bytes):
         return int(google_crc32c.extend(start, buffer))
     return int(google_crc32c.extend(start, np.frombuffer(buffer, dtype=np.uint8)))
 
 
 def crc32c_of_ranges(data: npt.NDArray[np.uint8], starts: Iterable[int], ends: Iterable[int]) -> Iterator[int]:
-    """The CRC32C of each range `[start, end)` of one buffer, without a view of each."""
+    """Yield the CRC32C of each range `[start, end)` of one buffer, without a view of each."""
     extend = google_crc32c.extend
     return (extend(0, data[start:end]) for start, end in zip(starts, ends, strict=True))

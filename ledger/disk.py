@@ -1,13 +1,12 @@
-"""The file system: the one place that asks the operating system for files, space and durability.
+"""File system: the only module that calls the operating system for files, space and durability.
 
 Rules
-- A file is created once (`O_EXCL`), never through a symbolic link (`O_NOFOLLOW`), readable by its owner only
-  (0600); directories are 0700.
-- Whoever returned from `sync_data` may acknowledge what it wrote; a name is durable after `sync_directory` of
-  its folder.
-- A full disk is `Unavailable` with the path and the sizes; every other failure of the device stays the
-  `OSError` that it was, so that a caller can tell a bad file from a full disk. `write_all` returns after the
-  last byte or raises.
+- A file is created once (`O_EXCL`), never through a symbolic link (`O_NOFOLLOW`), readable by its owner only (0600);
+  directories are 0700.
+- Data may be acknowledged after `sync_data` returned. A name is durable after `sync_directory` of its folder.
+- A full disk is `Unavailable` with the path and the sizes. Every other failure of the device stays an `OSError`, so
+  that a caller can tell a bad file from a full disk.
+- `write_all` returns after the last byte or raises.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ DIRECTORY_MODE = 0o700
 _COPY_BYTES = 1024 * 1024
 IOV_MAX = os.sysconf("SC_IOV_MAX")
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
-_RANGE_WRITE = 2  # SYNC_FILE_RANGE_WRITE; it consumes no error of the device, which the sync that follows must hear of
+_RANGE_WRITE = 2  # SYNC_FILE_RANGE_WRITE; it consumes no error of the device, which the next sync must report
 # Linux has it. Elsewhere the log cannot be written, but what only reads must be able to import this.
 _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -52,7 +51,7 @@ _LOCAL_HINT = (
 
 
 def create_file(path: Path) -> int:
-    """A new, empty file opened for reading and writing; raises AlreadyExists when the name is taken."""
+    """Create an empty file for reading and writing. Raises AlreadyExists if the name is taken."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, FILE_MODE)
     except FileExistsError:
@@ -63,12 +62,12 @@ def create_file(path: Path) -> int:
 
 
 def open_or_create(path: Path) -> int:
-    """A small file to be written in place, made if it is not there."""
+    """Open a small file to be written in place, and create it if it is missing."""
     return os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, FILE_MODE)
 
 
 def open_file(path: Path, *, writable: bool = False) -> int:
-    """An existing file; raises NotFound naming it. A symbolic link is refused by the kernel (ELOOP)."""
+    """Open an existing file. Raises NotFound naming it. The kernel refuses a symbolic link (ELOOP)."""
     try:
         return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | _FLAGS)
     except FileNotFoundError:
@@ -77,7 +76,7 @@ def open_file(path: Path, *, writable: bool = False) -> int:
 
 @contextmanager
 def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
-    """`open_file` that closes."""
+    """Open a file as `open_file`, and close it at the end."""
     fd = open_file(path, writable=writable)
     try:
         yield fd
@@ -86,24 +85,24 @@ def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
 
 
 def hold(fd: int) -> None:
-    """Mark a file as being written by this process, for as long as `fd` is open; the kernel forgets with the process.
+    """Lock a file as being written by this process while `fd` is open; the kernel releases the lock with the process.
 
-    Raises BlockingIOError when somebody else writes it.
+    Raises BlockingIOError if another process writes it.
     """
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def take_from_writer(path: Path, beside: Path) -> bool:
-    """See to it that nobody else writes to the files of these names any more; whether somebody could have.
+    """Take the files of these names away from another writer. Return whether there could have been one.
 
-    A writer holds the first and writes both. If it lives still, stopped or slow, it keeps its files, which then have no
-    names. The names go to copies, which are durable on return; the second file may be missing.
+    A writer locks the first file and writes both. A live writer, suspended or slow, keeps its files, which then have no
+    names. The names go to copies, which are durable on return. The second file may be missing.
     """
     with opened(path) as source:
         try:
             hold(source)
         except BlockingIOError:
-            # The held file last: until it is replaced, a crash in between leaves all of this to be done again.
+            # The locked file last: after a crash before that, all of this is repeated.
             with suppress(NotFound), opened(beside) as second:
                 _replace_by_copy(second, beside)
             sync_directory(path.parent)
@@ -115,12 +114,12 @@ def take_from_writer(path: Path, beside: Path) -> bool:
 
 
 def make_directory(path: Path) -> None:
-    """A private directory; one that exists is left as it is."""
+    """Create a private directory. An existing one is unchanged."""
     path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
 
 
 def preallocate(fd: int, offset: int, length: int, path: Path | None = None) -> None:
-    """Reserve space, which reads as zeros; raises Unavailable when there is none. The file grows."""
+    """Reserve space, which reads as zeros. Raises Unavailable if there is none. The file grows."""
     if length <= 0:
         return
     try:
@@ -136,16 +135,16 @@ def sync_data(fd: int) -> None:
 
 
 def begin_sync(fd: int, offset: int = 0, length: int = 0) -> None:
-    """Have the kernel begin to write pages of a file, by default all of it; returns without waiting for them.
+    """Make the kernel start write-back of a file's pages, by default of all; returns without waiting for them.
 
-    Nothing is promised, and no error is told.
+    This is a hint: it promises nothing and reports no error.
     """
     if _SYNC_FILE_RANGE is not None:
         _SYNC_FILE_RANGE(fd, ctypes.c_int64(offset), ctypes.c_int64(length), _RANGE_WRITE)
 
 
 def sync_directory(path: Path) -> None:
-    """Make names that were created, renamed or deleted in a directory durable."""
+    """Make created, renamed and deleted names of a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -154,9 +153,9 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_names_above(path: Path) -> None:
-    """Make the way to a directory durable: who made it and those above it, and when, is not known.
+    """Make the path to a directory durable, because it is unknown which process created its parents, and when.
 
-    Ends where another file system begins: what is mounted was there before. One that may not be read is left out.
+    Ends at the mount point: another file system existed before. A directory that may not be read is left out.
     """
     device = path.stat().st_dev
     for folder in path.parents:
@@ -169,9 +168,9 @@ def sync_names_above(path: Path) -> None:
 def write_all(
     fd: int, buffers: Sequence[ReadableBuffer], offset: int, path: Path | None = None, length: int = -1
 ) -> int:
-    """Write buffers one after another from `offset`; returns the bytes written, which are all of them.
+    """Write buffers one after another from `offset`. Return the bytes written, which are all of them.
 
-    Whoever knows the `length` of all together spares a look at each.
+    A known total `length` saves the inspection of each buffer.
     """
     start = offset
     try:
@@ -187,13 +186,13 @@ def write_all(
 
 
 def read_exact(fd: int, length: int, offset: int) -> bytes:
-    """Up to `length` bytes from `offset`; shorter only at the end of the file."""
+    """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
     target = bytearray(length)
     return bytes(memoryview(target)[: read_into(fd, memoryview(target), offset)])
 
 
 def read_into(fd: int, target: memoryview, offset: int) -> int:
-    """Fill `target` from `offset`; returns the bytes read, fewer than asked only at the end of the file."""
+    """Fill `target` from `offset`. Return the bytes read, fewer than requested only at the end of the file."""
     done = 0
     while done < len(target):
         got = os.preadv(fd, [target[done:]], offset + done)
@@ -204,14 +203,14 @@ def read_into(fd: int, target: memoryview, offset: int) -> int:
 
 
 def mapped(fd: int) -> memoryview:
-    """A whole file for reading, as it is now; unmapped when the last view of it goes. It must not shrink meanwhile."""
+    """Map a whole file for reading, until its last view is released. The file must not shrink meanwhile."""
     size = os.fstat(fd).st_size
     return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
 
 @contextmanager
 def mapping(fd: int) -> Iterator[memoryview]:
-    """`mapped` that lets go at the end, unless an error that is on its way shows a part of it."""
+    """Map a file as `mapped`, and unmap it at the end, unless a raised error references a part of it."""
     view = mapped(fd)
     held = view.obj
     try:
@@ -224,12 +223,12 @@ def mapping(fd: int) -> Iterator[memoryview]:
 
 
 def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of `[start, end)` that may hold anything but zeros: not what was only reserved, as far as is known."""
+    """Yield the parts of `[start, end)` that may contain data. Known holes of preallocated space are left out."""
     while start < end:
         try:
             start = os.lseek(fd, start, os.SEEK_DATA)
         except OSError as error:
-            if error.errno != errno.ENXIO:  # nothing but holes up to the end
+            if error.errno != errno.ENXIO:  # only holes up to the end
                 raise
             return
         stop = min(os.lseek(fd, start, os.SEEK_HOLE), end)
@@ -239,16 +238,16 @@ def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def raise_if_full(error: OSError, what: str) -> None:
-    """Turn "no space left" into Unavailable; returns for any other error."""
+    """Raise Unavailable for "no space left"; return for any other error."""
     if error.errno in _FULL:
         raise Unavailable(f"{what}: {error.strerror}", hint="Free space on the store's disk; retry") from error
 
 
 def require_suitable(directory: Path, *, mounts: str | None = None) -> None:
-    """Refuse a directory whose file system cannot keep a store's promises.
+    """Refuse a directory whose file system cannot keep a store's guarantees.
 
-    By type: network file systems, whose locks and syncs are another machine's word. By trial: space can be
-    reserved, data synced, a lock excludes, a directory can be synced. `mounts` stands in for the text of
+    Network file systems are refused by type, because another machine does their locks and syncs. Other file systems are
+    tried: space can be reserved, data synced, a lock excludes, a directory can be synced. `mounts` replaces the text of
     /proc/mounts.
     """
     text = Path("/proc/mounts").read_text(encoding="utf-8") if mounts is None else mounts
@@ -290,7 +289,7 @@ def _write_batch(fd: int, batch: Sequence[ReadableBuffer], offset: int, wanted: 
 
 
 def _after(buffers: Sequence[ReadableBuffer], skip: int) -> list[memoryview]:
-    """What is left of `buffers` after their first `skip` bytes."""
+    """Return the rest of `buffers` after their first `skip` bytes."""
     left: list[memoryview] = []
     for buffer in buffers:
         view = memoryview(buffer).cast("B")
@@ -301,7 +300,7 @@ def _after(buffers: Sequence[ReadableBuffer], skip: int) -> list[memoryview]:
 
 
 def _mount_of(path: Path, mounts: str) -> tuple[str, str]:
-    """The deepest mount point that holds `path`, and its type. A later mount covers an earlier one."""
+    """Return the deepest mount point that contains `path`, and its type. A later mount covers an earlier one."""
     found, kind = "/", "unknown"
     for line in mounts.splitlines():
         fields = line.split(" ")
@@ -314,8 +313,8 @@ def _mount_of(path: Path, mounts: str) -> tuple[str, str]:
 
 
 def _probe(directory: Path) -> None:
-    """Do once what a store relies on. Where the file system reserves no space itself, the C library does it by writing:
-    that is as good.
+    """Try the operations that a store relies on. If the file system cannot reserve space, the C library writes it
+    instead.
     """
     path = directory / f".probe-{os.getpid()}-{id(directory):x}"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, FILE_MODE)

@@ -1,8 +1,9 @@
-"""The error types, divided by what the caller can do about them.
+"""Error types, divided by what the caller can do about them.
 
-Rules: a message names the thing, the two values that disagree and, where a person must act, a hint. A code is
-stable and crosses the wire, so that a client raises the class that the broker raised. No message ever carries an
-option value that may be a secret.
+Rules
+- A message names the thing, the two values that disagree and, if a person must act, a hint.
+- A code is stable and sent over the wire, so that a client raises the class that the broker raised.
+- No message contains an option value that may be a secret.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import ClassVar
 
 
 class LedgerError(Exception):
-    """Anything that went wrong in a store, a broker or a client of one."""
+    """Failure in a store, a broker or a client."""
 
     code: ClassVar[str] = "LEDGER_ERROR"
 
@@ -35,7 +36,7 @@ class NotFound(LedgerError):
 
 
 class AlreadyExists(LedgerError):
-    """Something of that name exists already."""
+    """The name is in use."""
 
     code = "LEDGER_ALREADY_EXISTS"
 
@@ -47,13 +48,13 @@ class Refused(LedgerError):
 
 
 class Unauthenticated(LedgerError):
-    """The two ends do not trust each other: a token or certificate is missing, wrong or expired. Nothing was done."""
+    """A token or certificate is missing, wrong or expired. Nothing was done."""
 
     code = "LEDGER_UNAUTHENTICATED"
 
 
 class Corrupt(LedgerError):
-    """Stored or received bytes disagree with themselves. Nothing was cut or repaired."""
+    """Stored or received bytes contradict each other. Nothing was cut or repaired."""
 
     code = "LEDGER_CORRUPT"
 
@@ -65,25 +66,25 @@ class Fenced(LedgerError):
 
 
 class Terminated(LedgerError):
-    """The managed ledger was terminated: it can be read, and nothing is appended to it any more."""
+    """The managed ledger was terminated: it can be read, and appends are refused."""
 
     code = "LEDGER_TERMINATED"
 
 
 class Unavailable(LedgerError):
-    """The broker or the disk cannot answer now; the outcome of the request is unknown. Retrying is sensible."""
+    """The broker or the disk cannot answer now; the outcome of the request is unknown. Retry."""
 
     code = "LEDGER_UNAVAILABLE"
 
 
 class DataLoss(LedgerError):
-    """Entries that were asked for are no longer there."""
+    """Requested entries do not exist any more."""
 
     code = "LEDGER_DATA_LOSS"
 
 
 class Unsupported(LedgerError):
-    """Written by a newer version, or in a way that this version does not read."""
+    """The data were written by a newer version, or in a way that this version does not read."""
 
     code = "LEDGER_UNSUPPORTED"
 
@@ -107,5 +108,5 @@ _BY_CODE: dict[str, type[LedgerError]] = {
 
 
 def error_for(code: str, message: str, hint: str = "") -> LedgerError:
-    """The error of that code, as it was raised on the other side of a wire or a pickle."""
+    """Return the error of that code, as it was raised on the other side of a wire or a pickle."""
     return _BY_CODE.get(code, LedgerError)(message, hint=hint)

@@ -1,4 +1,4 @@
-"""Errors of JSON decoders, which raise one of two kinds for text that somebody else wrote."""
+"""Errors of JSON decoders, which raise one of two kinds for foreign text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Locations as users write them: a store's directory or a broker's address, and the check of a path's text.
 
 Rules
-- A given location goes before `LEDGER_STORE`, and `LEDGER_STORE` before `./ledger-store`. A directory is made absolute.
+- A given location precedes `LEDGER_STORE`, and `LEDGER_STORE` precedes `./ledger-store`. A directory is made absolute.
 - A path is measured and checked before a system call gets its text.
 """
 
@@ -58,7 +58,7 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
 
 
 def is_address(location: str) -> bool:
-    """Whether a location is a broker's address; else it is a directory."""
+    """Return whether a location is a broker's address; otherwise it is a directory."""
     return location.startswith(_SCHEMES)
 
 

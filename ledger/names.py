@@ -1,18 +1,14 @@
 """Names of managed ledgers, as Pulsar writes them (`tenant/namespace/persistent/topic`), and of their partitions.
 
-Rules of names
-- Short names (`orders`), `tenant/namespace/topic` and `persistent://…` are understood and mean the same ledger. Every
-  part is kept as the user wrote it.
-- A name is never part of a path on disk. It is refused here if it could not be one in another store: empty parts, `.`
-  and `..`, control characters, more than 255 bytes in a part.
-- A name is measured before anything scans the text.
-- Hidden characters (`ledger.hidden_characters`) are refused in new names only. A ledger that has one is opened, read
-  and deleted by its name.
+Rules of names - Short names (`orders`), `tenant/namespace/topic` and `persistent://…` are understood and mean the same
+ledger. Every part is kept as the user wrote it. - A name is never part of a path on disk. It is refused here if it
+could not be one in another store: empty parts, `.` and `..`, control characters, more than 255 bytes in a part. - The
+length of a name is checked before any code scans the text. - Hidden characters (`ledger.hidden_characters`) are refused
+in new names only. An existing ledger with one is opened, read and deleted by its name.
 
-Rules of partitions
-- Partition n of `orders` is the ledger `orders-partition-n`, as in Pulsar.
-- The ledger `orders` itself holds nothing. Its record has the property `ledger.partitions`, the number of partitions.
-- Partitions are numbered from 0, without a gap. Their number only grows: with fewer, keys would lose their history.
+Rules of partitions - Partition n of `orders` is the ledger `orders-partition-n`, as in Pulsar. - The ledger `orders`
+itself holds nothing. Its record has the property `ledger.partitions`, the number of partitions. - Partitions are
+numbered from 0, without a gap. Their number only grows: with fewer, keys would lose their history.
 """
 
 from __future__ import annotations
@@ -28,20 +24,20 @@ from pyspark_ledger.ledger.hidden_characters import hidden_in, require_encodable
 
 _TENANT, _NAMESPACE, _DOMAIN = "public", "default", "persistent"
 _PART_BYTES_MAX = 255
-_CHARS_MAX = 1024  # more than four parts and a domain can have
+_CHARS_MAX = 1024  # more than the longest name with four parts and a domain
 _SHOWN = 40
 _SPELLINGS_KEPT = 2**16  # a call about a thousand ledgers names each of them several times
 _HINT = "Use a name such as orders, or tenant/namespace/orders"
 
 
 def canonical_name(text: str) -> str:
-    """The full name that a user's spelling means; raises Refused with the bad value."""
+    """Return the full name of a user's spelling. Raises Refused with the bad value."""
     _require_measured(text, "a ledger's name")
     return _canonical(text)
 
 
 def require_new_name(canonical: str) -> None:
-    """Refuse a name that no new ledger may have; raises Refused with the code point."""
+    """Refuse a name that no new ledger may have. Raises Refused with the code point."""
     _require_seen(canonical, f"ledger name {canonical!r}")
 
 
@@ -67,13 +63,13 @@ def _canonical(text: str) -> str:
 
 
 def namespace_of(canonical: str) -> str:
-    """The namespace of a canonical name, `tenant/namespace`."""
+    """Return the namespace of a canonical name, `tenant/namespace`."""
     tenant, namespace, _, _ = canonical.split("/")
     return f"{tenant}/{namespace}"
 
 
 def require_namespace(text: str) -> str:
-    """The namespace that a user names; raises Refused with the bad value."""
+    """Return the namespace of a user's text. Raises Refused with the bad value."""
     _require_measured(text, "a namespace")
     parts = text.split("/")
     if len(parts) != 2:
@@ -84,7 +80,7 @@ def require_namespace(text: str) -> str:
 
 
 def require_cursor_name(text: str, ledger: str) -> None:
-    """Refuse a name that no cursor can have; raises Refused with the bad value."""
+    """Refuse a name that no cursor can have. Raises Refused with the bad value."""
     _require_measured(text, f"a cursor's name for {ledger!r}")
     where = f"cursor name {text!r} of {ledger!r}"
     if text in ("", ".", ".."):
@@ -93,34 +89,34 @@ def require_cursor_name(text: str, ledger: str) -> None:
 
 
 def require_new_cursor_name(text: str, ledger: str) -> None:
-    """Refuse a name that no new cursor may have; raises Refused with the code point."""
+    """Refuse a name that no new cursor may have. Raises Refused with the code point."""
     _require_seen(text, f"cursor name {text!r} of {ledger!r}")
 
 
 def require_property_names(names: Iterable[str], where: str) -> None:
-    """Refuse names that no new property may have; raises Refused with the bad value."""
+    """Refuse names that no new property may have. Raises Refused with the bad value."""
     for name in names:
         _require_measured(name, f"a property's name of {where!r}")
         _require_seen(name, f"property name {name!r} of {where!r}")
 
 
 def short_name(canonical: str) -> str:
-    """The shortest spelling of a canonical name."""
+    """Return the shortest spelling of a canonical name."""
     return canonical.removeprefix(f"{_TENANT}/{_NAMESPACE}/{_DOMAIN}/").replace(f"/{_DOMAIN}/", "/", 1)
 
 
 def pulsar_path(canonical: str) -> str:
-    """The name as Pulsar's metadata and offloaded objects spell it: the last part is encoded as Java's URLEncoder does.
+    """Return the name in Pulsar's metadata and offloaded objects: the last part is encoded as Java's URLEncoder does.
 
-    Java encodes the tilde and leaves the asterisk; Python never encodes the tilde. A tenant or namespace that no Pulsar
-    would take is encoded, too: user metadata of an object are ASCII.
+    Java encodes the tilde and leaves the asterisk; Python never encodes the tilde. A tenant or namespace that Pulsar
+    would refuse is encoded, too, because user metadata of an object are ASCII.
     """
     prefix, _, topic = canonical.rpartition("/")
     return f"{quote(prefix, safe='/=:')}/{quote_plus(topic, safe='*').replace('~', '%7E')}"
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that somebody who typed `name` most likely meant; None for a name that is too long to compare."""
+    """Return the most likely candidate for a typed `name`; None for a name that is too long to compare."""
     if len(name) > _CHARS_MAX:
         return None
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
@@ -129,7 +125,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def nearest_ledger(name: str, names: Iterable[str]) -> str | None:
-    """The short name of the ledger that somebody who typed `name` most likely meant, of the same namespace if possible.
+    """Return the short name of the most likely ledger for a typed `name`, of the same namespace if possible.
 
     Only the last parts are compared: names of one namespace have most of their characters in common.
     """
@@ -181,12 +177,12 @@ def partition_name(name: str, partition: int) -> str:
 
 
 def partition_names(name: str, partitions: int, first: int = 0) -> list[str]:
-    """The ledgers of the partitions from `first` on."""
+    """Return the ledgers of the partitions from `first` on."""
     return [partition_name(name, partition) for partition in range(first, partitions)]
 
 
 def partition_of(name: str) -> tuple[str, int] | None:
-    """Return the partitioned ledger and the partition's number that a name states; None for any other name."""
+    """Return the partitioned ledger and the partition's number in a name; None for any other name."""
     whole, suffix, number = name.rpartition(_SUFFIX)
     if not (suffix and whole and number.isascii() and number.isdecimal() and str(int(number)) == number):
         return None
@@ -194,7 +190,7 @@ def partition_of(name: str) -> tuple[str, int] | None:
 
 
 def partition_count(properties: Mapping[str, str]) -> int:
-    """How many partitions a record states; 0 for a ledger that has none."""
+    """Return the number of partitions in a record; 0 for a ledger without partitions."""
     return int(properties.get(PARTITIONS, 0))
 
 
@@ -204,7 +200,7 @@ def require_partitions(partitions: int) -> None:
 
 
 def without_partitions(names: Iterable[str]) -> list[str]:
-    """The names, without those that are a partition of another one of them."""
+    """Return the names without the partitions of others among them."""
     listed = list(names)
     wholes = set(listed)
     return [name for name in listed if (part := partition_of(name)) is None or part[0] not in wholes]

@@ -1,11 +1,11 @@
-"""Which host this is, which process, and who holds a store.
+"""Identity of this host and of processes, and the lock of a store.
 
 Rules
-- A store belongs to one host and one directory on it: machine id, device and inode are recorded when it is made.
-- The lock is a `flock` on `<store>/lock`, held for as long as the broker lives; the kernel lets go when it dies.
-- Taking over replaces the lock file: the old holder keeps a lock on a file that nobody looks at any more, and the epoch
-  tells it that it has lost the store.
-- A process is named by host, pid and start time, so that a pid that was given out again is not mistaken for it.
+- A store belongs to one host and one directory on it: machine id, device and inode are recorded when it is created.
+- The lock is a `flock` on `<store>/lock`, held as long as the broker lives; the kernel releases it at its death.
+- A take-over replaces the lock file. The old owner keeps a lock on an unused file, and the epoch tells it that it has
+  lost the store.
+- A process is named by host, pid and start time, so that a reused pid is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STARTTIME_FIELD = 19  # in /proc/<pid>/stat, counted after the command's closin
 
 
 def machine_id() -> str:
-    """What tells this host from others; its name where the system has no machine id, as in many containers."""
+    """Return the machine id of this host; its name if the system has none, as in many containers."""
     for name in _MACHINE_ID_FILES:
         try:
             text = Path(name).read_text().strip()
@@ -39,21 +39,21 @@ def machine_id() -> str:
 
 
 def host_identity(store: Path) -> str:
-    """The host and directory of a store, as its metadata records them."""
+    """Return the host and directory of a store, as its metadata record them."""
     status = store.stat()
     return f"{machine_id()}:{status.st_dev}:{status.st_ino}"
 
 
 def process_identity(pid: int | None = None) -> str:
-    """`machine/pid/start time` of a process, this one by default."""
+    """Return `machine/pid/start time` of a process, this one by default."""
     pid = os.getpid() if pid is None else pid
     return f"{machine_id()}/{pid}/{_start_time(pid)}"
 
 
 def is_gone(identity: str) -> bool:
-    """Whether a process is known to be dead: it was of this host, and its pid is free or given to another.
+    """Return whether a process is known to be dead: it was of this host, and its pid is free or reused.
 
-    Anything after the third part of the identity is ignored. A process of another host is never known to be gone.
+    Anything after the third part of the identity is ignored. A process of another host is never known to be dead.
     """
     parts = identity.split("/")
     if len(parts) < 3 or parts[0] != machine_id() or not parts[1].isdecimal():
@@ -62,11 +62,13 @@ def is_gone(identity: str) -> bool:
 
 
 def run_directory() -> Path:
-    """A short, private directory for sockets; made if need be, refused unless it is ours alone."""
+    """Return a short, private directory for sockets. It is created if missing, and refused unless it is this user's
+    alone.
+    """
     base = os.environ.get("XDG_RUNTIME_DIR")
     shared = Path(f"/tmp/pyspark-ledger-{os.getuid()}")  # noqa: S108 — owner and mode are checked below
     path = Path(base) / "pyspark-ledger" if base and Path(base).is_dir() else shared
-    with suppress(FileExistsError):  # whatever is there, a file or a link too, is judged below
+    with suppress(FileExistsError):  # an existing file or link is checked below
         path.mkdir(mode=0o700)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
@@ -80,9 +82,9 @@ def run_directory() -> Path:
 
 
 def require_private(store: Path) -> None:
-    """Refuse a store that others can write to; take from others what they can read of it.
+    """Refuse a store that others can write to, and close it to readers.
 
-    Looks at the directory and at what stands in it, before any of that is trusted.
+    Checks the directory and its content before any of it is used.
     """
     for path in [store, *sorted(store.iterdir())]:
         status = path.lstat()
@@ -100,7 +102,9 @@ def require_private(store: Path) -> None:
 
 
 def require_open_to_us(store: Path) -> None:
-    """Refuse a store that is another user's: who is no owner reaches it by its broker's address only."""
+    """Raise Refused if the store directory belongs to another user. Other users must connect through the broker's
+    address.
+    """
     if not os.access(store, os.R_OK | os.X_OK, effective_ids=True):
         raise Refused(
             f"the store {store} is closed to user {os.geteuid()}, its owner is {store.stat().st_uid}",
@@ -109,7 +113,7 @@ def require_open_to_us(store: Path) -> None:
 
 
 class StoreLock:
-    """The right to be the broker of a store."""
+    """Lock of a store's broker."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path = path
@@ -117,7 +121,7 @@ class StoreLock:
 
     @classmethod
     def acquire(cls, store: Path, *, take_over: bool = False) -> Self:
-        """Take the lock; raises Refused naming the holder's process when another broker has it."""
+        """Take the lock. Raises Refused naming the holder's process if another broker has it."""
         path = store / "lock"
         if take_over:
             scratch = store / f"lock.{os.getpid()}"
@@ -155,7 +159,7 @@ class StoreLock:
 
 
 def _start_time(pid: int) -> str:
-    """When a process started, in clock ticks since boot; empty when there is none of that pid, or only its remains."""
+    """Return a process's start, in clock ticks since boot; empty if there is none of that pid, or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,9 +1,10 @@
-"""Which partition a message goes to, as Pulsar's Java client decides. Pure.
+"""Routing of messages to partitions, as in Pulsar's Java client. Pure.
 
 Rules
-- A message with a key: hash of the key's text as it stands on the wire (a key of bytes: its base64), without its sign
-  bit, modulo the number of partitions. `murmur3_32` is MurmurHash3 x86 32 with seed 0 over UTF-8, which all of Pulsar's
-  clients have; `java_string` is Java's `String.hashCode`, over UTF-16.
+- The partition of a key is its hash without the sign bit, modulo the number of partitions. The hash is of the key's
+  text on the wire; for a key of bytes that is its base64.
+- `murmur3_32` is MurmurHash3 x86 32 with seed 0 over UTF-8, which all of Pulsar's clients have. `java_string` is Java's
+  `String.hashCode`, over UTF-16.
 - A message without a key: round-robin by batch; see `ledger.client.partitioned_producer`.
 """
 
@@ -24,13 +25,13 @@ _U32 = npt.NDArray[np.uint32]
 
 
 def murmur3_32(key: str) -> int:
-    """MurmurHash3 of a text, 31 bits."""
+    """Return MurmurHash3 of a text, 31 bits."""
     data = key.encode()
     return int(_murmur3(np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64))[0])
 
 
 def java_string(key: str) -> int:
-    """Java's hash of a text, 31 bits."""
+    """Return Java's hash of a text, 31 bits."""
     units = np.frombuffer(key.encode("utf-16-le", "surrogatepass"), dtype="<u2")
     value = 0
     for unit in units.tolist():
@@ -52,7 +53,7 @@ def partition_for_key(key: str | bytes, partitions: int, hashing_scheme: str) ->
 
 
 def partitions_for_keys(keys: pa.Array, partitions: int, hashing_scheme: str) -> npt.NDArray[np.int64]:
-    """The partition of each key; -1 where it is null. Murmur3 of keys of text runs without Python per key."""
+    """Return the partition of each key; -1 for null. Murmur3 of text keys runs without Python for each key."""
     texts = keys
     if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
         texts = pa.array([None if key is None else base64.b64encode(key).decode("ascii") for key in keys.to_pylist()])
@@ -69,7 +70,7 @@ def partitions_for_keys(keys: pa.Array, partitions: int, hashing_scheme: str) ->
 
 
 def _murmur3(data: npt.NDArray[np.uint8], edges: npt.NDArray[np.int64]) -> _U32:
-    """The hash of each `data[edges[i]:edges[i + 1]]`, word by word for all keys at once; wraps as 32 bits do."""
+    """Return the hash of each `data[edges[i]:edges[i + 1]]`, word by word for all keys at once; wraps as 32 bits do."""
     starts, sizes = edges[:-1], np.diff(edges)
     hashes = np.zeros(len(sizes), np.uint32)
     padded = np.concatenate([data, np.zeros(4, np.uint8)])

@@ -1,11 +1,12 @@
-"""Where an entry is: `(ledger_id, entry_id)`, ordered as the log is.
+"""Position of an entry: `(ledger_id, entry_id)`, ordered as the log is.
 
-Invariants: ledger ids rise along a managed ledger and are never reused in a store; entry ids count from 0 in each
-ledger. A range is half-open, `[start, end)`. An offset of a reader is the position *after* the last entry it has,
-`last.next()`; the end of a log that holds nothing is `Position(-1, 0)`.
+Invariants
+- Segment ids rise along a managed ledger and are never reused in a store. Entry ids count from 0 in each segment.
+- A range is half-open, `[start, end)`. A reader's offset is the position *after* its last entry, `last.next()`. The
+  end of an empty log is `Position(-1, 0)`.
 
-A message is printed as by Pulsar's clients: `ledger:entry:partition[:batch index]`. A batch index of -1 is a message
-that is an entry of its own; a partition of -1 a ledger that has none.
+A message is printed as by Pulsar's clients: `ledger:entry:partition[:batch index]`. A batch index of -1 is an unbatched
+message; a partition of -1 is a ledger without partitions.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=_MAX)]
 
 
 class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """An entry of a managed ledger. Compares lexicographically."""
+    """Position of an entry of a managed ledger. Compares lexicographically."""
 
     ledger_id: _Int64
     entry_id: _Int64
 
     def next(self) -> Position:
-        """The position one entry further in the same ledger (it need not exist)."""
+        """Return the next position in the same segment, which need not exist."""
         return Position(self.ledger_id, self.entry_id + 1)
 
     def __str__(self) -> str:
@@ -33,7 +34,7 @@ class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """The inverse of `str`; raises ValueError naming the text."""
+        """Parse a position. The inverse of `str`. Raises ValueError naming the text."""
         ledger, separator, entry = text.partition(":")
         if not separator:
             raise ValueError(f"position {text!r} is not of the form LEDGER:ENTRY")
@@ -45,7 +46,7 @@ LATEST = Position(_MAX, _MAX)
 
 
 class PositionRange(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """The entries from `start` up to, and not including, `end`."""
+    """Entries from `start` up to, and not including, `end`."""
 
     start: Position
     end: Position
@@ -58,7 +59,7 @@ class PositionRange(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class MessageId(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """The place of one message. Compares as the log of one partition is ordered."""
+    """Position of one message. Compares in the order of one partition's log."""
 
     ledger_id: int
     entry_id: int
@@ -71,7 +72,7 @@ class MessageId(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether the message was in the log already and was not written: its place is not known."""
+        """Whether the log had the message before. Then it was not written, and its position is unknown."""
         return self.ledger_id < 0
 
     def __str__(self) -> str:

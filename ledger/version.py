@@ -1,4 +1,4 @@
-"""Version of the package, in a module that costs nothing to import."""
+"""Version of the package, in a module that is cheap to import."""
 
 from __future__ import annotations
 

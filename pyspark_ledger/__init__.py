@@ -1,9 +1,9 @@
-"""Managed ledgers for Spark: the names that a user imports, and the class that Spark finds by itself.
+"""Managed ledgers for Spark: the names that a user imports, and the class that Spark discovers.
 
     from pyspark_ledger import session, connect, register
 
-The folders in this package are links to `connector`, `ledger` and `offload` at the top of the repository; the wheel
-has them as folders. Spark imports every top-level module called `pyspark_*` to look for a `DefaultSource`, so importing
+The folders in this package are links to `connector`, `ledger` and `offload` at the top of the repository; the wheel has
+them as folders. Spark imports every top-level module called `pyspark_*` to look for a `DefaultSource`. So importing
 this package never fails and imports nothing heavy.
 """
 
@@ -79,7 +79,7 @@ __all__ = [
     "watch",
 ]
 
-# Loaded when they are asked for (PEP 562): whoever runs a broker never loads Spark.
+# Loaded on first use (PEP 562), so that a broker never loads Spark.
 _LAZY = {
     "AlreadyExists": "pyspark_ledger.ledger.errors",
     "Corrupt": "pyspark_ledger.ledger.errors",
@@ -124,13 +124,13 @@ _registered: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
 def register(
     spark: SparkSession, *, store: str | os.PathLike[str] | None = None, options: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Register the source with a session. Needed only where Spark does not find it, or to name a default store.
+    """Register the source with a session. Needed only if Spark does not find it, or to name a default store.
 
-    `options` go with that store, such as the files to show to its broker; a read or write that names another store does
-    not get them.
+    `options` belong to that store, such as the client's certificate files. A read or write that names another store
+    does not get them.
 
-    `store` (or this process's `LEDGER_STORE`) becomes the default of option `store`: the processes in which Spark makes
-    sources were started earlier and do not see later changes of this process's environment.
+    `store` (or this process's `LEDGER_STORE`) becomes the default of option `store`. Reason: the processes in which
+    Spark creates sources were started earlier and do not see later changes of this process's environment.
     """
     from pyspark_ledger.ledger.location import store_location
 
@@ -149,10 +149,10 @@ def register(
 def serve(
     spark: SparkSession, store: str | os.PathLike[str] | None = None, *, host: str | None = None, port: int = 0
 ) -> Any:
-    """Start a broker on the driver's host that executors on other hosts reach, and make it the session's default.
+    """Start a broker on the driver's host for executors on other hosts, and make its store the session's default.
 
-    `store` is a directory of the driver's host; `host` is how executors call it (`spark.driver.host` by default). The
-    answer has `address`, `connect()`, and `stop()`, which gives the session its former default. See docs/clusters.md.
+    `store` is a directory of the driver's host; `host` is its name for executors (`spark.driver.host` by default). The
+    result has `address`, `connect()`, and `stop()`, which restores the session's former default. See docs/clusters.md.
     """
     from pyspark_ledger.connector.session.cluster import serve_session
 
@@ -164,9 +164,9 @@ def serve(
 
 
 def session(app_name: str = "pyspark-ledger", *, delta: bool = False, **conf: object) -> SparkSession:
-    """A local Spark session with what a Python source runs well with; `conf` adds to it, `_` for `.` in names.
+    """Return a local Spark session with settings for Python sources; `conf` adds settings, `_` for `.` in names.
 
-    With `delta` it has Delta's tables: Spark fetches their jars once, from Maven Central.
+    With `delta` it has Delta's tables: Spark downloads their jars once, from Maven Central.
     """
     from pyspark_ledger.connector.session.session import local_session
 
@@ -174,7 +174,7 @@ def session(app_name: str = "pyspark-ledger", *, delta: bool = False, **conf: ob
 
 
 def configure(spark: SparkSession) -> SparkSession:
-    """Set what can be set on a running session, show the lines for what cannot, and let it acknowledge its batches."""
+    """Set what a running session allows, print the missing lines, and make the session acknowledge its batches."""
     from pyspark_ledger.connector.session.session import configure_session
 
     return configure_session(spark)
@@ -189,10 +189,10 @@ def acknowledge(
     store: str | os.PathLike[str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Acknowledge in a subscription's name all rows of a frame, or give them back with `nack`; see docs/cursors.md.
+    """Acknowledge all rows of a frame for a subscription, or return them with `nack`; see docs/cursors.md.
 
-    The frame has a column `__position` or `__messageId`. `options` are those of the write, such as the files to show to
-    the broker.
+    The frame has a column `__position` or `__messageId`. `options` are those of the write, such as the client's
+    certificate files.
     """
     from pyspark_ledger.connector.write.acknowledge import acknowledge_frame
 
@@ -201,7 +201,7 @@ def acknowledge(
 
 
 def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:
-    """Wait until what the session's ended queries committed is acknowledged, too; False when it takes longer.
+    """Wait until the commits of the session's ended queries are acknowledged. Return False after the time-out.
 
     Acknowledgements follow the commits of `session()` and `configure()` within milliseconds, in the background.
     """
@@ -211,10 +211,10 @@ def settle(spark: SparkSession, timeout_s: float = 10.0) -> bool:
 
 
 def watch(spark: SparkSession, show: Any = None, *, prometheus: Any = None) -> Any:
-    """Show lag, cache and size of the batches of a session's queries; the listener, for `spark.streams.removeListener`.
+    """Show lag, cache and size of the batches of a session's queries. Return the listener.
 
     Prints lines, unless `show` is a function that takes a `LedgerProgress`. With `prometheus`, a registry of
-    prometheus-client, they become gauges `ledger_stream_…` there.
+    prometheus-client, they become gauges `ledger_stream_…` there. `spark.streams.removeListener` stops it.
     """
     from pyspark_ledger.connector.session.metrics import watch as watch_session
 
@@ -224,10 +224,10 @@ def watch(spark: SparkSession, show: Any = None, *, prometheus: Any = None) -> A
 def publish(
     spark: SparkSession, ledger: str, table: str, *, options: Mapping[str, str] | None = None, **wishes: Any
 ) -> list[Any]:
-    """Put what is sealed of a ledger into a Delta table, each segment once; answers the segments that were missing.
+    """Publish the sealed segments of a ledger to a Delta table, each once. Return the newly published ones.
 
-    `table` is a path or `[catalog.][schema.]table`; `options` are those of `format("ledger")` that say where the ledger
-    is: `store`, or `offload` for a bucket. For `wishes` see docs/tables.md.
+    `table` is a path or `[catalog.][schema.]table`. `options` are those of `format("ledger")` that locate the ledger:
+    `store`, or `offload` for a bucket. docs/tables.md explains `wishes`.
     """
     from pyspark_ledger.connector.publish.publisher import Publisher
     from pyspark_ledger.connector.publish.request import Publishing
@@ -238,10 +238,10 @@ def publish(
 def publish_stream(
     spark: SparkSession, ledger: str, table: str, *, options: Mapping[str, str] | None = None, **wishes: Any
 ) -> DataStreamWriter:
-    """`publish` as a streaming query that is not started yet: each trigger publishes what was sealed since.
+    """Return `publish` as a streaming query that is not started: each trigger publishes the newly sealed segments.
 
-    Say `.option("checkpointLocation", …).trigger(…).start()`. The checkpoint counts triggers; how far the table is, the
-    table says.
+    Call `.option("checkpointLocation", …).trigger(…).start()`. The checkpoint only counts triggers; the table itself
+    states what is published.
     """
     from pyspark_ledger.connector.publish.publisher import publishing_query
     from pyspark_ledger.connector.publish.request import Publishing
@@ -250,21 +250,23 @@ def publish_stream(
 
 
 def history_of(spark: SparkSession, table: str) -> str:
-    """The path of a table of the session's catalog, for option `history`: see docs/tables.md."""
+    """Return the path of a table of the session's catalog, for option `history`: see docs/tables.md."""
     from pyspark_ledger.connector.read.table.location import table_location
 
     return table_location(spark, table)
 
 
 def positions_json(positions: Mapping[str, object]) -> str:
-    """The text for options `startingPositions` and `endingPositions`, of places by ledger: see docs/reading.md."""
+    """Return the text for options `startingPositions` and `endingPositions`, by ledger: see docs/reading.md."""
     from pyspark_ledger.connector.options.positions import positions_json as built
 
     return built(positions)
 
 
 def timestamps_json(timestamps: Mapping[str, int | datetime]) -> str:
-    """The text for options `startingTimestamps` and `endingTimestamps`, of milliseconds or datetimes by ledger."""
+    """Return the text for options `startingTimestamps` and `endingTimestamps`, from milliseconds or datetimes by
+    ledger.
+    """
     from pyspark_ledger.connector.options.positions import timestamps_json as built
 
     return built(timestamps)

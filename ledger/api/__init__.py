@@ -1,6 +1,6 @@
-"""The log in a few lines of Python: `connect()`, `open_read_only()`, and the store that they return.
+"""Python API of the log: `connect()`, `open_read_only()`, and the store that they return.
 
-The same names stand in `pyspark_ledger`. They are loaded when they are asked for.
+`pyspark_ledger` has the same names. They are loaded on first use.
 """
 
 from __future__ import annotations

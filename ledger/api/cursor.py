@@ -1,11 +1,13 @@
-"""A durable place in a ledger, in a few lines of Python.
+"""Durable cursor of a ledger.
 
     billing = orders.cursor("billing")
     table, position = billing.read()
     billing.acknowledge(position)
     billing.acknowledge_rows([(3, 17), (3, 18, 2)])         # entries, and rows of entries, in any order
 
-Rules: reading moves nothing, and gives only what is not acknowledged. Acknowledging is durable when it returns.
+Rules
+- A read does not move the cursor, and returns only unacknowledged rows.
+- An acknowledgement is durable when the call returns.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Cursor:
-    """A durable place in a ledger. Acknowledging is monotone; what is not acknowledged is kept."""
+    """Durable cursor of a ledger. Acknowledgement is monotone. Retention keeps unacknowledged rows."""
 
     def __init__(self, ledger: LedgerAdmin, name: str) -> None:
         self.ledger = ledger
@@ -48,25 +50,28 @@ class Cursor:
         return f"Cursor({self.ledger.name}, {self.name})"
 
     def state(self, *, precise: bool = True) -> CursorState:
-        """Where it stands, and what it has left. Not `precise`: rows and bytes from averages, no file is read."""
+        """Return the cursor's position and backlog. Not `precise`: estimate rows and bytes from averages, without
+        reading a file.
+        """
         request = NameCursor(self.ledger.name, self.name, precise=precise)
         found: CursorState = self.ledger.client.call("cursor.describe", request)
         return found
 
     def read(self) -> tuple[pa.Table, Position]:
-        """Everything not acknowledged, and the position to acknowledge when it is done with."""
+        """Return all unacknowledged rows, and the position to acknowledge after you have processed them."""
         rows = OpenedRows(self.ledger.client, OpenRead(self.ledger.name, EARLIEST, cursor=self.name))
         return rows.table(), rows.end
 
     def read_between(self, start: Position, end: Position) -> tuple[pa.Table, Position]:
-        """What of a range is not acknowledged, read again as often as wanted; and the end of the range."""
+        """Return the unacknowledged rows of a range, which may be read again, and the end of the range."""
         require_positions(start=start, end=end)
         return OpenedRows(self.ledger.client, OpenRead(self.ledger.name, start, end, self.name)).table(), end
 
     def replay(self, positions: Iterable[Position]) -> tuple[pa.Table, set[Position]]:
-        """The rows of these entries again, and which of the entries were left out: all of them is acknowledged.
+        """Return the rows of these entries again, and the entries that are left out because all of them is
+        acknowledged.
 
-        The cursor does not move. Of an entry that is acknowledged in part the other rows come.
+        The cursor does not move. Of a partly acknowledged entry the other rows are returned.
         """
         wanted = sorted(set(positions))
         require_positions(**{f"positions[{number}]": position for number, position in enumerate(wanted)})
@@ -87,15 +92,15 @@ class Cursor:
         return self._table(batches), done
 
     def acknowledge(self, position: Position) -> None:
-        """Everything before `position` is done with."""
+        """Acknowledge everything before `position`."""
         require_positions(position=position)
         self.ledger.client.call("cursor.mark_delete", MarkDelete(self.ledger.name, self.name, position))
 
     def acknowledge_rows(self, positions: Iterable[tuple[int, int] | tuple[int, int, int]]) -> CursorState:
         """Acknowledge entries `(ledger, entry)` and rows of entries `(ledger, entry, row)`, in any order.
 
-        Durable when it returns. What is acknowledged already is ignored; what is not in the log is refused, and then
-        nothing of the call is acknowledged.
+        Durable when it returns. Positions that are acknowledged already are ignored. A position outside of the log is
+        refused, and then nothing of the call is acknowledged.
         """
         from pyspark_ledger.ledger.client.acknowledge import acknowledge
 
@@ -104,7 +109,7 @@ class Cursor:
         return acknowledge(self.ledger.client, command, [acknowledge_batch(*lines.T)])
 
     def skip(self, entries: int) -> CursorState:
-        """Acknowledge the next `entries` entries that are left; -1 clears the whole backlog."""
+        """Acknowledge the next `entries` unacknowledged entries; -1 acknowledges the whole backlog."""
         start, end = (
             self.state(precise=False).next_position,
             self.ledger.client.call("end", AskEnd(self.ledger.name)).end,
@@ -114,24 +119,24 @@ class Cursor:
         return state
 
     def set_properties(self, values: Mapping[str, str], remove: Iterable[str] = ()) -> dict[str, str]:
-        """Note something with the cursor; answers all there is then."""
+        """Set and remove properties of the cursor. Return all of them."""
         request = CursorProperties(self.ledger.name, self.name, dict(values), list(remove))
         state: CursorState = self.ledger.client.call("cursor.properties", request)
         return state.properties
 
     def reset(self, position: Position) -> None:
-        """Move it anywhere, backwards too. Refused below what was trimmed and beyond the end."""
+        """Move the cursor to any position, also backwards. Refused before the log's start and beyond its end."""
         require_positions(position=position)
         self.ledger.client.call("cursor.reset", ResetCursor(self.ledger.name, self.name, position))
 
     def seek(self, timestamp_ms: int) -> Position:
-        """Move it to the first entry that the broker took at or after a time; where that is."""
+        """Move the cursor to the first entry that the broker stored at or after a time. Return that position."""
         position = self.ledger.position_at(timestamp_ms)
         self.reset(position)
         return position
 
     def delete(self) -> None:
-        """Forget it: it holds nothing back any more."""
+        """Delete the cursor. Its backlog becomes subject to retention."""
         self.ledger.client.call("cursor.delete", NameCursor(self.ledger.name, self.name))
 
     def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:

@@ -1,7 +1,9 @@
-"""One managed ledger, as who writes and reads it in Python holds it: append, read, follow, a producer, cursors.
+"""Managed ledger in Python: append, read, tail, producers, cursors.
 
-Rules: the first append of rows registers their columns, later ones must have the same; a ledger first given bytes holds
-Pulsar messages and nothing else. An append returns when it is durable.
+Rules
+- The first append of rows registers their columns. Later ones must have the same columns.
+- A ledger whose first append was bytes holds Pulsar messages and nothing else.
+- An append returns when it is durable.
 """
 
 from __future__ import annotations
@@ -43,12 +45,12 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | list[Mapping[str, object]]"
 
-_TAIL_MS = 10_000  # one question of a reader that waits
+_TAIL_MS = 10_000  # one call of a waiting reader
 _TABLE_BYTES = 32 * 1024 * 1024  # of a backlog, as they lie in segments
 
 
 class Ledger(LedgerAdmin):
-    """One managed ledger."""
+    """Managed ledger of a store."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
@@ -58,9 +60,10 @@ class Ledger(LedgerAdmin):
         return f"Ledger({self.name})"
 
     def append(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]] | bytes) -> Position:
-        """Append rows, or one message as bytes; the position after it. Returns when it is durable.
+        """Append rows, or one message as bytes. Return the position after them, once they are durable.
 
-        Columns that another writer adds to the ledger are looked for when rows have them, or after a silence.
+        The columns are read again if the rows have others, or after a silence, because another writer may have added
+        some.
         """
         if not isinstance(rows, (bytes, pa.Table, pa.RecordBatch)):
             rows = listed_rows(rows)
@@ -73,7 +76,7 @@ class Ledger(LedgerAdmin):
             except (NothingAppended, NotFound) as error:
                 if idle is None and isinstance(error, NotFound):
                     raise
-                kept.end()  # of a ledger that was deleted, perhaps
+                kept.end()  # the ledger may have been deleted
             finally:
                 self.client.kept.give(kept)
 
@@ -87,7 +90,7 @@ class Ledger(LedgerAdmin):
         batching_max_publish_delay_ms: int = 1,
         max_pending_bytes: int = 64 * 1024 * 1024,
     ) -> MessageProducer:
-        """A producer of messages, which gathers them into batches as a Pulsar client does. Close it, or use `with`."""
+        """Open a producer of messages, which batches them as a Pulsar client does. Close it, or use `with`."""
         from pyspark_ledger.ledger.client.message_producer import Batching, open_producer
 
         batching = Batching(batching_max_messages, batching_max_bytes, batching_max_publish_delay_ms)
@@ -102,17 +105,17 @@ class Ledger(LedgerAdmin):
         )
 
     def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
-        """The rows of `[start, end)` as one table; messages as a column `value`."""
+        """Return the rows of `[start, end)` as one table; messages as a column `value`."""
         return open_rows(self.client, self.name, start, end).table()
 
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of `[start, end)`, entry by entry; `end` defaults to the end as it is now."""
+        """Yield the rows of `[start, end)`, entry by entry; `end` defaults to the present end."""
         yield from open_rows(self.client, self.name, start, end).batches()
 
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
-        """What is there from `start`, then what comes, as tables of a bounded size.
+        """Yield the existing rows from `start` on, then new ones, as tables of a bounded size.
 
-        Ends after `wait_ms` of silence, if given, and at the end of a ledger that was terminated.
+        Ends after `wait_ms` of silence, if given, and at the end of a terminated ledger.
         """
         require_positions(start=start)
         at = start
@@ -129,29 +132,29 @@ class Ledger(LedgerAdmin):
             at = max(at, log.end)
 
     def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
-        """A durable cursor, created at `start` when there is none of that name."""
+        """Return a durable cursor, created at `start` if there is none of that name."""
         require_positions(start=start)
         state: CursorState = self.client.call("cursor.open", OpenCursor(self.name, name, start))
         return Cursor(self, state.cursor)
 
     def end(self) -> LedgerEnd:
-        """Where the log begins and ends."""
+        """Return the start and the end of the log."""
         found: LedgerEnd = self.client.call("end", AskEnd(self.name))
         return found
 
     def describe(self) -> LedgerDescription:
-        """All there is to know about it."""
+        """Return the full description of the ledger."""
         found: LedgerDescription = self.client.call("describe", DescribeLedger(self.name))
         return found
 
     def schema(self) -> pa.Schema | None:
-        """Its registered columns; None for a ledger of messages, or one without a first append."""
+        """Return the registered columns; None for a ledger of messages, or one without a first append."""
         return registered_columns(self.client, self.name)
 
     def register_payload_schemas(self, schemas: str | bytes) -> int:
-        """Register the schemas of its messages' payloads, such as Pulsar's `schemas.json`; the newest version.
+        """Register the schemas of the messages' payloads, such as Pulsar's `schemas.json`. Return the newest version.
 
-        The ledger is created if need be. Messages state the version that they were encoded by.
+        The ledger is created if it does not exist. Messages state the version of their encoding.
         """
         self.client.call("create", CreateLedger(self.name, exist_ok=True, lists=False))
         return register_payload_schemas(
@@ -159,7 +162,7 @@ class Ledger(LedgerAdmin):
         )
 
     def _tables(self, range_: PositionRange) -> Iterator[pa.Table]:
-        """The rows of a range in pieces: a whole backlog need not fit into memory."""
+        """Yield the rows of a range in parts: a whole backlog need not fit into memory."""
         parts = self.client.call("split", SplitRequest(self.name, range_, _TABLE_BYTES, SPLIT_PARTS_MAX)).parts
         for part in parts:
             if part.rows:
@@ -193,7 +196,7 @@ class Ledger(LedgerAdmin):
         return [_entry(kept, piece, columns.version) for piece in pieces]
 
     def _given(self, kept: KeptProducer, rows: Rows) -> tuple[pa.Table, Columns]:
-        """Return rows as a table, and the ledger's columns, which are asked for again unless the rows have them."""
+        """Return rows as a table, and the ledger's columns, which are read again unless the rows have them."""
         if kept.columns is not None:
             with suppress(Refused):
                 given = rows_table(rows, kept.columns.schema)

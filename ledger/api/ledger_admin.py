@@ -1,10 +1,10 @@
-"""What is done to a ledger as a whole: how long it is kept, what it is called to mind by, its end.
+"""Administration of a ledger: retention, properties, offload, termination.
 
     orders.set_policy(retentionTimeInMinutes=7 * 24 * 60, retentionSizeInMB=10_240)
-    orders.trim()                                   # what the policy lets go, now; the broker does it by itself, too
+    orders.trim()                                   # apply the retention now; the broker also does so in the background
     orders.change_properties({"owner": "billing"})
-    orders.offload(seal=True)                       # to object storage, where the store says (`store.offload_to(…)`)
-    orders.terminate()                              # readers see the end, nothing is appended any more
+    orders.offload(seal=True)                       # to the store's object storage (`store.offload_to(…)`)
+    orders.terminate()                              # readers see the end, and appends are refused
 
 Rules: every call is durable when it returns, and may be repeated.
 """
@@ -37,32 +37,33 @@ _ASK_MS = 100
 
 
 class LedgerAdmin:
-    """The calls about one managed ledger that neither append nor read."""
+    """Calls about one managed ledger that neither append nor read."""
 
     client: Client
     name: str
 
     def policy(self) -> Policies:
-        """The policies that it states, those of its namespace, and what counts."""
+        """Return the ledger's policies, those of its namespace, and the effective ones."""
         return change_policy(self.client, ChangePolicy(self.name))
 
     def set_policy(self, **values: int) -> Policies:
-        """Set policies by their names; they go before the namespace's and the broker's, from now on."""
+        """Set policies by their names. They override the namespace's and the broker's from now on."""
         return change_policy(self.client, ChangePolicy(self.name, values=values))
 
     def forget_policy(self, *names: str) -> Policies:
-        """Go by the namespace, or else the broker, again."""
+        """Remove policies. The namespace's or the broker's apply again."""
         return change_policy(self.client, ChangePolicy(self.name, forget=list(names)))
 
     def trim(self) -> TrimReply:
-        """Delete what the policy lets go and no cursor needs; without a policy that is nothing."""
+        """Delete the segments that the retention allows and no cursor needs; none without a policy."""
         done: TrimReply = self.client.call("trim", NameLedger(self.name))
         return done
 
     def offload(self, until: Position | None = None, *, seal: bool = False, wait: bool = True) -> OffloadStatus:
-        """Copy sealed ledgers before a position, all without one, to object storage; with `seal` the open one, too.
+        """Copy sealed segments before a position to object storage, all without a position; with `seal` the open one
+        too.
 
-        Raises Refused when no bucket is configured, Unavailable when one of them could not be copied.
+        Raises Refused if no bucket is configured, Unavailable if a segment could not be copied.
         """
         found: OffloadStatus = self.client.call("offload", OffloadPrefix(self.name, until, seal=seal))
         while wait and found.state in ("waiting", "running"):
@@ -73,33 +74,33 @@ class LedgerAdmin:
         return found
 
     def offload_status(self) -> OffloadStatus:
-        """How far the last offload is, and what is in object storage."""
+        """Return the progress of the last offload, and what is in object storage."""
         found: OffloadStatus = self.client.call("offload.status", NameLedger(self.name))
         return found
 
     def seal(self, older_than_ms: int = 0) -> bool:
-        """Seal what is being written, if it is at least so old; False where there is nothing. Appends go on."""
+        """Seal the open segment if it is old enough. Return False if there is none. Appends continue."""
         found: SealReply = self.client.call("seal", SealLedger(self.name, older_than_ms))
         return found.sealed
 
     def terminate(self) -> Position:
-        """End it for good. The position of its last entry, `(-1, -1)` when it never had one."""
+        """Terminate the ledger. Return the position of its last entry, `(-1, -1)` if it never had one."""
         last: Position = self.client.call("terminate", NameLedger(self.name)).position
         return last
 
     def change_properties(self, values: Mapping[str, str], remove: Collection[str] = ()) -> dict[str, str]:
-        """Set properties and remove others; answers all there are then."""
+        """Set properties and remove others. Return all of them."""
         request = ChangeProperties(self.name, dict(values), list(remove))
         kept: dict[str, str] = self.client.call("properties", request).properties
         return kept
 
     def position_at(self, timestamp_ms: int) -> Position:
-        """The first position whose entry the broker took at or after a time; the end when there is none."""
+        """Return the first position whose entry the broker stored at or after a time; the end if there is none."""
         found: Position = self.client.call("seek", SeekTime(self.name, timestamp_ms)).position
         return found
 
 
 def change_policy(client: Client, request: ChangePolicy) -> Policies:
-    """Set and forget policies of a ledger or namespace; without either, look at them."""
+    """Set and remove policies of a ledger or namespace. Without either, return them."""
     found: Policies = client.call("policy", request)
     return found

@@ -1,12 +1,13 @@
-"""A partitioned ledger in a few lines of Python: written through all of its partitions, read as one.
+"""Partitioned ledger in Python: written to all of its partitions, read as one.
 
     clicks = connect().create_partitioned("clicks", 4)
     with clicks.producer() as producer:
         producer.send(b"home", key="alice")
     for partition in clicks.partitions(): ...            # each is a ledger with positions and cursors of its own
 
-Rules: rows and messages of one partition are in order, those of different ones are not. Positions and cursors belong to
-partitions: where the whole is asked for one it is refused.
+Rules
+- Rows and messages of one partition keep their order. There is no order between partitions.
+- Positions and cursors belong to partitions. The partitioned ledger refuses calls about them.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ class PartitionedLedger(Ledger):
         return [Ledger(self.client, name) for name in partition_names(self.name, count)]
 
     def increase_partitions(self, partitions: int) -> None:
-        """Have more partitions from now on; fewer are refused. Keys are routed anew by producers made after this."""
+        """Add partitions; fewer are refused. Producers that are created afterwards route keys over all of them."""
         self.client.call("partitions.extend", ChangePartitions(self.name, partitions))
 
     def seal(self, older_than_ms: int = 0) -> bool:
-        """Seal what is being written in each partition, if it is at least so old; False where there is nothing."""
+        """Seal the open segment of each partition if it is old enough. Return False if there is none."""
         sealed = [partition.seal(older_than_ms) for partition in self.partitions()]
         return any(sealed)
 
@@ -96,7 +97,7 @@ class PartitionedLedger(Ledger):
             return None
         entries: list[Entry] = []
         try:
-            with suppress(Refused):  # the full way names the whole ledger in its error
+            with suppress(Refused):  # the caller's error names the partitioned ledger
                 entries = part._entries(kept, rows)  # noqa: SLF001 — a partition is a ledger
             return kept.append(entries) if entries else None
         except (NothingAppended, NotFound):
@@ -116,7 +117,7 @@ class PartitionedLedger(Ledger):
         batching_max_publish_delay_ms: int = 1,
         max_pending_bytes: int = 64 * 1024 * 1024,
     ) -> PartitionedProducer:
-        """A producer of messages to all partitions, by key or in turn. Close it, or use `with`."""
+        """Open a producer of messages to all partitions, by key or in rotation. Close it, or use `with`."""
         from pyspark_ledger.ledger.client.message_producer import Batching, open_producer
         from pyspark_ledger.ledger.client.partitioned_producer import PartitionedProducer
 
@@ -141,11 +142,13 @@ class PartitionedLedger(Ledger):
         return PartitionedProducer(name, producers, batching, hashing_scheme)
 
     def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
-        """All rows as one table, partition after partition."""
+        """Return all rows as one table, partition after partition."""
         return rows_as_table(self.batches(start, end), self.schema())
 
     def batches(self, start: Position = EARLIEST, end: Position | None = None) -> Iterator[pa.RecordBatch]:
-        """All rows, partition after partition. A partition gets new columns with its first rows that have them."""
+        """Yield all rows, partition after partition. A partition gets new columns with its first rows that have
+        them.
+        """
         if start != EARLIEST or end is not None:
             self._refuse("a range of positions")
         columns = self.schema()
@@ -155,15 +158,15 @@ class PartitionedLedger(Ledger):
                 yield batch if fit is None else fit.fit(batch, part.name)
 
     def tail(self, start: Position = EARLIEST, wait_ms: int | None = None) -> Iterator[pa.Table]:
-        """Refused: partitions are followed one by one."""
+        """Raise Refused: tail each partition."""
         self._refuse(f"what comes after {start} (waiting {wait_ms} ms)")
 
     def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
-        """Refused: each partition has its own."""
+        """Raise Refused: each partition has its own cursors."""
         self._refuse(f"a cursor {name!r} at {start}")
 
     def end(self) -> LedgerEnd:
-        """Refused: each partition has its own."""
+        """Raise Refused: each partition has its own end."""
         self._refuse("an end")
 
     def _refuse(self, what: str) -> NoReturn:

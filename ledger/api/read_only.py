@@ -1,12 +1,12 @@
-"""A store without its broker: read where it lies, by somebody who neither owns nor changes it.
+"""Read-only store without a broker, for a process that neither owns nor changes the store.
 
-Takes the place of a client behind `ledger.api.store`: what asks is answered from the files, what changes is refused. No
-lock is taken, no lease, no epoch; a broker may run meanwhile or not.
+The class replaces a client behind `ledger.api.store`: it answers reads from the files and refuses changes. It takes no
+lock, no lease and no epoch. A broker may run meanwhile.
 
 Invariants
 - Nothing in the directory is changed: no recovery, no sweep, no index rebuilt on disk.
-- Of a ledger that is open, or that a dead broker left open, the acknowledged entries are seen and nothing beyond them.
-- Every answer is of the last committed state of the metadata; a reader that met a change half-way asks again.
+- Of an open segment, also one that a dead broker left, only the acknowledged entries are visible.
+- Every answer is of the last committed state of the metadata. A reader that meets a change in between asks again.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ T = TypeVar("T")
 
 
 class ReadOnlyStore:
-    """Answers the calls of the protocol that change nothing."""
+    """Answers to the calls of the protocol that change nothing."""
 
     def __init__(self, path: Path) -> None:
         self.address = str(path)
-        self.kept = KeptProducers()  # none: what makes one is refused
+        self.kept = KeptProducers()  # none: calls that need a producer are refused
         self._directory = path / "ledgers"
         self._metadata = Metadata(MetadataView(path / "metadata.sqlite", TABLES), system_clock_ms)
         self._context = LogContext(
@@ -118,22 +118,22 @@ class ReadOnlyStore:
         return _again(lambda: answer(request))
 
     def names(self) -> list[str]:
-        """The canonical names of all ledgers."""
+        """Return the canonical names of all ledgers."""
         names: list[str] = self.call("list", Empty()).names
         return names
 
     def describe(self, name: str) -> LedgerDescription:
-        """A ledger as it stands."""
+        """Return the description of a ledger."""
         described: LedgerDescription = self.call("describe", DescribeLedger(name))
         return described
 
     def open_read(self, request: OpenRead) -> OpenedRead:
-        """What a read needs before its blocks."""
+        """Return what a read needs before its blocks."""
         opened: OpenedRead = self.call("read.open", request)
         return opened
 
     def read_blocks(self, request: ReadRequest, **_: object) -> Iterator[FrameBlock]:
-        """The blocks of a range, mapped."""
+        """Yield the blocks of a range, mapped."""
         snapshot = self._list(request.name)[1]
         for block in _again(lambda: snapshot.blocks(request.range, request.max_block_bytes)):
             yield FrameBlock(block.ledger_id, block.first_entry, block.entries, read_block(block), True)
@@ -150,7 +150,7 @@ class ReadOnlyStore:
         return listed, LogSnapshot(name, LogSegments.of(segments), snapshot.trimmed, snapshot.terminated)
 
     def _acknowledged(self, kept: SegmentRecord) -> LogSegment:
-        """The open ledger up to its acknowledged end; without its sidecar, up to the last entry that holds."""
+        """Return the open segment up to its acknowledged end; without its sidecar, up to the last sound entry."""
         ledger_id = kept.ledger_id
         path = data_path(self._directory, ledger_id)
         found = recover_segment(
@@ -209,7 +209,7 @@ class ReadOnlyStore:
 
 
 def _again(question: Callable[[], T]) -> T:
-    """Ask once more where a broker sealed or trimmed what was being looked at."""
+    """Ask once more if a broker sealed or trimmed the data meanwhile."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return question()

@@ -1,14 +1,11 @@
-"""Rows of the Python API: entries of a ledger read as record batches, and rows that a user appends made into a table.
+"""Rows of the Python API: entries of a ledger read as record batches, and conversion of a user's rows to a table.
 
-Rules of reading
-- Rows come entry by entry. A ledger with columns gives its columns, a ledger of messages a column `value`.
-- Markers give no rows.
-- An entry that is not of the ledger's kind is an error that names the entry.
+Rules of reading - Rows come entry by entry. A ledger with columns returns its columns, a ledger of messages a column
+`value`. - Markers have no rows. - An entry of the wrong kind is an error that names the entry.
 
-Rules of appended rows
-- Rows are mappings, or Arrow tables and batches. No value is guessed or cut.
-- A row that is no mapping is refused by its number, a value that its column cannot hold by the column's name.
-- The conversion is pure.
+Rules of appended rows - Rows are mappings, or Arrow tables and batches. No value is guessed or truncated. - A row that
+is no mapping is refused by its number, a value that its column cannot hold by the column's name. - The conversion is
+pure.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class OpenedRows:
-    """Rows of one read: its columns, its end and its batches. All but the blocks came with one call."""
+    """Rows of one read: its columns, its end and its batches. One call returned all except the blocks."""
 
     def __init__(self, client: Client, request: OpenRead, selection: RowSelection | None = None) -> None:
         found = client.open_read(msgspec.structs.replace(request, max_block_bytes=_BLOCK_BYTES))
@@ -55,7 +52,7 @@ class OpenedRows:
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, entry by entry."""
+        """Yield the rows, entry by entry."""
         fit = None if self.columns is None else ColumnFit(self.columns)
         for block in self._client.read_blocks(self._request, places=self._places):
             for entry_id, frame in iter_frames(block.frames, block.ledger_id, block.first_entry, block.entries):
@@ -67,12 +64,12 @@ class OpenedRows:
                 yield from rows if self._selection is None else self._selection.taken(position, rows)
 
     def table(self) -> pa.Table:
-        """The rows as one table, which has the ledger's columns when there are no rows."""
+        """Return the rows as one table, which has the ledger's columns even without rows."""
         return rows_as_table(self.batches(), self.columns)
 
 
 def open_rows(client: Client, name: str, start: Position, end: Position | None) -> OpenedRows:
-    """Open a read of `[start, end)`; `end` defaults to the end as it is now."""
+    """Open a read of `[start, end)`; `end` defaults to the present end."""
     require_positions(start=start, **({} if end is None else {"end": end}))
     return OpenedRows(client, OpenRead(name, start, end))
 
@@ -83,7 +80,7 @@ def rows_as_table(batches: Iterable[pa.RecordBatch], columns: pa.Schema | None) 
 
 
 def require_positions(**given: object) -> None:
-    """Refuse what is no position, by the name of its argument."""
+    """Refuse an argument that is no position, by its name."""
     for name, value in given.items():
         if not isinstance(value, Position):
             raise Refused(
@@ -93,7 +90,7 @@ def require_positions(**given: object) -> None:
 
 
 def _copied(payload: memoryview) -> pa.Buffer:
-    """Return an aligned copy of the payload, as Arrow's joins and sums need it: in a segment it begins at any byte.
+    """Return an aligned copy of the payload, which Arrow's joins and sums need: in a segment it begins at any byte.
 
     An aligned payload is copied, too. Reason: a table that keeps one payload of a block would keep the block mapped.
     """
@@ -121,7 +118,7 @@ _ENTRY_BYTES = 4 * 1024 * 1024
 
 
 def rows_table(rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]], schema: pa.Schema | None) -> pa.Table:
-    """The rows as a table whose columns are all keys of all rows; a row without a key has null there."""
+    """Return the rows as a table whose columns are all keys of all rows; a row without a key has null there."""
     if isinstance(rows, pa.Table):
         return rows
     if isinstance(rows, pa.RecordBatch):
@@ -135,7 +132,9 @@ def rows_table(rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]],
 
 
 def listed_rows(rows: Iterable[Mapping[str, object]]) -> list[Mapping[str, object]]:
-    """Return the rows as a list: an iterator has them only once. Refused for a row that is no mapping, by number."""
+    """Return the rows as a list, because an iterator yields them once. Refused for a row that is no mapping, by
+    number.
+    """
     if isinstance(rows, (str, Mapping)) or not isinstance(rows, Iterable):
         raise Refused(f"rows are {type(rows).__name__}, expected mappings", hint='Give a list, as [{"id": 1}]')
     listed = list(rows)
@@ -149,11 +148,11 @@ def listed_rows(rows: Iterable[Mapping[str, object]]) -> list[Mapping[str, objec
 
 
 def _column(values: list[object], name: str, field: pa.Field | None) -> pa.Array:
-    """The values of a column, as the ledger's type where it has one; refused where one does not fit or is cut."""
+    """Return the values of a column, in the ledger's type if it has one. Refused if a value does not fit."""
     wanted = None if field is None else field.type
     try:
         if wanted is not None and pa.types.is_integer(wanted) and any(isinstance(value, float) for value in values):
-            pa.array(values).cast(wanted)  # which refuses 1.5; the conversion below makes it 1
+            pa.array(values).cast(wanted)  # this cast refuses 1.5; the conversion below would make it 1
         return pa.array(values, wanted)
     except (pa.ArrowException, OverflowError) as wrong:
         text = f"column {name!r} of what is appended cannot be {wanted or 'of one type'}: {wrong}"
@@ -161,7 +160,7 @@ def _column(values: list[object], name: str, field: pa.Field | None) -> pa.Array
 
 
 def entry_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Slices of about one entry's bytes."""
+    """Yield slices of about one entry's bytes."""
     rows = max(1, batch.num_rows * _ENTRY_BYTES // max(batch.nbytes, 1))
     for at in range(0, batch.num_rows, rows):
         yield batch.slice(at, rows)

@@ -1,9 +1,10 @@
-"""What the registry knows of a ledger's rows: columns, or the schemas of its payloads, or nothing.
+"""Registered schemas of a ledger: its columns, the schemas of its payloads, or none.
 
     a registered schema:   an Arrow IPC schema message (its first byte is ff)   or   a payload schema as JSON ({)
 
-Rules: a ledger is of one kind or the other, from its first schema on. Versions of payload schemas are those that
-messages state, from 0 on without a gap, and all of them are needed to read it.
+Rules
+- A ledger is of one kind or the other, from its first schema on.
+- Versions of payload schemas are those that messages state, from 0 on without a gap. A read needs all of them.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
 
 
 def columns_of(version: int, schema: bytes) -> pa.Schema | None:
-    """The columns that a registered schema states; None for that of a payload, and for version -1."""
+    """Return the columns of a registered schema; None for a payload schema, and for version -1."""
     return None if version < 0 or is_payload_schema(schema) else schema_from_bytes(schema)
 
 
 def registered_columns(client: Client, ledger: str) -> pa.Schema | None:
-    """The columns of a ledger; None for a ledger of messages, or one without a first append."""
+    """Return the columns of a ledger; None for a ledger of messages, or one without a first append."""
     newest: SchemaVersion = client.call("schema.get", GetSchema(ledger))
     return columns_of(newest.version, newest.arrow_schema)
 
 
 def registered_rows(client: Client, ledger: str) -> tuple[pa.Schema | None, TopicSchemas | None]:
-    """The columns of a ledger, or the schemas of its payloads; both None where nothing is registered."""
+    """Return the columns of a ledger, or the schemas of its payloads; both None if nothing is registered."""
     newest: SchemaVersion = client.call("schema.get", GetSchema(ledger))
     if newest.version < 0:
         return None, None
@@ -53,7 +54,7 @@ def registered_rows(client: Client, ledger: str) -> tuple[pa.Schema | None, Topi
 
 
 def require_columns_registered(found: SchemaVersion, ledger: str) -> None:
-    """Refuse to take a ledger of messages with a payload schema for one of columns."""
+    """Refuse a ledger of messages with a payload schema where columns are required."""
     if found.version >= 0 and is_payload_schema(found.arrow_schema):
         raise Refused(
             f"ledger {ledger} holds messages of a payload schema (version {found.version}), rows were given",
@@ -62,7 +63,7 @@ def require_columns_registered(found: SchemaVersion, ledger: str) -> None:
 
 
 def register_payload_schemas(client: Client, ledger: str, schemas: TopicSchemas) -> int:
-    """Register the versions that are not there yet; the newest. Refused where one differs from what is registered."""
+    """Register the missing versions. Return the newest. Refused if one differs from the registered version."""
     wanted = sorted(schemas.versions)
     if wanted != list(range(len(wanted))):
         raise Refused(

@@ -1,10 +1,10 @@
-"""Stores without Spark: connect to one, create and list its ledgers, set its policies and its bucket for offloading.
+"""Stores without Spark: connect to one, create and list its ledgers, set its policies and its bucket.
 
     store = connect("./ledger-store")
     orders = store.ledger("orders")
     orders.append([{"id": 1, "total": 9.5}])
     orders.read()                               # a pyarrow.Table of everything
-    for table in orders.tail(): ...             # what is there, then what comes
+    for table in orders.tail(): ...             # the existing rows, then new ones
     billing = orders.cursor("billing")
     table, position = billing.read()
     billing.acknowledge(position)
@@ -12,9 +12,8 @@
     store.offload_to("s3://history/flights", region="eu-central-1")
     store.offload_to("s3://history", endpoint="http://127.0.0.1:9000", credential_provider="mine:credentials")
 
-Rules of `offload_to`
-- All settings of one bucket are set together. A setting that is not given returns to the broker's configuration.
-- No setting is a secret. Credentials are named by reference, and the broker finds them.
+Rules of `offload_to` - All settings of one bucket are set together. A setting that is not given returns to the broker's
+configuration. - No setting is a secret. Credentials are named by reference, and the broker finds them.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ _SETTINGS = {
 
 
 def offload_to(client: Client, address: str | os.PathLike[str], **options: str) -> None:
-    """Let a broker offload to an address from now on; `options` are named as in `_SETTINGS`."""
+    """Set the address to which a broker offloads; `options` are named as in `_SETTINGS`."""
     unknown = sorted(set(options) - set(_SETTINGS))
     if unknown:
         message = f"offload_to() knows no {unknown}, only {sorted(set(_SETTINGS) - {'address'})}"
         raise TypeError(message)
     place = os.fspath(address)
-    # A directory is the caller's: the broker has another one of its own.
+    # A relative directory is the caller's: the broker works in another one.
     given = {**options, "address": place if "://" in place or not place else str(Path(place).absolute())}
     settings: dict[str, int | str | None] = {setting: given.get(name) or None for name, setting in _SETTINGS.items()}
     address_setting = _SETTINGS["address"]
@@ -75,12 +74,13 @@ def connect(
     key: str = "",
     token: str = "",
 ) -> LedgerStore:
-    """A store without Spark: `connect().ledger("orders").append([{"id": 1}])`.
+    """Connect to a store without Spark: `connect().ledger("orders").append([{"id": 1}])`.
 
-    `store` is a directory (its broker is started if need be, itself made if `create`) or a broker's address.
+    `store` is a directory or a broker's address. A directory's broker is started if none runs; with `create` the
+    directory is created too.
 
-    With an address `grpc+tls://…`: `ca` is the file of the authority that the broker's certificate is checked with,
-    `certificate` and `key` are the client's files, `token` says where its token is, `file:/path` or `env:NAME`.
+    With an address `grpc+tls://…`, `ca` is the file of the authority that verifies the broker's certificate.
+    `certificate` and `key` are the client's files. `token` is `file:/path` or `env:NAME`.
     """
     from pyspark_ledger.ledger.client.connect import connect_store
     from pyspark_ledger.ledger.client.credentials import Credentials
@@ -90,7 +90,7 @@ def connect(
 
 
 def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
-    """A store's directory on this host, for reading: no broker is needed and none is started, nothing is changed."""
+    """Open a store's directory on this host for reading. No broker is needed or started, and nothing is changed."""
     from pyspark_ledger.ledger.api.read_only import ReadOnlyStore
 
     location = store_location(store)
@@ -100,7 +100,7 @@ def open_read_only(store: str | os.PathLike[str] | None = None) -> LedgerStore:
 
 
 class LedgerStore:
-    """A store and the ledgers in it."""
+    """Store and its ledgers."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -109,12 +109,12 @@ class LedgerStore:
         return f"LedgerStore({self.client.address})"
 
     def names(self) -> list[str]:
-        """The canonical names of all ledgers, sorted."""
+        """Return the canonical names of all ledgers, sorted."""
         names: list[str] = self.client.call("list", Empty()).names
         return names
 
     def offload_to(self, address: str | os.PathLike[str], **options: str) -> None:
-        """Let sealed ledgers be offloaded to a bucket or directory from now on: see the head of this module."""
+        """Set the bucket or directory for the offload of sealed segments: see the head of this module."""
         offload_to(self.client, address, **options)
 
     def ledger(self, name: str) -> Ledger:
@@ -125,10 +125,10 @@ class LedgerStore:
         return Ledger(self.client, name)
 
     def create(self, name: str, *, deduplication: bool = False, durability: Literal["fsync", "os"] = "fsync") -> Ledger:
-        """Create a ledger that has what an append would not give it; refused when there is one of the name.
+        """Create a ledger with options that an append cannot set. Refused if there is one of the name.
 
-        With `deduplication` a message that a producer of the same name sends again is not written again. With a
-        `durability` of "os" an append returns before the device has it: a loss of power loses what is not sealed.
+        With `deduplication`, a message that a producer of the same name sends again is not written again. With a
+        `durability` of "os", an append returns before the device has it: a loss of power loses what is not sealed.
         """
         name = canonical_name(name)
         self.client.call("create", CreateLedger(name, deduplication=deduplication, durability=durability))
@@ -142,7 +142,7 @@ class LedgerStore:
         deduplication: bool = False,
         durability: Literal["fsync", "os"] = "fsync",
     ) -> PartitionedLedger:
-        """Create a ledger with partitions; one that has as many already is answered as it is."""
+        """Create a ledger with partitions. Return an existing one that has as many."""
         name = canonical_name(name)
         require_partitions(partitions)
         request = CreateLedger(
@@ -152,10 +152,10 @@ class LedgerStore:
         return PartitionedLedger(self.client, name)
 
     def delete(self, name: str) -> None:
-        """Delete a ledger with its partitions and cursors, for good."""
+        """Delete a ledger with its partitions and cursors. This cannot be undone."""
         self.client.call("delete", NameLedger(canonical_name(name)))
 
     def namespace_policy(self, namespace: str, forget: Iterable[str] = (), **values: int) -> Policies:
-        """Set and forget policies for every ledger of a namespace, `tenant/namespace`; without either, look."""
+        """Set and remove policies of a namespace, `tenant/namespace`. Without either, return them."""
         request = ChangePolicy(namespace, namespace=True, values=values, forget=list(forget))
         return change_policy(self.client, request)
