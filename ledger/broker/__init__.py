@@ -1,5 +1,5 @@
-"""The server process of a store, over Arrow Flight.
+"""Server process of a store, over Arrow Flight.
 
-`main` starts it, `actions` has every call, `server` the streams of Flight, `append_socket` those of producers on this
-host; the read path is in `reads`.
+`main` starts the process. `actions` handles the calls, `server` the Flight streams, and `append_socket` the streams of
+producers on this host. The read path is in `reads`.
 """

@@ -1,8 +1,10 @@
-"""What a broker is asked in one question with one answer: each action of the protocol, and what of the store it is.
+"""Handlers of the protocol's actions: each takes one request, calls the store, and returns one answer.
 
-Rules: a handler takes the decoded request and returns the answer, or raises what the store raises; what else a change
-of the store moves, the cache and the leases, is told here. Places of files are answered only to a client that sent the
-token, which it can only have read on this host as this user.
+Rules
+- A handler takes the decoded request. It returns the answer, or raises the store's error.
+- A handler also updates the cache and the leases that a change of the store affects.
+- File locations are returned only to a client that sent the token. Only a process of this user on this host can read
+  the token.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from pyspark_ledger.ledger.segment.reader import SegmentBlock
 from pyspark_ledger.ledger.store.batch_status import BatchStatus
 from pyspark_ledger.ledger.store.store import Store
 
-# What changes nothing. Everything else is refused by a broker whose store was taken over.
+# Actions that write nothing. A broker whose store was taken over refuses all other actions.
 READING = frozenset(
     {
         "hello",
@@ -99,7 +101,7 @@ class Actions:
         self._token = token
 
     def table(self) -> dict[str, Callable[[Any], msgspec.Struct]]:
-        """Each action of the protocol but those of the connection, with its handler."""
+        """Return the handler of each action of the protocol, except for the actions of the connection."""
         store, durable, survey = self._store, self._store.cursors, BatchStatus(self._store, system_clock_ms)
         return {
             "create": self._create,
@@ -164,7 +166,7 @@ class Actions:
         return Health({name: str(error) for name, error in self._store.given_up().items()}, errors, count)
 
     def located(self, request: reads.ReadRequest) -> list[SegmentBlock]:
-        """The blocks of a range; raises DataLoss when the ledger was made again since it was asked for."""
+        """Return the blocks of a range. Raises DataLoss if the ledger was recreated since the range was requested."""
         ledger = self._store.ledger(request.name)
         require_incarnation(ledger, request.incarnation)
         return ledger.blocks(request.range, request.max_block_bytes)
@@ -209,7 +211,7 @@ class Actions:
     def _open_read(self, request: reads.OpenRead) -> reads.OpenedRead:
         ledger = self._store.ledger(request.name)
         range_, skip = self._store.cursors.left(ledger.snapshot, request)
-        # After the end: a schema is registered before the first entry that states its version.
+        # Read after the range: a schema is registered before the first entry of its version.
         schema = self._store.get_schema(GetSchema(ledger.name))
         opened = reads.OpenedRead(range_, ledger.incarnation, schema.version, schema.arrow_schema, skip)
         if not self._on_this_host(request.token):
@@ -282,7 +284,10 @@ class Actions:
         return state
 
     def _next_delivery(self, request: cursors.NextDelivery) -> cursors.DecidedDelivery:
-        """Decide on a batch. What was delivered before is read again: after a time-out, and to be buried."""
+        """Decide on the next batch of a cursor.
+
+        Entries delivered before are expected to be read again: after a time-out, and for the dead letter ledger.
+        """
         decided = self._store.deliveries.next(request)
         if decided.back_rows or decided.dead:
             again = self._store.deliveries.redelivered(request, decided)
@@ -304,7 +309,7 @@ def reading_of(request: reads.ReadRequest) -> ReaderId:
 
 
 def require_incarnation(ledger: ManagedLedger, wanted: str) -> None:
-    """Raise DataLoss when a ledger is not the one that was wanted, but a later one of its name."""
+    """Raise DataLoss if the ledger is a later incarnation than the wanted one."""
     if wanted and wanted != ledger.incarnation:
         raise DataLoss(
             f"ledger {ledger.name!r} is incarnation {ledger.incarnation}, {wanted} was asked for",
@@ -313,7 +318,7 @@ def require_incarnation(ledger: ManagedLedger, wanted: str) -> None:
 
 
 def _acknowledging(method: Callable[[Any], None]) -> Callable[[Any], Empty]:
-    """A method without a result as an action, whose reply is empty."""
+    """Wrap a method without a result as an action with an empty reply."""
 
     def handle(request: Any) -> Empty:
         method(request)

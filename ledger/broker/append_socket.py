@@ -1,9 +1,11 @@
-"""Where producers of the same host and user come in: a local socket whose packets are places in shared memory.
+"""Local socket for producers of the same host and user. Its packets are offsets of entries in shared memory.
 
-See `ledger.client.append_transport` for what crosses it. A producer is a connection, served by a thread of its own.
+See `ledger.client.append_transport` for the packets. Each producer has one connection, served by its own thread.
 
-Invariants: nobody of another user is listened to; the name is new with every broker, so that a producer can only reach
-the one that welcomed it. While descriptors or threads are short producers wait, or are told; the door stays open.
+Invariants
+- Connections of other users are refused.
+- Each broker uses a new socket name. A producer can therefore only reach the broker that sent it the name.
+- While descriptors or threads are scarce, producers wait or get an error. The listener stays open.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from pyspark_ledger.ledger.transport.shared_ring import RingReader, entry_file, 
 
 _PACKET_BYTES_MAX = 64 * 1024
 _DESCRIPTORS_MAX = 4
-_TRUNCATED = int(socket.MSG_TRUNC)  # as numbers: the names are members of an enumeration, which is slow to compute with
+_TRUNCATED = int(socket.MSG_TRUNC)  # as integers: bit operations on enumeration members are slow
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _DONT_WAIT = int(socket.MSG_DONTWAIT)
 _CUT = _TRUNCATED | int(socket.MSG_CTRUNC)
-_SHORT_SECONDS = 0.5  # until a door that could let nobody in tries again
+_SHORT_SECONDS = 0.5  # until `accept` is tried again after an error
 _log = logging.getLogger(__name__)
 
 
@@ -40,7 +42,10 @@ _COMMAND = msgspec.json.Decoder(AppendCommand)
 
 
 class AppendSocketListener:
-    """Listens from the moment it is made. `serve` appends what a producer sends, and raises what the log says."""
+    """Listener that accepts producers from its construction on.
+
+    `serve` appends the entries of one producer, and raises the log's errors.
+    """
 
     def __init__(self, serve: Serve) -> None:
         self.name = f"ledger-append-{new_id()}"
@@ -49,12 +54,12 @@ class AppendSocketListener:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(f"\0{self.name}")
         self._socket.listen(socket.SOMAXCONN)
-        threading.Thread(target=self._accept, name="append door", daemon=True).start()
+        threading.Thread(target=self._accept, name="append listener", daemon=True).start()
 
     def close(self) -> None:
-        """Let nobody in any more; who is in stays."""
+        """Accept no more producers. Open connections stay open."""
         self._shut.set()
-        with suppress(OSError):  # shut already
+        with suppress(OSError):  # closed already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
@@ -62,9 +67,9 @@ class AppendSocketListener:
         while not self._shut.is_set():
             try:
                 peer, _ = self._socket.accept()
-            except Exception as error:  # noqa: BLE001 — the door stays open
+            except Exception as error:  # noqa: BLE001 — the listener stays open
                 if not self._shut.is_set():
-                    _log.error("a producer cannot come in yet: %r", error)
+                    _log.error("cannot accept a producer, trying again: %r", error)
                     self._shut.wait(_SHORT_SECONDS)
                 continue
             try:
@@ -81,19 +86,19 @@ class AppendSocketListener:
                     self._serve(command, _Packets(peer), _sent(peer, ring))
             except LedgerError as error:
                 _tell(peer, error)
-            except Exception as error:  # noqa: BLE001 — whatever it is, the producer must hear of it
-                _log.exception("an append stream failed in a way that nobody foresaw")
+            except Exception as error:  # noqa: BLE001 — the producer must get every error
+                _log.exception("an append stream failed with an unexpected error")
                 _tell(peer, LedgerError(f"the broker failed: {error!r}", hint="See broker.log in the store"))
 
 
 class _Packets:
-    """Answers as packets."""
+    """Reply channel that sends each answer as one packet."""
 
     def __init__(self, peer: socket.socket) -> None:
         self._peer = peer
 
     def write(self, message: bytes) -> None:
-        """Send one; raises Unavailable when the producer is gone: it may be killed at any time."""
+        """Send one answer. Raises Unavailable if the producer has closed the connection or was killed."""
         self._send(message, 0)
 
     def write_at_once(self, message: bytes) -> bool:
@@ -111,7 +116,7 @@ class _Packets:
 
 
 def _opened(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
-    """The first packet: what to append to, and the producer's memory."""
+    """Read the first packet. Return its command and the producer's shared memory."""
     body, files = _packet(peer)
     try:
         command = _COMMAND.decode(body)
@@ -138,7 +143,9 @@ def _sent(peer: socket.socket, ring: RingReader) -> Iterator[list[memoryview]]:
 
 
 def _packet(peer: socket.socket) -> tuple[bytes, list[int]]:
-    """One packet and its descriptors; nothing at the end, also of a producer that was killed."""
+    """Return one packet and its descriptors; both are empty at the end of the stream, also after a producer was
+    killed.
+    """
     try:
         body, files, flags, _ = socket.recv_fds(peer, _PACKET_BYTES_MAX, _DESCRIPTORS_MAX, _CLOSE_ON_EXEC)
     except ConnectionError:

@@ -1,16 +1,16 @@
-"""One producer's append stream at the broker: entries in, acknowledgements out, in order, with bounded memory.
+"""Append stream of one producer at the broker: entries in, ordered acknowledgements out, bounded memory.
 
-    append completed ─▶ told at once, by the thread that completed it      where the way back has room
-                    └▶ told by a thread of its own, which waits for room   until nothing is behind
+    append completed ─▶ answered at once, by the thread that completed it     if the reply channel has room
+                    └▶ answered by the stream's own thread, which waits       until no answer is pending
 
 Invariants
 - The reading thread takes batches and queues their entries with the log.
-- Reading stops while more bytes wait for the disk than one producer, or all together, may have in flight. The flow
-  control of gRPC or of the local socket then holds the producer back.
-- A producer is answered in the order in which it sent its entries. One thread at a time answers, the oldest append
-  first: an append that completes early waits for those before it.
+- Reading stops while the bytes in flight exceed the limit of one producer or of all producers together. The flow
+  control of gRPC or of the local socket then throttles the producer.
+- A producer gets its answers in the order in which it sent the entries. One thread at a time answers, the oldest
+  append first: an append that completes early waits for the appends before it.
 - The thread that completes an append also syncs other logs. It therefore never waits for this producer.
-- After the first error nothing more is answered. Appends that are still on their way are only waited for.
+- After the first error no append is answered. Appends in flight are only waited for.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, Appended, WireE
 
 
 class Replies(Protocol):
-    """Way back to the producer, for the answers."""
+    """Reply channel to the producer."""
 
     def write(self, message: bytes) -> None:
-        """Send one answer; waits for room."""
+        """Send one answer. Waits for room."""
 
     def write_at_once(self, message: bytes) -> bool:
-        """Send one answer if there is room for it now; return whether it was sent."""
+        """Send one answer if there is room now. Return whether the answer was sent."""
 
 
 class AppendResponses:
@@ -58,18 +58,18 @@ class AppendResponses:
         threading.Thread(target=self._tell_behind, name="answer", daemon=True).start()
 
     def put(self, part: AppendAck) -> None:
-        """Answer a part once it is durable or has failed. Called by one thread only."""
+        """Answer a part once it is durable or has failed. Called by the reading thread only."""
         self._parts.append(part)
         part.future.add_done_callback(self._completed)
 
     def close(self) -> None:
-        """End the thread, after everything was answered."""
+        """End the answering thread. Called after all parts were answered."""
         with self._changed:
             self._over = True
             self._changed.notify()
 
     def _completed(self, _: Future[Position] | None = None) -> None:
-        # Whoever has the turn may have looked just before this was complete: it looks again once it gave the turn back.
+        # The lock's holder may have checked just before this append completed. It checks again after its release.
         while self._is_due() and self._turn.acquire(blocking=False):
             try:
                 behind = not self._tell_due(self._replies.write_at_once)
@@ -101,7 +101,7 @@ class AppendResponses:
         failed = part.future.exception()
         try:
             answer = _answer(part, failed)
-            # An error is told now: `serve` hears of it only when the producer sends more, and it may be waiting.
+            # Errors are answered now: `serve` notices an error only when the producer sends more. It may be waiting.
             if answer is not None and write(msgspec.msgpack.encode(answer)) is False:
                 return False
             self.error = failed
@@ -110,7 +110,7 @@ class AppendResponses:
         return True
 
     def _tell_behind(self) -> None:
-        """Answer, on the stream's own thread, the parts for which there was no room."""
+        """Answer pending parts on the stream's own thread, waiting for room in the reply channel."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._behind or self._over)
@@ -123,7 +123,7 @@ class AppendResponses:
 
 
 def _answer(part: AppendAck, failed: BaseException | None) -> Appended | None:
-    """Return the answer to a producer; None for an error that ends the stream."""
+    """Return the answer to a producer. Return None for an error that is no `LedgerError`: it ends the stream."""
     if failed is None:
         return Appended(part.future.result(), part.entries)
     if isinstance(failed, LedgerError):
@@ -150,7 +150,10 @@ class AppendStream:
         self._room = threading.Condition()
 
     def serve(self, sent: Iterator[list[memoryview]]) -> None:
-        """Append everything that comes; returns when all of it is acknowledged, raises what failed first."""
+        """Append all entries of the stream. Return when all are acknowledged.
+
+        Raises the error of the first append in the stream that failed.
+        """
         answers = AppendResponses(self._replies, self._told)
         refused: LedgerError | None = None
         try:
@@ -165,16 +168,16 @@ class AppendStream:
             with self._room:
                 self._room.wait_for(lambda: not self._untold)
             answers.close()
-            self._of_all.give(self._in_flight)  # what was refused
-        # What came earlier in the stream failed first, though it may be known later.
+            self._of_all.give(self._in_flight)  # bytes of refused entries
+        # An earlier append of the stream counts as the first failure, even if its error arrived later.
         first = answers.error or refused
         if first is not None:
             raise first
 
     def _append(self, entries: list[memoryview], answers: AppendResponses) -> None:
-        """Queue the entries of a batch; where one of them is refused, those before it, and raise.
+        """Queue the entries of a batch. Raises Refused after queueing the entries before the refused entry.
 
-        Entries of different callers travel in one batch: none may fail because of what stands behind it.
+        A batch carries entries of different callers. An entry must not fail because a later entry is refused.
         """
         try:
             self._queue(entries, answers)
@@ -206,9 +209,10 @@ class AppendStream:
 
 
 def entries_of(batch: pa.RecordBatch) -> list[memoryview]:
-    """The entries of a batch as slices of its one data buffer; raises Refused for anything that is not that.
+    """Return the entries of a batch as slices of its data buffer. Raises Refused if the schema or the offsets are
+    wrong.
 
-    Arrow believes the offsets of a batch that came over the wire: they are compared here, before anything is sliced.
+    Arrow does not check the offsets of a received batch. They are therefore checked here before any slicing.
     """
     if batch.schema != ENTRY_SCHEMA or batch.column(0).null_count:
         raise Refused(f"a batch has the columns {batch.schema.to_string()!r}, expected {ENTRY_SCHEMA.to_string()!r}")

@@ -1,7 +1,7 @@
-"""The errors that a broker wrote to its log, for whoever asks the broker about its health.
+"""Recent errors of the broker's log, for health checks.
 
-Every error that nothing handled is logged as one (`ledger.broker.main` writes the log to broker.log), so nothing that
-fails in a thread of the broker's own can go unseen.
+Every unhandled error is logged as an error; `ledger.broker.main` writes the log to broker.log. A failure in a
+background thread of the broker is therefore always visible.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _KEPT = 20
 
 
 class ErrorLog(logging.Handler):
-    """A handler of log records that keeps the newest errors, one line each, and counts all."""
+    """Log handler that keeps the newest errors, one line each, and counts all errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -22,7 +22,7 @@ class ErrorLog(logging.Handler):
         self._count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep an error. Called with the handler's lock held."""
+        """Record an error. Called with the handler's lock held."""
         # The formatter would append the traceback, which is in broker.log.
         line = logging.makeLogRecord(record.__dict__ | {"exc_info": None, "exc_text": None, "stack_info": None})
         found = record.exc_info[1] if record.exc_info else None
@@ -30,7 +30,7 @@ class ErrorLog(logging.Handler):
         self._count += 1
 
     def newest(self) -> tuple[list[str], int]:
-        """The newest errors, oldest first, and the number of all since the start."""
+        """Return the newest errors, oldest first, and the number of all errors since the start."""
         self.acquire()
         try:
             return list(self._errors), self._count

@@ -54,7 +54,7 @@ class ConcurrencyLimit:
 
 
 class Connections:
-    """The sockets of this process. gRPC shows none of them, so they are counted where the kernel lists them."""
+    """Counter of the broker's connections. gRPC does not report them, so the process's open sockets are counted."""
 
     def __init__(self, setting: str, most: Callable[[], int], monotonic_ms: Clock) -> None:
         self._setting = setting
@@ -66,14 +66,14 @@ class Connections:
         self._own = 0
 
     def begin(self) -> None:
-        """Count the sockets that are open now as the broker's own: it listens, and has no caller yet."""
+        """Count the sockets that are open now as the broker's own. Called while it listens and has no client yet."""
         self._own = _sockets()
 
     def require_room(self) -> None:
-        """Raise Unavailable if there are too many connections, the caller's included."""
+        """Raise Unavailable if there are too many connections, including the caller's."""
         with self._lock:
             now = self._clock()
-            self._count += 1  # as if each caller had just come: never too few
+            self._count += 1  # assumes a new connection for each caller: an upper bound
             if now - self._counted_ms >= _COUNT_AGAIN_MS or self._count > self._most():
                 self._count, self._counted_ms = _sockets() - self._own, now
             if self._count > self._most():
@@ -81,7 +81,9 @@ class Connections:
 
 
 class InFlightBytes:
-    """Bytes of all producers that wait for the disk. Back-pressure, never a refusal."""
+    """Counter of the bytes of all producers that wait for an fsync. At the limit producers wait; no append is
+    refused.
+    """
 
     def __init__(self, most: Callable[[], int]) -> None:
         self._most = most
@@ -89,13 +91,16 @@ class InFlightBytes:
         self._bytes = 0
 
     def take(self, size: int, waits_no_more: Callable[[], object]) -> None:
-        """Wait until there is room, or `waits_no_more`: a producer that has nothing here need not wait for others."""
+        """Reserve `size` bytes. Wait until there is room, or until `waits_no_more` returns true.
+
+        A producer without bytes in flight need not wait for other producers.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._bytes + size <= self._most() or waits_no_more())
             self._bytes += size
 
     def give(self, size: int) -> None:
-        """Release bytes that are on the disk, or will never be."""
+        """Release bytes whose append is durable or has failed."""
         with self._changed:
             self._bytes -= size
             self._changed.notify_all()
@@ -124,12 +129,12 @@ def _sockets() -> int:
         try:
             count += stat.S_ISSOCK(os.fstat(int(name)).st_mode)
         except OSError:
-            continue  # it was closed since it was listed, as the listing itself
+            continue  # closed since the listing, as the descriptor of the listing itself
     return count
 
 
 class Activity:
-    """Counter of calls and leases, for the idle time; the clock must be monotonic."""
+    """Counter of running calls and leases, from which the idle time follows. The clock must be monotonic."""
 
     def __init__(self, monotonic_ms: Clock) -> None:
         self._clock = monotonic_ms
@@ -150,13 +155,13 @@ class Activity:
                 self._last_ms = self._clock()
 
     def idle_ms(self) -> int:
-        """Milliseconds since the last call ended; 0 while one is running or a lease is held."""
+        """Return the milliseconds since the last call ended; 0 while a call runs or a lease is valid."""
         with self._lock:
             now = self._clock()
             self._held = {key: until for key, until in self._held.items() if until > now}
             return 0 if self._running or self._held else now - self._last_ms
 
     def hold(self, key: str, milliseconds: int) -> None:
-        """Record that the lease `key` is held for so long from now; 0: it was released."""
+        """Record that the lease `key` is valid for `milliseconds` from now; 0 records its release."""
         with self._lock:
             self._held[key] = self._clock() + milliseconds

@@ -1,11 +1,11 @@
-"""Where a broker listens, and what it demands of those who call there.
+"""Listening addresses of a broker, and the credentials that it requires at each.
 
 Rules
-- Beyond this host a broker listens with TLS, certificates of its clients checked against an authority, and a bearer
-  token; without any of the three it is refused, before anything is opened.
-- A key or token that everybody on the host can read is refused. A certificate that its key does not fit is refused at
-  the start, where gRPC would refuse every call.
-- gRPC lets two processes share a TCP port: an address that somebody listens at is refused.
+- An address that other hosts can reach requires TLS, client certificates checked against an authority, and a bearer
+  token. If any of the three is missing, the address is refused before a socket is opened.
+- A key or token file that every user of the host can read is refused.
+- A certificate that does not fit its key is refused at the start. gRPC would instead refuse every call.
+- A TCP address that is in use is refused, because gRPC lets two processes share a port.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from pyspark_ledger.ledger.transport.tokens import TLS_SCHEME, is_loopback, read
 
 _UNIX = "grpc+unix://"
 _TCP = ("grpc://", "grpc+tcp://")
-_SOCKET_BYTES_MAX = 107  # what the system takes
+_SOCKET_BYTES_MAX = 107  # limit of the kernel (sun_path)
 _FORMS = "Use grpc+unix:///path, grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT"
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """An address with its demands. `tls` are the arguments of Flight's server; neither is ever printed."""
+    """A listening address with its required credentials. `tls` are arguments of Flight's server. No secret is ever
+    printed.
+    """
 
     address: str
     tokens: list[str] = field(default_factory=list, repr=False)
@@ -45,7 +47,10 @@ class Listening:
 
     @classmethod
     def of(cls, address: str, settings: Settings) -> Self:
-        """What the settings make of an address. Raises Refused for one that must not be listened at like that."""
+        """Return the address with the credentials that the settings require.
+
+        Raises Refused if the broker must not listen at the address with these settings.
+        """
         host = _host(address)
         encrypted = address.startswith(TLS_SCHEME)
         if not is_loopback(host) and not address.startswith(_UNIX):
@@ -59,7 +64,7 @@ class Listening:
         return cls(address, tokens, _tls(address, settings) if encrypted else {})
 
     def with_port(self, port: int) -> str:
-        """The address that clients use, once the port is known."""
+        """Return the address that clients use, with the actual port."""
         return f"{self.address[:-2]}:{port}" if self.address.endswith(":0") else self.address
 
 
@@ -131,7 +136,7 @@ def _tls(address: str, settings: Settings) -> dict[str, Any]:
         raise Refused(f"the key {key} has mode {mode:o}, expected 600", hint="Everybody can read it: chmod 600")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # A password is never asked for: nobody would answer.
+        # The empty password keeps OpenSSL from prompting on a terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
         if settings.tlsTrustCertsFilePath:
             context.load_verify_locations(settings.tlsTrustCertsFilePath)

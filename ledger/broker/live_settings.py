@@ -1,12 +1,12 @@
-"""The settings of a running broker: what its file says, and over it what was changed while it ran.
+"""Settings of a running broker: the values of its configuration file, overridden by changes made while it ran.
 
-    <store>/settings.json       {"name": number or text}, replaced whole; what was changed, and nothing else
+    <store>/settings.json       {"name": number or text}, replaced whole; only the changed settings
 
 Rules
-- A change is checked as in a file, is durable before it is answered, and outlives the broker: a private broker has no
-  file of settings, so this is where its settings are.
-- Only what is read again at each use can be changed; the rest is refused, saying that it takes a restart.
-- What a newer version left there and this one does not know is refused at the start, naming the file.
+- A change is validated like a configuration file. It is durable before it is answered, and survives a restart.
+  Reason: a private broker has no configuration file, so its settings are stored here.
+- Only settings that are read at each use can be changed. A change of any other is refused with the advice to restart.
+- A setting that this version does not know is refused at the start. The error names the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FILE = "settings.json"
 
 
 class LiveSettings:
-    """Settings that change. Whoever reads `now` must do so at each use."""
+    """Settings that may change at any time. Callers must read `now` at each use."""
 
     def __init__(self, path: Path | None, configured: Settings, changed: dict[str, int | str]) -> None:
         self._path = path
@@ -42,7 +42,10 @@ class LiveSettings:
 
     @classmethod
     def load(cls, store: Path, configured: Settings) -> Self:
-        """What was changed in this store, over what is configured. Raises Refused naming the file for nonsense."""
+        """Return the changed settings of a store on top of the configured settings.
+
+        Raises Refused naming the file if its content is invalid.
+        """
         path = store / _FILE
         try:
             changed = msgspec.json.decode(path.read_bytes(), type=dict[str, int | str])
@@ -55,15 +58,18 @@ class LiveSettings:
             raise Refused(f"{path}: {json_fault(wrong)}", hint="Correct or delete the file") from wrong
 
     def before_change(self, check: Callable[[Settings], object]) -> None:
-        """Call `check` with the settings that a change would make. The change is refused if `check` raises Refused."""
+        """Call `check` with the new settings before each change. The change is refused if `check` raises Refused."""
         self._checks.append(check)
 
     def on_change(self, tell: Callable[[Settings], None]) -> None:
-        """Call `tell` after each change, for what cannot look at each use."""
+        """Call `tell` after each change, for components that cannot read the setting at each use."""
         self._told.append(tell)
 
     def change(self, request: ChangeSetting) -> SettingStates:
-        """Change settings in one step; one without a value goes back to what is configured. Refused changes none."""
+        """Change several settings in one step; a value of None restores the configured value.
+
+        Raises Refused, and changes no setting, if any of the values is refused.
+        """
         wanted = {**request.others, request.name: request.value}
         for name in wanted:
             _require_live(name)

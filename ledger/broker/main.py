@@ -1,12 +1,14 @@
-"""The broker's process: opens a store, serves it, says where, and leaves when it is told to or nobody wants it.
+"""Entry point of the broker process: open a store, serve it, publish its address, and exit on a signal or when idle.
 
     python -m pyspark_ledger.ledger.broker.main --store DIR [--address ADDRESS] [--create] [--take-over] [--config FILE]
     [--idle
     SECONDS]
 
-Rules: the address is written to `<store>/broker.json` once calls are answered. A store that cannot be opened ends the
-process with status 2 and the error on standard error; SIGTERM and SIGINT end it with 0 after what was queued is
-durable. A broker whose store was taken over leaves, with 0 too, and touches nothing on its way.
+Rules
+- The address is written to `<store>/broker.json` once the broker answers calls.
+- If the store cannot be opened, the process exits with status 2 and prints the error on standard error.
+- SIGTERM and SIGINT end the process with status 0 after all queued appends are durable.
+- A broker whose store was taken over exits with status 0, too, and writes nothing more to the store.
 """
 
 from __future__ import annotations
@@ -43,20 +45,20 @@ from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checke
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, socket_path, sweep_run_directory
 
 _CANNOT_START = 2
-# By name: this package knows of object storage what `ledger.tiering.offloader` says and nothing else.
+# Named by text: this package depends on `ledger.tiering.offloader`, and on no module of object storage.
 _OFFLOADER = "pyspark_ledger.offload.offloader:offloader_of"
 _ADDRESS = "pyspark_ledger.offload.storage.address:require_address"
-_SWITCH_SECONDS = 0.0002  # a thread whose sync is over must not wait for one that checks sums
-_DESCRIPTORS_MAX = 2**20  # the kernel's own limit, unless it was changed
+_SWITCH_SECONDS = 0.0002  # short: a thread that ends an fsync must not wait for a checksum
+_DESCRIPTORS_MAX = 2**20  # the kernel's default limit (fs.nr_open)
 _CHECK_SECONDS = 0.5
 _GRACE_MS = 2_000
 _log = logging.getLogger("pyspark_ledger.ledger.broker")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a broker until it leaves; returns the status to exit with."""
+    """Run a broker until it exits. Return the exit status of the process."""
     options = _parser().parse_args(arguments)
-    os.umask(0o077)  # sockets and logs of whatever name are this user's, too
+    os.umask(0o077)  # only this user may use sockets, logs and other new files
     sys.setswitchinterval(_SWITCH_SECONDS)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     _raise_descriptors()
@@ -80,7 +82,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _opened(options: argparse.Namespace) -> tuple[Store, CachedReads, LiveSettings, Listening | None]:
-    """The store, its cache and settings, and the address to listen at beside or instead of the private socket."""
+    """Open the store. Return it with its cache, its settings and the configured listening address.
+
+    The address is None if the broker listens at the private socket only.
+    """
     settings = Settings.load(options.config) if options.config else Settings()
     live = LiveSettings.load(options.store, settings)
     address = options.address or settings.bindAddress
@@ -108,7 +113,7 @@ def _opened(options: argparse.Namespace) -> tuple[Store, CachedReads, LiveSettin
 
 
 def _raise_descriptors() -> None:
-    """As many open files as the system lets this process have: a ledger that is written to takes three of them."""
+    """Raise the limit of open files as far as the system allows. A ledger with a writer uses three descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else hard
     try:
@@ -122,10 +127,10 @@ def _raise_descriptors() -> None:
 def _bound(
     store: Store, cache: CachedReads, live: LiveSettings, listening: Listening | None, activity: Activity
 ) -> tuple[list[BrokerServer], BrokerRecord]:
-    """The servers, listening, and the record that tells clients where.
+    """Start the servers. Return them with the record that tells clients their addresses.
 
-    Who names the directory has this user's rights: where an address asks for credentials, the private socket is there
-    beside it and asks for none.
+    An address that requires credentials gets the private socket beside it. That socket requires none: a client that can
+    open the store directory has this user's rights.
     """
     sweep_run_directory(system_clock_ms)
     token_path = socket_path(store.store_id).with_suffix(".token")
@@ -186,13 +191,13 @@ def _serve(
     store.offloads.start()
     places = f"{record.address} and {record.remote}" if record.remote else record.address
     _log.info("store %s (%s, epoch %d) is served at %s", store.path, store.store_id, store.epoch, places)
-    # The server answers since it was made. Its `serve` would only wait, and take the signals' handlers away.
+    # The server answers calls since its construction. Its `serve` would only wait, and replace the signal handlers.
     while not stopping.wait(_CHECK_SECONDS):
         try:
             store.require_ours()
             bound_log(sys.stderr.fileno(), str(log))
         except Fenced as fenced:
-            # The socket's name is the successor's by now, and an orderly shutdown would remove it.
+            # The socket's name belongs to the successor now. An orderly shutdown would remove the socket.
             _log.warning("leaving: %s", fenced)
             servers[0].let_go()
             _leave_at_once()
@@ -236,14 +241,17 @@ def _leave(store: Store, servers: list[BrokerServer], limit_ms: int) -> None:
 
 
 def _leave_at_once(status: int = 0) -> NoReturn:
-    """End the process beneath whatever Flight still holds: its server waits for open streams at exit, too."""
+    """End the process without waiting for Flight, whose server waits for open streams at interpreter exit."""
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)
 
 
 def _write_token(path: Path) -> str:
-    """A new token in its file, which stays locked for as long as this process lives: see `sweep_run_directory`."""
+    """Create a new token. Return it after it was written to `path`.
+
+    This process keeps the file locked until it ends; see `sweep_run_directory`.
+    """
     token = secrets.token_hex(32)
     path.unlink(missing_ok=True)
     fd = disk.create_file(path)
@@ -270,7 +278,7 @@ def _main() -> NoReturn:
     try:
         status = main()
     except Exception:  # noqa: BLE001 — at an ordinary exit Flight would wait for open streams, and nobody for it
-        _log.exception("the broker ends in a way that nobody foresaw")
+        _log.exception("the broker ends with an unexpected error")
     finally:
         _leave_at_once(status)
 

@@ -1,11 +1,13 @@
-"""The broker's Flight service over one store: each call in, one method of the store, its answer or error out.
+"""Flight service of the broker over one store: each call runs one method of the store and returns its answer or error.
 
 Rules
-- An action is looked up in the protocol's table, its body decoded to that table's type, and handed to one function: see
+- An action is looked up in the protocol's table. Its body is decoded to that table's type and passed to its handler in
   `ledger.broker.actions`.
-- Whatever the store raises crosses as that error; anything else is logged with its traceback and crosses as its text.
-- A call without the token that the address demands is answered before anything of it is read.
-- What may change something is done, and acknowledged, only while the store is ours: its epoch is read before and after.
+- Errors of the store are sent to the client with their class. Any other error is logged with its traceback, and its
+  text is sent.
+- A call without a required token is refused before its body is read.
+- A writing action runs and is acknowledged only while this broker owns the store. The store's epoch is checked before
+  and after the action.
 """
 
 from __future__ import annotations
@@ -61,17 +63,17 @@ from pyspark_ledger.ledger.transport.part_file import PartFile
 from pyspark_ledger.ledger.transport.store_id_header import MIDDLEWARE, StoreIdHeaderFactory, require_store
 from pyspark_ledger.ledger.transport.tokens import BearerTokenFactory, require_allowed, require_token
 
-# What is answered however busy the broker is: else nobody could mend it.
+# Actions without a limit: an operator needs them while the broker is overloaded.
 _ALWAYS = frozenset({"hello", "health", "settings", "settings.change", "shutdown"})
-# Blocks that are made ready together, behind the first: what Python runs once for each block runs four times as fast
-# in a row as after a block was copied through the processor's caches. A reader that stands still holds so many, but no
-# more than `CachedReads.group_bytes` of what is not in a local file.
+# Blocks that are prepared together, after the first. Python's work per block runs four times as fast in a row as after
+# each copy of a block, which fills the processor's caches. A stopped reader references so many blocks, but at most
+# `CachedReads.group_bytes` of blocks that are not in local files.
 _AHEAD = 8
 _log = logging.getLogger(__name__)
 
 
 class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves one store at one address until `shutdown`."""
+    """Flight server of one store at one address, until `shutdown`."""
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._activity = activity
         self._actions = Actions(store, source, settings, activity, errors, token)
         self._handlers = self._actions.table() | {"hello": self._hello, "shutdown": self._shutdown}
-        # Last: from here on calls come in.
+        # Last statement: calls may arrive from now on.
         super().__init__(listening.address, middleware=middleware, **listening.tls)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
@@ -142,11 +144,11 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                     writer.write(msgspec.msgpack.encode(self._stage(command, self._batches(reader))))
 
     def let_go(self) -> None:
-        """The broker leaves: what it caches goes."""
+        """Stop the cache. Called when the broker exits."""
         self._source.stop()
 
     def append(self, command: AppendCommand, replies: Replies, sent: Iterator[list[memoryview]]) -> None:
-        """A stream of entries that did not come by Flight; raises what the log says."""
+        """Serve an append stream of the local socket. Raises the log's errors."""
         with self._activity.call(), self._admission.requests.one():
             self._append(command, replies, self._allowed(sent))
 
@@ -163,7 +165,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             raise Unavailable("the broker is leaving", hint="Connect again")
 
     def _answer(self, action: str, request: Any) -> msgspec.Struct:
-        """What an action comes to. What may change something is ours to do, and still ours when it is acknowledged."""
+        """Run an action and return its answer.
+
+        For a writing action, check the store's epoch before and after. Raises Fenced if the store was taken over.
+        """
         if action in READING:
             return self._handlers[action](request)
         self._store.require_ours()
@@ -213,7 +218,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 self._source.served(group, reading)
 
     def _groups(self, blocks: list[SegmentBlock]) -> Iterator[list[SegmentBlock]]:
-        """The first, then a few at a time."""
+        """Return the blocks in groups: the first block alone, then up to `_AHEAD` blocks each."""
         group, size, most = list[SegmentBlock](), 0, 1
         for block in blocks:
             copied = block.length if self._source.copied(block) is not None else 0
@@ -226,7 +231,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
             yield group
 
     def _elsewhere(self, request: ReadRequest, gone: list[SegmentBlock]) -> list[SegmentBlock]:
-        """The same blocks in object storage, where their ledger went after they were located; else it is an error."""
+        """Return the same blocks in object storage, after their segment was offloaded and its local file deleted.
+
+        Raises NotFound if a block is not in object storage.
+        """
         now = {(block.ledger_id, block.first_entry): block for block in self._actions.located(request)}
         found = [now[block.ledger_id, block.first_entry] for block in gone]
         if any(block.home is None for block in found):
@@ -286,7 +294,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
 
 
 class _MetadataReplies:
-    """Answers as metadata of a Flight stream, which cannot say whether there is room."""
+    """Reply channel that sends answers as metadata of a Flight stream. Flight does not report whether there is room."""
 
     def __init__(self, writer: flight.FlightMetadataWriter) -> None:
         self._writer = writer
@@ -299,7 +307,7 @@ class _MetadataReplies:
 
 
 class _errors_crossing:  # noqa: N801 — reads as a statement where it is used
-    """Lets nothing but Flight errors out of a call."""
+    """Context that turns every error of a call into a Flight error."""
 
     def __enter__(self) -> None:
         return None
@@ -309,7 +317,7 @@ class _errors_crossing:  # noqa: N801 — reads as a statement where it is used
             return
         if isinstance(error, LedgerError):
             raise to_flight(error) from error
-        _log.error("a call failed in a way that nobody foresaw", exc_info=error)
+        _log.error("a call failed with an unexpected error", exc_info=error)
         raise to_flight(LedgerError(f"the broker failed: {error!r}", hint="See broker.log in the store")) from error
 
 

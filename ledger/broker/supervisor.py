@@ -1,18 +1,19 @@
-"""Keeps an embedded broker alive: starts it as a child and starts it again when it dies without having meant to.
+"""Supervisor of an embedded broker: starts the broker as a child process and restarts it after a crash.
 
     python -m pyspark_ledger.ledger.broker.supervisor BROKER ARGUMENTS …
 
 Rules
-- Standard library only, so that it costs a few megabytes.
-- A child that ends with status 0 has left (idle, or asked to) and so does the supervisor. One that cannot start
-  (status 2) is not started again. Otherwise it comes back at once; after several quick deaths in a row later and later,
-  up to five seconds.
-- SIGTERM ends both, whatever the supervisor is doing at that moment.
-- The store is created by the first broker only: one that somebody has deleted since then does not come back empty.
-- A broker that ends quickly several times and never once came to answer will not: the supervisor gives up, with
-  status 3, and says what the broker said last, so that whoever started it learns the reason.
-- Standard error is a log that nobody empties: when it has grown too large it is moved to `.old`, before a start by the
-  supervisor, and by the broker while it runs.
+- Only the standard library is imported, so that the process needs a few megabytes only.
+- If the broker exits with status 0 (idle, or shut down), the supervisor exits, too.
+- A broker that cannot start (status 2) is not restarted.
+- After any other status the broker is restarted at once. After several quick deaths in a row the delay grows up to
+  five seconds.
+- SIGTERM ends both processes at any time.
+- Only the first broker may create the store. A store that was deleted since then is not recreated empty.
+- The supervisor gives up with status 3 if the broker dies quickly several times without ever answering calls. It
+  prints the broker's last error for the process that started it.
+- Standard error is a log file that grows without bound. A log that is too large is moved to `.old`: by the supervisor
+  before a restart, and by the running broker.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ENDED = "the broker ended with status"
 
 
 class Supervisor:
-    """Runs one command until it leaves or SIGTERM comes."""
+    """Runner of one command, until it exits with status 0 or SIGTERM arrives."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -47,7 +48,7 @@ class Supervisor:
         self._answered = False
 
     def run(self) -> int:
-        """Returns the status to exit with."""
+        """Run and restart the command. Return the exit status of the supervisor."""
         signal.signal(signal.SIGTERM, lambda *_: self._leave())
         while not self._leaving:
             started = time.monotonic()
@@ -74,11 +75,11 @@ class Supervisor:
     def _run_once(self) -> int:
         self._child = subprocess.Popen(self._command)  # noqa: S603 — the command is our own broker
         if self._leaving:
-            self._child.terminate()  # the signal came before there was a child to tell
+            self._child.terminate()  # SIGTERM arrived before the child existed
         return self._child.wait()
 
     def _has_answered(self) -> bool:
-        """Whether the record beside the store names the child: it is written once calls are answered."""
+        """Return whether the record in the store names the child. A broker writes its record once it answers calls."""
         if "--store" not in self._command or self._child is None:
             return False
         record = os.path.join(self._command[self._command.index("--store") + 1], "broker.json")  # noqa: PTH118
@@ -94,16 +95,16 @@ class Supervisor:
             self._child.terminate()
 
     def _wait(self, seconds: float) -> None:
-        """In steps: a signal does not cut a sleep short."""
+        """Sleep in short steps, because a signal does not interrupt a sleep."""
         until = time.monotonic() + seconds
         while not self._leaving and time.monotonic() < until:
             time.sleep(_STEP_SECONDS)  # noqa: TID251 — nothing to wait on but time
 
 
 def bound_log(fd: int, path: str | None = None) -> None:
-    """Move what is in a log that has grown too large to `<log>.old`. With `path`, only if that is the log.
+    """Move the content of a log that is too large to `<log>.old`. With `path`, only if `fd` is that file.
 
-    The file itself stays: several processes have it open, all to append.
+    The file is truncated and not replaced: several processes have it open for appending.
     """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size <= _LOG_BYTES_MAX:
@@ -121,7 +122,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _last_words(fd: int) -> str:
-    """The last line of a log that is not the supervisor's own."""
+    """Return the last line of a log that the supervisor did not write."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         return "see its log"

@@ -1,14 +1,14 @@
-"""What the broker's calls read, through its cache: it is told who reads, counts what is read and keeps what is needed.
+"""Read path of the broker: serves blocks from the cache or from storage, registers readers, and counts reads.
 
-    hand_out    blocks of local files, which a reader on this host maps itself: the cache keeps an account of them
-    read        the frames of a block, for a reader that they are sent to
-    follow …    where readers stand: the lease of a subscription, its acknowledgements, its end
+    hand_out    account for blocks of local files, which a reader on this host maps itself
+    read        return the frames of a block that is sent to its reader
+    follow …    track readers: the lease of a subscription, its acknowledgements, its end
 
 Rules
-- What is not cached and handed out, mapped or sent, counts as read from storage. It is cached if the policy says so: as
-  a rule when another reader has still to come to it.
-- A range is settled for its reader when its places were answered, or when its last frame was sent.
-- What is appended is cached while the ledger has readers, and a little longer.
+- A block that is not cached counts as read from storage, whether it is mapped or sent. The cache policy decides whether
+  it is cached: usually if another reader has still to read it.
+- A range counts as read when its locations were answered, or when its last frame was sent.
+- Appended entries are cached while the ledger has readers, and for a grace time after that.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class CachedReads:
-    """The cache of a broker, as its calls use it. Any thread may call it."""
+    """Cache of a broker, as its handlers use it. Any thread may call its methods."""
 
     def __init__(
         self,
@@ -76,16 +76,16 @@ class CachedReads:
         self._shared = SharedReads(self._offloaded, shared, self.copied, clock) if shared is not None else None
         self.hints = PrefetchPlanner(self.cache, self._offloaded, lambda: self._settings, clock, snapshot_of)
         self._followed: set[str] = set()
-        # Under the cache's lock no ledger is asked for: that may wait for one that is being closed, which waits for us.
+        # Snapshots are stored here: opening a ledger under the cache's lock may deadlock with a ledger that closes.
         self._seen: dict[str, LogSnapshot] = {}
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Let time pass: a thread looks for what is old, until `stop`."""
+        """Start the thread that evicts old blocks until `stop`."""
         threading.Thread(target=self._run, name="cache", daemon=True).start()
 
     def stop(self) -> None:
-        """Let it stand still, and leave nothing in shared memory but what readers have mapped."""
+        """Stop the eviction thread. Free all shared memory except the blocks that readers have mapped."""
         self._stopped.set()
         if self._blocks is not None:
             self._blocks.close()
@@ -117,7 +117,9 @@ class CachedReads:
         self.served(blocks, reading)
 
     def share(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> list[BlockPlace]:
-        """Places in shared memory of the first of these blocks, which their reader maps; none: they must be sent."""
+        """Return shared-memory locations of the first of `blocks`, for a reader that maps them; empty if they must be
+        sent.
+        """
         if self._shared is None or not blocks:
             return []
         self.begins(list(blocks), reading)
@@ -133,17 +135,17 @@ class CachedReads:
 
     @property
     def group_bytes(self) -> int:
-        """How much one who is sent blocks may have of them at a time, beside what is cached."""
+        """Maximum bytes of uncached copies that one reader may be sent at a time."""
         return self.cache.limits.size // 16
 
     def copied(self, block: SegmentBlock) -> FrameSource | None:
-        """Where a block is read that is cached as bytes; None for one that is mapped from its file."""
+        """Return the source of a block that is cached as bytes; None for a block that is mapped from its file."""
         if block.home is not None and not block.home.mappable:
             return block.home
         return LOCAL_FILE if self._settings.managedLedgerCacheCopyEntries else None
 
     def read(self, block: SegmentBlock, reading: ReaderId) -> pa.Buffer:
-        """Exactly the frames of the block; valid for as long as the buffer is referenced."""
+        """Return exactly the frames of the block. They are valid while the buffer is referenced."""
         self._look(reading.ledger)
         self._meet(reading.ledger)
         home = self.copied(block)
@@ -155,7 +157,7 @@ class CachedReads:
             return read_block(block)
 
     def begins(self, blocks: list[SegmentBlock], reading: ReaderId) -> None:
-        """A reader is sent these blocks one after another."""
+        """Register that a reader will be sent these blocks in this order."""
         self._look(reading.ledger)
         self._meet(reading.ledger)
         self.hints.begins(reading, blocks)
@@ -169,7 +171,7 @@ class CachedReads:
         return self.hints.hint(request)
 
     def served(self, blocks: Iterable[SegmentBlock], reading: ReaderId) -> None:
-        """The reader has these blocks, completely."""
+        """Record that the reader has these blocks completely."""
         if reading.reader and reading.ledger in self._followed:
             with self.cache.moving(reading.ledger) as readers:
                 readers.keep(reading.reader, self._clock())
@@ -179,12 +181,12 @@ class CachedReads:
                     )
 
     def follow(self, ledger: str, reader: str, position: Position, ttl_ms: int) -> None:
-        """A reader stands at `position` and is there for `ttl_ms` at least, unless it is heard of again."""
+        """Register a reader at `position`. It expires after `ttl_ms` unless it calls again."""
         self._look(ledger)
         self._follow(ledger, reader, position, ttl_ms)
 
     def commit(self, ledger: str, reader: str, position: Position) -> None:
-        """A reader has acknowledged everything before `position`."""
+        """Record that a reader has acknowledged every entry before `position`."""
         if ledger in self._followed:
             with self.cache.moving(ledger) as readers:
                 readers.commit(reader, position)
@@ -202,7 +204,7 @@ class CachedReads:
             self.hints.forget(ReaderId(ledger, reader))
 
     def again(self, ledger: str, reader: str, positions: PositionSet) -> None:
-        """Entries come back to a reader, whole or in part: it gave them back, or did not acknowledge them in time."""
+        """Expect a redelivery of entries, in whole or in part, after a negative acknowledgement or a time-out."""
         if ledger not in self._followed:
             return
         with self.cache.moving(ledger) as readers:
@@ -210,22 +212,22 @@ class CachedReads:
                 readers.again(reader, range_)
 
     def moved(self, before: LogSnapshot, now: LogSnapshot) -> None:
-        """A log has grown: what was appended is cached for those who follow it. Raises nothing: the writer calls."""
+        """Cache newly appended entries if the ledger has active readers. Called by the writer thread; never raises."""
         try:
             self._seen[now.name] = now
             self._meet(now.name)
             if now.name in self._followed and self._is_followed(now.name):
                 self._appended(before, now)
         except (LedgerError, OSError) as error:
-            _log.warning("%s: what was appended is not cached: %s", now.name, error)
-        except Exception:  # noqa: BLE001 — the append is durable, and must not fail for want of a cache
-            _log.exception("%s: what was appended is not cached, in a way that nobody foresaw", now.name)
+            _log.warning("%s: cannot cache appended entries: %s", now.name, error)
+        except Exception:  # noqa: BLE001 — a cache error must not fail a durable append
+            _log.exception("%s: cannot cache appended entries, unexpected error", now.name)
 
     def forget(self, ledger_ids: Collection[int]) -> None:
         self.cache.forget(ledger_ids)
 
     def drop(self, name: str) -> None:
-        """Let go of a ledger, or a partitioned one, that was deleted."""
+        """Remove a deleted ledger, or all partitions of a partitioned ledger, from the cache."""
         for ledger in self.cache.ledgers():
             if ledger.cache.name == name or ledger.cache.name.startswith(f"{name}-partition-"):
                 self._followed.discard(ledger.cache.name)
@@ -233,7 +235,7 @@ class CachedReads:
                 self.cache.drop(ledger.cache.name)
 
     def metrics(self) -> CacheMetrics:
-        """What was counted since the start."""
+        """Return the counters since the start."""
         return cache_report(self.cache, self._settings.cacheEvictionPolicy)
 
     def _look(self, ledger: str) -> None:
@@ -245,7 +247,10 @@ class CachedReads:
         self._followed.add(ledger)
 
     def _meet(self, ledger: str) -> None:
-        """At the first word of a ledger: whose lease runs reads it, though this broker has not heard of it yet."""
+        """Register the leased readers of a ledger at its first use.
+
+        Their leases may be older than this broker, which has not seen the readers yet.
+        """
         if ledger in self._met:
             return
         self._met.add(ledger)
@@ -253,7 +258,10 @@ class CachedReads:
             self._follow(ledger, reader, position, ttl_ms)
 
     def _account(self, block: SegmentBlock, reading: ReaderId) -> bool:
-        """Count it and cache what is to be cached; whether any of it is read from storage."""
+        """Count the read of a block, and cache the block if the policy asks for it.
+
+        Return whether any part of the block is read from storage.
+        """
         index, missed = self._index_of(reading.ledger, block.ledger_id), list[int]()
 
         def load(first: int, end: int) -> CachedBlock:
@@ -302,8 +310,8 @@ class CachedReads:
         while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):
             try:
                 self._expire()
-            except Exception:  # noqa: BLE001 — without the thread nothing would be evicted by time any more
-                _log.exception("the cache's eviction by time failed in a way that nobody foresaw")
+            except Exception:  # noqa: BLE001 — the thread must go on, or expired blocks stay
+                _log.exception("the cache's eviction by time failed with an unexpected error")
 
     def _expire(self) -> None:
         if self._followed or any(pool.size for pool in self.cache.pools):
@@ -314,7 +322,9 @@ class CachedReads:
 
 
 def _entry_ranges(positions: PositionSet) -> Iterator[PositionRange]:
-    """The entries of which any row is in a set, as ranges. Where these are many, the smallest gaps are closed."""
+    """Return the entries with any row in the set, as ranges. If there are too many ranges, the smallest gaps are
+    closed.
+    """
     entries = positions.copy()
     for ledger_id in positions.ledgers():
         entries.add_entries(ledger_id, positions.rows(ledger_id).entries)
@@ -331,7 +341,7 @@ def _no_edges(first: int, end: int) -> Integers:
 
 
 def _block(index: EntryIndex, first: int, end: int) -> CachedBlock:
-    """Entries of a local file: an account of them, no copy."""
+    """Return a cached block that accounts for entries of a local file. It holds no copy of them."""
 
     def edges(first: int, end: int) -> Integers:
         return np.concatenate(([0], np.cumsum(index.lengths[first:end] + FRAME_BYTES)))

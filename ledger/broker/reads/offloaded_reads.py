@@ -1,8 +1,9 @@
-"""Blocks that are cached as bytes: from the cache, or read once for all who want them. Those are the blocks whose
-ledger is in object storage, and with `managedLedgerCacheCopyEntries` all.
+"""Reads of blocks that are cached as bytes: from the cache, or from storage once for all readers.
 
-Rule: a reader that the cache knows is read ahead for by what it said it reads next (`read_ahead`), so that what it asks
-for is fetched and nothing else. For others the offloader guesses, and fetches windows ahead.
+Blocks of offloaded segments are cached as bytes. With `managedLedgerCacheCopyEntries` all blocks are.
+
+Rule: for a reader that the cache knows, only the ranges that it announced are prefetched (`prefetcher`). For any other
+reader the offloader prefetches sequential windows.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ UNIT_LEAST, UNIT_MOST = 1024 * 1024, 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReaderId:
-    """Who reads: a reader's name, empty for one that is not known, and the canonical name of the ledger."""
+    """Identity of a reader: its name, empty for an unknown reader, and the canonical name of the ledger."""
 
     ledger: str
     reader: str
 
 
 class LocalFile:
-    """The home of a block that is in its file, for whoever copies it from there."""
+    """Source of a block in a local file that is copied into the cache."""
 
     mappable = True
 
@@ -47,7 +48,7 @@ class LocalFile:
         *,
         alone: bool = False,  # noqa: ARG002 — as above
     ) -> pa.Buffer:
-        """The frames, mapped."""
+        """Return the frames, mapped."""
         return local()
 
 
@@ -55,31 +56,31 @@ LOCAL_FILE = LocalFile()
 
 
 class OffloadedReads:
-    """Reads of object storage through a cache. Any thread may call it."""
+    """Reads of object storage through the cache. Any thread may call its methods."""
 
     def __init__(self, cache: EntryCache, shared: SharedBlocks | None = None) -> None:
         self._cache = cache
         self._shared = shared
         self.mapped = False
-        """Whether somebody on this host maps blocks: only then they are put into shared memory."""
+        """True once a reader on this host maps blocks. Only then are blocks put into shared memory."""
 
     @property
     def unit_bytes(self) -> int:
-        """About how much is fetched at once ahead of a reader; 0 where the cache is too small for that."""
+        """Approximate size in bytes of one prefetch; 0 if the cache is too small for prefetching."""
         unit = min(self._cache.limits.size // 16, UNIT_MOST)
         return unit if unit >= UNIT_LEAST else 0
 
     @property
     def room_bytes(self) -> int:
-        """How much of the cache readers may have mapped: half of it, so that others find the rest."""
+        """Maximum bytes of the cache that readers may have mapped: half of the cache."""
         return self._cache.limits.size // 2
 
     def in_hands(self) -> int:
-        """How much readers have mapped of what is cached or was."""
+        """Return the bytes of cached and evicted blocks that readers have mapped."""
         return self._cache.in_hands()
 
     def is_known(self, reading: ReaderId) -> bool:
-        """Whether it is read ahead for by what it says."""
+        """Return whether the reader is prefetched for by the ranges that it announces."""
         return bool(self.unit_bytes) and reading.reader in self._cache.ledger(reading.ledger).readers
 
     def read(self, block: SegmentBlock, home: FrameSource, reading: ReaderId) -> pa.Buffer:
@@ -88,11 +89,13 @@ class OffloadedReads:
         return _joined([fetched.frames(p.first, p.end) if p.held is None else _cut(p) for p in parts])
 
     def parts(self, block: SegmentBlock, home: FrameSource, reading: ReaderId) -> list[BlockPart]:
-        """A block as the pieces in which it is cached, held."""
+        """Return a block as its cached parts. Each part references its memory."""
         return self._parts(self._fetched(block, home, alone=self.is_known(reading)), block, reading)
 
     def copied(self, part: BlockPart) -> SharedMemoryReference | None:
-        """A piece that is in the broker's own memory, in shared memory for as long as the answer is held."""
+        """Copy a part from the heap into shared memory. Return a reference, which keeps the copy alive; None without
+        room.
+        """
         frames = _cut(part)
         home = None if self._shared is None else self._shared.put(part.block.ledger_id, part.first, frames)
         if home is None:
@@ -110,25 +113,25 @@ class OffloadedReads:
         return _Fetched(self._cache, block, home, self._shared if self.mapped else None, alone=alone)
 
     def append(self, block: SegmentBlock, ledger: str) -> None:
-        """Cache a copy of a block that was appended just now."""
+        """Cache a copy of a newly appended block."""
         fetched = _Fetched(self._cache, block, LOCAL_FILE, None, alone=True)
         self._cache.append(ledger, fetched.load(block.first_entry, block.first_entry + block.entries))
 
     def ahead(self, block: SegmentBlock, home: FrameSource, ledger: str) -> int:
-        """Have the frames of a block in the cache; the bytes that were read for that."""
+        """Load the frames of a block into the cache. Return the number of bytes read from storage."""
         fetched = self._fetched(block, home, alone=True)
         first, end = block.first_entry, block.first_entry + block.entries
         return self._cache.ahead(ledger, block.ledger_id, first, end, fetched.load)
 
     def is_missing(self, block: SegmentBlock, ledger: str) -> bool:
-        """Whether storage has to be read for any of it."""
+        """Return whether any part of the block must be read from storage."""
         with self._cache.still():
             end = block.first_entry + block.entries
             return bool(self._cache.ledger(ledger).cache.missing(block.ledger_id, block.first_entry, end))
 
 
 class _Fetched:
-    """Some entries of one block, from object storage or, where the local file is there after all, from that."""
+    """Source of entries of one block: object storage, or the local file if it still exists."""
 
     def __init__(
         self, cache: EntryCache, block: SegmentBlock, home: FrameSource, shared: SharedBlocks | None, *, alone: bool
@@ -140,7 +143,7 @@ class _Fetched:
         self._alone = alone
 
     def frames(self, first: int, end: int) -> pa.Buffer:
-        """Frames of entries `[first, end)`."""
+        """Return the frames of entries `[first, end)`."""
         block = self._block
         with self._cache.permits.one(block.length * (end - first) // block.entries):
             return self._home.read_with(lambda: _local(block, first, end), first, end - first, alone=self._alone)
@@ -158,7 +161,7 @@ class _Fetched:
 
 
 def _local(block: SegmentBlock, first: int, end: int) -> pa.Buffer:
-    """Some entries of a block of a local file."""
+    """Return the frames of some entries of a block in a local file."""
     frames = map_block(block)
     starts, lengths = frame_table(frames, block.ledger_id, block.first_entry, block.entries)
     begin = int(starts[first - block.first_entry]) - FRAME_BYTES

@@ -1,9 +1,10 @@
-"""What drivers say that their queries read next: it is read ahead, and who runs away from others waits for them.
+"""Prefetching of the ranges that drivers announce, and throttling of readers that run ahead of others.
 
 Rules
-- A reader that waits reads nothing ahead meanwhile.
-- A query is paced in each ledger of its own and waits for all of them at once; never at the tail, only while it catches
-  up, and only where object storage is read. The system's page cache is large, and costs nothing to miss twice.
+- Nothing is prefetched for a throttled reader while it waits.
+- A query is throttled in each ledger separately. It waits once, for the longest of these times.
+- A query is throttled only while it catches up and reads object storage, never at the end of the ledger. Reason: local
+  files are in the large page cache of the system, where a second read is cheap.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NEW_MS = 4_000
 
 
 class PrefetchPlanner:
-    """What is going to be read of all ledgers. Any thread may call it."""
+    """Planner of the prefetches of all readers. Any thread may call its methods."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class PrefetchPlanner:
         )
 
     def hint(self, request: PrefetchRequest) -> PrefetchReply:
-        """Read ahead, or say how long to wait before."""
+        """Prefetch the announced ranges, or return how long the reader must wait before it reads them."""
         self._reads.mapped = self._reads.mapped or request.mapping
         planned = list[tuple[ReaderId, list[SegmentBlock]]]()
         wait = 0
@@ -63,7 +64,7 @@ class PrefetchPlanner:
                 snapshot = self._snapshot_of(reading.ledger)
                 blocks = snapshot.blocks(wanted.range, self._reads.unit_bytes or _LOCAL_UNIT)[:_UNITS_MAX]
             except (NotFound, DataLoss):
-                continue  # who reads it is told
+                continue  # the read itself raises the error
             planned.append((reading, blocks))
             if request.paced and self._settings().managedLedgerCachePacingPercent:
                 wait = max(wait, self._wait(reading, wanted, blocks, snapshot))
@@ -79,7 +80,7 @@ class PrefetchPlanner:
         return PrefetchReply(wait)
 
     def begins(self, reading: ReaderId, blocks: list[SegmentBlock]) -> None:
-        """A reader asked for these blocks and is sent them one after another."""
+        """Prefetch blocks that a reader requested and will be sent in this order."""
         remote = [block for block in blocks if block.home is not None and not block.home.mappable]
         if len(remote) > 1 and self._reads.is_known(reading) and not self.ahead.covers(reading, remote):
             self.ahead.plan(reading, remote[1:])
@@ -90,7 +91,7 @@ class PrefetchPlanner:
             self._paces.pop(reading, None)
 
     def expire(self) -> None:
-        """Readers that are gone are paced no more, nor read ahead for."""
+        """Stop throttling and prefetching for readers that have left."""
         known = {ledger.cache.name: ledger.readers for ledger in self._cache.ledgers()}
         for reading in {*list(self._paces), *self.ahead.readings()}:
             if reading.ledger not in known or reading.reader not in known[reading.ledger]:
@@ -132,12 +133,12 @@ class PrefetchPlanner:
         if pace is None:
             return LaggingReader(place, 0.0)
         speed, own = pace.speed(now), pace.own_speed()
-        if not own and now - pace.began_ms < _NEW_MS:  # it has only just begun, and may go as fast
+        if not own and now - pace.began_ms < _NEW_MS:  # a new reader, possibly as fast as the leader
             speed, own = max(speed, leader.own_speed() / 2), leader.own_speed()
         return LaggingReader(place, speed, own)
 
     def _span(self) -> int:
-        """How far behind others may be in one ledger and be served from the cache."""
+        """Return how many bytes a reader may lag in one ledger and still be served from the cache."""
         settings = self._settings()
         ledgers = {reading.ledger for reading in list(self._paces)}
         kept = 100 - settings.managedLedgerCacheReadAheadPercent

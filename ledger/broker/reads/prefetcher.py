@@ -1,16 +1,16 @@
-"""What somebody is going to read, fetched before it is asked for: a few threads, a bounded part of the cache.
+"""Prefetcher of blocks that readers will read next: a few threads, and a bounded part of the cache.
 
-    plan     a reader reads these blocks next, in this order; what it had planned before is forgotten
-    passed   it has read up to here
+    plan     set the blocks that a reader reads next, in order; replaces its former plan
+    passed   record the position up to which the reader has read
 
 Rules
-- A block is fetched into the cache, once for all; what is there or on its way is passed over.
-- What is ahead of its reader and not read yet is at most `room` bytes in all: beyond that nobody reads ahead. So it
-  never pushes out more than that of what others need.
-- A block in a local file is not fetched: the system is told to read it.
-- A failure is nobody's: who asks reads for itself, and is told.
-- A plan costs what it holds, however many readers have one: who reads a thousand ledgers makes as many. What is coming
-  and what is ahead are counted as plans change, and who has nothing coming waits for no turn.
+- A block is fetched into the cache once for all readers. A block that is cached or being fetched is skipped.
+- Prefetched and still unread blocks take at most `room` bytes in all. At the limit no reader is prefetched for, so that
+  prefetching never evicts more than that of other blocks.
+- A block in a local file is not fetched: the kernel is asked to read it into the page cache.
+- An error of a prefetch is only logged. The reader reads the block itself, and gets the error.
+- The cost of a plan depends on its own blocks, not on the number of readers. A query over a thousand ledgers makes a
+  thousand plans. Totals are updated as plans change, and a reader without pending blocks has no place in the queue.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Plan:
-    """One reader's: blocks that nobody has begun with, and those that were and that it has not read.
+    """Plan of one reader: pending blocks, and blocks that were started and are still unread.
 
-    `turn` rises whenever one of its blocks was begun with: the least has waited longest.
+    `turn` rises whenever one of the blocks is started. The reader with the lowest turn has waited longest.
     """
 
     coming: deque[SegmentBlock]
@@ -56,7 +56,7 @@ class _Plan:
 
 
 class BrokerPrefetcher:
-    """Plans of all readers, and the threads that see to them. Any thread may call any method."""
+    """Plans of all readers, and the threads that run the plans. Any thread may call any method."""
 
     def __init__(self, reads: OffloadedReads, room: Callable[[], int], threads: Callable[[], int]) -> None:
         self._reads = reads
@@ -64,7 +64,7 @@ class BrokerPrefetcher:
         self._most = threads
         self._plans: dict[ReaderId, _Plan] = {}
         self._turns: SortedDict = SortedDict()
-        """By turn, the readers that have blocks coming."""
+        """Readers with pending blocks, by turn."""
         self._numbers = count()
         self._coming = self._ahead_bytes = 0
         self._threads = 0
@@ -82,14 +82,14 @@ class BrokerPrefetcher:
         self._start()
 
     def covers(self, reading: ReaderId, blocks: Sequence[SegmentBlock]) -> bool:
-        """Whether the last of these was planned already."""
+        """Return whether the plan of a reader already contains the last of `blocks`."""
         with self._lock:
             plan = self._plans.get(reading)
             last = max([*plan.coming, *plan.begun], default=None, key=_end) if plan is not None else None
             return last is not None and bool(blocks) and _end(blocks[-1]) <= _end(last)
 
     def passed(self, reading: ReaderId, at: Position) -> None:
-        """A reader has read everything before `at`."""
+        """Record that a reader has read every entry before `at`."""
         with self._lock:
             plan = self._taken(reading)
             if plan is None:
@@ -123,7 +123,7 @@ class BrokerPrefetcher:
         return plan
 
     def _start(self) -> None:
-        """As many threads as there is to do, up to what is allowed; each ends when there is nothing more."""
+        """Start one thread for each pending block, up to the setting. Each thread ends when no block is pending."""
         with self._lock:
             new = min(self._most(), self._coming) - self._threads if self._has_room() else 0
             self._threads += max(new, 0)
@@ -131,7 +131,7 @@ class BrokerPrefetcher:
             try:
                 threading.Thread(target=self._work, name="ahead", daemon=True).start()
             except RuntimeError as error:
-                _log.info("%d threads fewer than wanted read ahead: %s", new - started, error)
+                _log.info("could not start %d prefetch threads: %s", new - started, error)
                 with self._lock:
                     self._threads -= new - started
                 return
@@ -146,14 +146,14 @@ class BrokerPrefetcher:
                 try:
                     self._fetch(reading, block)
                 except (LedgerError, OSError) as error:
-                    _log.info("ledger %s is not read ahead at entry %d: %s", reading.ledger, block.first_entry, error)
-        except Exception:  # noqa: BLE001 — who asks reads for itself; the next plan starts a thread again
-            _log.exception("a thread that reads ahead ended in a way that nobody foresaw")
+                    _log.info("ledger %s: cannot prefetch at entry %d: %s", reading.ledger, block.first_entry, error)
+        except Exception:  # noqa: BLE001 — readers read without it; the next plan restarts it
+            _log.exception("a prefetch thread ended with an unexpected error")
             with self._lock:
                 self._threads -= 1
 
     def _claimed(self) -> tuple[ReaderId, SegmentBlock] | None:
-        """The next block to fetch. None when there is none: then the calling thread is counted no more."""
+        """Return the next block to fetch. If there is none, return None and discount the calling thread."""
         with self._lock:
             found = self._next()
             if found is None:
@@ -161,7 +161,7 @@ class BrokerPrefetcher:
             return found
 
     def _next(self) -> tuple[ReaderId, SegmentBlock] | None:
-        """The next block of the reader whose turn it is: the one that has waited longest."""
+        """Return the next block of the reader that has waited longest."""
         while self._turns and self._has_room():
             _, reading = self._turns.popitem(0)
             plan = self._plans[reading]
@@ -174,7 +174,7 @@ class BrokerPrefetcher:
         return None
 
     def _begun(self, reading: ReaderId, plan: _Plan) -> SegmentBlock | None:
-        """The first block of a plan that is to be read; what is cached is passed over."""
+        """Return the first block of a plan that must be read. Cached blocks are skipped."""
         while plan.coming:
             block = plan.coming.popleft()
             self._coming -= 1

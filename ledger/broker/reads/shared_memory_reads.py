@@ -1,13 +1,13 @@
-"""Where blocks of offloaded ledgers are in this host's shared memory, for readers that map them.
+"""Shared-memory locations of offloaded blocks, for readers that map them on this host.
 
 Rules
-- A few blocks at a time: what is answered is there, so it is read first if need be, and a range may be larger than all
-  of the cache. The reader asks for the rest when it has mapped these.
-- What was answered keeps its name until its reader asks for what follows, or for two seconds.
-- Where there is no shared memory, or no room in it, blocks are sent, and for a while nobody tries again.
-- What readers have mapped stays taken, whatever the cache lets go of. So they may have half of its limit: with more in
-  their hands blocks are sent, and a reader that stands still, or keeps what it has read, leaves the others the rest.
-  They are asked when so much was told since that it may matter.
+- An answer names a few blocks only, because a range may be larger than the cache. The blocks are loaded before the
+  answer. The reader asks for the next blocks after it mapped these.
+- An answered block keeps its file name until the reader asks for the next blocks, or for two seconds.
+- If shared memory is missing or full, blocks are sent instead. Shared memory is tried again after `_AGAIN_MS`.
+- Mapped blocks use memory even after the cache evicted them. Readers may therefore map up to half of the cache limit.
+  Beyond that, blocks are sent, so that a stopped reader leaves the other half to the others.
+- Mapped bytes are counted again only if the bytes answered since the last count may exceed that limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AGAIN_MS = 10_000
 
 
 class SharedReads:
-    """Answers places. Any thread may call it."""
+    """Service that answers the shared-memory locations of blocks. Any thread may call its methods."""
 
     def __init__(
         self,
@@ -47,7 +47,10 @@ class SharedReads:
         self._lock = threading.Lock()
 
     def places(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> tuple[list[BlockPlace], int]:
-        """Places of the first of these blocks, which are cached as bytes, and of how many; none: send them."""
+        """Return the shared-memory locations of the first of `blocks`, and the number of blocks they cover.
+
+        Returns no locations if the blocks must be sent.
+        """
         now = self._clock()
         self._let_go(now, (reading, Position(blocks[0].ledger_id, blocks[0].first_entry)))
         if not self._shared or not self._reads.unit_bytes or (self._none_until is not None and now < self._none_until):
@@ -74,7 +77,7 @@ class SharedReads:
         return places, number
 
     def finished(self, reading: ReaderId) -> None:
-        """A reader has mapped all that it was answered: it begins with something else."""
+        """Release the answered blocks of a reader, which has mapped them all and starts another range."""
         with self._lock:
             for key in [key for key in self._kept if key[0] == reading]:
                 del self._kept[key]
@@ -84,7 +87,7 @@ class SharedReads:
             self._let_go(self._clock(), None)
 
     def _is_crowded(self) -> bool:
-        """Whether readers have as much mapped as they may."""
+        """Return whether readers have mapped more than their part of the cache."""
         if self._in_hands + self._told <= self._reads.room_bytes:
             return False
         found = self._reads.in_hands()
@@ -105,7 +108,7 @@ class SharedReads:
         for part in self._reads.parts(block, home, reading):
             held, (offset, length) = part.held, part.block.cut(part.first, part.end)
             if not isinstance(held, SharedMemoryReference):
-                # It was read before anybody was known to map blocks: a copy, for this reader.
+                # Cached in heap memory, before any reader mapped blocks: copy it for this reader.
                 held, offset = self._reads.copied(part), 0
             if held is None:
                 return []
