@@ -1,14 +1,18 @@
 """Names of managed ledgers, as Pulsar writes them (`tenant/namespace/persistent/topic`), and of their partitions.
 
-Rules of names - Short names (`orders`), `tenant/namespace/topic` and `persistent://…` are understood and mean the same
-ledger. Every part is kept as the user wrote it. - A name is never part of a path on disk. It is refused here if it
-could not be one in another store: empty parts, `.` and `..`, control characters, more than 255 bytes in a part. - The
-length of a name is checked before any code scans the text. - Hidden characters (`ledger.hidden_characters`) are refused
-in new names only. An existing ledger with one is opened, read and deleted by its name.
+Rules of names
+- Short names (`orders`), `tenant/namespace/topic` and `persistent://…` are understood and mean the same ledger. Every
+  part is kept as the user wrote it.
+- A name is never part of a path on disk. It is refused if it could not be one in another store: empty parts, `.` and
+  `..`, control characters, more than 255 bytes in a part.
+- The length of a name is checked before any code scans the text.
+- Hidden characters (`ledger.hidden_characters`) are refused in new names only. An existing ledger with one is opened,
+  read and deleted by its name.
 
-Rules of partitions - Partition n of `orders` is the ledger `orders-partition-n`, as in Pulsar. - The ledger `orders`
-itself holds nothing. Its record has the property `ledger.partitions`, the number of partitions. - Partitions are
-numbered from 0, without a gap. Their number only grows: with fewer, keys would lose their history.
+Rules of partitions
+- Partition n of `orders` is the ledger `orders-partition-n`, as in Pulsar.
+- The ledger `orders` itself holds nothing. Its record has the property `ledger.partitions`, the number of partitions.
+- Partitions are numbered from 0, without a gap. Their number only grows: with fewer, keys would lose their history.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """Rows of the Python API: entries of a ledger read as record batches, and conversion of a user's rows to a table.
 
-Rules of reading - Rows come entry by entry. A ledger with columns returns its columns, a ledger of messages a column
-`value`. - Markers have no rows. - An entry of the wrong kind is an error that names the entry.
+Rules of reading
+- Rows come entry by entry. A ledger with columns returns its columns, a ledger of messages a column `value`.
+- Markers have no rows.
+- An entry of the wrong kind is an error that names the entry.
 
-Rules of appended rows - Rows are mappings, or Arrow tables and batches. No value is guessed or truncated. - A row that
-is no mapping is refused by its number, a value that its column cannot hold by the column's name. - The conversion is
-pure.
+Rules of appended rows
+- Rows are mappings, or Arrow tables and batches. No value is guessed or truncated.
+- A row that is no mapping is refused by its number, a value that its column cannot hold by the column's name.
+- The conversion is pure.
 """
 
 from __future__ import annotations

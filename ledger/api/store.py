@@ -12,8 +12,9 @@
     store.offload_to("s3://history/flights", region="eu-central-1")
     store.offload_to("s3://history", endpoint="http://127.0.0.1:9000", credential_provider="mine:credentials")
 
-Rules of `offload_to` - All settings of one bucket are set together. A setting that is not given returns to the broker's
-configuration. - No setting is a secret. Credentials are named by reference, and the broker finds them.
+Rules of `offload_to`
+- All settings of one bucket are set together. A setting that is not given returns to the broker's configuration.
+- No setting is a secret. Credentials are named by reference, and the broker finds them.
 """
 
 from __future__ import annotations

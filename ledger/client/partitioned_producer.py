@@ -1,9 +1,10 @@
 """Producer of messages for a partitioned ledger: one producer for each partition, and a routing of every message.
 
-Rules, as in Pulsar's clients - A message with a key goes to the partition of its key (`ledger.partition_routing`).
-Order is kept for each key. - A message without a key goes to the present partition of a rotation. The rotation advances
-with each sent batch, so batches stay full. It starts at a partition that follows from the producer's name. - The number
-of partitions is fixed when the producer is created, so a key never changes its partition.
+Rules, as in Pulsar's clients
+- A message with a key goes to the partition of its key (`ledger.partition_routing`). Order is kept for each key.
+- A message without a key goes to the present partition of a rotation. The rotation advances with each sent batch, so
+  batches stay full. It starts at a partition that follows from the producer's name.
+- The number of partitions is fixed when the producer is created, so a key never changes its partition.
 """
 
 from __future__ import annotations

@@ -4,14 +4,18 @@ metadata.
     cursor        ledger, name, version, ManagedCursorInfo, replay floor, lease; the name without case and the first
                   position that the cursor needs, by which it is found
 
-Invariants of a cursor - Acknowledgement is monotone: only `reset` moves a cursor back, `advance` never does. - The
-cursor never passes the end of the log. - The replay floor is the end of the last batch known to be in the reader's own
-commit log. It is monotone too, except for a reset. Entries at or after the lower of the two must stay readable. - A
-lease is granted if it is free, expired, the holder's own, or its holder is known to be dead. - `CursorRecord` is a pure
-value: its changes return another record.
+Invariants of a cursor
+- Acknowledgement is monotone: only `reset` moves a cursor back, `advance` never does.
+- The cursor never passes the end of the log.
+- The replay floor is the end of the last batch known to be in the reader's own commit log. It is monotone too, except
+  for a reset. Entries at or after the lower of the two must stay readable.
+- A lease is granted if it is free, expired, the holder's own, or its holder is known to be dead.
+- `CursorRecord` is a pure value: its changes return another record.
 
-Rules of the metadata - A change compares the version that it was made from, and is durable when it returns. - Names
-that differ only in case are refused. - The rows of a managed ledger are deleted with it.
+Rules of the metadata
+- A change compares the version that it was made from, and is durable when it returns.
+- Names that differ only in case are refused.
+- The rows of a managed ledger are deleted with it.
 
 Pulsar stores the *mark-delete* position, the last acknowledged entry. A record here has the first unacknowledged
 position. `mark_delete(next) = (ledger, entry - 1)`, which may be `(ledger, -1)` as in Pulsar.

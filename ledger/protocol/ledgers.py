@@ -5,9 +5,11 @@ is published in a table:
 
     published:/tables/orders = {"table":"<Delta's id of the table>","segment":7}
 
-Rules of that property - It is written after the commit that it states, so it is never ahead of the table. - It does not
-decide what is published. Retention reads it, and a publisher detects a table that was created again. - If a log is
-published to several tables, the slowest table counts. - An unreadable property counts as nothing published.
+Rules of that property
+- It is written after the commit that it states, so it is never ahead of the table.
+- It does not decide what is published. Retention reads it, and a publisher detects a table that was created again.
+- If a log is published to several tables, the slowest table counts.
+- An unreadable property counts as nothing published.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """All settings of a broker: joined from their areas, read from a file, and printed as file and as reference.
 
-Rules: an unknown name is refused with the nearest one, a value out of range with both values. `conf/broker.toml` and
-`docs/settings.md` are printed from the declarations:
+Rules
+- An unknown name is refused with the most similar one, a value out of range with both values.
+- `conf/broker.toml` and `docs/settings.md` are printed from the declarations:
 
     python -m pyspark_ledger.ledger.settings.broker toml > conf/broker.toml
     python -m pyspark_ledger.ledger.settings.broker reference > docs/settings.md
@@ -36,7 +37,7 @@ class Settings(LogSettings, CursorSettings, OffloadSettings, EvictionSettings, C
 
     @classmethod
     def load(cls, path: Path) -> Settings:
-        """The settings of a TOML file; what it does not name has its default."""
+        """Load the settings of a TOML file. A missing setting has its default."""
         import tomllib  # a private broker has no file
 
         try:
@@ -54,22 +55,22 @@ class Settings(LogSettings, CursorSettings, OffloadSettings, EvictionSettings, C
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Settings:
-        """Settings from names and values; raises Refused for the first that is unknown or out of range."""
+        """Return settings from names and values. Raises Refused for the first that is unknown or out of range."""
         for name, value in values.items():
             declared(name).require(value)
         return cls(**values)
 
     def changed(self, values: dict[str, Any]) -> Settings:
-        """The same with other values for some; raises Refused as `of`."""
+        """Return the settings with some other values. Raises Refused as `of`."""
         return self.of({**asdict(self), **values})
 
     def part(self, area: type[A]) -> A:
-        """The settings of one area alone."""
+        """Return the settings of one area."""
         return area(**{field.name: getattr(self, field.name) for field in fields(area)})  # type: ignore[arg-type]
 
 
 def declared(name: str) -> Setting:
-    """The declaration of a setting. Raises Refused for an unknown name, with the nearest one."""
+    """Return the declaration of a setting. Raises Refused for an unknown name, with the most similar one."""
     if name in SETTINGS:
         return SETTINGS[name]
     near = nearest(name, SETTINGS)
@@ -78,7 +79,7 @@ def declared(name: str) -> Setting:
 
 
 def broker_toml() -> str:
-    """The text of `conf/broker.toml`: every setting with its default, unit, range and reason."""
+    """Return the text of `conf/broker.toml`: every setting with its default, unit, range and reason."""
     lines = ["# Every setting of the broker, at its default. Uncomment to change; unknown names are refused.", ""]
     for area in AREAS:
         lines += [f"# ---- {area.__doc__}", ""]
@@ -90,7 +91,7 @@ def broker_toml() -> str:
 
 
 def settings_reference() -> str:
-    """The text of `docs/settings.md`."""
+    """Return the text of `docs/settings.md`."""
     lines = [
         "# Settings of the broker",
         "",

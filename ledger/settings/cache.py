@@ -1,4 +1,4 @@
-"""Settings of the broker's cache: sizes, eviction, reading ahead, and reads in flight."""
+"""Settings of the broker's cache: sizes, eviction, prefetch, and reads in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of cursors that acknowledge out of order: what is kept of them, and how often it is flushed."""
+"""Settings of cursors that acknowledge out of order: their state, and the rate of its flushes."""
 
 from __future__ import annotations
 

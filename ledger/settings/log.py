@@ -1,4 +1,4 @@
-"""Settings of ledgers: block size, roll-over, retention, de-duplication and staged parts."""
+"""Settings of ledgers: block size, rollover, retention, de-duplication and staged parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of offloading to object storage, and of reading what was offloaded."""
+"""Settings of offloads to object storage, and of reads from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the broker as a service: limits of what it serves at once, its life, and where it listens."""
+"""Settings of the broker as a service: limits of concurrent work, lifetime, and listening address."""
 
 from __future__ import annotations
 

@@ -34,10 +34,11 @@ _SWITCH = "switch"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as it is declared. `unit` of a text is the kind of text; a text has no bounds.
+    """Declaration of a setting. `unit` of a text is the kind of text; a text has no bounds.
 
-    `effect`: when a new value counts. With "at once" the value is read at each use, and `ledger settings set` changes
-    it. With "for new ledgers" the value is read at the start and counts for ledgers that are created from then on.
+    `effect`: when a new value takes effect. With "at once" the value is read at each use, and `ledger settings set`
+    changes it. With "for new ledgers" the value is read at the start and applies to ledgers that are created from then
+    on.
     """
 
     default: int | str
@@ -51,7 +52,7 @@ class Setting:
 
     @property
     def is_text(self) -> bool:
-        """Whether the value is a text, else a whole number."""
+        """Whether the value is a text, otherwise a whole number."""
         return isinstance(self.default, str)
 
     @property
@@ -61,7 +62,7 @@ class Setting:
 
     @property
     def bounds(self) -> str:
-        """What is allowed, for readers of the file and the reference."""
+        """Allowed values, for readers of the file and the reference."""
         if self.is_text:
             return f"A text: {self.unit}{'' if self.default else '; empty: none'}"
         return f"Unit: {self.unit}; {self.least} to {self.most}"
@@ -79,7 +80,7 @@ class Setting:
 
     def _require_text(self, value: Any) -> None:
         if not isinstance(value, str) or "\0" in value:
-            # The value is not shown: somebody may have put a token there.
+            # The value is not shown, because it may be a secret.
             raise Refused(f"setting {self.name!r} is no text ({self.unit}) but {type(value).__name__}")
         if value and self.choices and value not in self.choices:
             near = nearest(value, self.choices)
@@ -110,15 +111,15 @@ def text(kind: str, reason: str, effect: Effect = AT_START, *, default: str = ""
 
 
 def settings_of(area: type[Any]) -> dict[str, Setting]:
-    """The settings that a class declares, by name, in order."""
+    """Return the settings that a class declares, by name, in order."""
     return {found.name: replace(found.metadata[""], name=found.name) for found in fields(area)}
 
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Uint64 = Annotated[int, msgspec.Meta(ge=0)]  # below 2**64, which msgspec cannot say: see `CommitRun`
+Uint64 = Annotated[int, msgspec.Meta(ge=0)]  # below 2**64, which msgspec cannot express: see `CommitRun`
 
 
 def signed(number: int) -> int:
-    """A number of 64 bits as Java reads it."""
+    """Return a number of 64 bits as Java reads it."""
     return number - 2**64 if number >= 2**63 else number

@@ -1,4 +1,4 @@
-"""One directory of many managed ledgers, and what runs in the background.
+"""Store: one directory of many managed ledgers, and its background tasks.
 
 Partitions, policies, commits over several ledgers, offload runs, maintenance.
 """

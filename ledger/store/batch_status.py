@@ -1,7 +1,8 @@
-"""What the broker answers of many logs at once: how they stand, how far quotas reach, where ranges are cut and lie.
+"""Status of many logs in one call: state, read limits, splits and locations.
 
-Rules: a ledger that is not there is an answer, not an error, where somebody asks how ledgers stand; everywhere else it
-is one. What is wrong with one log fails the whole answer, naming that log.
+Rules
+- A missing ledger is an answer in a call for the state of ledgers, and an error in every other call.
+- An error of one log fails the whole call, naming that log.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyspark_ledger.ledger.store.store import Store
 
 
 class BatchStatus:
-    """Answers for one store; keeps nothing."""
+    """Answers about one store, without state."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -51,7 +52,7 @@ class BatchStatus:
         )
 
     def schemas(self, request: AskSchemas) -> LedgerSchemas:
-        """The newest schema of each ledger, grouped."""
+        """Return the newest schema of each ledger, grouped."""
         names: dict[tuple[int, bytes], list[str]] = {}
         for name in request.names:
             try:
@@ -74,7 +75,7 @@ class BatchStatus:
             try:
                 ledger = self._store.ledger(log)
             except NotFound:
-                continue  # deleted this very moment
+                continue  # deleted in between
             whole = readings.get(canonical_name(name), request.otherwise)
             reading = readings.get(log, whole)
             skipped = self._skipped(ledger, reading.cursor, reading.position) if reading.count else None
@@ -86,5 +87,5 @@ class BatchStatus:
         return ledger.prefix(quota.range, quota.rows, quota.size_bytes, skipped)
 
     def _skipped(self, ledger: ManagedLedger, cursor: str, start: Position | None) -> PositionSet | None:
-        """What a cursor has acknowledged from there on."""
+        """Return the positions that a cursor has acknowledged from `start` on."""
         return self._store.cursors.acknowledged(ledger.name, cursor, start or EARLIEST) if cursor else None

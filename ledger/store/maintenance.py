@@ -1,10 +1,12 @@
-"""What a broker does by itself: seal ledgers that have come of age, trim what retention lets go, offload what is due.
+"""Background tasks of the broker: roll over old segments, apply retention, and start due offloads.
 
-A round looks at every ledger that is open for its age, and at the record of every ledger whose policy lets anything go;
-only one that has something to trim is opened for it. Rounds come by a timer, and at once after a ledger was sealed.
+A round checks the age of every open ledger, and the record of every ledger whose policy allows a deletion. A ledger is
+opened for a round only if it has something to trim. Rounds are started by a timer, and after a segment was sealed.
 
-Invariants: nothing is trimmed where no policy is set; one ledger that fails is reported and the others go on; a store
-that was taken over is left alone.
+Invariants
+- Nothing is trimmed without a policy.
+- A failure of one ledger is reported, and the others continue.
+- A store that was taken over is left alone.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class BackgroundTasks:
-    """The rounds of one store; `start` gives them a thread."""
+    """Rounds of one store; `start` gives them a thread."""
 
     def __init__(
         self,
@@ -56,18 +58,18 @@ class BackgroundTasks:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Make a round every `retentionCheckIntervalInSeconds`, and look at a ledger that sealed one at once."""
+        """Run a round every `retentionCheckIntervalInSeconds`, and check a ledger at once after it sealed a segment."""
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
         self._thread.start()
 
     def sealed(self, name: str) -> None:
-        """A managed ledger has sealed a ledger. Waits for nothing: called by the thread that drains its queue."""
+        """Record that a managed ledger has sealed a segment. Never blocks: the thread of its queue calls."""
         with self._arrival:
             self._sealed.add(name)
             self._arrival.notify()
 
     def stop(self) -> None:
-        """Let a round that runs come to its end, and make no other."""
+        """Wait for the end of a running round, and start no other."""
         with self._arrival:
             self._stopped = True
             self._arrival.notify()
@@ -75,7 +77,7 @@ class BackgroundTasks:
             self._thread.join()
 
     def round(self) -> None:
-        """Seal what is due, trim what may go."""
+        """Seal due segments and trim."""
         for ledger in list(self._opened()):
             _guarded(ledger.name, ledger.roll_over_if_due)
         _guarded("what was deleted", self._forget_deleted)
@@ -90,7 +92,7 @@ class BackgroundTasks:
 
     @property
     def _default_keeps(self) -> bool:
-        """Whether nothing is to be done where nothing is stated: no trim, no offload, no local copy to be deleted."""
+        """Whether the defaults require nothing: no trim, no offload, no deletion of local copies."""
         settings = self._settings
         return (
             settings.defaultRetentionTimeInMinutes < 0
@@ -104,14 +106,14 @@ class BackgroundTasks:
         self._offload_due(name)
 
     def _look_after_open(self, name: str) -> None:
-        """The same of a ledger that has just sealed one, and knows by its sums what may go."""
+        """Trim an open ledger that has just sealed a segment. Its running sums show what may be deleted."""
         ledger = self._ledger(name)
         if ledger.may_trim():
             ledger.trim()
         self._offload_due(name)
 
     def _trim(self, name: str) -> None:
-        """Trim one ledger if its record says that there is something to trim: it need not be open to know."""
+        """Trim one ledger if its record requires it. The ledger need not be open for the check."""
         info = self._metadata.ledger(name).info
         policy = LedgerPolicy.of(info, *self._metadata.policies.of_ledger(name), self._settings)
         held = [
@@ -125,7 +127,7 @@ class BackgroundTasks:
 
     def _run(self) -> None:
         interval_ms = self._settings.retentionCheckIntervalInSeconds * 1000
-        # A store in which ledgers are sealed all the time has its rounds, too.
+        # A store that seals segments all the time still has its rounds.
         due_ms = monotonic_ms() + interval_ms
         while True:
             with self._arrival:

@@ -1,16 +1,16 @@
-"""The commit of one batch to several ledgers: exactly once, also when it is run again and its rows go elsewhere.
+"""Commit of one batch to several ledgers: exactly once, even if a repeated run routes its rows differently.
 
     check all ─▶ sync the staged parts ─▶ manifest (the commit point) ─▶ a run per ledger ─▶ done ─▶ parts deleted
 
 Invariants
-- Everything that can be refused is refused before the manifest. From there on the batch is rolled forward, by this
-  broker or the next one at its start, from the manifest and never from what a re-run brings.
-- Each ledger gets its run once: a run is found by the marker of (query, batch) that closes it. Its rows become readable
-  in one step; those of different ledgers one ledger after the other.
+- Every refusal happens before the manifest. After it, this broker or the next one at its start rolls the batch forward,
+  from the manifest and never from a repeated run.
+- Each ledger gets its run once: the marker of (query, batch) identifies a run. Its rows become readable in one step,
+  in one ledger after the other.
 - Batches of a query are committed one at a time, in the order of their numbers. A batch that is not above the newest
   one is a repetition: nothing of it is written.
-- A ledger that was deleted since the commit point gets nothing any more. Whatever else keeps a run out of its ledger is
-  an error, and the manifest stays until it can be finished.
+- A ledger that was deleted after the commit point gets nothing. Any other obstacle is an error, and the manifest stays
+  until it can be finished.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pyspark_ledger.ledger.log.staging import OpenedPart, StagingArea
 from pyspark_ledger.ledger.metadata.manifest_records import Manifest, ManifestRecords, ManifestRun
 from pyspark_ledger.ledger.protocol.commits import CommitRun, CommitRuns, CommittedRun, CommittedRuns, StagedPart
 
-_SYNCS = 16  # ledgers of one batch that are written and synced at a time
-_TURNS = 64  # queries that share one wait for each other
+_SYNCS = 16  # ledgers of one batch that are written and synced at once
+_TURNS = 64  # locks; queries that share a lock wait for each other
 _log = logging.getLogger(__name__)
 
 
 class ManifestCommits:
-    """Commits batches to several ledgers of one store. Any thread may call any method."""
+    """Commits of batches to several ledgers of one store. Any thread may call any method."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ManifestCommits:
         self._unfinished = {manifest.query for manifest in records.pending()}
 
     def commit(self, request: CommitRuns) -> CommittedRuns:
-        """Commit a batch; one that was committed before is finished, or answered, as its first manifest says."""
+        """Commit a batch. One that was committed before is finished, or answered by its first manifest."""
         with self._turn(request.query):
             self.finish(request.query)
             newest = self._records.newest(request.query)
@@ -81,7 +81,7 @@ class ManifestCommits:
             self._unfinished.discard(query)
 
     def finish_all(self) -> bool:
-        """What a store does before it serves: finish what a dead broker left. False when something has to wait."""
+        """Finish the commits of a dead broker, before the store serves. Return False if one has to wait."""
         for query in sorted(self._unfinished):
             try:
                 self.finish(query)
@@ -90,7 +90,7 @@ class ManifestCommits:
         return not self._unfinished
 
     def forget_before(self, cutoff_ms: int) -> None:
-        """Forget finished batches of queries that had no other: nothing that could repeat one is left."""
+        """Delete finished batches of queries with a single batch, which cannot be repeated any more."""
         self._records.forget_before(cutoff_ms)
 
     def keeps(self, query: str, parts: Sequence[str]) -> set[str]:
@@ -103,7 +103,7 @@ class ManifestCommits:
         return self._turns[zlib.crc32(query.encode()) % _TURNS]
 
     def _checked(self, request: CommitRuns) -> Manifest:
-        """The manifest, once every ledger, part and entry was looked at."""
+        """Check every ledger, part and entry, and return the manifest."""
         runs: dict[str, ManifestRun] = {}
         for wanted in request.runs:
             ledger = self._ledger(wanted.ledger)
@@ -134,7 +134,7 @@ class ManifestCommits:
         return CommittedRuns(repeated=False, runs=committed)
 
     def _commit_runs(self, manifest: Manifest) -> dict[str, CommittedRun]:
-        """A run per ledger, some at a time: each waits for a sync of its own."""
+        """Commit a run to each ledger, several at once, because each waits for its own sync."""
         committed: dict[str, CommittedRun] = {}
         for at in range(0, len(manifest.runs), _SYNCS):
             going: dict[str, Future[CommittedRun]] = {}
@@ -144,7 +144,7 @@ class ManifestCommits:
                     if ledger is not None:
                         going[run.ledger] = self._commit_run(manifest, run, ledger)
             finally:
-                wait(going.values())  # also when one has failed: nothing of this batch goes on behind its error
+                wait(going.values())  # also after a failure: no part of this batch continues after its error
             committed |= {name: future.result() for name, future in going.items()}
         return committed
 
@@ -157,7 +157,7 @@ class ManifestCommits:
         return ledger.commit_run(_run(manifest, run.ledger, run.parts), self._opened(run.parts))
 
     def _existing(self, run: ManifestRun) -> ManagedLedger | None:
-        """The ledger of a run, None when it was deleted since, also if there is another of its name."""
+        """Return the ledger of a run; None if it was deleted, also if there is another of its name."""
         try:
             ledger = self._ledger(run.ledger)
         except NotFound:
@@ -168,7 +168,7 @@ class ManifestCommits:
         return ledger
 
     def _answer(self, manifest: Manifest | None) -> CommittedRuns:
-        """Where the runs of a batch are that is there already, as far as the ledgers still tell."""
+        """Return the runs of an existing batch, as far as the ledgers still have them."""
         runs: dict[str, CommittedRun] = {}
         for run in () if manifest is None else manifest.runs:
             ledger = self._existing(run)

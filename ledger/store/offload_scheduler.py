@@ -1,17 +1,17 @@
-"""Who offloads: takes what is due or asked for, one managed ledger after another, and cleans up behind every attempt.
+"""Scheduler of offloads: offloads due or requested segments, one managed ledger after another, and cleans up attempts.
 
     prepare       a new attempt in the record; an earlier one becomes unwanted          crash: unwanted, next run
     offload       the objects, the index last                                          crash: the same
     complete      the attempt in the record is complete, by compare-and-set            crash: complete or not
-    trim          local data go after the lag (ledger.log.changes)
+    trim          local data are deleted after the lag (ledger.log.changes)
 
 Invariants
-- A failed metadata write never makes a ledger complete. Where its outcome is not known the objects stay: the record
-  tells, and the next attempt makes them unwanted if need be.
-- At most one run per managed ledger; a second one asked for meanwhile is refused, one that is due waits for its turn.
-- One ledger that fails does not keep the others from going; the first failure is told. One that was trimmed or deleted
+- A failed metadata write never completes a segment. If its outcome is unknown, the objects stay: the record decides,
+  and the next attempt makes them unwanted if necessary.
+- A managed ledger has at most one run. A second requested run is refused; a due run waits in the queue.
+- A failed segment does not stop the others. The first failure is reported. A segment that was trimmed or deleted
   meanwhile is no failure.
-- Objects of an attempt that runs are never swept.
+- Objects of a running attempt are never swept.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _log = logging.getLogger(__name__)
 
 
 class _Cancelled(Refused):
-    """Somebody asked a run to stop."""
+    """The run was cancelled."""
 
 
 @dataclass
 class _Run:
-    """One run over one managed ledger."""
+    """Run over one managed ledger."""
 
     name: str
     sizes: dict[int, int]
@@ -69,7 +69,7 @@ class _Run:
 
 
 class OffloadScheduler:
-    """All offloading of a store. Any thread may call any method."""
+    """All offloads of a store. Any thread may call any method."""
 
     def __init__(
         self,
@@ -97,12 +97,12 @@ class OffloadScheduler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Work by itself from now on; first, what a crash has left."""
+        """Start the background thread, which first cleans up after a crash."""
         self._thread = threading.Thread(target=self._work, name="offload", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop what runs, soon, and take nothing more."""
+        """Cancel the running offload, and accept no more."""
         with self._arrival:
             self._stopped = True
             for run in self._runs.values():
@@ -117,7 +117,7 @@ class OffloadScheduler:
             self._arrival.notify_all()
 
     def consider(self, name: str) -> None:
-        """Queue what is due of a managed ledger by its policy, unless a run of it is there already."""
+        """Queue the due segments of a managed ledger by its policy, unless it has a run."""
         ids = self._due(name)
         with self._arrival:
             earlier = self._runs.get(name)
@@ -125,7 +125,7 @@ class OffloadScheduler:
                 self._put(_Run(name, self._sizes(name, ids)))
 
     def offload(self, request: OffloadPrefix) -> OffloadStatus:
-        """Begin, cancel or sweep; answers how far it is."""
+        """Start, cancel or sweep. Return the progress."""
         name = self._ledger(request.name).name
         if request.cancel:
             with self._arrival:
@@ -135,7 +135,7 @@ class OffloadScheduler:
             return self.status(name)
         if request.sweep:
             return self._swept(name)
-        _ = self._offloader().driver  # refused here where there is none
+        _ = self._offloader().driver  # refused here without an offloader
         if request.seal:
             self._ledger(name).roll_over()
         found = self._candidates(name)
@@ -177,12 +177,12 @@ class OffloadScheduler:
         )
 
     def round(self) -> None:
-        """Do what waits, here and now."""
+        """Run the queued work on the calling thread."""
         while (run := self._next()) is not None:
             self._do(run)
 
     def sweep(self) -> int:
-        """Delete objects that nobody refers to any more; how many attempts were cleaned."""
+        """Delete unreferenced objects. Return the number of cleaned attempts."""
         swept = 0
         for gone in self._metadata.unwanted.all():
             if gone.attempt in self._running:
@@ -197,7 +197,9 @@ class OffloadScheduler:
         return swept
 
     def sweep_left(self) -> None:
-        """Delete what attempts left that a crash cut off: their records say so until another one replaces them."""
+        """Delete the objects of attempts that a crash interrupted. Their records name them until another attempt
+        does.
+        """
         for name, ledger_id, attempt in self._metadata.segments.attempts():
             if attempt.complete or attempt.attempt in self._running:
                 continue
@@ -207,7 +209,7 @@ class OffloadScheduler:
                 _log.warning("objects of an attempt at ledger %d of %s stay: %s", ledger_id, name, error)
 
     def _stated(self) -> set[uuid.UUID]:
-        """Every attempt that a record states, and those that are about to be."""
+        """Return every attempt in a record, and every attempt about to be recorded."""
         return {attempt.attempt for *_, attempt in self._metadata.segments.attempts()} | self._running
 
     def _swept(self, name: str) -> OffloadStatus:
@@ -245,7 +247,7 @@ class OffloadScheduler:
             self.round()
 
     def _do(self, run: _Run) -> None:
-        """Take each ledger of a run through the protocol. Raises nothing: whoever waits for the run is told."""
+        """Take each segment of a run through the protocol. Raises nothing: waiting callers receive the error."""
         try:
             for ledger_id in run.sizes:
                 try:
@@ -269,7 +271,7 @@ class OffloadScheduler:
             if self._offloaded(run, ledger_id):
                 run.done.append(ledger_id)
             else:
-                run.sizes[ledger_id] = 0  # nothing of it is left to be copied
+                run.sizes[ledger_id] = 0  # no part of it is left to copy
         except (_Cancelled, Fenced) as stopped:
             run.cancelled = True
             _log.info("%s: the offload of ledger %d stops: %s", run.name, ledger_id, stopped)
@@ -284,7 +286,7 @@ class OffloadScheduler:
         run.failure = run.failure or error
 
     def _offloaded(self, run: _Run, ledger_id: int) -> bool:
-        """Take one ledger through the protocol; False when it was offloaded already."""
+        """Take one segment through the protocol. Return False if it was offloaded already."""
         log, offloader = self._ledger(run.name), self._offloader()
         attempt = uuid.UUID(self._new_id())
         self._running.add(attempt)
@@ -324,7 +326,9 @@ class OffloadScheduler:
         try:
             log.complete_offload(local.ledger_id, attempt)
         except (Refused, NotFound):
-            self._clean(offloader, local.ledger_id, attempt)  # another attempt, or no ledger: these are nobody's
+            self._clean(
+                offloader, local.ledger_id, attempt
+            )  # another attempt, or a deleted segment: these objects have no owner
             raise
 
     def _clean(self, offloader: LedgerOffloader, ledger_id: int, attempt: uuid.UUID) -> None:

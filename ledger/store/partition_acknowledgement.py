@@ -1,9 +1,9 @@
-"""Acknowledging rows of a partitioned ledger by its own name: what of a call is for which partition.
+"""Acknowledgement of rows by the name of a partitioned ledger: the division of a call between partitions.
 
 Rules
-- Ids of ledgers are store-wide, so that the id of a position says which partition it is of.
-- All of a call is compared with the logs before anything of it is taken: it is refused as a whole. A broker that dies
-  between two partitions has acknowledged the first; repeating the call does the rest.
+- Segment ids are store-wide, so the id in a position tells its partition.
+- The whole call is compared with the logs before any part of it is applied, and refused as a whole. A broker that dies
+  between two partitions has acknowledged the first; a repeated call does the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Part = tuple[AcknowledgeCommand, list[pa.RecordBatch]]
 
 
 def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordBatch]) -> list[Part]:
-    """A command for each log that has rows of the call; the call itself where the name is that of a log."""
+    """Return a command for each log with rows of the call; the call itself for the name of a log."""
     logs = store.logs(command.ledger)
     if logs in ([], [canonical_name(command.ledger)]):
         return [(command, batches)]
@@ -46,7 +46,7 @@ def parts_of(store: Store, command: AcknowledgeCommand, batches: list[pa.RecordB
 
 
 def whole_state(store: Store, command: AcknowledgeCommand, states: Sequence[CursorState]) -> CursorState:
-    """What the call answers: the state of its log, or of all partitions together, estimated."""
+    """Return the answer of the call: the state of its log, or the estimated sum of all partitions."""
     logs = store.logs(command.ledger)
     if logs == [canonical_name(command.ledger)]:
         return states[0]
@@ -71,7 +71,9 @@ def _of_ledgers(batch: pa.RecordBatch, own: Integers) -> pa.RecordBatch:
 
 
 def _owners(batches: Sequence[pa.RecordBatch], snapshots: Mapping[str, LogSnapshot], store: Store) -> dict[int, str]:
-    """Which log each ledger of a call is of, or was before it was trimmed; of none: the first, which says so."""
+    """Return the log of each segment of a call, also of a trimmed one; an unknown segment gets the first, which refuses
+    it.
+    """
     asked = {found for batch in batches for found in np.unique(np.asarray(batch.column(0))).tolist()}
     known = {
         one: log for log, snapshot in snapshots.items() for one in asked if snapshot.segments.find(one) is not None

@@ -1,7 +1,8 @@
-"""The partitioned ledgers of a store: what may be done with the whole, and what with one partition.
+"""Partitioned ledgers of a store: operations on the whole and on single partitions.
 
-Rules: a whole is created, extended, described and deleted; it is never opened. A partition is opened, appended to and
-read like any ledger, and comes and goes with the whole only.
+Rules
+- A partitioned ledger is created, extended, described and deleted, and never opened.
+- A partition is opened, appended to and read like any ledger. It is created and deleted with the whole only.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from pyspark_ledger.ledger.protocol.actions import LedgerDescription
 
 
 class PartitionTable:
-    """Looks at the records of the metadata; keeps nothing."""
+    """View of the metadata's records, without state."""
 
     def __init__(self, metadata: Metadata, new_incarnation: Callable[[], str]) -> None:
         self._metadata = metadata
         self._new_incarnation = new_incarnation
 
     def count(self, name: str) -> int:
-        """The number of partitions; 0 for a ledger that has none, or is not there."""
+        """Return the number of partitions; 0 for a missing ledger, or one without partitions."""
         if not self._metadata.exists(name):
             return 0
         return partition_count(self._properties(name))
@@ -54,7 +55,7 @@ class PartitionTable:
             self._require_no_partition(name)
 
     def deleted_with(self, name: str) -> list[str]:
-        """All ledgers that go when this one is deleted, itself included; refuses a partition alone."""
+        """Return all ledgers that are deleted with this one, itself included. Refuses a single partition."""
         part = partition_of(name)
         count = 0 if part is None else self.count(part[0])
         if part is not None and part[1] < count:
@@ -65,7 +66,7 @@ class PartitionTable:
         return [name, *partition_names(name, self.count(name))]
 
     def describe(self, name: str, parts: Sequence[LedgerDescription]) -> LedgerDescription:
-        """The whole in one: counts are sums, positions belong to partitions only."""
+        """Describe the whole: counts are sums, and only partitions have positions."""
         record = self._metadata.ledger(name)
         return LedgerDescription(
             name=name,

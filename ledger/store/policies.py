@@ -1,7 +1,8 @@
-"""Policies of ledgers and namespaces, looked at and changed while the broker runs.
+"""Policies of ledgers and namespaces, read and changed while the broker runs.
 
-Invariants: a change is refused as a whole, by name, before anything is stored; it is durable before it counts; what is
-open goes by it when the call returns.
+Invariants
+- A change is refused as a whole, by name, before anything is stored.
+- A change is durable before it takes effect. It applies to open ledgers when the call returns.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pyspark_ledger.ledger.settings.broker import Settings
 
 
 class PolicyService:
-    """All policies of a store. `opened` are the ledgers that are open now."""
+    """All policies of a store. `opened` are the open ledgers."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class PolicyService:
         self._opened = opened
 
     def change(self, request: ChangePolicy) -> Policies:
-        """Set and forget; without either, only look."""
+        """Set and remove policies. Without either, return them."""
         scope = self._namespace(request.scope) if request.namespace else self._existing(request.scope)
         request = msgspec.structs.replace(
             request,

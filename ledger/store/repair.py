@@ -1,18 +1,18 @@
-"""Repair of a store whose metadata lost what they knew of its ledgers: nothing that is there is overwritten or deleted.
+"""Repair of a store whose metadata lost records of segments. No existing file is overwritten or deleted.
 
-    find      read only: metadata that lack commits, and each ledger that no record knows, with its place or a refusal
-    repair    the same found again, the metadata accepted as they are, each ledger put back that has a place
+    find      read only: metadata that lack commits, and each segment without a record, with its place or a refusal
+    repair    find again, accept the metadata, put back each segment that has a place
 
-A ledger has a place at the end of a managed ledger if all of this holds
-- its sidecar says that it is of this store, and of that incarnation; or nobody is named there, and a person names it
-- its file is whole up to the acknowledged end, and holds entries
+A segment has a place at the end of a managed ledger if all of this holds
+- its sidecar names this store and that incarnation; or no incarnation, and a person names the ledger
+- its file is whole up to the acknowledged end, and has entries
 - its id comes after every id that the managed ledger lists, and was never trimmed; the log is not terminated
 - its first row is the row at which the log ends
 
 Rules
-- A ledger is put back as if its broker had died while it wrote it: listed as open, then recovered and sealed.
-- Before metadata that lack commits are accepted, their files are copied to a directory of their own in the store.
-- Nobody serves the store meanwhile.
+- A segment is put back as if its broker had died while writing: listed as open, then recovered and sealed.
+- Before metadata that lack commits are accepted, their files are copied to a new directory in the store.
+- No broker serves the store meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 
 
 class UnknownSegment(msgspec.Struct, frozen=True):
-    """A ledger that no record knows. `ledger` is where it is put back, empty where `refusal` says why it is not."""
+    """Segment without a record. `ledger` is its place, empty if `refusal` states why there is none."""
 
     ledger_id: int
     files: list[str]
@@ -56,20 +56,20 @@ class UnknownSegment(msgspec.Struct, frozen=True):
 
 
 class RepairReport(msgspec.Struct, frozen=True):
-    """What is wrong with a store. `behind` says which commits its metadata lack, empty when none."""
+    """Faults of a store. `behind` names the commits that its metadata lack, empty if none."""
 
     behind: str
     unknown: list[UnknownSegment]
 
     def places(self) -> list[UnknownSegment]:
-        """The ledgers that can be put back, in order."""
+        """Return the segments that can be put back, in order."""
         return [found for found in self.unknown if not found.refusal]
 
 
 def find(store: Path, into: str = "") -> RepairReport:
-    """Look at a store and change nothing. `into` names the managed ledger of ledgers whose files do not say it.
+    """Inspect a store and change nothing. `into` names the managed ledger of segments whose files name none.
 
-    Raises Corrupt when the metadata are damaged themselves: they are restored from a copy.
+    Raises Corrupt if the metadata themselves are damaged: restore them from a copy.
     """
     path, behind = store / "metadata.sqlite", ""
     metadata = Metadata(MetadataView(path, TABLES, behind=True), lambda: 0)
@@ -84,9 +84,9 @@ def find(store: Path, into: str = "") -> RepairReport:
 def repair(
     store: Path, clock: Clock, *, into: str = "", accept: bool = False, only: Collection[int] = ()
 ) -> list[UnknownSegment]:
-    """Put back what has a place, or `only` these ledgers of it; answers what was put back.
+    """Put back the segments that have a place, or `only` some of them. Return those that were put back.
 
-    `accept` goes on with metadata that lack commits; without it they are refused. Raises Refused while a broker runs.
+    `accept` accepts metadata that lack commits; without it they are refused. Raises Refused while a broker runs.
     """
     with _alone(store):
         _accept(store, clock, accept=accept)
@@ -115,7 +115,7 @@ def _alone(store: Path) -> Iterator[None]:
 
 
 def _accept(store: Path, clock: Clock, *, accept: bool) -> None:
-    """Write a new commit number, and give no id again whose files are there."""
+    """Write a new commit number, and never again allocate an id whose files exist."""
     if accept:
         _set_aside(store)
     metadata = Metadata.open(store / "metadata.sqlite", clock, behind=accept)
@@ -139,7 +139,7 @@ def _set_aside(store: Path) -> None:
 
 
 def _recover(store: Path, clock: Clock, names: Collection[str]) -> None:
-    """Open logs, which seals what is listed as open."""
+    """Open logs, which seals segments that are listed as open."""
     opened = Store.open(store, settings=Settings(), clock=clock)
     try:
         for name in sorted(names):
@@ -149,7 +149,7 @@ def _recover(store: Path, clock: Clock, names: Collection[str]) -> None:
 
 
 def _list(store: Path, clock: Clock, found: UnknownSegment) -> None:
-    """List a ledger as the open one at the end of its log."""
+    """List a segment as the open one at the end of its log."""
     sidecar = load_open(index_path(store / "ledgers", found.ledger_id), found.ledger_id)
     metadata = Metadata.open(store / "metadata.sqlite", clock)
     try:
@@ -223,7 +223,7 @@ def _owner(owner: str, records: list[LedgerRecord], named: LedgerRecord | None) 
 
 
 def _end_of(directory: Path, metadata: Metadata, record: LedgerRecord) -> int:
-    """The row at which a log ends. A ledger that is listed as open is looked at, and not sealed."""
+    """Return the row at which a log ends. A segment that is listed as open is read, and not sealed."""
     segments = metadata.segments.of(record.name)
     if not segments:
         return TrimMark.of(record.info, f"the record of {record.name!r}").rows

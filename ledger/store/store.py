@@ -1,14 +1,14 @@
-"""A store: one directory, one broker, many managed ledgers.
+"""Store: one directory, one broker, many managed ledgers.
 
     <store>/metadata.sqlite     the records (ledger.metadata.records); the commit point of every change
     <store>/ledgers/            <ledger id>.ledger and .index, flat: ids are unique in the store, names never are paths
     <store>/staging/            parts that no batch has committed yet (ledger.log.staging)
-    <store>/lock                held for as long as the broker lives (ledger.ownership)
+    <store>/lock                held as long as the broker lives (ledger.ownership)
 
 Invariants
-- Whoever opens a store holds its lock, and has bumped its epoch durably before it reads any open segment.
-- Ledgers are opened when they are first asked for; opening one that a dead broker left recovers it.
-- A name is checked, and refused with the bad value, before anything is looked up or made.
+- The owner of a store holds its lock, and has raised its epoch durably before it reads any open segment.
+- A ledger is opened on first use. Opening recovers a segment that a dead broker left open.
+- A name is checked, and refused with the bad value, before anything is searched or created.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _log = logging.getLogger(__name__)
 
 
 class Store:
-    """An opened store. All methods may be called from any thread."""
+    """Open store. All methods may be called from any thread."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Store:
         self._opening = threading.Lock()
         self._leaving = False
         self.commits = ManifestCommits(metadata.manifests, self._staging, self.ledger, clock)
-        # Before the sweep: what is committed and not in its ledgers yet is in the staged parts only.
+        # Before the sweep: only the staged parts contain rows that are committed and not yet in their ledgers.
         finished = self.commits.finish_all()
         self._sweep(staging=finished)
 
@@ -172,12 +172,13 @@ class Store:
         offloader: OffloaderChoice | None = None,
         watch: Callable[[Store], LogWatch | None] = lambda _: None,
     ) -> Self:
-        """Open a store as its only broker; with `create`, make it if the directory is not one yet.
+        """Open a store as its only broker. With `create`, create the store if the directory is not one yet.
 
-        `watch` makes who hears of the store's logs. It asks the store nothing before the store is open.
+        `watch` makes the observer of the store's logs. The observer must not call the store before it is open.
 
-        Raises NotFound when there is none, Refused when another broker has it (unless `take_over`), when others can
-        write to it, when it belongs to another host or lies on a file system without locks, preallocation or sync.
+        Raises NotFound if there is no store. Raises Refused if another broker owns it (unless `take_over`), if others
+        can write to it, or if it belongs to another host. Refused too is a file system without locks, preallocation or
+        sync.
         """
         path = path.absolute()
         require_settings(settings)
@@ -226,11 +227,11 @@ class Store:
         return metadata
 
     def names(self) -> list[str]:
-        """The canonical names of all managed ledgers, sorted; partitions are part of their whole."""
+        """Return the canonical names of all managed ledgers, sorted; partitions are part of their whole."""
         return without_partitions(self._metadata.names())
 
     def logs(self, name: str) -> list[str]:
-        """The logs that a name stands for: itself, or its partitions; none when there is no such ledger."""
+        """Return the logs of a name: itself, or its partitions; none if there is no such ledger."""
         name = canonical_name(name)
         if name in self._opened:
             return [name]
@@ -240,7 +241,7 @@ class Store:
         return partition_names(name, count) if count else [name]
 
     def ledger(self, name: str) -> ManagedLedger:
-        """A managed ledger, opened and recovered if need be. NotFound names the nearest one that exists."""
+        """Return a managed ledger, opened and recovered if necessary. NotFound names the most similar one."""
         name = canonical_name(name)
         opened = self._opened.get(name)
         if opened is not None:
@@ -255,11 +256,11 @@ class Store:
             return self._opened[name]
 
     def snapshot(self, name: str) -> LogSnapshot:
-        """All committed entries of a managed ledger at this moment."""
+        """Return all committed entries of a managed ledger at this moment."""
         return self.ledger(name).snapshot
 
     def create_ledger(self, request: CreateLedger) -> ManagedLedger:
-        """Create a managed ledger; an existing one is answered when `exist_ok`, else refused."""
+        """Create a managed ledger. An existing one is returned if `exist_ok`, else refused."""
         name = canonical_name(request.name)
         policy = LedgerPolicy.properties(request, self._settings)
         require_properties(request.properties, (), name)
@@ -272,7 +273,7 @@ class Store:
         return self.ledger(name)
 
     def create_partitioned(self, request: CreateLedger) -> LedgerDescription:
-        """Create a ledger with partitions; an existing one with as many is answered when `exist_ok`, else refused."""
+        """Create a ledger with partitions. An existing one with as many is described if `exist_ok`, else refused."""
         name = canonical_name(request.name)
         require_partitions(request.partitions)
         require_properties(request.properties, (), name)
@@ -290,9 +291,9 @@ class Store:
         return self.describe(name)
 
     def delete_ledger(self, name: str) -> None:
-        """Delete a managed ledger with its partitions, cursors, schemas and files, a damaged one too.
+        """Delete a managed ledger with its partitions, cursors, schemas and files, also if it is damaged.
 
-        The records go first, in one step, files after them.
+        The records are deleted first, in one step, the files after them.
         """
         name = canonical_name(name)
         with self._opening:
@@ -307,7 +308,7 @@ class Store:
             self._unlisted(self._metadata.delete_ledger(*names))
 
     def describe(self, name: str, *, lists: bool = True) -> LedgerDescription:
-        """A managed ledger with the version of its schema; with `lists` also its segments and cursors."""
+        """Describe a managed ledger with the version of its schema; with `lists` also its segments and cursors."""
         name = self._require_exists(canonical_name(name))
         count = self.partitions.count(name)
         if count:
@@ -322,18 +323,18 @@ class Store:
         )
 
     def get_schema(self, request: GetSchema) -> SchemaVersion:
-        """The registered schema of a version, or the newest; version -1 when none is registered."""
+        """Return the registered schema of a version, or the newest; version -1 if none is registered."""
         name = self._require_exists(canonical_name(request.name))
         version, arrow_schema = self._metadata.schema(name, request.version)
         return SchemaVersion(name, version, arrow_schema)
 
     def register_schema(self, request: RegisterSchema) -> SchemaVersion:
-        """Register a schema after a version; the newest one as it stands when that is another."""
+        """Register a schema after a version. If the newest version is another one, return that one."""
         name = self._require_exists(canonical_name(request.name))
         return SchemaVersion(name, *self._metadata.register_schema(name, request.arrow_schema, request.after))
 
     def open_part(self, query: str, batch: int) -> StagingPlace:
-        """A new staged part for one task attempt."""
+        """Open a new staged part for one task attempt."""
         return self._staging.place(query, batch)
 
     def commit(self, request: CommitRun) -> CommittedRun:
@@ -342,14 +343,14 @@ class Store:
         self.commits.finish(request.query)
         earlier = ledger.committed_batch(request.query)
         if earlier is not None and request.batch <= earlier.batch:
-            self._staging.remove([part.part for part in request.parts])  # whose rows are in the log already
+            self._staging.remove([part.part for part in request.parts])  # the log has their rows already
             return CommittedRun(True, earlier.first, earlier.end, earlier.entries, earlier.rows)
         try:
             parts = [self._staging.open(part) for part in request.parts]
         except NotFound:
             if ledger.committed_batch(request.query) == earlier:
                 raise
-            return self.commit(request)  # the same commit, sent twice, has just finished and removed them
+            return self.commit(request)  # the same commit, sent twice, has just removed them
         committed = ledger.commit_run(request, parts).result()
         self._staging.remove([part.part for part in request.parts])
         self._staging.sweep_before(request.query, request.batch)
@@ -364,20 +365,20 @@ class Store:
         return NewestBatch(-1 if found is None else found.batch)
 
     def abort(self, request: AbortRun) -> None:
-        """Throw staged parts away, but for those of a batch that is committed."""
+        """Delete staged parts, except those of a committed batch."""
         kept = self.commits.keeps(request.query, request.parts)
         self._staging.remove([part for part in request.parts if part not in kept])
 
     def require_ours(self) -> None:
-        """Raise Fenced when another broker has taken the store over."""
+        """Raise Fenced if another broker has taken the store over."""
         self._metadata.require_epoch(self.epoch)
 
     def given_up(self) -> dict[str, LedgerError]:
-        """The managed ledgers that take nothing any more because an error was not handled, and why."""
+        """Return the managed ledgers that accept nothing after an unexpected error, and that error."""
         return {log.name: log.given_up for log in self._open_now() if log.given_up is not None}
 
     def settle(self) -> None:
-        """Take nothing more, settle what was queued and seal what is open. The store stays ours and readable."""
+        """Accept nothing more, complete the queued work and seal open segments. The store stays owned and readable."""
         self.offloads.stop()
         self.upkeep.stop()
         with self._opening:
@@ -387,7 +388,7 @@ class Store:
         self.acknowledgements.close()
 
     def close(self) -> None:
-        """Settle everything and let the store go."""
+        """Settle everything and release the store."""
         self.settle()
         self._executor.shutdown()
         self._sync_pool.close()
@@ -411,7 +412,7 @@ class Store:
         raise NotFound(f"there is no ledger {short_name(name)!r} in the store at {self.path}", hint=hint)
 
     def _sweep(self, *, staging: bool) -> None:
-        """Delete files that records name as unwanted, and parts of the staging area whose time is over."""
+        """Delete files that records name as unwanted, and expired parts of the staging area."""
         self.files.sweep(self._metadata.ledger_ids(), self._metadata.next_ledger_id())
         if not staging:
             return
@@ -421,17 +422,17 @@ class Store:
 
 
 def _switches(request: CreateLedger) -> dict[str, str]:
-    """The properties of what a ledger has or has not."""
+    """Return the properties of a ledger's switches."""
     said = {DEDUPLICATION_ENABLED: "true"} if request.deduplication else {}
     return {**said, DURABILITY: request.durability} if request.durability != "fsync" else said
 
 
 def _unwatched(_before: LogSnapshot, _now: LogSnapshot) -> None:
-    """Tell nobody."""
+    """Do nothing: the store has no observer."""
 
 
 def _left_by_create(path: Path) -> bool:
-    """Whether all there is was made by a broker that died while it created this store."""
+    """Return whether a broker that died while creating this store made all of its files."""
     names = {entry.name for entry in path.iterdir() if not entry.name.startswith((".probe-", "lock."))}
     return names <= {
         "lock",
@@ -448,7 +449,7 @@ def _left_by_create(path: Path) -> bool:
 def _cursor_place(
     ledgers: Path, metadata: Metadata, settings: Settings, clock: Clock, files: UnwantedFiles
 ) -> CursorPlace:
-    """Where cursors keep their own ledgers, and how."""
+    """Return the location and the parameters of cursors' own logs."""
     rollover_ms = settings.managedLedgerCursorRolloverTimeInSeconds * 1000
     store_id = metadata.store_record().store_id
     form, allocate = cursor_log_form(settings), metadata.allocate_ledger_id
