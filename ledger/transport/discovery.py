@@ -1,11 +1,13 @@
-"""Where a store's broker is: a record beside the store, and the socket that a private broker always uses.
+"""Discovery of a store's broker: a record in the store directory, and the fixed socket path of a private broker.
 
     <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote", "crc32c"}
     <run directory>/<16 hex digits>.sock      by store id, so the address outlives any one broker process
-    <run directory>/<16 hex digits>.token     locked for as long as its broker lives
+    <run directory>/<16 hex digits>.token     locked while its broker runs
 
-Rules: the record is replaced whole; a record is a hint, and only a broker that answers with the store's id counts. A
-record whose checksum is wrong is none. One of an older broker has no checksum.
+Rules
+- The record is replaced whole.
+- A record is only a hint. A client accepts a broker only if it answers with the store's id.
+- A record with a wrong checksum is ignored. A record of an older broker has no checksum.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _YOUNG_MS = 60_000
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
-    """What a broker wrote when it began to answer. `remote`: where it asks for credentials, if it listens there too."""
+    """Record that a broker writes once it answers calls. `remote` is its address with credentials, if it has one."""
 
     address: str
     pid: int
@@ -48,7 +50,7 @@ class BrokerRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, store: Path) -> BrokerRecord | None:
-        """The record, or None when there is none that can be read."""
+        """Return the record of a store; None if there is no readable record."""
         try:
             record = _RECORD.decode((store / "broker.json").read_bytes())
         except (FileNotFoundError, *JSON_FAULTS):
@@ -64,9 +66,9 @@ def _sum_of(record: BrokerRecord) -> int:
 
 
 def sweep_run_directory(clock: Clock) -> None:
-    """Remove sockets and tokens of brokers that were killed: nobody holds their tokens any more.
+    """Remove sockets and tokens of brokers that were killed. The lock of their token files is free.
 
-    What is younger than a minute is left alone: its broker may be about to lock it.
+    Files younger than a minute are kept: their broker may be about to lock them.
     """
     for path in sorted(run_directory().iterdir()):
         try:
@@ -78,7 +80,7 @@ def sweep_run_directory(clock: Clock) -> None:
             elif path.suffix == ".sock" and not path.with_suffix(".token").exists() and not _is_listened_at(path):
                 path.unlink()
         except FileNotFoundError:
-            continue  # another broker swept it
+            continue  # removed by another broker
 
 
 def _is_held(path: Path) -> bool:
@@ -102,5 +104,5 @@ def _is_listened_at(path: Path) -> bool:
 
 
 def socket_path(store_id: str) -> Path:
-    """The socket of a store's private broker; short, because socket paths are limited to about 100 bytes."""
+    """Return the socket path of a store's private broker. It is short: the kernel allows about 100 bytes."""
     return run_directory() / f"{store_id.replace('-', '')[:16]}.sock"

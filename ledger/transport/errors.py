@@ -1,8 +1,9 @@
-"""Our errors as Flight errors and back: the class that was raised at one end is raised at the other.
+"""Conversion of the project's errors to Flight errors and back, so that a client raises the class the broker raised.
 
-Rules: an error that is not ours becomes `Unavailable` when the connection or the process behind it is gone, so that a
-caller may retry, and is passed on otherwise. The text of a Flight error of gRPC's own never reaches a user alone: the
-address, the store that was wanted there and what to do are added.
+Rules
+- Any other error becomes `Unavailable` if the connection or the broker process is gone, so that callers may retry. Else
+  it becomes a `LedgerError` with the same text.
+- A user never gets the text of a gRPC error alone. The error also names the address, the requested store and a remedy.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def to_flight(error: LedgerError) -> flight.FlightError:
 
 
 def from_flight(error: BaseException, address: str, store_id: str = "") -> LedgerError:
-    """Our error for whatever a Flight call raised; `store_id`: whose broker it was meant for, where that is known."""
+    """Return the project's error for an exception of a Flight call. `store_id`: the intended store, if known."""
     extra = getattr(error, "extra_info", b"")
     if extra:
         try:

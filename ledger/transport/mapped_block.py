@@ -1,7 +1,7 @@
-"""A block of a local file, mapped: what a reader on the broker's host does, and the broker for those it sends to.
+"""Memory mapping of blocks: by readers on the broker's host, and by the broker for remote readers.
 
-The reader's half of a block in shared memory is here, too: its file is mapped under a shared lock.
-`ledger.cache.shared_memory` makes the files and says how they are laid out and let go of.
+Readers map a block in shared memory here, too, under a shared file lock. `ledger.cache.shared_memory` creates these
+files, and defines their layout and their eviction.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ from pyspark_ledger.ledger.segment.reader import SegmentBlock
 
 _POPULATE_READ = 22  # MADV_POPULATE_READ, Linux 5.14; not in `mmap` yet
 
-# The method of `mmap` holds the interpreter while the disk reads, and with it every append of the broker.
+# The method of `mmap` keeps the GIL while the disk reads, which would block every append of the broker.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def read_block(block: SegmentBlock) -> pa.Buffer:
-    """The frames of a block, from its file or from object storage; raises as `map_block` and its home do."""
+    """Return the frames of a block, from its file or from object storage. Raises the errors of `map_block` or of the
+    storage.
+    """
     if block.home is None:
         return map_block(block)
     return block.home.read_with(lambda: map_block(block), block.first_entry, block.entries)
 
 
 def map_block(block: SegmentBlock) -> pa.Buffer:
-    """Map the frames of a block and nothing else; raises NotFound, Corrupt or Unavailable naming the file.
+    """Map exactly the frames of a block. Raises NotFound, Corrupt or Unavailable naming the file.
 
-    The mapping begins at a page, the buffer at the block; it lives for as long as any slice of the buffer. Its pages
-    are there on return: faster than a fault for each, and a disk that cannot read them is an error and no SIGBUS.
+    The mapping begins at a page boundary, the buffer at the block. The mapping lives as long as any slice of the
+    buffer. Its pages are loaded before return. Reason: this is faster than one fault per page, and an unreadable disk
+    raises an error instead of SIGBUS.
     """
     end = block.offset + block.length
     with opened(block.path) as fd:
@@ -52,7 +55,9 @@ def map_block(block: SegmentBlock) -> pa.Buffer:
 
 
 def map_range(fd: int, offset: int, length: int, where: str) -> pa.Buffer:
-    """Bytes `[offset, offset + length)` of an open file that has them, mapped; Unavailable when its disk fails."""
+    """Map bytes `[offset, offset + length)` of an open file that contains them. Raises Unavailable if the disk
+    fails.
+    """
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
     mapping = mmap.mmap(fd, offset + length - start, prot=mmap.PROT_READ, offset=start)
     whole = pa.py_buffer(memoryview(mapping))
@@ -63,7 +68,7 @@ def map_range(fd: int, offset: int, length: int, where: str) -> pa.Buffer:
 def _read_pages(mapping: pa.Buffer, offset: int, length: int, where: str) -> None:
     if _libc.madvise(mapping.address, mapping.size, _POPULATE_READ):
         code = ctypes.get_errno()
-        if code != errno.EINVAL:  # a kernel without it reads pages when they are touched
+        if code != errno.EINVAL:  # older kernels load pages at their first access
             raise Unavailable(
                 f"{where}: bytes {offset} to {offset + length} cannot be read: {os.strerror(code)}",
                 hint="Look at the disk of the store",
@@ -75,21 +80,21 @@ _TRIES = 500
 
 
 class SharedPlace(NamedTuple):
-    """Where a block of shared memory is, and what its file begins with."""
+    """Location of a block in shared memory, and the first bytes of its file."""
 
     path: str
     head: str
 
 
 def map_shared(place: SharedPlace, offset: int, length: int) -> pa.Buffer:
-    """Bytes of the frames of a block, mapped and locked; NotFound when the block is gone."""
+    """Map and lock bytes of the frames of a block. Raises NotFound if the block was evicted."""
     try:
         fd = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise _gone(place) from None
     try:
         tries = 0
-        while not try_lock(fd, fcntl.LOCK_SH):  # by the broker, which looks or cuts it to nothing
+        while not try_lock(fd, fcntl.LOCK_SH):  # locked by the broker, which checks or truncates the file
             tries += 1
             if tries > _TRIES:
                 raise _gone(place)
@@ -103,7 +108,7 @@ def map_shared(place: SharedPlace, offset: int, length: int) -> pa.Buffer:
 
 
 def try_lock(fd: int, kind: int) -> bool:
-    """Take a lock on an open file, if nobody is in the way."""
+    """Try to lock an open file without waiting. Return whether the lock was acquired."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,6 +1,6 @@
-"""The writer of a staged part, on whichever side has the file: a client on the broker's host, or the broker.
+"""Writer of a staged part, used by the process that has the file: a client on the broker's host, or the broker.
 
-`ledger.log.staging` says how a part is laid out, and reads it.
+`ledger.log.staging` defines the layout of a part, and reads parts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FRAME = struct.Struct(">Iq")
 
 
 class PartFile:
-    """The writer of one part: the frames of a task's entries, and what it has to say of them in the end."""
+    """Writer of one part: the frames of a task's entries. `close` returns its summary."""
 
     def __init__(self, place: StagingPlace) -> None:
         self._place = place
@@ -33,13 +33,13 @@ class PartFile:
         self.rest()
 
     def rest(self) -> None:
-        """Hold no file open; the next write opens it again."""
+        """Close the file for now; the next write reopens it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def write(self, entry: Sequence[Buffer], rows: int) -> None:
-        """Write one entry, given in its buffers, that delivers `rows` rows."""
+        """Write one entry that contains `rows` rows. The entry is passed as a list of buffers."""
         if self._fd < 0:
             self._fd = disk.open_file(Path(self._place.path), writable=True)
         size = sum(memoryview(buffer).nbytes for buffer in entry)
@@ -52,11 +52,11 @@ class PartFile:
         self._length += FRAME.size + size
 
     def close(self) -> StagedPart:
-        """Close the file; what is returned goes into the task's message to the committer."""
+        """Close the file. Return the part's description for the task's commit message."""
         self.rest()
         return StagedPart(self._place.part, self._entries, self._rows, self._length, self._crc)
 
 
 def frame_header(length: int, ordinal: int) -> bytes:
-    """The 12 bytes before an entry of a part."""
+    """Return the 12 bytes before an entry of a part."""
     return FRAME.pack(length, ordinal)

@@ -1,23 +1,23 @@
-"""Memory that a producer shares with the broker of its host, so that entries need not be sent through a socket.
+"""Ring buffer in memory that a producer shares with the broker of its host, so that no entry crosses a socket.
 
     entry entry …  free …  (wraps round; an entry never does)
     0                                                    size
 
-The producer owns an anonymous file (memfd) and passes its descriptor to the broker, which maps it for reading. An entry
-stays as it is from the moment that its place is sent until it is acknowledged.
+The producer owns an anonymous file (memfd) and passes its descriptor to the broker, which maps it for reading. The
+producer must not change an entry from the moment that it sends its offset until the entry is acknowledged.
 
-A producer that breaks this rule changes what the broker has checked and not written yet. An entry of up to
+A producer that breaks this rule changes bytes that the broker has checked and not written yet. An entry of up to
 `COPIED_BYTES_MAX` bytes is therefore copied before its check, which costs less than 3 % of an append. The copy of a
-larger one would cost up to 10 %: such an entry is written from shared memory. An entry in a file of its own is sealed
+larger entry would cost up to 10 %: such an entry is written from shared memory. An entry in a file of its own is sealed
 against writing, or copied.
 
 Invariants
-- The file can never shrink: it is sealed, and the broker maps no other. A mapping of a file that was cut kills its
-  process.
-- Places are given back in the order in which they were taken, and every entry has one of its own.
-- With twice as much room as a producer may have in flight, every entry within that limit finds a place: when neither
-  end of the ring has room for it, what is in flight and the entry exceed half the ring together. In a smaller ring an
-  entry waits until others are settled; in an empty one there is always room.
+- The file can never shrink: it is sealed, and the broker maps no unsealed file. Access to a mapping of a truncated file
+  kills the process.
+- Space is released in the order of allocation, and each entry has its own space.
+- A ring of twice a producer's in-flight limit always has room within that limit. If neither end of the ring has room,
+  the bytes in flight and the new entry exceed half the ring together.
+- In a smaller ring an entry waits until earlier entries are acknowledged. An empty ring always has room.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _UNCHANGING = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE
 
 
 class RingWriter:
-    """The producer's end. Not thread-safe: the producer's lock guards it."""
+    """Producer's end of the ring. Not thread-safe: the producer's lock guards it."""
 
     def __init__(self, size: int) -> None:
         self.fd = sealed_file(size)
@@ -55,11 +55,11 @@ class RingWriter:
         self._live: deque[tuple[int, int]] = deque()
 
     def has_room(self, length: int) -> bool:
-        """Whether `write` would take an entry of this length."""
+        """Return whether `write` has room for an entry of this length."""
         return self._room(max(length, 1)) >= 0
 
     def write(self, buffers: Sequence[Buffer], length: int) -> int:
-        """Copy an entry of `length` bytes into the ring; returns its offset, or -1 when there is no room."""
+        """Copy an entry of `length` bytes into the ring. Return its offset, or -1 if there is no room."""
         start = at = self._room(max(length, 1))
         if start < 0:
             return start
@@ -67,25 +67,25 @@ class RingWriter:
             view = buffer if isinstance(buffer, bytes) else memoryview(buffer).cast("B")
             self._memory[at : at + len(view)] = view
             at += len(view)
-        at = max(at, start + 1)  # an entry without a byte has a place, too
+        at = max(at, start + 1)  # an empty entry needs an offset of its own, too
         self._live.append((start, at))
         self._head = at
         return start
 
     def release(self) -> None:
-        """The oldest entry is settled; its place is free."""
+        """Release the space of the oldest entry, which was acknowledged or has failed."""
         self._live.popleft()
         if not self._live:
-            self._head = 0  # what is used seldom stays within few pages
+            self._head = 0  # starts at 0 again: a seldom used ring touches few pages
 
     def free(self) -> None:
-        """Let go of the memory, too: nothing is written any more. May be repeated."""
+        """Release the file and the memory. Called after the last write; may be called again."""
         self.close()
         self._memory.release()
         self._map.close()
 
     def close(self) -> None:
-        """Let go of the file; the memory lives for as long as anybody has a view of it."""
+        """Close the file. The memory stays mapped while a view of it exists."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -100,14 +100,14 @@ class RingWriter:
 
 
 class RingReader:
-    """The broker's end."""
+    """Broker's end of the ring."""
 
     def __init__(self, fd: int) -> None:
-        """Map what a producer passed; raises OSError, or Unsupported for a file that could shrink."""
+        """Map the file of a producer. Raises OSError, or Unsupported if the file can shrink."""
         self._memory = map_sealed(fd)
 
     def entries(self, places: bytes) -> list[memoryview]:
-        """The entries at places that a producer sent; raises Refused for one outside the ring."""
+        """Return the entries at the offsets that a producer sent. Raises Refused if an entry is outside the ring."""
         if len(places) % _PLACE.size:
             raise Refused(f"{len(places)} bytes of places are no pairs of offset and length")
         memory, size = self._memory, len(self._memory)
@@ -125,7 +125,7 @@ def pack_places(places: Sequence[tuple[int, int]]) -> bytes:
 
 
 def sealed_file(size: int, content: Sequence[Buffer] = ()) -> int:
-    """An anonymous file that keeps its size for ever, and its content, if that is given."""
+    """Return the descriptor of an anonymous file of fixed size. With `content` the content is fixed, too."""
     fd = os.memfd_create("ledger-producer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
@@ -141,7 +141,7 @@ def sealed_file(size: int, content: Sequence[Buffer] = ()) -> int:
 
 
 def map_sealed(fd: int) -> memoryview:
-    """All of such a file, for reading. Its producer may write to it at any time."""
+    """Map a sealed file for reading. Its producer may write to the file at any time."""
     size = os.fstat(fd).st_size
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
         raise Unsupported(f"a file of {size} bytes that can shrink was passed as a producer's memory")
@@ -149,11 +149,11 @@ def map_sealed(fd: int) -> memoryview:
 
 
 def entry_file(fd: int) -> memoryview:
-    """The entry that such a file holds: the file's own memory if nobody can write to it any more, else a copy."""
+    """Return the entry in a sealed file: a mapping if the file is sealed against writing, else a copy."""
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _UNCHANGING != _UNCHANGING:
         return memoryview(map_sealed(fd).tobytes())
     size = os.fstat(fd).st_size
-    # Private: a kernel before 6.7 maps no file shared that is sealed against writing.
+    # Private: kernels before 6.7 refuse a shared mapping of a file that is sealed against writing.
     return memoryview(mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
 
@@ -161,14 +161,14 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def is_same_user(peer: socket.socket) -> bool:
-    """Whether the process at the other end of a local socket has this user's rights, no more and no less."""
+    """Return whether the peer of a local socket has exactly this user's rights."""
     found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(found)
     return bool(user == os.geteuid())
 
 
 def entry_batch(entries: Sequence[Buffer]) -> pa.RecordBatch:
-    """A batch of entries; a single one is referenced, several are joined."""
+    """Return a batch of entries. A single entry is referenced; several entries are copied into one buffer."""
     sizes = [memoryview(entry).nbytes for entry in entries]
     data = pa.py_buffer(entries[0]) if len(entries) == 1 else pa.py_buffer(b"".join(map(memoryview, entries)))
     offsets = np.zeros(len(entries) + 1, dtype=np.int32)

@@ -1,8 +1,8 @@
-"""Which store a call is meant for: a header that every call of a client carries, checked before anything is done.
+"""Header with the store id that a call is meant for. Every client call carries it; the broker checks it first.
 
-A client greets a broker once, but gRPC connects again without a word. At an address that can be given to somebody
-else, such as a TCP port, the broker of another store may answer by then, with a ledger of the same name. So the store's
-id goes with each call, and the broker refuses what is not meant for it. A client that knows no id yet sends none.
+A client sends its greeting once, but gRPC reconnects silently. The broker of another store may then answer at the same
+address, such as a TCP port, and have a ledger of the same name. The broker therefore refuses calls for another store. A
+client that does not know the store's id yet sends none.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ MIDDLEWARE = "wanted-store"
 
 
 class StoreIdHeader(flight.ServerMiddleware):  # type: ignore[misc]
-    """The store that one call is meant for; empty when the client did not say."""
+    """Store id that one call is meant for; empty if the client sent none."""
 
     def __init__(self, store_id: str) -> None:
         self.store_id = store_id
 
 
 class StoreIdHeaderFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Reads the header of each call."""
+    """Factory that reads the header of each call."""
 
     def start_call(self, _info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> StoreIdHeader:
-        """Only takes the header down: what refuses it must be able to answer an error of ours."""
+        """Read the header without a check, so that the call itself can answer with an error of this project."""
         values = headers.get(HEADER) or [""]
         return StoreIdHeader(str(values[0]))
 
@@ -36,13 +36,13 @@ class StoreIdHeaderFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc
 def call_options(
     store_id: str, *, timeout: float | None = None, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> flight.FlightCallOptions:
-    """The options of a call that is meant for a store; `timeout` in seconds."""
+    """Return the options of a call to a store; `timeout` in seconds."""
     meant = [(HEADER.encode(), store_id.encode())] if store_id else []
     return flight.FlightCallOptions(timeout=timeout, headers=[*meant, *headers])
 
 
 def require_store(context: flight.ServerCallContext, store_id: str) -> None:
-    """Raises Refused, naming both, when a call is meant for another store than ours."""
+    """Raise Refused, naming both store ids, if a call is meant for another store."""
     wanted = context.get_middleware(MIDDLEWARE)
     if wanted is not None and wanted.store_id and wanted.store_id != store_id:
         raise Refused(

@@ -1,6 +1,6 @@
-"""The reason for which TLS refuses a connection to a broker: gRPC says little more than that the handshake failed.
+"""Diagnosis of a failed TLS connection to a broker, because gRPC reports little more than a failed handshake.
 
-Rules: the handshake is done once more by itself, with the client's files. A broker that does not answer is no reason.
+The handshake is repeated outside gRPC with the client's files. A broker that does not answer is not a TLS error.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from urllib.parse import urlsplit
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unauthenticated
 
 _PROBE_SECONDS = 5.0
-# A broker that is killed in that moment hangs up, too: it is asked again, and does not answer any more.
+# A broker that is killed at this moment hangs up, too. A retry then gets no answer.
 _PROBES = 3
 _X509_EXPIRED = 10
 _HINT = "Compare the client's authority, certificate and key with the broker's"
 
 
 def handshake_failure(address: str, ca: str, certificate: str, key: str) -> LedgerError | None:
-    """Return the error that TLS has for an address and a client's files; None without one, or without an answer."""
+    """Return the TLS error of an address with a client's files.
+
+    Returns None if the handshake succeeds, or if the broker does not answer.
+    """
     try:
         context = _context(ca, certificate, key)
     except (OSError, ValueError) as wrong:
@@ -47,7 +50,7 @@ def _failure(address: str, context: ssl.SSLContext, certificate: str, key: str) 
 
 
 def _not_taken(address: str, certificate: str, key: str) -> LedgerError:
-    """A server of gRPC hangs up without a word when it does not like the client's certificate."""
+    """Return the error for a refused client certificate: gRPC's server then closes the connection without a reason."""
     if not certificate:
         return Unauthenticated(f"the broker at {address} asks for a certificate, none was given", hint=_HINT)
     why = ": it has expired" if _expired(certificate, key) else ""
@@ -63,7 +66,10 @@ def _context(ca: str, certificate: str, key: str) -> ssl.SSLContext:
 
 
 def _kept_open(address: str, context: ssl.SSLContext) -> bool:
-    """Whether a broker still listens after the handshake; raises what TLS or the network has against it."""
+    """Return whether the broker keeps the connection open after the handshake.
+
+    Raises ssl.SSLError or OSError.
+    """
     where = urlsplit(address)
     plain = socket.create_connection((where.hostname or "", where.port or 0), _PROBE_SECONDS)
     with plain:
@@ -75,7 +81,10 @@ def _kept_open(address: str, context: ssl.SSLContext) -> bool:
 
 
 def _expired(certificate: str, key: str) -> bool:
-    """Whether a certificate is out of date: it is shown to a client in memory that trusts it and nothing else."""
+    """Return whether a certificate has expired.
+
+    An in-memory client that trusts only this certificate verifies it.
+    """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate, key)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,27 +1,27 @@
 """Bearer tokens named by reference, task tokens made from them, and the reading of TLS files.
 
-    file:/run/secrets/ledger-token     a file; in a broker's, every line is a token that it takes
-    env:LEDGER_TOKEN                   a variable of the environment
+    file:/run/secrets/ledger-token     a file; in the broker's file, every line is an accepted token
+    env:LEDGER_TOKEN                   an environment variable
 
     ledger-task.<claims, JSON in base64url>.<HMAC-SHA256 of the claims, by the driver's token, in hex>
 
 Rules of bearer tokens
-- Only references are configuration: they are printed, pickled and planned. A token never is, and no error shows it.
-  Text that is no reference is not shown either, because it may be a token that somebody pasted.
+- Configuration, pickles and query plans contain references only. No token is printed, pickled or shown in an error.
+  Text that is no reference is not shown either, because it may be a pasted token.
 - A client reads its token at every call. A token can therefore be replaced without a restart: first at the broker,
-  which takes several, then at the clients.
+  which accepts several tokens, then at the clients.
 - The time of a comparison does not depend on where tokens differ.
 
 Rules of task tokens
-- A holder of a token of the broker can make a task token without asking the broker. Nobody can make a token of the
-  broker from a task token.
-- A task token states what its holder may do, and is checked at every call. A call that it does not allow is refused,
-  naming both.
+- A holder of a broker token can derive a task token without calling the broker. A broker token cannot be derived from
+  a task token.
+- A task token states its holder's rights, and is checked at every call. The error of a refused call names the call and
+  the rights.
 - To read: read the ledgers of a read, and append to the ledger of its dead letters.
-- To write: stage parts of runs, and look at the ledgers that they are for, which a sink makes if it was told to.
+- To write: stage parts of runs, and describe or create the ledgers that the sink writes to.
 - Only the driver commits, acknowledges and deletes.
 - A task token expires. Its time is hours, because a client's clock and the broker's may differ by minutes.
-- A broker that forgets a token forgets all task tokens made from it.
+- Removing a token from the broker revokes all task tokens derived from it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from pyspark_ledger.ledger.location import require_path
 
 PREFIX = "ledger-task."
 TASK_TOKEN_MS = 24 * 3600 * 1000
-# The token of a read of more ledgers names none, because the token travels with every call.
+# A token for more ledgers names none, because it is sent with every call and must stay short.
 LEDGERS_NAMED_MAX = 16
 May = Literal["read", "write"]
-# Calls are named by their action of the protocol, or by the kind of their stream.
+# A call's name is its action of the protocol, or the kind of its stream.
 _APPEND = "AppendCommand"
 _ALLOWED: dict[str, frozenset[str]] = {
     "read": frozenset({"hello", "locate", "locate.many", "survey", "DoGet"}),
@@ -59,9 +59,9 @@ _ALLOWED: dict[str, frozenset[str]] = {
 
 
 class TaskClaims(msgspec.Struct, frozen=True):
-    """Rights of a task token's holder. Without `ledgers` any ledger: rows may name theirs, and a pattern finds many.
+    """Rights of a task token's holder. Without `ledgers` any ledger is allowed, for reads by pattern and writes by row.
 
-    A reader may append to the ledger `dead_letters`.
+    A reader may also append to the ledger `dead_letters`.
     """
 
     may: May
@@ -70,7 +70,7 @@ class TaskClaims(msgspec.Struct, frozen=True):
     dead_letters: str = ""
 
     def require_allows(self, call: str, request: object = None) -> None:
-        """Raises Unauthenticated unless the call is one of a task's, and of these ledgers alone."""
+        """Raise Unauthenticated unless a task may make the call, and the claims allow all ledgers that it names."""
         if call == _APPEND and self.dead_letters and getattr(request, "ledger", "") == self.dead_letters:
             return
         named = _named(request)
@@ -92,12 +92,12 @@ def task_token(secret: str, claims: TaskClaims) -> str:
 
 
 def read_task_token(secrets: Sequence[bytes], token: bytes) -> TaskClaims | None:
-    """The claims of a token that was made of one of these; None for any other. Whether it has run out is not looked at.
+    """Return the claims of a token made from one of `secrets`; None for any other token. Expiry is not checked.
 
-    Every secret is tried: which one it was does not show in the time.
+    Every secret is tried, so that the time does not reveal which secret matched.
     """
     said, _, signature = token.removeprefix(PREFIX.encode()).rpartition(b".")
-    # All of them, always: see above.
+    # Always compares all secrets: see above.
     if not any([hmac.compare_digest(_signature(secret, said).encode(), signature) for secret in secrets]):  # noqa: C419
         return None
     try:
@@ -107,7 +107,7 @@ def read_task_token(secrets: Sequence[bytes], token: bytes) -> TaskClaims | None
 
 
 def _named(request: object) -> set[str]:
-    """The ledgers that a request of a task's names."""
+    """Return the ledgers that a task's request names."""
     many = [getattr(part, "name", "") for part in getattr(request, "requests", ())]
     return {name for name in (getattr(request, "name", ""), *getattr(request, "names", ()), *many) if name}
 
@@ -125,7 +125,7 @@ _SET = "Set it before the process is started, for Spark before its session, or n
 
 
 def require_reference(text: str, what: str) -> str:
-    """The reference, if it is one. Refused otherwise, without a word of it: it may be the token."""
+    """Return the text if it is a token reference. Raises Refused otherwise, without the text: it may be a token."""
     kind, _, name = text.partition(":")
     if kind not in ("file", "env") or not name:
         raise Refused(f"{what} is no reference to a token", hint=f"Give {_FORMS}; what was given is not shown")
@@ -137,7 +137,9 @@ def require_reference(text: str, what: str) -> str:
 
 
 def read_tokens(reference: str, *, private: bool = False) -> list[str]:
-    """The tokens behind a reference, at least one. With `private`, a file that others can read is refused."""
+    """Return the tokens behind a reference, at least one. With `private`, a file that other users can read is
+    refused.
+    """
     kind, _, name = reference.partition(":")
     text = _file_text(_path(name), private=private) if kind == "file" else os.environ.get(name)
     if text is None:
@@ -155,14 +157,16 @@ def read_tokens(reference: str, *, private: bool = False) -> list[str]:
 
 
 def token_header(reference: str, token: str = "") -> list[tuple[bytes, bytes]]:
-    """Return the headers of a call: a task's token itself, or the referenced token; empty without either."""
+    """Return the headers of a call with the task token or the referenced token; empty without either."""
     if not reference and not token:
         return []
     return [(HEADER.encode(), f"{_SCHEME}{token or read_tokens(reference)[0]}".encode())]
 
 
 class BearerToken(flight.ServerMiddleware):  # type: ignore[misc]
-    """Whether one call carried a token that this broker takes; None when it carried none. `claims`: a task's."""
+    """Result of a call's token check: whether the token is valid, None if the call had none. `claims`: of a task
+    token.
+    """
 
     def __init__(self, right: bool | None, claims: TaskClaims | None = None) -> None:
         self.right = right
@@ -170,13 +174,13 @@ class BearerToken(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class BearerTokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Factory that compares the header of each call and keeps nothing of it."""
+    """Factory that checks the token of each call, and stores no token."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._tokens = [token.encode() for token in tokens]
 
     def start_call(self, _info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> BearerToken:
-        """Compare the token without raising: the refusal must be able to answer an error of this project."""
+        """Check the token without raising, so that the call itself can answer with an error of this project."""
         given = headers.get(HEADER)
         if not given:
             return BearerToken(None)
@@ -185,12 +189,12 @@ class BearerTokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         if token.startswith(PREFIX.encode()):
             claims = read_task_token(self._tokens, token)
             return BearerToken(claims is not None, claims)
-        # All of them, always: which one it was does not show in the time.
+        # Always compares all tokens, so that the time does not reveal which token matched.
         return BearerToken(any([hmac.compare_digest(token, ours) for ours in self._tokens]))  # noqa: C419
 
 
 def require_token(context: flight.ServerCallContext) -> None:
-    """Raises Unauthenticated when this broker wants a token and the call had none, or another."""
+    """Raise Unauthenticated if this broker requires a token and the call had none or an invalid one."""
     found = context.get_middleware(MIDDLEWARE)
     if found is None or found.right:
         return
@@ -199,7 +203,7 @@ def require_token(context: flight.ServerCallContext) -> None:
 
 
 def require_allowed(context: flight.ServerCallContext, clock: Clock, call: str, request: object = None) -> None:
-    """Raises Unauthenticated when the call carried a task's token that has run out, or does not allow it."""
+    """Raise Unauthenticated if the call's task token has expired or does not allow the call."""
     found = context.get_middleware(MIDDLEWARE)
     claims = None if found is None else found.claims
     if claims is None:
@@ -226,7 +230,7 @@ def _file_text(path: Path, *, private: bool) -> str:
                     f"the token file {path} has mode {mode:o}, expected 600", hint="Everybody can use it: chmod 600"
                 )
             return file.read().decode("latin-1")
-    except (OSError, ValueError) as error:  # a null or a lone surrogate is no part of any path
+    except (OSError, ValueError) as error:  # a path contains no null byte and no lone surrogate
         why = error.strerror if isinstance(error, OSError) else "it is no path"
         raise NotFound(f"the token file {path} cannot be read: {why}", hint="Correct the path") from None
 
@@ -235,7 +239,9 @@ TLS_SCHEME = "grpc+tls://"
 
 
 def read_pem(path: str) -> bytes:
-    """A file of certificates or a key; NotFound naming it when it cannot be read."""
+    """Return the content of a file of certificates or of a key. Raises NotFound naming the file if it cannot be
+    read.
+    """
     require_path(path, "the path of a TLS file")
     try:
         return Path(path).read_bytes()
@@ -244,7 +250,7 @@ def read_pem(path: str) -> bytes:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this host can reach a host's name or number."""
+    """Return whether only this host can reach a host name or IP address."""
     import ipaddress
 
     try:
