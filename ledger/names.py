@@ -3,8 +3,8 @@
 Rules of names
 - Short names (`orders`), `tenant/namespace/topic` and `persistent://…` are understood and mean the same ledger. Every
   part is kept as the user wrote it.
-- A name is never part of a path on disk. It is refused if it could not be one in another store: empty parts, `.` and
-  `..`, control characters, more than 255 bytes in a part.
+- A name is never part of a path on disk. It is refused if it could not be one in another store. That excludes empty
+  parts, `.` and `..`, control characters, and more than 255 bytes in a part.
 - The length of a name is checked before any code scans the text.
 - Hidden characters (`ledger.hidden_characters`) are refused in new names only. An existing ledger with one is opened,
   read and deleted by its name.

@@ -1,7 +1,7 @@
-"""Goal: the shape of the code is kept by a test. Method: parse every source file and measure it.
+"""Goal: a test enforces the shape of the code. Method: parse every source file and measure it.
 
-Import directions are held by import-linter (`make check`); this file holds what a linter does not measure:
-sizes, docstrings, names of files and the absence of pandas. Generated `*_pb2` modules are left out.
+`make check` enforces import directions with import-linter. This file checks what a linter does not measure: sizes,
+docstrings, names of files and the absence of pandas. Generated `*_pb2` modules are left out.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Goal: Spark finds the source wherever the package lies, and every module has one name. Method: the wheel, the sdist
-and a zip are built, and each is used in a fresh interpreter from a directory of its own, as Spark's lookup does it.
+"""Goal: Spark finds the source in every form of the package, and every module has one name. Method: build the wheel,
+the sdist and a zip. Use each in a fresh interpreter from a directory of its own, as Spark's lookup does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a new user does first, with the installed wheel and nothing else: write rows and read them back.
+"""First steps of a new user with the installed wheel and nothing else: write rows and read them back.
 
-Run it by the interpreter of a clean environment, from a directory that is not the checkout. Prints one
-line, or fails.
+Run it with the interpreter of a clean environment, from a directory that is not the checkout. Prints one line, or
+fails.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Goal: every line of code in README and docs runs. Method: each page's Python is one program, run as its reader would,
 and all pages are one program, in the order of reading.
 
-A page's program has a directory, an interpreter and, when it asks for one, a JVM of its own; the program of all pages
-has one directory and one Spark session. Shell lines are indented; after `make` stands a target that there is.
+A page's program has a directory and an interpreter of its own, and a JVM if it asks for one. The program of all pages
+has one directory and one Spark session. Shell lines are indented. After `make` follows an existing target.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def in_order() -> list[Path]:
 def run(
     blocks: list[str], directory: Path, environment: dict[str, str], seconds: int
 ) -> subprocess.CompletedProcess[str]:
-    """One program, run to its end; brokers of stores that it made are stopped."""
+    """Run one program to its end, and stop the brokers of its stores."""
     (directory / "page.py").write_text("\n".join([*blocks, END]), encoding="utf-8")
     inherited = {name: value for name, value in os.environ.items() if name != "LEDGER_STORE"}
     try:

@@ -10,7 +10,7 @@ from streaming_examples.batch_files import BatchFiles
 
 
 class Frame:
-    """What a `foreachBatch` function is given, as far as it is used."""
+    """Frame of a `foreachBatch` function, with the used methods."""
 
     def __init__(self, **columns: list[object]) -> None:
         self._rows = pa.table(columns)

@@ -81,7 +81,7 @@ def test_a_cursors_state_is_exported_whole(store: Path, tmp_path: Path, monkeypa
 
 
 def test_an_export_is_of_one_moment(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever moves the cursor between two calls: what was acknowledged before the first is in no export missing."""
+    """The cursor may move between two calls: no export lacks what was acknowledged before the first call."""
     monkeypatch.setenv("LEDGER_STORE", str(store))
     orders = connect(store).ledger("orders")
     for _ in range(4):
@@ -181,7 +181,7 @@ def test_all_ranges_are_dumped_where_all_are_asked_for() -> None:
 
 @pytest.mark.parametrize("name", ["few", "many", "runs"])
 def test_batches_are_dumped_row_by_row(name: str) -> None:
-    """What Pulsar's client acknowledged, and what is left by the dump, are all rows of each batch."""
+    """The rows that Pulsar's client acknowledged and the rows that the dump leaves are all rows of each batch."""
     folder = FIXTURES / "cur-batch-messageranges"
     said = run_json("dump", "positioninfo", str(folder / f"{name}.cursor-info.after-unload.bin"), "--all")
     acknowledged: dict[str, set[int]] = {}

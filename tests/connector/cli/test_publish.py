@@ -1,7 +1,8 @@
-"""Goal: `ledger publish` puts segments into a table on S3 as they are sealed, and what it cannot do is said in a line.
+"""Goal: `ledger publish` writes segments to a table on S3 as they are sealed, and refuses impossible requests in one
+line.
 
-Method: the command itself, in a Spark of its own, against a real S3 server and through S3A (some 600 MB of jars the
-first time); it is interrupted at the end. About a minute and a half.
+Method: the command itself, in a Spark of its own, against a real S3 server and through S3A. It is interrupted at the
+end. The jars are some 600 MB the first time. About a minute and a half.
 """
 
 from __future__ import annotations

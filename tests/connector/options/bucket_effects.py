@@ -1,4 +1,4 @@
-"""Where the options of a bucket and of a published table are seen: objects in a folder, and what an S3 is asked."""
+"""Effects of the options of a bucket and of a published table: objects in a folder, and requests to an S3 server."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def tasks(world: World, given: Given) -> object:
 
 
 def first_batch(world: World, given: Given) -> object:
-    """How many rows the first batch of a stream has."""
+    """Return the rows of the first batch of a stream."""
     segments(world, 3, 5)
     source = world.source({"store": "", "path": "t", "startingPosition": "earliest", **given})
     reader = source.streamReader(source.schema())
@@ -103,7 +103,7 @@ def opened(world: World, given: Given) -> object:
 
 
 def asked(show: Callable[[Request], object]) -> Callable[[World, Given], object]:
-    """What the request by which the objects of a bucket are listed shows."""
+    """Return the shown part of the request that lists the objects of a bucket."""
 
     def observe(world: World, given: Given) -> object:
         world.s3.requests.clear()
@@ -124,7 +124,7 @@ def host(request: Request) -> tuple[str, bool]:
 
 
 def published(world: World, given: Given) -> object:
-    """What is read of a ledger whose sealed segments went to a table and from the log: bounded, and as a stream."""
+    """Return the rows of a ledger whose sealed segments are in a table only: of a bounded read, and of a stream."""
     world.ledger(4, entries=1)
     name, store = world.places["name"], world.broker.store
     world.broker.record.write(store.path)

@@ -1,4 +1,4 @@
-"""Where the options of reads are seen: which ledgers, from where to where, which columns, how much at once."""
+"""Effects of the options of reads: ledgers, start and end, columns, size of a batch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def started(world: World, given: Given) -> object:
 
 
 def trimmed(world: World, given: Given) -> object:
-    """What is read when segments go after a bounded read was planned, and before a stream's first batch is."""
+    """Return the rows of a planned read whose segments are deleted: of a bounded read, and of a stream."""
     found = []
     for read in ("batch", "stream"):
         world.ledger(4, entries=1)
@@ -80,7 +80,7 @@ def trimmed(world: World, given: Given) -> object:
 
 
 def waited(world: World, given: Given) -> object:
-    """How many seconds a read waits for a ledger that never comes; it looks once a second."""
+    """Return the seconds that a read waits for a missing ledger, which it checks once a second."""
     world.ledger(0)
     seconds = [0]
     with world.patch.context() as patch:
@@ -106,7 +106,7 @@ def typed(world: World, given: Given) -> object:
 
 
 def undecodable(world: World, given: Given) -> object:
-    """What a stream does with a payload that its schema does not fit, and the ledgers that there are then."""
+    """Return the result of a stream for a payload that does not match its schema, and the ledgers after it."""
     world.ledger(0)
     name = world.places["name"]
     world.broker.store.create_ledger(CreateLedger(name)).append([entry(b"xyz")]).result(60)
@@ -125,7 +125,7 @@ def cursors(world: World, given: Given) -> object:
 
 
 def redelivered(world: World, given: Given) -> object:
-    """What comes twenty seconds after rows were read and not acknowledged, and where rows go that are given up."""
+    """Return the rows twenty seconds after a read without acknowledgement, and the ledger of given-up rows."""
     world.ledger(2)
     options = world.options({**given, "startingPosition": "earliest"})
     name, found = world.places["name"], []
@@ -160,7 +160,7 @@ def tasks(world: World, given: Given) -> object:
 
 
 def over_flight(world: World, given: Given) -> object:
-    """How many streams of blocks the broker serves for a bounded read."""
+    """Return the number of block streams that the broker serves for a bounded read."""
     world.ledger(2)
     return _counted(world.broker, lambda: world.numbers(given))
 
@@ -176,7 +176,7 @@ def _counted(broker: DrivenBroker, call: Callable[[], object]) -> int:
 
 
 def hints(world: World, given: Given) -> object:
-    """What a stream's driver tells the broker that it reads next."""
+    """Return the ranges that a stream's driver announces to the broker."""
     world.ledger(2)
     seen = []
     planner = world.broker.source.hints

@@ -79,7 +79,7 @@ SAMPLES = {
 
 
 def needed(option: Option) -> dict[str, str]:
-    """What an option makes no sense without."""
+    """Options that an option requires."""
     if option in options_of(BucketOptions) and option.name != "offload":
         return {"offload": "s3://other"}
     return {"minRowsPerTrigger": "1"} if option.name == "maxTriggerDelay" else {}

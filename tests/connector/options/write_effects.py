@@ -1,4 +1,4 @@
-"""Where the options of writes are seen: columns, entries, ledgers, repeated writes, and what a write says of rows."""
+"""Effects of the options of writes: columns, entries, ledgers, repeated writes, and metadata of rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def new_column(world: World, given: Given) -> object:
 
 
 def entries(world: World, given: Given) -> object:
-    """How many entries a hundred rows of 500 bytes are, and whether the entries are as long as the rows."""
+    """Return the entries of a hundred rows of 500 bytes, and whether the entries are as long as the rows."""
     world.ledger(1)
     world.write([{**row, "s": "x" * 500} for row in ROWS], given)
     found = world.entries(world.places["name"])[1:-1]
@@ -33,7 +33,7 @@ def routed(world: World, given: Given) -> object:
 
 
 def repeated(world: World, given: Given) -> object:
-    """How many rows there are after the same write was made twice; another application writes the same version."""
+    """Return the rows after the same write was made twice; another application writes the same version."""
     world.ledger(0)
     known: dict[str, Any] = {"txnVersion": "7", "txnAppId": "other"}
     if said(lambda: world.write(ROWS[:1], given)) == "Refused":
@@ -55,7 +55,7 @@ def said_of_rows(world: World, given: Given) -> object:
 
 
 def deadline(world: World, given: Given) -> object:
-    """How long a commit and an acknowledgement are tried."""
+    """Return how long a commit and an acknowledgement are tried."""
     world.ledger(1)
     world.broker.store.cursors.open(OpenCursor(world.places["name"], "billing", EARLIEST))
     seen, connection, sent = list[int](), commit.DriverConnection, acknowledge.acknowledge

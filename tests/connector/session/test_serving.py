@@ -77,7 +77,7 @@ def test_served_in_the_place_of_a_private_broker(store: Path, tmp_path: Path) ->
         )
         there = connect(address, ca=shown.ca, certificate=shown.certificate, key=shown.key, token=shown.token)
         there.ledger("orders").append([{"n": 2}])
-        # Whoever used the private one goes on at the private socket.
+        # Clients of the private broker continue at the private socket.
         assert before.read()["n"].to_pylist() == [1, 2]
         assert served.connect().ledger("orders").describe().rows == 2
         # The session's default: where a read names no store of its own.

@@ -126,7 +126,9 @@ class Running:
 
 
 def lines_for(spark: Any, capsys: pytest.CaptureFixture[str], *, quiet: bool = False) -> dict[str, str]:
-    """What `configure` prints, read as Java reads a properties file: a comment is a line of its own."""
+    """Return the lines that `configure` prints, read as Java reads a properties file: a comment is a line of
+    its own.
+    """
     capsys.readouterr()
     assert session.configure_session(spark, quiet=quiet) is spark
     printed = capsys.readouterr().out.splitlines()
@@ -170,5 +172,5 @@ def test_spark_submit_file_has_the_settings_of_a_new_session() -> None:
     stated = dict(line.split(None, 1) for line in lines if line and not line.startswith("#"))
     wanted = {setting.name: setting.value for setting in (*session.SETTINGS, *session.LOCAL_SETTINGS)}
     assert stated.pop("spark.python.worker.reuse") == "true", "Spark's default, stated for its reason"
-    del wanted["spark.ui.enabled"]  # whoever submits to a cluster may want to see it
+    del wanted["spark.ui.enabled"]  # users of a cluster may want the web interface
     assert stated == wanted

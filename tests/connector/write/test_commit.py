@@ -89,7 +89,7 @@ def test_what_was_aborted_cannot_be_committed(store: Path) -> None:
 
 def test_a_broker_killed_at_every_step_changes_nothing(store: Path) -> None:
     sink = target(store)
-    # Three quick deaths: after more of them the supervisor would wait longer than anybody wants to.
+    # Three quick deaths: after more of them the supervisor would wait longer than the test.
     commit_parts(sink, "1", [stage(sink, 0, 0, 10)], 0)
     fixtures.kill_broker(store)
     part = stage(sink, 1, 10, 20)

@@ -1,4 +1,5 @@
-"""Goal: a batch over several ledgers is in them once, whatever is repeated, and what does not fit is refused in time.
+"""Goal: a batch over several ledgers is in them once, after any repetition, and rows that do not fit are refused in
+time.
 
 Method: stage and commit by hand over a broker, as Spark's processes would.
 """
