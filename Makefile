@@ -33,14 +33,14 @@ lock:
 demo: setup
 	@$(BIN)/python -m streaming_examples.demo
 
-# check: format, lint, types, import directions, sizes; no test of behaviour
+# check: format, lint, types, import directions, sizes, prose; no test of behaviour
 .PHONY: check
 check: setup
 	$(BIN)/ruff format --check $(FORMATTED)
 	$(BIN)/ruff check $(FORMATTED)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/test_architecture.py
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_prose.py
 
 # test: everything but the long tests and those of the docs; those without a JVM first (T=tests/path or -k… narrows it)
 .PHONY: test

@@ -50,7 +50,8 @@ FIRST_WORDS = frozenset(
     ]
 )
 UNUSED_WORDS = re.compile(
-    r"\b(lest|be it|but for|somebody|anybody|whoever|whomever|whatever|lets? go of|in the hands of|as it is|no longer)\b",
+    r"\b(lest|be it|but for|somebody|anybody|whoever|whomever|whatever|lets? go of|in the hands of|as it is|no longer)"
+    r"\b",
     re.IGNORECASE,
 )
 _CODE = (
