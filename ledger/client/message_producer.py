@@ -263,7 +263,7 @@ class MessageProducer:
 
     def _is_apart(self, message: OutgoingMessage, most: int) -> bool:
         """Return whether one more message would make the open batch too large, or mix known and new messages."""
-        known = [one.sequence_id <= self._known for one in (self._open[-1], message)]
+        known = [neighbour.sequence_id <= self._known for neighbour in (self._open[-1], message)]
         return (
             known[0] != known[1]
             or self._bytes + message.size > self._batching.batching_max_bytes
@@ -339,9 +339,9 @@ class MessageProducer:
 
         `before` are entries that share the result.
         """
-        error = next((failed for one in (*before, sent) if (failed := one.exception()) is not None), None)
+        error = next((failed for future in (*before, sent) if (failed := future.exception()) is not None), None)
         position = EARLIEST if error is not None else sent.result()
-        is_duplicate = error is None and any(one.result() == EARLIEST for one in (*before, sent))
+        is_duplicate = error is None and any(future.result() == EARLIEST for future in (*before, sent))
         if is_duplicate and new:
             error = Refused(
                 f"messages of {self.name!r} were not written: their sequence ids came to {self._pipeline.ledger} from "

@@ -69,20 +69,20 @@ class PrivateKeys:
 
     def _cipher(self, metadata: MessageMetadata, where: str) -> Any:
         """Return the cipher of an entry, from the first of its keys that can be decrypted."""
-        known = [(one, key) for one in metadata.encryption_keys if (key := self._key(one.key)) is not None]
-        names = ", ".join(repr(one.key) for one in metadata.encryption_keys)
+        known = [(wrapped, key) for wrapped in metadata.encryption_keys if (key := self._key(wrapped.key)) is not None]
+        names = ", ".join(repr(wrapped.key) for wrapped in metadata.encryption_keys)
         if not known:
             given = ", ".join(map(repr, self._keys))
             raise Unsupported(f"{where} is encrypted with key {names}; given is {given}", hint="Give the private key")
-        for one, key in known:
-            held = self._data_keys.get(one.value)
+        for wrapped, key in known:
+            held = self._data_keys.get(wrapped.value)
             if held is not None:
                 return held
-            data_key = _data_key(key, one.value)
+            data_key = _data_key(key, wrapped.value)
             if data_key is not None and len(data_key) not in _AES_KEY_BYTES:
                 raise Corrupt(f"{where} has a data key of {len(data_key)} bytes, expected one of {_AES_KEY_BYTES}")
             if data_key is not None:
-                return self._held(one.value, data_key)
+                return self._held(wrapped.value, data_key)
         raise Refused(
             f"{where} is encrypted with key {names}, and the private key that was given does not open it",
             hint="Give the private key that belongs to the public key of that name",
@@ -157,4 +157,4 @@ def _by_ecies(key: Any, encrypted: bytes) -> bytes | None:
         check.verify(mac)
     except InvalidSignature:
         return None
-    return bytes(one ^ other for one, other in zip(body, derived[_MAC_KEY_BYTES:], strict=True))
+    return bytes(left ^ right for left, right in zip(body, derived[_MAC_KEY_BYTES:], strict=True))

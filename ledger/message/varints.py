@@ -101,7 +101,7 @@ def gather(data: Bytes, starts: Integers, sizes: Integers, where: str) -> Words:
     """Return the values at these offsets, of these lengths."""
     if len(starts) > _SLICE:
         slices = [slice(at, at + _SLICE) for at in range(0, len(starts), _SLICE)]
-        return np.concatenate([_gather(data, starts[one], sizes[one], where) for one in slices])
+        return np.concatenate([_gather(data, starts[part], sizes[part], where) for part in slices])
     return _gather(data, starts, sizes, where)
 
 

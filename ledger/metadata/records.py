@@ -393,9 +393,9 @@ def _put_sequences(c: sqlite3.Connection, name: str, sequences: list[KnownSequen
     moved.
     """
     before = set(c.execute("SELECT producer, sequence_id, last_ms FROM sequence WHERE ledger = ?", (name,)))
-    after = {(one.producer, one.sequence_id, one.last_ms) for one in sequences}
+    after = {(sequence.producer, sequence.sequence_id, sequence.last_ms) for sequence in sequences}
     gone = {row[0] for row in before} - {row[0] for row in after}
-    c.executemany("DELETE FROM sequence_row WHERE ledger = ? AND producer = ?", [(name, one) for one in gone])
+    c.executemany("DELETE FROM sequence_row WHERE ledger = ? AND producer = ?", [(name, producer) for producer in gone])
     c.executemany("INSERT OR REPLACE INTO sequence_row VALUES (?, ?, ?, ?)", [(name, *row) for row in after - before])
 
 

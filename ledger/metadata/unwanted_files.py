@@ -155,9 +155,9 @@ def unknown_files(directory: Path, listed: Collection[int], unwanted: Mapping[in
     numbers = {int(stem) for stem in names if stem.isascii() and stem.isdecimal() and str(int(stem)) == stem}
     found = numbers - set(listed)
     unknown = [
-        one
-        for one in sorted(found)
-        if one not in unwanted or (unwanted[one] == _MADE and not holds_nothing(directory, one))
+        ledger_id
+        for ledger_id in sorted(found)
+        if ledger_id not in unwanted or (unwanted[ledger_id] == _MADE and not holds_nothing(directory, ledger_id))
     ]
     return {ledger_id: [directory / name for name in sorted(names[str(ledger_id)])] for ledger_id in unknown}
 

@@ -40,14 +40,14 @@ class BatchStatus:
         return reads.LogStatuses(self._clock(), logs, missing)
 
     def quotas(self, request: reads.AskLimitedRanges) -> reads.SplitParts:
-        return reads.SplitParts([self._prefix(one) for one in request.quotas])
+        return reads.SplitParts([self._prefix(limited) for limited in request.quotas])
 
     def split(self, request: reads.SplitRanges) -> reads.RangeParts:
         ledger = self._store.ledger
         return reads.RangeParts(
             [
-                reads.SplitParts(ledger(one.name).split(one.range, one.target_bytes, one.max_parts))
-                for one in request.requests
+                reads.SplitParts(ledger(split.name).split(split.range, split.target_bytes, split.max_parts))
+                for split in request.requests
             ]
         )
 
@@ -65,8 +65,8 @@ class BatchStatus:
     def locate(
         self, request: reads.LocateRanges, locate: Callable[[reads.ReadRequest], reads.Places]
     ) -> reads.RangePlaces:
-        wanted = (msgspec.structs.replace(one, token=request.token) for one in request.requests)
-        found = [locate(one) for one in wanted]
+        wanted = (msgspec.structs.replace(read, token=request.token) for read in request.requests)
+        found = [locate(read) for read in wanted]
         return reads.RangePlaces(found if all(places.mapped for places in found) else [])
 
     def _surveyed(self, name: str, request: reads.AskLogStatuses) -> Iterator[reads.LogStatus]:

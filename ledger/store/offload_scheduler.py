@@ -349,12 +349,14 @@ class OffloadScheduler:
         complete = {ledger_id for ledger_id, attempt in attempts_of(rows) if attempt.complete}
         listed = (row.listed() for row in rows)
         return [
-            OffloadCandidate(one.ledgerId, one.entries, one.size, one.timestamp, one.ledgerId in complete)
-            for one in listed
+            OffloadCandidate(
+                segment.ledgerId, segment.entries, segment.size, segment.timestamp, segment.ledgerId in complete
+            )
+            for segment in listed
         ]
 
     def _sizes(self, name: str, ids: Sequence[int]) -> dict[int, int]:
-        sizes = {one.ledger_id: one.size_bytes for one in self._candidates(name)}
+        sizes = {candidate.ledger_id: candidate.size_bytes for candidate in self._candidates(name)}
         return {ledger_id: sizes.get(ledger_id, 0) for ledger_id in ids}
 
     def _still_there(self, name: str, ledger_id: int) -> bool:

@@ -76,7 +76,10 @@ def _owners(batches: Sequence[pa.RecordBatch], snapshots: Mapping[str, LogSnapsh
     """
     asked = {found for batch in batches for found in np.unique(np.asarray(batch.column(0))).tolist()}
     known = {
-        one: log for log, snapshot in snapshots.items() for one in asked if snapshot.segments.find(one) is not None
+        ledger_id: log
+        for log, snapshot in snapshots.items()
+        for ledger_id in asked
+        if snapshot.segments.find(ledger_id) is not None
     }
     if not asked <= known.keys():
         trimmed = store.acknowledgements.trimmed_off

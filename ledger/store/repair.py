@@ -93,7 +93,7 @@ def repair(
     _recover(store, clock, {found.ledger for found in find(store, into).places()})
     done = list[UnknownSegment]()
     while True:
-        known = {one.ledger_id for one in done}
+        known = {segment.ledger_id for segment in done}
         places = [found for found in find(store, into).places() if found.ledger_id not in known]
         chosen = next((found for found in places if not only or found.ledger_id in only), None)
         if chosen is None:

@@ -81,7 +81,7 @@ def pruned(record: AvroType, columns: Sequence[str]) -> AvroType:
     """Return the record with only these fields, in this order. A named type is defined at its first use."""
     definitions: dict[str, Any] = {}
     _gather(record.schema, definitions)
-    fields = {one["name"]: one for one in record.schema["fields"]}
+    fields = {field["name"]: field for field in record.schema["fields"]}
     seen: set[str] = set()
     kept = [fields[name] | {"type": _spelled(fields[name]["type"], definitions, seen)} for name in columns]
     return AvroType(
@@ -98,7 +98,11 @@ def _gather(schema: Any, definitions: dict[str, Any]) -> None:
     elif isinstance(schema, dict):
         if "name" in schema:
             definitions[schema["name"]] = schema
-        for inner in (schema.get("items"), schema.get("values"), *(one["type"] for one in schema.get("fields", ()))):
+        for inner in (
+            schema.get("items"),
+            schema.get("values"),
+            *(field["type"] for field in schema.get("fields", ())),
+        ):
             _gather(inner, definitions)
 
 
@@ -114,7 +118,7 @@ def _spelled(schema: Any, definitions: dict[str, Any], seen: set[str]) -> Any:
         seen.add(schema["name"])
     inner = {key: _spelled(schema[key], definitions, seen) for key in ("items", "values") if key in schema}
     if "fields" in schema:
-        inner["fields"] = [one | {"type": _spelled(one["type"], definitions, seen)} for one in schema["fields"]]
+        inner["fields"] = [field | {"type": _spelled(field["type"], definitions, seen)} for field in schema["fields"]]
     return schema | inner
 
 
@@ -168,10 +172,10 @@ def _record(given: Mapping[str, Any], path: str, space: str, named: _Named, wher
     name, inside = _full_name(given, path, space, where)
     named.known[name] = None
     fields, decoded, columns = [], [], []
-    for one in _part(given, "fields", path, where):
-        called = _part(one, "name", path, where)
-        inner = _type(_part(one, "type", path, where), f"{path}.{called}" if path else called, inside, named, where)
-        kept = {key: one[key] for key in ("default", "aliases") if key in one}
+    for item in _part(given, "fields", path, where):
+        called = _part(item, "name", path, where)
+        inner = _type(_part(item, "type", path, where), f"{path}.{called}" if path else called, inside, named, where)
+        kept = {key: item[key] for key in ("default", "aliases") if key in item}
         fields.append({"name": called, "type": inner.schema} | kept)
         decoded.append(pa.field(called, inner.decoded))
         columns.append(pa.field(called, inner.column))
@@ -207,18 +211,22 @@ def _union(branches: list[Any], path: str, space: str, named: _Named, where: str
         return AvroType(["null"], pa.null(), pa.null())
     order: list[Any] = list(branches)
     for wide, widest in _WIDER:
-        if len(types) > 1 and all(isinstance(one.schema, str) and one.schema in wide for one in types):
+        if len(types) > 1 and all(isinstance(member.schema, str) and member.schema in wide for member in types):
             return AvroType(order, _SIMPLE[widest], _SIMPLE[widest])
     if len(types) == 1:
         return AvroType(_in_order(order, [types[0].schema]), types[0].decoded, types[0].column)
     wrapped, decoded, columns = [], [], []
-    for branch, one in zip(given, types, strict=True):
+    for branch, member in zip(given, types, strict=True):
         called = f"member_{_branch_name(branch)}"
         wrapped.append(
-            {"type": "record", "name": f"{_escaped(path)}_{called}", "fields": [{"name": called, "type": one.schema}]}
+            {
+                "type": "record",
+                "name": f"{_escaped(path)}_{called}",
+                "fields": [{"name": called, "type": member.schema}],
+            }
         )
-        decoded.append(pa.field(called, one.decoded))
-        columns.append(pa.field(called, one.column))
+        decoded.append(pa.field(called, member.decoded))
+        columns.append(pa.field(called, member.column))
     return AvroType(_in_order(order, wrapped), pa.struct(decoded), pa.struct(columns))
 
 

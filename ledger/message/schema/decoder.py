@@ -93,8 +93,8 @@ class _PairShape:
         sides: tuple[dict[int, PayloadSchema], dict[int, PayloadSchema]] = {}, {}
         for version, schema in schemas.versions.items():
             alike = schema.type == newest.type and is_separated(schema, where) == self.needs_keys
-            for side, one in zip(sides, both_sides(schema, where) if alike else (schema, schema), strict=True):
-                side[version] = one
+            for side, half in zip(sides, both_sides(schema, where) if alike else (schema, schema), strict=True):
+                side[version] = half
         names = _require_columns(["key", "value"], columns, where)
         self._sides = {
             name: _Side(side, schemas.newest, None, f"{where}, side {name!r},")

@@ -83,9 +83,9 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind) and isinstance(value, dict):
         return {field.name: _plain(value[field.name], field.type) for field in kind if field.name in value}
     if pa.types.is_list(kind) and isinstance(value, list):
-        return [_plain(one, kind.value_type) for one in value]
+        return [_plain(item, kind.value_type) for item in value]
     if pa.types.is_map(kind) and isinstance(value, dict):
-        return {key: _plain(one, kind.item_type) for key, one in value.items()}
+        return {key: _plain(item, kind.item_type) for key, item in value.items()}
     return _single(value, kind)
 
 
@@ -127,7 +127,9 @@ class _Types:
         if schema.get("logicalType") == "decimal":
             found: Any = Decimal
         elif schema["type"] == "record":
-            fields = {one["name"]: self.of(one["type"], f"{path}.{one['name']}") | None for one in schema["fields"]}
+            fields = {
+                field["name"]: self.of(field["type"], f"{path}.{field['name']}") | None for field in schema["fields"]
+            }
             found = TypedDict("Record", fields, total=False)  # type: ignore[misc,no-redef]
         elif schema["type"] == "array":
             found = list[self.of(schema["items"], f"{path}[]") | None]  # type: ignore[misc]

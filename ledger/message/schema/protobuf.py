@@ -75,7 +75,9 @@ def batch_class(document: str, where: str) -> tuple[Any, Descriptor]:
         pool.Add(holder) if hasattr(pool, "Add") else pool.AddSerializedFile(holder.SerializeToString())
         found = pool.FindMessageTypeByName("ledger.payload.Rows")
     except (KeyError, TypeError, ValueError) as wrong:
-        names = ", ".join(f"{file.package}.{one.name}".strip(".") for file in files.file for one in file.message_type)
+        names = ", ".join(
+            f"{file.package}.{message.name}".strip(".") for file in files.file for message in file.message_type
+        )
         raise Refused(f"{where} has no usable message {root!r} ({wrong}); it describes {names or 'none'}") from wrong
     return _class_of(pool, found), wanted
 
@@ -221,7 +223,7 @@ def _field(messages: list[Any], field: FieldDescriptor, wanted: pa.DataType) -> 
 def _maps(values: list[Any], field: FieldDescriptor, wanted: pa.DataType) -> pa.Array:
     key, value = map_sides(field)
     keys = _flat(chain.from_iterable(values), key, wanted.key_type)
-    items = _flat(chain.from_iterable(one.values() for one in values), value, wanted.item_type)
+    items = _flat(chain.from_iterable(entries.values() for entries in values), value, wanted.item_type)
     return pa.MapArray.from_arrays(_offsets(values), keys, items, type=wanted)
 
 
@@ -229,7 +231,7 @@ def _flat(values: Iterable[Any], field: FieldDescriptor, wanted: pa.DataType) ->
     if field.message_type is not None:
         return _column(list(values), field.message_type, wanted)
     if field.enum_type is not None:
-        names = {number: one.name for number, one in field.enum_type.values_by_number.items()}
+        names = {number: symbol.name for number, symbol in field.enum_type.values_by_number.items()}
         return pa.array([names.get(number, str(number)) for number in values], wanted)
     return pa.array(list(map(Decimal, values)) if wanted == UINT64 else list(values), wanted)
 
