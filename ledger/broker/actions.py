@@ -107,14 +107,16 @@ class Actions:
             "create": self._create,
             "describe": lambda request: store.describe(request.name, lists=request.lists),
             "delete": self._delete,
-            "producer.last": lambda one: ledgers.LastSequence(
-                store.ledger(one.ledger).last_sequence_id(one.producer, _SETTLE_MS)
+            "producer.last": lambda request: ledgers.LastSequence(
+                store.ledger(request.ledger).last_sequence_id(request.producer, _SETTLE_MS)
             ),
             "partitions": lambda request: ledgers.PartitionCount(store.partitions.count(canonical_name(request.name))),
             "partitions.extend": store.extend_partitioned,
             "trim": lambda request: store.ledger(request.name).trim(),
             "terminate": lambda request: reads.PositionReply(store.ledger(request.name).terminate()),
-            "seal": lambda one: ledgers.SealReply(one.name, store.ledger(one.name).roll_over(one.older_than_ms)),
+            "seal": lambda request: ledgers.SealReply(
+                request.name, store.ledger(request.name).roll_over(request.older_than_ms)
+            ),
             "properties": self._properties,
             "policy": store.policies.change,
             "offload": store.offloads.offload,
@@ -126,7 +128,7 @@ class Actions:
             "read.open": self._open_read,
             "locate": self._locate,
             "split": self._split,
-            "seek": lambda one: reads.PositionReply(store.ledger(one.name).seek_time(one.timestamp_ms)),
+            "seek": lambda request: reads.PositionReply(store.ledger(request.name).seek_time(request.timestamp_ms)),
             "survey": survey.survey,
             "quotas": survey.quotas,
             "split.many": survey.split,
@@ -263,9 +265,9 @@ class Actions:
         return Empty()
 
     def _follow_many(self, request: RegisterReaders) -> Empty:
-        for one in request.ledgers:
+        for reader in request.ledgers:
             with suppress(NotFound):
-                self._follow(one)
+                self._follow(reader)
         return Empty()
 
     def _mark_delete(self, request: cursors.MarkDelete) -> reads.PositionReply:

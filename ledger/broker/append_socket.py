@@ -33,7 +33,7 @@ _TRUNCATED = int(socket.MSG_TRUNC)  # as integers: bit operations on enumeration
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _DONT_WAIT = int(socket.MSG_DONTWAIT)
 _CUT = _TRUNCATED | int(socket.MSG_CTRUNC)
-_SHORT_SECONDS = 0.5  # until `accept` is tried again after an error
+_RETRY_SECONDS = 0.5  # until `accept` is tried again after an error
 _log = logging.getLogger(__name__)
 
 
@@ -50,7 +50,7 @@ class AppendSocketListener:
     def __init__(self, serve: Serve) -> None:
         self.name = f"ledger-append-{new_id()}"
         self._serve = serve
-        self._shut = threading.Event()
+        self._closed = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(f"\0{self.name}")
         self._socket.listen(socket.SOMAXCONN)
@@ -58,37 +58,37 @@ class AppendSocketListener:
 
     def close(self) -> None:
         """Accept no more producers. Open connections stay open."""
-        self._shut.set()
+        self._closed.set()
         with suppress(OSError):  # closed already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _accept(self) -> None:
-        while not self._shut.is_set():
+        while not self._closed.is_set():
             try:
                 peer, _ = self._socket.accept()
             except Exception as error:  # noqa: BLE001 — the listener stays open
-                if not self._shut.is_set():
+                if not self._closed.is_set():
                     _log.error("cannot accept a producer, trying again: %r", error)
-                    self._shut.wait(_SHORT_SECONDS)
+                    self._closed.wait(_RETRY_SECONDS)
                 continue
             try:
                 threading.Thread(target=self._converse, args=(peer,), name="append", daemon=True).start()
             except Exception as error:  # noqa: BLE001 — as above
                 with peer:
-                    _tell(peer, Unavailable(f"the broker has no thread for one more producer: {error}"))
+                    _send_error(peer, Unavailable(f"the broker has no thread for one more producer: {error}"))
 
     def _converse(self, peer: socket.socket) -> None:
         with peer:
             try:
                 if is_same_user(peer):
-                    command, ring = _opened(peer)
-                    self._serve(command, _Packets(peer), _sent(peer, ring))
+                    command, ring = _read_command(peer)
+                    self._serve(command, _Packets(peer), _received_entries(peer, ring))
             except LedgerError as error:
-                _tell(peer, error)
+                _send_error(peer, error)
             except Exception as error:  # noqa: BLE001 — the producer must get every error
                 _log.exception("an append stream failed with an unexpected error")
-                _tell(peer, LedgerError(f"the broker failed: {error!r}", hint="See broker.log in the store"))
+                _send_error(peer, LedgerError(f"the broker failed: {error!r}", hint="See broker.log in the store"))
 
 
 class _Packets:
@@ -115,7 +115,7 @@ class _Packets:
             raise Unavailable(f"the producer is gone: {error}") from error
 
 
-def _opened(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
+def _read_command(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
     """Read the first packet. Return its command and the producer's shared memory."""
     body, files = _packet(peer)
     try:
@@ -130,7 +130,7 @@ def _opened(peer: socket.socket) -> tuple[AppendCommand, RingReader]:
             os.close(fd)
 
 
-def _sent(peer: socket.socket, ring: RingReader) -> Iterator[list[memoryview]]:
+def _received_entries(peer: socket.socket, ring: RingReader) -> Iterator[list[memoryview]]:
     while True:
         places, files = _packet(peer)
         try:
@@ -162,6 +162,6 @@ def _packet(peer: socket.socket) -> tuple[bytes, list[int]]:
     )
 
 
-def _tell(peer: socket.socket, error: LedgerError) -> None:
+def _send_error(peer: socket.socket, error: LedgerError) -> None:
     with suppress(OSError):  # the producer is gone
         peer.send(msgspec.msgpack.encode(Appended(EARLIEST, 0, WireError(error.code, error.message, error.hint))))

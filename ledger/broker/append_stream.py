@@ -45,17 +45,17 @@ class Replies(Protocol):
 
 
 class AppendResponses:
-    """Answers of one append stream. `told` is called with the size of each part, after success and failure."""
+    """Answers of one append stream. `on_answered` is called with the size of each part, after success and failure."""
 
-    def __init__(self, replies: Replies, told: Callable[[int], None]) -> None:
+    def __init__(self, replies: Replies, on_answered: Callable[[int], None]) -> None:
         self._replies = replies
-        self._told = told
+        self._on_answered = on_answered
         self._parts: deque[AppendAck] = deque()
-        self._turn = threading.Lock()
+        self._answer_lock = threading.Lock()
         self._changed = threading.Condition()
-        self._behind = self._over = False
+        self._pending = self._closed = False
         self.error: BaseException | None = None
-        threading.Thread(target=self._tell_behind, name="answer", daemon=True).start()
+        threading.Thread(target=self._send_pending, name="answer", daemon=True).start()
 
     def put(self, part: AppendAck) -> None:
         """Answer a part once it is durable or has failed. Called by the reading thread only."""
@@ -65,19 +65,19 @@ class AppendResponses:
     def close(self) -> None:
         """End the answering thread. Called after all parts were answered."""
         with self._changed:
-            self._over = True
+            self._closed = True
             self._changed.notify()
 
     def _completed(self, _: Future[Position] | None = None) -> None:
         # The lock's holder may have checked just before this append completed. It checks again after its release.
-        while self._is_due() and self._turn.acquire(blocking=False):
+        while self._is_due() and self._answer_lock.acquire(blocking=False):
             try:
-                behind = not self._tell_due(self._replies.write_at_once)
+                pending = not self._send_due(self._replies.write_at_once)
             finally:
-                self._turn.release()
-            if behind:
+                self._answer_lock.release()
+            if pending:
                 with self._changed:
-                    self._behind = True
+                    self._pending = True
                     self._changed.notify()
                 return
 
@@ -87,17 +87,17 @@ class AppendResponses:
         except IndexError:
             return False
 
-    def _tell_due(self, write: Callable[[bytes], bool | None]) -> bool:
-        """Answer all completed parts; return False if there was no room. Called with `_turn` held."""
+    def _send_due(self, write: Callable[[bytes], bool | None]) -> bool:
+        """Answer all completed parts; return False if there was no room. Called with `_answer_lock` held."""
         while self._is_due():
             part = self._parts[0]
-            if self.error is None and not self._tell(part, write):
+            if self.error is None and not self._send(part, write):
                 return False
             self._parts.popleft()
-            self._told(part.size)
+            self._on_answered(part.size)
         return True
 
-    def _tell(self, part: AppendAck, write: Callable[[bytes], bool | None]) -> bool:
+    def _send(self, part: AppendAck, write: Callable[[bytes], bool | None]) -> bool:
         failed = part.future.exception()
         try:
             answer = _answer(part, failed)
@@ -109,16 +109,16 @@ class AppendResponses:
             self.error = failed or error
         return True
 
-    def _tell_behind(self) -> None:
+    def _send_pending(self) -> None:
         """Answer pending parts on the stream's own thread, waiting for room in the reply channel."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._behind or self._over)
-                if self._over:
+                self._changed.wait_for(lambda: self._pending or self._closed)
+                if self._closed:
                     return
-                self._behind = False
-            with self._turn:
-                self._tell_due(self._replies.write)
+                self._pending = False
+            with self._answer_lock:
+                self._send_due(self._replies.write)
             self._completed()
 
 
@@ -146,7 +146,7 @@ class AppendStream:
         self._replies = replies
         self._max = in_flight_max
         self._session = AppendSession()
-        self._in_flight = self._untold = 0
+        self._in_flight = self._unanswered = 0
         self._room = threading.Condition()
 
     def serve(self, sent: Iterator[list[memoryview]]) -> None:
@@ -154,7 +154,7 @@ class AppendStream:
 
         Raises the error of the first append in the stream that failed.
         """
-        answers = AppendResponses(self._replies, self._told)
+        answers = AppendResponses(self._replies, self._on_answered)
         refused: LedgerError | None = None
         try:
             for entries in sent:
@@ -166,7 +166,7 @@ class AppendStream:
             refused = error
         finally:
             with self._room:
-                self._room.wait_for(lambda: not self._untold)
+                self._room.wait_for(lambda: not self._unanswered)
             answers.close()
             self._of_all.give(self._in_flight)  # bytes of refused entries
         # An earlier append of the stream counts as the first failure, even if its error arrived later.
@@ -190,7 +190,7 @@ class AppendStream:
     def _queue(self, entries: list[memoryview], answers: AppendResponses) -> None:
         for part in self._ledger.append_parts(entries, self._session):
             with self._room:
-                self._untold += 1
+                self._unanswered += 1
             answers.put(part)
 
     def _wait_for_room(self, size: int, answers: AppendResponses) -> None:
@@ -200,10 +200,10 @@ class AppendStream:
         with self._room:
             self._in_flight += size
 
-    def _told(self, size: int) -> None:
+    def _on_answered(self, size: int) -> None:
         with self._room:
             self._in_flight -= size
-            self._untold -= 1
+            self._unanswered -= 1
             self._room.notify()
         self._of_all.give(size)
 
@@ -220,9 +220,9 @@ def entries_of(batch: pa.RecordBatch) -> list[memoryview]:
     if not len(column):
         return []
     _, offsets, data = column.buffers()
-    edges = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
+    bounds = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
     size = 0 if data is None else data.size
-    if len(edges) != len(column) + 1 or edges[0] < 0 or edges[-1] > size or (np.diff(edges) < 0).any():
+    if len(bounds) != len(column) + 1 or bounds[0] < 0 or bounds[-1] > size or (np.diff(bounds) < 0).any():
         raise Refused(f"a batch of {len(column)} entries has offsets that do not fit its {size} bytes")
     view = memoryview(b"" if data is None else data).cast("B")
-    return [view[start:end] for start, end in pairwise(edges.tolist())]
+    return [view[start:end] for start, end in pairwise(bounds.tolist())]

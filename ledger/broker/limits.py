@@ -141,7 +141,7 @@ class Activity:
         self._lock = threading.Lock()
         self._running = 0
         self._last_ms = monotonic_ms()
-        self._held: dict[str, int] = {}
+        self._leases: dict[str, int] = {}
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -158,10 +158,10 @@ class Activity:
         """Return the milliseconds since the last call ended; 0 while a call runs or a lease is valid."""
         with self._lock:
             now = self._clock()
-            self._held = {key: until for key, until in self._held.items() if until > now}
-            return 0 if self._running or self._held else now - self._last_ms
+            self._leases = {key: until for key, until in self._leases.items() if until > now}
+            return 0 if self._running or self._leases else now - self._last_ms
 
     def hold(self, key: str, milliseconds: int) -> None:
         """Record that the lease `key` is valid for `milliseconds` from now; 0 records its release."""
         with self._lock:
-            self._held[key] = self._clock() + milliseconds
+            self._leases[key] = self._clock() + milliseconds

@@ -37,7 +37,7 @@ class LiveSettings:
         self._changed = changed
         self._lock = threading.Lock()
         self._checks: list[Callable[[Settings], object]] = []
-        self._told: list[Callable[[Settings], None]] = []
+        self._listeners: list[Callable[[Settings], None]] = []
         self.now = configured.changed(changed)
 
     @classmethod
@@ -61,9 +61,9 @@ class LiveSettings:
         """Call `check` with the new settings before each change. The change is refused if `check` raises Refused."""
         self._checks.append(check)
 
-    def on_change(self, tell: Callable[[Settings], None]) -> None:
-        """Call `tell` after each change, for components that cannot read the setting at each use."""
-        self._told.append(tell)
+    def on_change(self, listener: Callable[[Settings], None]) -> None:
+        """Call `listener` after each change, for components that cannot read the setting at each use."""
+        self._listeners.append(listener)
 
     def change(self, request: ChangeSetting) -> SettingStates:
         """Change several settings in one step; a value of None restores the configured value.
@@ -74,16 +74,16 @@ class LiveSettings:
         for name in wanted:
             _require_live(name)
         with self._lock:
-            given = {**self._changed, **wanted}
-            changed = {name: value for name, value in given.items() if value is not None}
+            merged = {**self._changed, **wanted}
+            changed = {name: value for name, value in merged.items() if value is not None}
             now = self._configured.changed(changed)
             for check in self._checks:
                 check(now)
             if self._path is not None:
                 _replace(self._path, changed)
             self._changed, self.now = changed, now
-            for tell in self._told:
-                tell(now)
+            for listener in self._listeners:
+                listener(now)
         return self.describe()
 
     def describe(self) -> SettingStates:

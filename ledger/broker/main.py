@@ -165,9 +165,9 @@ def _bound(
         socket.unlink(missing_ok=True)
         addresses.insert(0, f"grpc+unix://{socket}")
         servers.append(server_at(Listening(addresses[0])))
-    door = AppendSocketListener(servers[-1].append)
+    listener = AppendSocketListener(servers[-1].append)
     for server in servers:
-        server.append_socket = door.name
+        server.append_socket = listener.name
     admission.connections.begin()
     remote = addresses[1] if len(addresses) > 1 else ""
     return servers, BrokerRecord(addresses[0], os.getpid(), store.epoch, store.store_id, remote)
@@ -199,13 +199,13 @@ def _serve(
         except Fenced as fenced:
             # The socket's name belongs to the successor now. An orderly shutdown would remove the socket.
             _log.warning("leaving: %s", fenced)
-            servers[0].let_go()
+            servers[0].stop_cache()
             _leave_at_once()
         except (LedgerError, OSError) as error:
             _log.warning("whether the store is ours was not seen, and is looked at again: %s", error)
         if not store.path.exists():
             _log.error("the store %s is gone; leaving, so that nothing is acknowledged into deleted files", store.path)
-            servers[0].let_go()
+            servers[0].stop_cache()
             _leave_at_once(_CANNOT_START)
         idle_seconds = idle_limit()
         if idle_seconds and activity.idle_ms() > idle_seconds * 1000:
@@ -229,7 +229,7 @@ def _leave(store: Store, servers: list[BrokerServer], limit_ms: int) -> None:
     if settling.is_alive():
         _log.warning("what was queued is not settled within %d ms; leaving: it was not acknowledged", limit_ms)
         _leave_at_once()
-    servers[0].let_go()
+    servers[0].stop_cache()
     Path(servers[0].token_path).unlink(missing_ok=True)
     until = monotonic_ms() + _GRACE_MS
     for shutdown in shutdowns:

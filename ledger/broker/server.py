@@ -143,7 +143,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
                 else:
                     writer.write(msgspec.msgpack.encode(self._stage(command, self._batches(reader))))
 
-    def let_go(self) -> None:
+    def stop_cache(self) -> None:
         """Stop the cache. Called when the broker exits."""
         self._source.stop()
 

@@ -64,8 +64,8 @@ class Supervisor:
             self._quick_deaths = min(self._quick_deaths + 1, 10)
             if self._quick_deaths >= _QUICK_DEATHS_MAX and not self._answered:
                 last = _last_words(sys.stderr.fileno())
-                said = f"{_ENDED} {status}, {self._quick_deaths} times, before it ever answered: {last}"
-                print(said, file=sys.stderr, flush=True)
+                message = f"{_ENDED} {status}, {self._quick_deaths} times, before it ever answered: {last}"
+                print(message, file=sys.stderr, flush=True)
                 return _GAVE_UP
             bound_log(sys.stderr.fileno())
             print(f"{_ENDED} {status}; starting it again in {delay:.1f} s", file=sys.stderr, flush=True)
@@ -129,8 +129,8 @@ def _last_words(fd: int) -> str:
     with open(f"/proc/self/fd/{fd}", "rb") as file:  # noqa: PTH123 — see above
         file.seek(max(status.st_size - _TAIL_BYTES, 0))
         lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(_ENDED)]
-    return said[-1] if said else "it said nothing"
+    broker_lines = [line for line in lines if not line.startswith(_ENDED)]
+    return broker_lines[-1] if broker_lines else "it said nothing"
 
 
 if __name__ == "__main__":

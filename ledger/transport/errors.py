@@ -2,7 +2,7 @@
 
 Rules
 - Any other error becomes `Unavailable` if the connection or the broker process is gone, so that callers may retry. Else
-  it becomes a `LedgerError` with the same text.
+  it becomes a `LedgerError` with the first line of its text.
 - A user never gets the text of a gRPC error alone. The error also names the address, the requested store and a remedy.
 """
 

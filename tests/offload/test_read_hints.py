@@ -90,7 +90,7 @@ class HintedLog:
 
     def settled(self) -> None:
         """Wait until no prefetch is in flight."""
-        wait_until(lambda: self.reads.hints.ahead._threads == 0)
+        wait_until(lambda: self.reads.hints.prefetcher._threads == 0)
 
 
 @pytest.fixture
@@ -165,14 +165,14 @@ def test_what_was_planned_is_forgotten_with_its_reader(make: Callable[..., Hinte
     log = make(managedLedgerCacheReadAheadPercent=0)
     log.follow("a")
     log.hint("a", 0, 32)
-    assert not log.reads.hints.ahead._plans
+    assert not log.reads.hints.prefetcher._plans
     log = make()
     log.follow("a")
-    log.reads.hints.ahead.plan(ReaderId(NAME, "a"), log.blocks(0, 32))
+    log.reads.hints.prefetcher.plan(ReaderId(NAME, "a"), log.blocks(0, 32))
     log.settled()
-    assert log.reads.hints.ahead._plans
+    assert log.reads.hints.prefetcher._plans
     log.reads.leave(NAME, "a")
-    assert not log.reads.hints.ahead._plans
+    assert not log.reads.hints.prefetcher._plans
 
 
 def test_what_was_read_ahead_for_a_query_that_died_stands_in_nobodys_way(make: Callable[..., HintedLog]) -> None:
@@ -180,16 +180,16 @@ def test_what_was_read_ahead_for_a_query_that_died_stands_in_nobodys_way(make: C
     log.reads.follow(NAME, "dead", log.position(0), 1000)
     log.hint("dead", 0, 32)
     log.settled()
-    assert log.reads.hints.ahead.readings()
+    assert log.reads.hints.prefetcher.readings()
     log.now += 2000
     log.reads.cache.expire()
     log.reads.hints.expire()
-    assert not log.reads.hints.ahead.readings()
+    assert not log.reads.hints.prefetcher.readings()
     log.follow("a")
     log.hint("a", 0, 32)
     log.reads.drop(NAME)
     log.reads.hints.expire()
-    assert not log.reads.hints.ahead.readings()
+    assert not log.reads.hints.prefetcher.readings()
     assert not log.reads.cache.ledgers()  # and the ledger is not created again
 
 

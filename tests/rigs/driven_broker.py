@@ -110,7 +110,7 @@ class DrivenBroker:
             door.close()
         for server in self.servers:
             server.shutdown()
-        self.servers[0].let_go()
+        self.servers[0].stop_cache()
         with suppress(LedgerError):
             self.store.close()
         logging.getLogger().handlers[:] = self._handlers

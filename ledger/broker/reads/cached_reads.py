@@ -62,7 +62,7 @@ class CachedReads:
         shared: SharedBlocks | None = None,
     ) -> None:
         self._leased = leased
-        self._met: set[str] = set()
+        self._registered: set[str] = set()
         self._settings = settings
         self._clock = clock
         self._snapshot_of = snapshot_of
@@ -70,14 +70,14 @@ class CachedReads:
         self._limit_reads()
         self.sums = CacheSums(self.cache, clock)
         if shared is not None:
-            self.cache.inherit(CachedBlock(0, 0, 0, home.size, _no_edges, home) for home in shared.left)
+            self.cache.inherit(CachedBlock(0, 0, 0, home.size, _no_bounds, home) for home in shared.left)
         self._blocks = shared
         self._offloaded = OffloadedReads(self.cache, shared)
         self._shared = SharedReads(self._offloaded, shared, self.copied, clock) if shared is not None else None
         self.hints = PrefetchPlanner(self.cache, self._offloaded, lambda: self._settings, clock, snapshot_of)
-        self._followed: set[str] = set()
+        self._active_ledgers: set[str] = set()
         # Snapshots are stored here: opening a ledger under the cache's lock may deadlock with a ledger that closes.
-        self._seen: dict[str, LogSnapshot] = {}
+        self._snapshots: dict[str, LogSnapshot] = {}
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -106,8 +106,8 @@ class CachedReads:
 
     def hand_out(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> None:
         """Account for blocks whose places were answered to a reader that maps them itself."""
-        self._look(reading.ledger)
-        self._meet(reading.ledger)
+        self._refresh(reading.ledger)
+        self._register_leased(reading.ledger)
         for block in blocks:
             self._account(block, reading)
         with self.cache.still():
@@ -130,7 +130,7 @@ class CachedReads:
             counts.mapped_bytes += sum(place.length for place in places)
         self.served(blocks[:count], reading)
         for place in places[-1:]:
-            self.hints.ahead.passed(reading, Position(place.ledger_id, place.first_entry + place.entries))
+            self.hints.prefetcher.passed(reading, Position(place.ledger_id, place.first_entry + place.entries))
         return places
 
     @property
@@ -146,20 +146,20 @@ class CachedReads:
 
     def read(self, block: SegmentBlock, reading: ReaderId) -> pa.Buffer:
         """Return exactly the frames of the block. They are valid while the buffer is referenced."""
-        self._look(reading.ledger)
-        self._meet(reading.ledger)
+        self._refresh(reading.ledger)
+        self._register_leased(reading.ledger)
         home = self.copied(block)
         if home is not None:
             frames = self._offloaded.read(block, home, reading)
-            self.hints.ahead.passed(reading, Position(block.ledger_id, block.first_entry + block.entries))
+            self.hints.prefetcher.passed(reading, Position(block.ledger_id, block.first_entry + block.entries))
             return frames
         with self.cache.permits.one(block.length) if self._account(block, reading) else nullcontext():
             return read_block(block)
 
     def begins(self, blocks: list[SegmentBlock], reading: ReaderId) -> None:
         """Register that a reader will be sent these blocks in this order."""
-        self._look(reading.ledger)
-        self._meet(reading.ledger)
+        self._refresh(reading.ledger)
+        self._register_leased(reading.ledger)
         self.hints.begins(reading, blocks)
 
     def hint(self, request: PrefetchRequest) -> PrefetchReply:
@@ -167,12 +167,12 @@ class CachedReads:
             if self._shared is not None:
                 self._shared.finished(ReaderId(canonical_name(wanted.name), request.reader))
             with suppress(NotFound):
-                self._look(canonical_name(wanted.name))
+                self._refresh(canonical_name(wanted.name))
         return self.hints.hint(request)
 
     def served(self, blocks: Iterable[SegmentBlock], reading: ReaderId) -> None:
         """Record that the reader has these blocks completely."""
-        if reading.reader and reading.ledger in self._followed:
+        if reading.reader and reading.ledger in self._active_ledgers:
             with self.cache.moving(reading.ledger) as readers:
                 readers.keep(reading.reader, self._clock())
                 for block in blocks:
@@ -182,30 +182,30 @@ class CachedReads:
 
     def follow(self, ledger: str, reader: str, position: Position, ttl_ms: int) -> None:
         """Register a reader at `position`. It expires after `ttl_ms` unless it calls again."""
-        self._look(ledger)
+        self._refresh(ledger)
         self._follow(ledger, reader, position, ttl_ms)
 
     def commit(self, ledger: str, reader: str, position: Position) -> None:
         """Record that a reader has acknowledged every entry before `position`."""
-        if ledger in self._followed:
+        if ledger in self._active_ledgers:
             with self.cache.moving(ledger) as readers:
                 readers.commit(reader, position)
 
     def reset(self, ledger: str, reader: str, position: Position) -> None:
-        if ledger in self._followed:
+        if ledger in self._active_ledgers:
             self.hints.forget(ReaderId(ledger, reader))
             with self.cache.moving(ledger) as readers:
                 readers.reset(reader, position)
 
     def leave(self, ledger: str, reader: str) -> None:
-        if ledger in self._followed:
+        if ledger in self._active_ledgers:
             with self.cache.moving(ledger) as readers:
                 readers.leave(reader, self._clock())
             self.hints.forget(ReaderId(ledger, reader))
 
     def again(self, ledger: str, reader: str, positions: PositionSet) -> None:
         """Expect a redelivery of entries, in whole or in part, after a negative acknowledgement or a time-out."""
-        if ledger not in self._followed:
+        if ledger not in self._active_ledgers:
             return
         with self.cache.moving(ledger) as readers:
             for range_ in _entry_ranges(positions):
@@ -214,9 +214,9 @@ class CachedReads:
     def moved(self, before: LogSnapshot, now: LogSnapshot) -> None:
         """Cache newly appended entries if the ledger has active readers. Called by the writer thread; never raises."""
         try:
-            self._seen[now.name] = now
-            self._meet(now.name)
-            if now.name in self._followed and self._is_followed(now.name):
+            self._snapshots[now.name] = now
+            self._register_leased(now.name)
+            if now.name in self._active_ledgers and self._is_followed(now.name):
                 self._appended(before, now)
         except (LedgerError, OSError) as error:
             _log.warning("%s: cannot cache appended entries: %s", now.name, error)
@@ -230,30 +230,30 @@ class CachedReads:
         """Remove a deleted ledger, or all partitions of a partitioned ledger, from the cache."""
         for ledger in self.cache.ledgers():
             if ledger.cache.name == name or ledger.cache.name.startswith(f"{name}-partition-"):
-                self._followed.discard(ledger.cache.name)
-                self._met.discard(ledger.cache.name)
+                self._active_ledgers.discard(ledger.cache.name)
+                self._registered.discard(ledger.cache.name)
                 self.cache.drop(ledger.cache.name)
 
     def metrics(self) -> CacheMetrics:
         """Return the counters since the start."""
         return cache_report(self.cache, self._settings.cacheEvictionPolicy)
 
-    def _look(self, ledger: str) -> None:
-        self._seen[ledger] = self._snapshot_of(ledger)
+    def _refresh(self, ledger: str) -> None:
+        self._snapshots[ledger] = self._snapshot_of(ledger)
 
     def _follow(self, ledger: str, reader: str, position: Position, ttl_ms: int) -> None:
         with self.cache.moving(ledger) as readers:
             readers.follow(reader, position, self._clock() + ttl_ms)
-        self._followed.add(ledger)
+        self._active_ledgers.add(ledger)
 
-    def _meet(self, ledger: str) -> None:
+    def _register_leased(self, ledger: str) -> None:
         """Register the leased readers of a ledger at its first use.
 
         Their leases may be older than this broker, which has not seen the readers yet.
         """
-        if ledger in self._met:
+        if ledger in self._registered:
             return
-        self._met.add(ledger)
+        self._registered.add(ledger)
         for reader, position, ttl_ms in self._leased(ledger):
             self._follow(ledger, reader, position, ttl_ms)
 
@@ -285,7 +285,7 @@ class CachedReads:
                 self._offloaded.append(block, now.name)
 
     def _index_of(self, ledger: str, ledger_id: int) -> EntryIndex:
-        segment = self._seen[ledger].segments.find(ledger_id)
+        segment = self._snapshots[ledger].segments.find(ledger_id)
         if segment is None:
             raise NotFound(f"ledger {ledger_id} of {ledger!r} was trimmed", hint="Ask for the range again")
         return segment.index()
@@ -302,9 +302,9 @@ class CachedReads:
 
     def _readers_of(self, ledger: str) -> LedgerReaders:
         def number(position: Position) -> int:
-            return self._seen[ledger].entries_before(position)
+            return self._snapshots[ledger].entries_before(position)
 
-        return LedgerReaders(number, lambda: self._seen[ledger].end)
+        return LedgerReaders(number, lambda: self._snapshots[ledger].end)
 
     def _run(self) -> None:
         while not self._stopped.wait(self._settings.managedLedgerCacheEvictionIntervalMs / 1000):
@@ -314,7 +314,7 @@ class CachedReads:
                 _log.exception("the cache's eviction by time failed with an unexpected error")
 
     def _expire(self) -> None:
-        if self._followed or any(pool.size for pool in self.cache.pools):
+        if self._active_ledgers or any(pool.size for pool in self.cache.pools):
             self.cache.expire()
             self.hints.expire()
         if self._shared is not None:
@@ -336,7 +336,7 @@ def _entry_ranges(positions: PositionSet) -> Iterator[PositionRange]:
             yield PositionRange(Position(ledger_id, first), Position(ledger_id, end))
 
 
-def _no_edges(first: int, end: int) -> Integers:
+def _no_bounds(first: int, end: int) -> Integers:
     raise AssertionError(f"entries {first} to {end} of what a dead broker left are not asked for")
 
 

@@ -45,9 +45,9 @@ class PrefetchPlanner:
         self._settings = settings
         self._clock = clock
         self._snapshot_of = snapshot_of
-        self._paces: dict[ReaderId, ReaderThrottle] = {}
+        self._throttles: dict[ReaderId, ReaderThrottle] = {}
         self._lock = threading.Lock()
-        self.ahead = BrokerPrefetcher(
+        self.prefetcher = BrokerPrefetcher(
             reads,
             lambda: self._cache.limits.size * settings().managedLedgerCacheReadAheadPercent // 100,
             lambda: settings().managedLedgerOffloadReadThreads,
@@ -69,11 +69,11 @@ class PrefetchPlanner:
             if request.paced and self._settings().managedLedgerCachePacingPercent:
                 wait = max(wait, self._wait(reading, wanted, blocks, snapshot))
         for reading, blocks in planned:
-            pace = self._paces.get(reading)
-            if pace is not None:
-                pace.waits(self._clock(), wait)
+            throttle = self._throttles.get(reading)
+            if throttle is not None:
+                throttle.waits(self._clock(), wait)
             if not wait and self._settings().managedLedgerCacheReadAheadPercent:
-                self.ahead.plan(reading, blocks)
+                self.prefetcher.plan(reading, blocks)
         if wait:
             with self._cache.still():
                 self._cache.ledger(planned[0][0].ledger).counts.waited_ms += wait
@@ -82,18 +82,18 @@ class PrefetchPlanner:
     def begins(self, reading: ReaderId, blocks: list[SegmentBlock]) -> None:
         """Prefetch blocks that a reader requested and will be sent in this order."""
         remote = [block for block in blocks if block.home is not None and not block.home.mappable]
-        if len(remote) > 1 and self._reads.is_known(reading) and not self.ahead.covers(reading, remote):
-            self.ahead.plan(reading, remote[1:])
+        if len(remote) > 1 and self._reads.is_known(reading) and not self.prefetcher.covers(reading, remote):
+            self.prefetcher.plan(reading, remote[1:])
 
     def forget(self, reading: ReaderId) -> None:
-        self.ahead.forget(reading)
+        self.prefetcher.forget(reading)
         with self._lock:
-            self._paces.pop(reading, None)
+            self._throttles.pop(reading, None)
 
     def expire(self) -> None:
         """Stop throttling and prefetching for readers that have left."""
         known = {ledger.cache.name: ledger.readers for ledger in self._cache.ledgers()}
-        for reading in {*list(self._paces), *self.ahead.readings()}:
+        for reading in {*list(self._throttles), *self.prefetcher.readings()}:
             if reading.ledger not in known or reading.reader not in known[reading.ledger]:
                 self.forget(reading)
 
@@ -102,14 +102,14 @@ class PrefetchPlanner:
         readers = self._cache.ledger(reading.ledger).readers
         if not remote or reading.reader not in readers or not self._reads.unit_bytes:
             with self._lock:
-                self._paces.pop(reading, None)
+                self._throttles.pop(reading, None)
             return 0
         now, mean = self._clock(), _mean_bytes(snapshot)
         with self._cache.still(), self._lock:
             places = {name: int(readers.number(readers.place(name)) * mean) for name in readers.names()}
             here, end = places.pop(reading.reader), int(readers.number(wanted.range.end) * mean)
-            mine = self._paces.setdefault(reading, ReaderThrottle(now))
-            self._see(reading.ledger, now, {**places, reading.reader: here})
+            mine = self._throttles.setdefault(reading, ReaderThrottle(now))
+            self._record_positions(reading.ledger, now, {**places, reading.reader: here})
             if mine.asked_ms is None:
                 mine.begins_batch(now, here)
             followers = [
@@ -120,27 +120,29 @@ class PrefetchPlanner:
         if not any(self._reads.is_missing(block, reading.ledger) for block in remote):
             return 0
         part = self._settings().managedLedgerCachePacingPercent / 100
-        return wait_ms(end, followers, self._span(), mine.may_wait_ms(now, wanted.left_bytes, part), mine.own_speed())
+        return wait_ms(
+            end, followers, self._lag_bytes(), mine.may_wait_ms(now, wanted.left_bytes, part), mine.own_speed()
+        )
 
-    def _see(self, ledger: str, now: int, places: dict[str, int]) -> None:
+    def _record_positions(self, ledger: str, now: int, places: dict[str, int]) -> None:
         for name, place in places.items():
-            pace = self._paces.get(ReaderId(ledger, name))
-            if pace is not None:
-                pace.at(now, place)
+            throttle = self._throttles.get(ReaderId(ledger, name))
+            if throttle is not None:
+                throttle.at(now, place)
 
     def _follower(self, reading: ReaderId, place: int, leader: ReaderThrottle, now: int) -> LaggingReader:
-        pace = self._paces.get(reading)
-        if pace is None:
+        throttle = self._throttles.get(reading)
+        if throttle is None:
             return LaggingReader(place, 0.0)
-        speed, own = pace.speed(now), pace.own_speed()
-        if not own and now - pace.began_ms < _NEW_MS:  # a new reader, possibly as fast as the leader
+        speed, own = throttle.speed(now), throttle.own_speed()
+        if not own and now - throttle.began_ms < _NEW_MS:  # a new reader, possibly as fast as the leader
             speed, own = max(speed, leader.own_speed() / 2), leader.own_speed()
         return LaggingReader(place, speed, own)
 
-    def _span(self) -> int:
+    def _lag_bytes(self) -> int:
         """Return how many bytes a reader may lag in one ledger and still be served from the cache."""
         settings = self._settings()
-        ledgers = {reading.ledger for reading in list(self._paces)}
+        ledgers = {reading.ledger for reading in list(self._throttles)}
         kept = 100 - settings.managedLedgerCacheReadAheadPercent
         return self._cache.limits.size * kept // 100 // max(len(ledgers), 1)
 

@@ -41,18 +41,18 @@ class _Plan:
     `turn` rises whenever one of the blocks is started. The reader with the lowest turn has waited longest.
     """
 
-    coming: deque[SegmentBlock]
-    begun: list[SegmentBlock]
+    pending: deque[SegmentBlock]
+    started: list[SegmentBlock]
     turn: int
 
     @property
     def ahead_bytes(self) -> int:
-        return sum(block.length for block in self.begun)
+        return sum(block.length for block in self.started)
 
     def passed(self, at: Position) -> None:
-        while self.coming and _end(self.coming[0]) <= at:
-            self.coming.popleft()
-        self.begun = [block for block in self.begun if _end(block) > at]
+        while self.pending and _end(self.pending[0]) <= at:
+            self.pending.popleft()
+        self.started = [block for block in self.started if _end(block) > at]
 
 
 class BrokerPrefetcher:
@@ -61,41 +61,41 @@ class BrokerPrefetcher:
     def __init__(self, reads: OffloadedReads, room: Callable[[], int], threads: Callable[[], int]) -> None:
         self._reads = reads
         self._room = room
-        self._most = threads
+        self._threads_max = threads
         self._plans: dict[ReaderId, _Plan] = {}
         self._turns: SortedDict = SortedDict()
         """Readers with pending blocks, by turn."""
         self._numbers = count()
-        self._coming = self._ahead_bytes = 0
+        self._pending_count = self._ahead_bytes = 0
         self._threads = 0
         self._lock = threading.Lock()
 
     def plan(self, reading: ReaderId, blocks: Sequence[SegmentBlock]) -> None:
         with self._lock:
-            before = self._taken(reading)
+            before = self._pop(reading)
             wanted = dict.fromkeys(blocks)
-            begun = [block for block in before.begun if block in wanted] if before else []
-            for block in begun:
+            started = [block for block in before.started if block in wanted] if before else []
+            for block in started:
                 del wanted[block]
             turn = before.turn if before else next(self._numbers)
-            self._put(reading, _Plan(deque(wanted), begun, turn))
+            self._put(reading, _Plan(deque(wanted), started, turn))
         self._start()
 
     def covers(self, reading: ReaderId, blocks: Sequence[SegmentBlock]) -> bool:
         """Return whether the plan of a reader already contains the last of `blocks`."""
         with self._lock:
             plan = self._plans.get(reading)
-            last = max([*plan.coming, *plan.begun], default=None, key=_end) if plan is not None else None
+            last = max([*plan.pending, *plan.started], default=None, key=_end) if plan is not None else None
             return last is not None and bool(blocks) and _end(blocks[-1]) <= _end(last)
 
     def passed(self, reading: ReaderId, at: Position) -> None:
         """Record that a reader has read every entry before `at`."""
         with self._lock:
-            plan = self._taken(reading)
+            plan = self._pop(reading)
             if plan is None:
                 return
             plan.passed(at)
-            if plan.coming or plan.begun:
+            if plan.pending or plan.started:
                 self._put(reading, plan)
         self._start()
 
@@ -105,19 +105,19 @@ class BrokerPrefetcher:
 
     def forget(self, reading: ReaderId) -> None:
         with self._lock:
-            self._taken(reading)
+            self._pop(reading)
 
     def _put(self, reading: ReaderId, plan: _Plan) -> None:
         self._plans[reading] = plan
-        self._coming += len(plan.coming)
+        self._pending_count += len(plan.pending)
         self._ahead_bytes += plan.ahead_bytes
-        if plan.coming:
+        if plan.pending:
             self._turns[plan.turn] = reading
 
-    def _taken(self, reading: ReaderId) -> _Plan | None:
+    def _pop(self, reading: ReaderId) -> _Plan | None:
         plan = self._plans.pop(reading, None)
         if plan is not None:
-            self._coming -= len(plan.coming)
+            self._pending_count -= len(plan.pending)
             self._ahead_bytes -= plan.ahead_bytes
             self._turns.pop(plan.turn, None)
         return plan
@@ -125,7 +125,7 @@ class BrokerPrefetcher:
     def _start(self) -> None:
         """Start one thread for each pending block, up to the setting. Each thread ends when no block is pending."""
         with self._lock:
-            new = min(self._most(), self._coming) - self._threads if self._has_room() else 0
+            new = min(self._threads_max(), self._pending_count) - self._threads if self._has_room() else 0
             self._threads += max(new, 0)
         for started in range(new):
             try:
@@ -141,7 +141,7 @@ class BrokerPrefetcher:
 
     def _work(self) -> None:
         try:
-            while (found := self._claimed()) is not None:
+            while (found := self._claim()) is not None:
                 reading, block = found
                 try:
                     self._fetch(reading, block)
@@ -152,7 +152,7 @@ class BrokerPrefetcher:
             with self._lock:
                 self._threads -= 1
 
-    def _claimed(self) -> tuple[ReaderId, SegmentBlock] | None:
+    def _claim(self) -> tuple[ReaderId, SegmentBlock] | None:
         """Return the next block to fetch. If there is none, return None and discount the calling thread."""
         with self._lock:
             found = self._next()
@@ -166,22 +166,22 @@ class BrokerPrefetcher:
             _, reading = self._turns.popitem(0)
             plan = self._plans[reading]
             plan.turn = next(self._numbers)
-            block = self._begun(reading, plan)
-            if plan.coming:
+            block = self._start_next(reading, plan)
+            if plan.pending:
                 self._turns[plan.turn] = reading
             if block is not None:
                 return reading, block
         return None
 
-    def _begun(self, reading: ReaderId, plan: _Plan) -> SegmentBlock | None:
+    def _start_next(self, reading: ReaderId, plan: _Plan) -> SegmentBlock | None:
         """Return the first block of a plan that must be read. Cached blocks are skipped."""
-        while plan.coming:
-            block = plan.coming.popleft()
-            self._coming -= 1
+        while plan.pending:
+            block = plan.pending.popleft()
+            self._pending_count -= 1
             if block.home is None or block.home.mappable:
                 return block
             if self._reads.is_missing(block, reading.ledger):
-                plan.begun.append(block)
+                plan.started.append(block)
                 self._ahead_bytes += block.length
                 return block
         return None

@@ -4,7 +4,7 @@ Rules
 - An answer names a few blocks only, because a range may be larger than the cache. The blocks are loaded before the
   answer. The reader asks for the next blocks after it mapped these.
 - An answered block keeps its file name until the reader asks for the next blocks, or for two seconds.
-- If shared memory is missing or full, blocks are sent instead. Shared memory is tried again after `_AGAIN_MS`.
+- If shared memory is missing or full, blocks are sent instead. Shared memory is tried again after `_RETRY_DELAY_MS`.
 - Mapped blocks use memory even after the cache evicted them. Readers may therefore map up to half of the cache limit.
   Beyond that, blocks are sent, so that a stopped reader leaves the other half to the others.
 - Mapped bytes are counted again only if the bytes answered since the last count may exceed that limit.
@@ -24,7 +24,7 @@ from pyspark_ledger.ledger.segment.reader import FrameSource, SegmentBlock
 
 _WINDOW_BYTES = 8 * 1024 * 1024
 _KEPT_MS = 2_000
-_AGAIN_MS = 10_000
+_RETRY_DELAY_MS = 10_000
 
 
 class SharedReads:
@@ -41,9 +41,9 @@ class SharedReads:
         self._home_of = home_of
         self._shared = shared
         self._clock = clock
-        self._kept: dict[tuple[ReaderId, Position], tuple[int, list[SharedMemoryReference]]] = {}
-        self._none_until: int | None = None
-        self._in_hands = self._told = 0
+        self._references: dict[tuple[ReaderId, Position], tuple[int, list[SharedMemoryReference]]] = {}
+        self._retry_ms: int | None = None
+        self._mapped_bytes = self._answered_bytes = 0
         self._lock = threading.Lock()
 
     def places(self, blocks: Sequence[SegmentBlock], reading: ReaderId) -> tuple[list[BlockPlace], int]:
@@ -52,18 +52,18 @@ class SharedReads:
         Returns no locations if the blocks must be sent.
         """
         now = self._clock()
-        self._let_go(now, (reading, Position(blocks[0].ledger_id, blocks[0].first_entry)))
-        if not self._shared or not self._reads.unit_bytes or (self._none_until is not None and now < self._none_until):
+        self._release_expired(now, (reading, Position(blocks[0].ledger_id, blocks[0].first_entry)))
+        if not self._shared or not self._reads.unit_bytes or (self._retry_ms is not None and now < self._retry_ms):
             return [], 0
         if self._is_crowded():
             return [], 0
         self._reads.mapped = True
-        places, helds, size = list[BlockPlace](), list[SharedMemoryReference](), 0
+        places, references, size = list[BlockPlace](), list[SharedMemoryReference](), 0
         for number, block in enumerate(blocks):
-            found = [] if number and size >= self._window() else self._in_memory(block, reading, helds)
+            found = [] if number and size >= self._window() else self._in_memory(block, reading, references)
             if not found:
                 if not places:
-                    self._none_until = now + _AGAIN_MS
+                    self._retry_ms = now + _RETRY_DELAY_MS
                 break
             places += found
             size += block.length
@@ -72,34 +72,34 @@ class SharedReads:
         with self._lock:
             if places:
                 end = Position(places[-1].ledger_id, places[-1].first_entry + places[-1].entries)
-                self._kept[reading, end] = (now + _KEPT_MS, helds)
-                self._told += size
+                self._references[reading, end] = (now + _KEPT_MS, references)
+                self._answered_bytes += size
         return places, number
 
     def finished(self, reading: ReaderId) -> None:
         """Release the answered blocks of a reader, which has mapped them all and starts another range."""
         with self._lock:
-            for key in [key for key in self._kept if key[0] == reading]:
-                del self._kept[key]
+            for key in [key for key in self._references if key[0] == reading]:
+                del self._references[key]
 
     def expire(self) -> None:
-        if self._kept:
-            self._let_go(self._clock(), None)
+        if self._references:
+            self._release_expired(self._clock(), None)
 
     def _is_crowded(self) -> bool:
         """Return whether readers have mapped more than their part of the cache."""
-        if self._in_hands + self._told <= self._reads.room_bytes:
+        if self._mapped_bytes + self._answered_bytes <= self._reads.room_bytes:
             return False
         found = self._reads.in_hands()
         with self._lock:
-            self._in_hands, self._told = found, 0
+            self._mapped_bytes, self._answered_bytes = found, 0
         return found > self._reads.room_bytes
 
     def _window(self) -> int:
         return min(_WINDOW_BYTES, self._reads.unit_bytes)
 
     def _in_memory(
-        self, block: SegmentBlock, reading: ReaderId, helds: list[SharedMemoryReference]
+        self, block: SegmentBlock, reading: ReaderId, references: list[SharedMemoryReference]
     ) -> list[BlockPlace]:
         home = self._home_of(block)
         if home is None:
@@ -112,7 +112,7 @@ class SharedReads:
                 held, offset = self._reads.copied(part), 0
             if held is None:
                 return []
-            helds.append(held)
+            references.append(held)
             places.append(
                 BlockPlace(
                     block.ledger_id, part.first, part.end - part.first, held.place.path, offset, length, held.place.head
@@ -120,7 +120,7 @@ class SharedReads:
             )
         return places
 
-    def _let_go(self, now: int, done: tuple[ReaderId, Position] | None) -> None:
+    def _release_expired(self, now: int, done: tuple[ReaderId, Position] | None) -> None:
         with self._lock:
-            for key in [key for key, (until, _) in self._kept.items() if until <= now or key == done]:
-                del self._kept[key]
+            for key in [key for key, (until, _) in self._references.items() if until <= now or key == done]:
+                del self._references[key]

@@ -113,7 +113,7 @@ def test_stream_end_releases_bytes_once_after_the_last_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The last append is completed late, and the producer has disconnected meanwhile."""
-    of_all, log, told, telling = InFlightBytes(lambda: 1000), StoppedLog(), AppendStream._told, threading.Event()
+    of_all, log, told, telling = InFlightBytes(lambda: 1000), StoppedLog(), AppendStream._on_answered, threading.Event()
 
     def slowly(stream: AppendStream, size: int) -> None:
         telling.set()
@@ -124,7 +124,7 @@ def test_stream_end_releases_bytes_once_after_the_last_answer(
         yield [memoryview(b"x" * 8)]
         telling.wait(30)
 
-    monkeypatch.setattr(AppendStream, "_told", slowly)
+    monkeypatch.setattr(AppendStream, "_on_answered", slowly)
     with ThreadPoolExecutor(1) as pool:
         served = pool.submit(AppendStream(log, Replies(), 1000, of_all).serve, sent())
         log.pending.get(timeout=30).set_result(Position(0, 0))

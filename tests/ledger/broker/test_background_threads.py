@@ -95,7 +95,7 @@ def test_the_writer_of_the_metadata_tells_its_callers_and_goes_on(
 
 def test_a_log_is_appended_to_though_its_cache_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = CachedReads(Settings(), monotonic_ms, lambda _: None)  # type: ignore[arg-type, return-value]
-    cache._met = None  # type: ignore[assignment]  # what is asked of it raises
+    cache._registered = None  # type: ignore[assignment]  # what is asked of it raises
     store = open_store(tmp_path / "store", watch=lambda _: cache)
     log = create(store, entries=100)
     assert log.append([entry(b"a")]).result(SECONDS) == Position(0, 0)
@@ -231,7 +231,7 @@ def test_who_waits_for_an_offload_is_told_that_the_broker_leaves(
 
 def test_the_door_for_producers_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     met = threading.Event()
-    monkeypatch.setattr(append_socket, "_SHORT_SECONDS", 0.01)
+    monkeypatch.setattr(append_socket, "_RETRY_SECONDS", 0.01)
     real = AppendSocketListener._accept
 
     def accept(door: AppendSocketListener) -> None:

@@ -169,11 +169,11 @@ def read_ahead(broker: DrivenBroker) -> object:
     log = broker.offloaded(gone=True)
     broker.source.follow(log.name, "a", EARLIEST, 10**6)
     with broker.patch.context() as patch:
-        patch.setattr(hints.ahead, "plan", lambda reading, _: planned.append(reading))
+        patch.setattr(hints.prefetcher, "plan", lambda reading, _: planned.append(reading))
         wanted = PrefetchRange(log.name, PositionRange(log.snapshot.start, log.snapshot.end))
         broker.source.hint(PrefetchRequest("a", [wanted], paced=False))
-        hints._paces.clear()
-    return hints.ahead._room(), hints._span(), len(planned)
+        hints._throttles.clear()
+    return hints.prefetcher._room(), hints._lag_bytes(), len(planned)
 
 
 def second_read(broker: DrivenBroker) -> object:

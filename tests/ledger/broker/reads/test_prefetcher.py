@@ -111,16 +111,16 @@ def test_plans_are_followed_in_turn_as_a_plain_account_of_them_says(seed: int) -
             ahead.forget(reading)
             model.plans.pop(reading, None)
         check(ahead)
-        assert {one: (list(plan.coming), plan.begun) for one, plan in ahead._plans.items()} == model.plans
+        assert {one: (list(plan.pending), plan.started) for one, plan in ahead._plans.items()} == model.plans
     assert begun > 100
 
 
 def check(ahead: BrokerPrefetcher) -> None:
     """Compare the counters with the contents."""
     plans = ahead._plans
-    assert ahead._coming == sum(len(plan.coming) for plan in plans.values())
-    assert ahead._ahead_bytes == sum(block.length for plan in plans.values() for block in plan.begun)
-    assert dict(ahead._turns) == {plan.turn: reading for reading, plan in plans.items() if plan.coming}
+    assert ahead._pending_count == sum(len(plan.pending) for plan in plans.values())
+    assert ahead._ahead_bytes == sum(block.length for plan in plans.values() for block in plan.started)
+    assert dict(ahead._turns) == {plan.turn: reading for reading, plan in plans.items() if plan.pending}
 
 
 def test_prefetcher_of_many_ledgers_serves_each_once_before_any_twice() -> None:
