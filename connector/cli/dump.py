@@ -245,7 +245,7 @@ def _index(path: Path, ledger_id: int, entries: int) -> EntryIndex | None:
     try:
         return load_index(path.with_suffix(".index"), ledger_id, entries)
     except (NotFound, Corrupt) as error:
-        literal_console(stderr=True).print(f"{error.message}; it will be made anew from its segment")
+        literal_console(stderr=True).print(f"{error.message}; it is rebuilt from its segment")
         return None
 
 

@@ -21,7 +21,7 @@ Cause = Literal["trimmed", "deleted", "made again", "missing file"]
 _CAUSES: dict[Cause, str] = {
     "trimmed": "its retention trimmed them",
     "deleted": "the ledger was deleted",
-    "made again": "the ledger was deleted and made again",
+    "made again": "the ledger was deleted and created again",
     "missing file": "their file is missing",
 }
 _HINTS: dict[Cause, str] = {

@@ -4,7 +4,7 @@
 
 Rules
 - `ledger` and `entry` are the position after the last entry read. `id` is the ledger's incarnation, which changes if
-  the ledger is deleted and made again. Each partition is a ledger in the map.
+  the ledger is deleted and created again. Each partition is a ledger in the map.
 - Spark compares offsets as JSON text. Keys are therefore sorted, and an unchanged offset is returned unchanged.
 - If a batch skips acknowledged rows or redelivers rows, its end offset has `"delivery": n`. The broker's delivery
   record n lists the rows of the batch.

@@ -105,7 +105,7 @@ def run_of(query: str, batch: int) -> RunId:
 def application_query(target: SinkTarget, app_id: str) -> str:
     """The query that writes with this `txnAppId` belong to: one for each ledger that is written to, as it was made.
 
-    A ledger that was deleted and made again has seen none of them.
+    A ledger that was deleted and created again has seen none of them.
     """
     named = target.named
     where = "*" if named is None else f"{named.name}@{named.incarnation}"

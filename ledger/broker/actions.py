@@ -315,7 +315,7 @@ def require_incarnation(ledger: ManagedLedger, wanted: str) -> None:
     if wanted and wanted != ledger.incarnation:
         raise DataLoss(
             f"ledger {ledger.name!r} is incarnation {ledger.incarnation}, {wanted} was asked for",
-            hint="It was deleted and made again: start a new checkpoint",
+            hint="It was deleted and created again: start a new checkpoint",
         )
 
 

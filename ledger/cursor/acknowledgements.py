@@ -285,7 +285,7 @@ class AcknowledgementTable:
         except OSError as error:
             raise Unavailable(
                 f"cursor {cursor.name!r} of {cursor.ledger!r} cannot be written: {error}",
-                hint="Look at the disk of the store; what was acknowledged is kept in memory and written later",
+                hint="Check the disk of the store; what was acknowledged is kept in memory and written later",
             ) from error
         if not is_new:
             return self._at(cursor, next_position)

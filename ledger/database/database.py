@@ -219,7 +219,7 @@ class MetadataFile:
             try:
                 self._commit(group)
             except Exception as error:  # noqa: BLE001 — every other change of the store needs the thread
-                _log.exception("changes of %s ended in a way that nobody foresaw", self.path)
+                _log.exception("changes of %s ended with an unexpected error", self.path)
                 unknown = Unavailable(f"{self.path}: {error!r}; whether the change was made is not known")
                 for _, future in group:
                     if not future.done():

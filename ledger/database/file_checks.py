@@ -50,7 +50,7 @@ def require_ours(path: Path) -> None:
         with disk.opened(path) as fd:
             head = os.pread(fd, _HEAD_BYTES, 0)
     except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error}", hint="Look at the disk of the store") from error
+        raise Unavailable(f"{path} cannot be read: {error}", hint="Check the disk of the store") from error
     if head and (len(head) < _HEAD_BYTES or not head.startswith(_MAGIC)):
         raise Corrupt(f"{path} is damaged or no metadata file: it begins with {head[:16]!r}", hint=RESTORE)
     head = head or bytes(_HEAD_BYTES)  # an empty file is an empty database without an owner

@@ -248,7 +248,7 @@ def failure(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerErro
     if damaged or _RAISED in str(error) or "UTF-8" in str(error):
         return Corrupt(f"{path} is damaged or no metadata file: {error}", hint=RESTORE)
     locked = "A broker stopped in the middle of a change keeps the file locked: let it go on, or kill it"
-    return Unavailable(f"{path}: {error}", hint=locked if "locked" in str(error) else "Look at the disk of the store")
+    return Unavailable(f"{path}: {error}", hint=locked if "locked" in str(error) else "Check the disk of the store")
 
 
 def damage_of(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> LedgerError:

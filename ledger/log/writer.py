@@ -174,7 +174,7 @@ class LogWriter:
         except LedgerError as error:
             change.fail(error)
         except OSError as error:
-            change.fail(Unavailable(f"{self.name!r}: {error}", hint="Look at the disk of the store"))
+            change.fail(Unavailable(f"{self.name!r}: {error}", hint="Check the disk of the store"))
         except Exception as error:  # noqa: BLE001 — reported to the waiting future
             _log.exception("%s: a change failed with an unexpected error", self.name)
             change.fail(Unavailable(f"a change of {self.name!r} failed: {error!r}"))
@@ -424,7 +424,7 @@ def _still_valid(group: list[PendingAppend], name: str) -> list[PendingAppend]:
 
 
 def _failed_twice(name: str, error: BaseException) -> Unavailable:
-    return Unavailable(f"append to {name!r} failed twice: {error}", hint="Look at the disk of the store")
+    return Unavailable(f"append to {name!r} failed twice: {error}", hint="Check the disk of the store")
 
 
 def _fail(group: list[PendingAppend], error: LedgerError) -> None:

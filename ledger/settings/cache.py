@@ -29,8 +29,8 @@ class EvictionSettings:
         "MiB",
         0,
         1024 * 1024,
-        "How much the cache may hold in memory: blocks of all ledgers from object storage, and of local files if these "
-        "are copied. 0: nothing is held.",
+        "Limit of the cache's memory: blocks of all ledgers from object storage, and of local files if these are "
+        "copied. 0: nothing is cached.",
         AT_ONCE,
     )
     managedLedgerCacheLocalFilesSizeMB: int = whole(
@@ -38,15 +38,14 @@ class EvictionSettings:
         "MiB",
         0,
         1024 * 1024,
-        "How much of local files the cache accounts for, beside what it holds: blocks that were read or written a "
-        "short while before and that readers have still to come to, so that the system's page cache should have them. "
-        "An account takes about a kilobyte, whatever its block's size. 0: there are no accounts, and each read of a "
-        "local file counts as a read of storage.",
+        "Limit of the local files that the cache accounts for, beside its memory. These are recently read or "
+        "written blocks with expected reads, which the system's page cache should have. An account takes about a "
+        "kilobyte. 0: there are no accounts, and each read of a local file counts as a read of storage.",
         AT_ONCE,
     )
     cacheEvictionPolicy: str = text(
         "one of " + ", ".join(CACHE_POLICIES),
-        "Which blocks the cache evicts when it is full. `slowest-reader` is Pulsar's "
+        "Policy that selects the blocks to evict from a full cache. `slowest-reader` is Pulsar's "
         "cacheEvictionByExpectedReadCount=false, `expected-reads` its true.",
         AT_ONCE,
         default="cursor-distance",
@@ -57,20 +56,19 @@ class EvictionSettings:
         "percent",
         1,
         100,
-        "Eviction by size goes down to this part of the cache. Pulsar has 90; a pass costs little here, idle space "
+        "Eviction by size stops at this part of the cache. Pulsar has 90; a pass is cheap here, and unused space "
         "costs reads.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionTriggerThresholdPercent: int = whole(
-        99, "percent", 1, 100, "Eviction by size begins above this part of the cache; Pulsar has 98.", AT_ONCE
+        99, "percent", 1, 100, "Eviction by size starts above this part of the cache; Pulsar has 98.", AT_ONCE
     )
     managedLedgerCacheEvictionTimeThresholdMillis: int = whole(
         1_000,
         "milliseconds",
         0,
         INT_MAX,
-        "What was cached for so long may be evicted by time alone; under `cursor-distance` only if no reader is going "
-        "to read it.",
+        "Age at which blocks may be evicted by time alone; under `cursor-distance` only without expected reads.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionTimeThresholdMillisMax: int = whole(
@@ -78,7 +76,7 @@ class EvictionSettings:
         "milliseconds",
         0,
         INT_MAX,
-        "The same for what is expected to be read, under the policy `expected-reads-stash` alone.",
+        "The same age for blocks with expected reads, under the policy `expected-reads-stash` alone.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionTimeThresholdMillisOffloaded: int = whole(
@@ -86,8 +84,8 @@ class EvictionSettings:
         "milliseconds",
         0,
         INT_MAX,
-        "The same for what came from object storage, since it was last read, under `cursor-distance`: a reader that "
-        "comes a little later finds it. It is evicted first when room is needed.",
+        "The same age for blocks from object storage since their last read, under `cursor-distance`: a slightly "
+        "later reader finds them. They are evicted first when room is needed.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes: int = whole(
@@ -95,24 +93,24 @@ class EvictionSettings:
         "times",
         0,
         INT_MAX,
-        "How often the life of what is expected to be read is extended, under `expected-reads`.",
+        "Number of extensions of the life of blocks with expected reads, under `expected-reads`.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed: int = switch(
         0,
-        "1: reading extends a life, under `expected-reads` and `slowest-reader`. PIP-430 and Pulsar 4 have 1, Pulsar 5 "
-        "has 0: what all its readers have read takes room from what is expected.",
+        "1: a read extends a block's life, under `expected-reads` and `slowest-reader`. PIP-430 and Pulsar 4 have"
+        " 1, Pulsar 5 has 0: blocks that all readers have read take room from expected ones.",
         AT_ONCE,
     )
     cacheEvictionByMarkDeletedPosition: int = switch(
-        0, "1: under `slowest-reader` what is read is kept until it is acknowledged.", AT_ONCE
+        0, "1: under `slowest-reader` read blocks are kept until they are acknowledged.", AT_ONCE
     )
     managedLedgerCursorBackloggedThreshold: int = whole(
         1_000,
         "entries",
         0,
         INT_MAX,
-        "Under `slowest-reader`: nothing is kept for a reader that is farther behind than this.",
+        "Under `slowest-reader`: nothing is cached for a reader with a larger backlog.",
         AT_ONCE,
     )
     managedLedgerMinimumBacklogCursorsForCaching: int = whole(
@@ -120,8 +118,7 @@ class EvictionSettings:
         "readers",
         0,
         INT_MAX,
-        "Under `slowest-reader`: what a reader reads from storage is cached if so many other readers are near. 0: "
-        "never.",
+        "Under `slowest-reader`: reads from storage are cached if this many other readers are near. 0: never.",
         AT_ONCE,
     )
     managedLedgerMinimumBacklogEntriesForCaching: int = whole(
@@ -129,7 +126,7 @@ class EvictionSettings:
         "entries",
         0,
         INT_MAX,
-        "Under `slowest-reader`: the setting above counts for a reader that is at least so far behind.",
+        "Under `slowest-reader`: the setting above applies to a reader with at least this backlog.",
         AT_ONCE,
     )
     managedLedgerMaxBacklogBetweenCursorsForCaching: int = whole(
@@ -137,7 +134,7 @@ class EvictionSettings:
         "entries",
         0,
         INT_MAX,
-        "Under `slowest-reader`: other readers are near within so many entries.",
+        "Under `slowest-reader`: other readers are near within this many entries.",
         AT_ONCE,
     )
 
@@ -148,9 +145,9 @@ class CacheSettings:
 
     managedLedgerCacheCopyEntries: int = switch(
         0,
-        "1: blocks of local files are copied into the cache, too, instead of being mapped from the system's page "
-        "cache: what is cached is in memory whatever else the host does. With the policy `segmented`, the copying mode "
-        "of the circular buffer.",
+        "1: blocks of local files are also copied into the cache instead of being mapped from the system's page "
+        "cache, so they stay in memory. With the policy `segmented`, this is the copying mode of the circular "
+        "buffer.",
         AT_ONCE,
     )
     managedLedgerCacheEvictionIntervalMs: int = whole(
@@ -158,7 +155,7 @@ class CacheSettings:
         "milliseconds",
         10,
         60_000,
-        "How often the cache looks for old blocks, while anything is cached. Pulsar looks every 10.",
+        "Interval at which the cache evicts old blocks, while anything is cached. Pulsar's is 10.",
         AT_ONCE,
     )
     managedLedgerCacheReadAheadPercent: int = whole(
@@ -166,8 +163,7 @@ class CacheSettings:
         "percent",
         0,
         50,
-        "The part of the cache that may hold what was read from object storage ahead of readers. 0: nothing is read "
-        "ahead of a call.",
+        "Part of the cache for data that is prefetched from object storage. 0: no prefetch.",
         AT_ONCE,
     )
     managedLedgerCachePacingPercent: int = whole(
@@ -175,8 +171,8 @@ class CacheSettings:
         "percent",
         0,
         100,
-        "A query that would read from object storage waits for readers close behind it, at most this part of the time "
-        "that its catching up takes. 0: no query waits.",
+        "Part of a query's catch-up time for which it may be throttled, so that close readers behind it share its"
+        " reads from object storage. 0: no throttling.",
         AT_ONCE,
     )
     managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis: int = whole(
@@ -184,8 +180,8 @@ class CacheSettings:
         "milliseconds",
         0,
         INT_MAX,
-        "What is appended is cached for so long after the last reader of a ledger left: the reader may be back at "
-        "once. Pulsar's default is twice the time threshold.",
+        "Time for which appended entries are cached after the last reader of a ledger left, because the reader "
+        "may return. Pulsar's default is twice the time threshold.",
         AT_ONCE,
     )
     managedLedgerMaxReadsInFlightSizeInMB: int = whole(
@@ -193,7 +189,7 @@ class CacheSettings:
         "MiB",
         0,
         1024 * 1024,
-        "How much may be on its way from storage at once, beside what is cached. 0: no limit.",
+        "Limit of the bytes in flight from storage, beside the cache. 0: no limit.",
         AT_ONCE,
     )
     managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis: int = whole(
@@ -201,9 +197,9 @@ class CacheSettings:
         "milliseconds",
         0,
         3_600_000,
-        "How long a read waits for room under that limit before it fails.",
+        "Time for which a read waits for room under that limit before it fails.",
         AT_ONCE,
     )
     managedLedgerMaxReadsInFlightPermitsAcquireQueueSize: int = whole(
-        50_000, "reads", 0, INT_MAX, "How many reads may wait; one more fails at once.", AT_ONCE
+        50_000, "reads", 0, INT_MAX, "Number of reads that may wait; a further one fails at once.", AT_ONCE
     )

@@ -16,7 +16,7 @@ class ServiceSettings:
         "bytes",
         MIB,
         16 * 1024 * MIB,
-        "Bytes of one producer that wait for the disk; beyond it the broker stops reading from the producer.",
+        "Bytes of one producer that wait for the disk. Above that the broker stops reading from the producer.",
         AT_ONCE,
     )
     maxMessagePublishBufferSizeInMB: int = whole(
@@ -24,8 +24,8 @@ class ServiceSettings:
         "MiB",
         1,
         1024 * 1024,
-        "Bytes of all producers together that wait for the disk; beyond it the broker stops reading from every "
-        "producer that has bytes there. One entry of each producer always fits.",
+        "Bytes of all producers together that wait for the disk. Above that the broker stops reading from every "
+        "producer with waiting bytes. One entry of each producer always fits.",
         AT_ONCE,
     )
     maxMessageSize: int = whole(
@@ -33,8 +33,8 @@ class ServiceSettings:
         "bytes",
         5 * MIB,
         2 * 1024 * MIB,
-        "Maximum size of one request of a producer: one entry, or a few MiB of small ones. Also limits an entry, "
-        "whatever its block could hold.",
+        "Maximum size of one request of a producer: one entry, or a few MiB of small ones. Also limits the size "
+        "of one entry, independent of the block size.",
         AT_ONCE,
     )
     maxRequestBodyBytes: int = whole(
@@ -42,7 +42,7 @@ class ServiceSettings:
         "bytes",
         64 * 1024,
         1024 * MIB,
-        "Maximum size of any other request: schemas and the parts of a batch are the longest.",
+        "Maximum size of any other request. Schemas and the parts of a batch are the longest.",
         AT_ONCE,
     )
     maxWaitMillis: int = whole(
@@ -50,8 +50,8 @@ class ServiceSettings:
         "milliseconds",
         0,
         100_000,
-        "How long the broker waits for news on a reader's behalf before the reader asks again. A client gives a call "
-        "two minutes.",
+        "Time for which the broker waits for new entries for a reader before the reader asks again. A client "
+        "allows a call two minutes.",
         AT_ONCE,
     )
     maxConcurrentRequests: int = whole(
@@ -62,7 +62,7 @@ class ServiceSettings:
         "readers",
         1,
         1024 * 1024,
-        "Readers that are sent blocks at once; readers on this host map files and do not count.",
+        "Readers that receive blocks at once. Readers on this host map files and do not count.",
         AT_ONCE,
     )
     brokerMaxConnections: int = whole(
@@ -70,7 +70,7 @@ class ServiceSettings:
         "connections",
         1,
         1024 * 1024,
-        "Connections at once. Each is a descriptor; Pulsar's default, 0, has no limit but that of the system.",
+        "Connections at once. Each is a descriptor. Pulsar's default, 0, has only the system's limit.",
         AT_ONCE,
     )
     brokerIdleTimeoutSeconds: int = whole(
@@ -78,7 +78,7 @@ class ServiceSettings:
         "seconds",
         0,
         TEN_YEARS_SECONDS,
-        "A broker that the library started leaves after so long without a call or a lease; 0: never.",
+        "A broker that the library started exits after this time without a call or a lease; 0: never.",
         AT_ONCE,
     )
     brokerShutdownTimeoutMs: int = whole(
@@ -86,22 +86,23 @@ class ServiceSettings:
         "milliseconds",
         0,
         3_600_000,
-        "How long a broker that was told to stop may take to settle queued appends and to seal ledgers. What is not "
-        "settled by then was never acknowledged, and what is not sealed is recovered at the next start.",
+        "Time for which a stopping broker may settle queued appends and seal segments. Appends that are not "
+        "settled by then were never acknowledged. The next start recovers unsealed segments.",
         AT_ONCE,
     )
     bindAddress: str = text(
         "address",
-        "Where the broker listens instead of its private socket: grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT. Beyond "
-        "loopback it needs all four settings below. Where it asks for credentials, the private socket stays beside it.",
+        "Address at which the broker listens instead of its private socket: grpc://127.0.0.1:PORT or "
+        "grpc+tls://HOST:PORT. Beyond loopback it needs all four settings below. If it requires credentials, the "
+        "private socket stays beside it.",
     )
-    tlsCertificateFilePath: str = text("path", "The broker's certificate and the certificates that signed it, PEM.")
-    tlsKeyFilePath: str = text("path", "The key of the certificate, PEM, mode 600.")
+    tlsCertificateFilePath: str = text("path", "Certificate of the broker and the certificates that signed it, PEM.")
+    tlsKeyFilePath: str = text("path", "Key of the certificate, PEM, mode 600.")
     tlsTrustCertsFilePath: str = text(
-        "path", "The authority of the clients' certificates, PEM: a client without a certificate of it is refused."
+        "path", "Authority of the clients' certificates, PEM: a client without a certificate of it is refused."
     )
     authenticationTokens: str = text(
         "reference",
-        "Where the bearer tokens of clients are: file:/path, one token a line, mode 600, or env:NAME. Several, so that "
-        "a token can be replaced while clients run. Never the token itself.",
+        "Reference to the bearer tokens of clients: file:/path, one token a line, mode 600, or env:NAME. Several "
+        "tokens allow a rotation while clients run. Never the token itself.",
     )

@@ -153,4 +153,4 @@ def _guarded(what: str, work: Callable[[], object]) -> None:
     except (LedgerError, OSError) as error:
         _log.warning("the upkeep of %s failed and is tried again in the next round: %s", what, error)
     except Exception:  # noqa: BLE001 — the others go on, and a person reads of this one
-        _log.exception("the upkeep of %s failed in a way that nobody foresaw", what)
+        _log.exception("the upkeep of %s failed with an unexpected error", what)

@@ -256,7 +256,7 @@ class OffloadScheduler:
                     self._failed(run, ledger_id, error)
                 except Exception as error:  # noqa: BLE001 — the others go on, and whoever asks hears of it
                     _log.exception(
-                        "%s: the offload of ledger %d failed in a way that nobody foresaw", run.name, ledger_id
+                        "%s: the offload of ledger %d failed with an unexpected error", run.name, ledger_id
                     )
                     self._failed(run, ledger_id, LedgerError(f"ledger {ledger_id} of {run.name!r}: {error!r}"))
         finally:
@@ -371,4 +371,4 @@ def _guarded(what: str, work: Callable[[], object]) -> None:
     except (LedgerError, OSError) as error:
         _log.warning("%s stay for now: %s", what, error)
     except Exception:  # noqa: BLE001 — the next round tries again, and a person reads of this one
-        _log.exception("%s: a sweep failed in a way that nobody foresaw", what)
+        _log.exception("%s: a sweep failed with an unexpected error", what)

@@ -71,7 +71,7 @@ def _read_pages(mapping: pa.Buffer, offset: int, length: int, where: str) -> Non
         if code != errno.EINVAL:  # older kernels load pages at their first access
             raise Unavailable(
                 f"{where}: bytes {offset} to {offset + length} cannot be read: {os.strerror(code)}",
-                hint="Look at the disk of the store",
+                hint="Check the disk of the store",
             )
 
 

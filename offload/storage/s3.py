@@ -57,7 +57,7 @@ _BY_CODE: dict[str, tuple[type[LedgerError], str]] = {
     ),
     **dict.fromkeys(("SlowDown", "RequestTimeout", "Throttling", "TooManyRequests", "429"), (Unavailable, "")),
 }
-_CREDENTIALS = "Look at the credentials and at the policy of the bucket"
+_CREDENTIALS = "Check the credentials and at the policy of the bucket"
 # Operations with which boto3 fetches credentials before it signs a request to S3.
 _FETCHES = frozenset({"AssumeRole", "AssumeRoleWithWebIdentity", "CreateToken", "GetRoleCredentials"})
 
@@ -82,7 +82,7 @@ def _error_of_response(response: Any, operation: str, what: str) -> LedgerError:
     code, text = str(error.get("Code", "")), str(error.get("Message", ""))[:300]
     if operation in _FETCHES:
         kind = Unavailable if status >= 500 else Unauthenticated
-        return kind(f"{what}: {operation} answers {status} {code}", hint="Look at the role, its trust and the token")
+        return kind(f"{what}: {operation} answers {status} {code}", hint="Check the role, its trust and the token")
     if status in {401, 403}:
         return Unauthenticated(f"{what}: S3 answers {status} {code}", hint=_CREDENTIALS)
     known, hint = _BY_CODE.get(code) or _BY_CODE.get(str(status)) or (Unavailable if status >= 500 else Refused, "")

@@ -187,8 +187,8 @@ def require_same_table(snapshot: TableSnapshot, table_id: str) -> None:
     """Raise Refused if the table was deleted and created again since the reader began."""
     if snapshot.table_id != table_id:
         raise Refused(
-            f"table {snapshot.address.location} was deleted and made again: its id is {snapshot.table_id}, the reader "
-            f"began with {table_id}",
+            f"table {snapshot.address.location} was deleted and created again: its id is {snapshot.table_id}, the "
+            f"reader began with {table_id}",
             hint="Start with a new checkpoint, or name the table that it began with",
         )
 

@@ -120,7 +120,7 @@ def test_a_batch_that_is_there_already_is_not_written_again(spark_session: Spark
     assert numbers(api, "nights") == sorted([*range(10), 0, 1])
     api.delete("nights")
     write(5, 3)
-    assert numbers(api, "nights") == list(range(5)), "a ledger that was made again has seen no batch"
+    assert numbers(api, "nights") == list(range(5)), "a ledger that was created again has seen no batch"
 
 
 def test_complete_mode_appends_the_whole_result_each_time(

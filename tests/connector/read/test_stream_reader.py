@@ -253,7 +253,7 @@ def test_a_ledger_made_again_is_not_the_one_that_was_read(store: Path, orders: L
     end = text(stream.latestOffset(start, ALL))
     connect(store).delete("orders")
     append(orders, 0, 1)
-    with pytest.raises(DataLoss, match=r"lost .*deleted and made again .*incarnation is now"):
+    with pytest.raises(DataLoss, match=r"lost .*deleted and created again .*incarnation is now"):
         stream.latestOffset(end, ALL)
     again = reader(store)
     with pytest.raises(DataLoss, match=end["ledgers"]["public/default/persistent/orders"]["id"]):

@@ -183,7 +183,7 @@ def test_a_version_of_an_application_is_written_once_in_each_ledger(api: LedgerS
     assert write(many, 5, routed((7, None), (8, "two")))
     assert (held(api, "one"), held(api, "two")) == ([1, 4, 6, 8], [5, 7])
     assert parts_left(store) == []
-    # A ledger that was deleted and made again has none of it.
+    # A ledger that was deleted and created again has none of it.
     api.delete("one")
     anew = target(store, schema, "one")
     assert not write(anew, 5, plain(9))

@@ -406,7 +406,7 @@ def test_a_ledger_deleted_or_made_again_is_noticed(store: Path, api: LedgerStore
     if again:
         append(api.ledger("a-1"), 7)
     append(api.ledger("a-2"), 3)
-    words = r"deleted and made again" if again else r"the ledger was deleted"
+    words = r"deleted and created again" if again else r"the ledger was deleted"
     with pytest.raises(DataLoss, match=rf"ledger 'a-1' has lost .*, how many is not known: .*{words}"):
         stream.batch()
     with pytest.raises(DataLoss, match=words):
@@ -432,7 +432,7 @@ def test_a_ledger_that_comes_later_is_delivered_row_by_row_too(store: Path, api:
         Stream(store, ledgersPattern="a-.*").rows(at, stream.at)
     api.delete("a-2")
     append(api.ledger("a-2"), 3)
-    with pytest.raises(DataLoss, match=r"'a-2' has lost .*deleted and made again"):
+    with pytest.raises(DataLoss, match=r"'a-2' has lost .*deleted and created again"):
         stream.rows(at, stream.at)
     stream.reader.stop()
     lossy = Stream(store, **options, failOnDataLoss="false")
