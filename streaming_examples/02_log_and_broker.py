@@ -195,7 +195,7 @@ for month in range(1, 13):
 assert [size for _, size, _ in seen[:11]] == sorted(size for _, size, _ in seen[:11])  # no policy: nothing goes
 assert quota <= trimmed[6][0] < written[6][0]  # the first policy takes what is beyond the quota, and no more
 assert all(trimmed[month][0] >= quota for month in (7, 8))
-assert trimmed[9][0] < quota / 2  # the second takes all that was read, but for the part that is still being written
+assert trimmed[9][0] < quota / 2  # the second takes all read segments; the open one stays
 assert trimmed[12][0] > trimmed[9][0]  # the last quarter is unread, and there
 
 figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(9, 4))
@@ -222,7 +222,7 @@ plt.show()
 
 
 def error_of(call: Callable[[], object]) -> LedgerError:
-    """What a call is refused with."""
+    """Return the error of a refused call."""
     try:
         call()
     except LedgerError as error:

@@ -141,7 +141,7 @@ for first in range(0, 100, 10):
 
 
 def count_short(**options: str) -> int:
-    """How many rows the stream had; its checkpoint remembers the place."""
+    """Return the rows of the stream; its checkpoint keeps the position."""
     stream = spark.readStream.format("ledger").option("startingPosition", "earliest").options(**options).load("short")
     write = stream.writeStream.format("noop").option("checkpointLocation", "checkpoints/short")
     query = write.trigger(availableNow=True).start()

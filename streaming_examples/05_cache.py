@@ -43,7 +43,7 @@ print("ledgers whose data went from here:", year.trim().local)
 
 
 def counted() -> CacheMetrics:
-    """What the cache has counted so far."""
+    """Return the present counters of the cache."""
     return store.client.call("cache", Empty())
 
 
@@ -91,7 +91,7 @@ segment = store.client.describe(NAME).segments[0]
 
 
 def at(entry: int) -> Position:
-    """Where an entry of the log is."""
+    """Return the position of an entry of the log."""
     return Position(segment.ledger_id, entry)
 
 

@@ -18,7 +18,7 @@ _GONE_SECONDS = 15.0
 
 
 class AppProcess:
-    """One run of `python -m <module> <arguments>`; its output goes to `log`."""
+    """Run of `python -m <module> <arguments>`; its output goes to `log`."""
 
     def __init__(self, module: str, arguments: Sequence[str], log: Path) -> None:
         self.log = log
@@ -57,7 +57,7 @@ class AppProcess:
         self._sweep()
 
     def wait(self, seconds: float) -> int:
-        """Its exit status; TimeoutExpired when it is still there after `seconds`."""
+        """Return the exit status. Raises TimeoutExpired if the process still runs after `seconds`."""
         status = self._process.wait(seconds)
         self._sweep()
         return status

@@ -1,7 +1,7 @@
-"""Whether every flight is in the ledger exactly once, unchanged, and the windows are right.
+"""Audit: every flight is in the ledger exactly once, unchanged, and the windows are right.
 
-Everything is compared with the source, by means that share nothing with what is checked: the ledger is read without
-Spark, the windows are made anew by pyarrow. A check says what it compared, whether it held, and with which numbers.
+The audit compares everything with the source, by independent means: it reads the ledger without Spark, and computes the
+windows with pyarrow. A check states what it compared, whether it holds, and the numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FLIGHT_KEY = ["time_hour", "carrier", "flight"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that has to hold."""
+    """Condition that has to hold."""
 
     what: str
     held: bool

@@ -36,7 +36,7 @@ class BatchFiles:
         return sorted(int(path.stem.removeprefix("batch-")) for path in self.directory.glob("batch-*.parquet"))
 
     def newest(self, key: list[str]) -> pa.Table:
-        """Of each key its newest row: in update mode a later batch replaces what an earlier one said."""
+        """Return the newest row of each key: in update mode a later batch replaces earlier rows."""
         tables = []
         for batch in self.ids():
             rows = pq.read_table(self.directory / f"batch-{batch:06}.parquet")

@@ -1,7 +1,7 @@
-"""What the demo does to the broker of its store: kill it, and stop it for good.
+"""Control of the demo's broker: kill it, and stop it for good.
 
-A killed broker is started again by its supervisor, which leaves only when the broker ends by itself. So stopping asks
-the broker; killing the whole session is for one that does not answer.
+The supervisor restarts a killed broker, and exits only when the broker exits by itself. So `stop` calls the broker;
+killing the whole session is for a broker that does not answer.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ Sums = tuple[int, int]
 
 
 class BucketAct:
-    """One run of it; the server that it starts is entered in `stack`."""
+    """Run of the act; `stack` gets the server that it starts."""
 
     def __init__(self, store: LedgerStore, ledger: str, spark: SparkSession, directory: Path, stack: ExitStack) -> None:
         self.store, self.name, self.spark, self.directory = store, ledger, spark, directory
@@ -86,7 +86,7 @@ class BucketAct:
 
 
 def sums(frame: DataFrame) -> Sums:
-    """How many rows, and the sum of their hashes over all columns in the order of their names."""
+    """Return the number of rows, and the sum of their hashes over all columns in the order of their names."""
     hashed = f.xxhash64(*(f.col(name) for name in sorted(frame.columns))).cast("decimal(38,0)")
     row = frame.agg(f.count("*"), f.sum(hashed)).first()
     return (0, 0) if row is None else (row[0], int(row[1] or 0))

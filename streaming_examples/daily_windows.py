@@ -1,8 +1,8 @@
-"""Flights of a day by airport, with the wind that blew there: once as a Spark query, once by pyarrow alone.
+"""Flights of a day by airport, with the wind there: once as a Spark query, once by pyarrow alone.
 
-Both read the same definition: a day is a day in UTC, of the scheduled departure to the minute; a flight whose hour has
-no weather counts with its wind unknown; means leave out what is unknown. The second is what the first is held against,
-so it uses nothing of Spark. Spark may sum wind speeds in any order: means of wind agree to `WIND_TOLERANCE`, the rest
+Both follow the same definition. A day is a day in UTC, of the scheduled departure to the minute. A flight whose hour
+has no weather has an unknown wind. Means leave out unknown values. The pyarrow version verifies the Spark version, so
+it uses nothing of Spark. Spark may sum wind speeds in any order: means of wind agree to `WIND_TOLERANCE`, the rest
 exactly.
 """
 
@@ -65,7 +65,7 @@ def expected(flights: pa.Table, weather: pa.Table) -> pa.Table:
 
 
 def differences(ours: pa.Table, theirs: pa.Table) -> list[str]:
-    """What disagrees between two tables of windows in the order of `KEY`, in words; empty when nothing does."""
+    """Describe the differences between two tables of windows in the order of `KEY`; empty if they agree."""
     if ours.num_rows != theirs.num_rows:
         return [f"{ours.num_rows} windows instead of {theirs.num_rows}"]
     found = [

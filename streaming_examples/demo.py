@@ -1,4 +1,4 @@
-"""Flights of a year through one ledger, while things are killed; then an account of every row.
+"""Demo: a year of flights through one ledger, while processes are killed; then an audit of every row.
 
     python -m streaming_examples.demo          (make demo; about three minutes on two cores)
 
@@ -6,13 +6,15 @@
                                                               ▲                                 daily windows
                                                         SIGKILL its broker                SIGKILL, start again
 
-Midway the broker is killed with SIGKILL, and both applications go on. Later the reading application is killed, JVM and
-all, and started again from its checkpoint. In the end every one of the 336,776 flights is accounted for exactly once,
-and the windows are those that pyarrow computes from the source. At last the history goes to S3, and both a query from
-the beginning and a read of the bucket without a broker find the same rows; and it becomes a Delta table
-that answers SQL as the log does, for its version of before, too. Exit status 0 only when every check holds.
+Midway the demo kills the broker with SIGKILL, and both applications continue. Later it kills the reading application
+with its JVM, and restarts it from its checkpoint. At the end every one of the 336,776 flights is counted exactly once,
+and the windows are those that pyarrow computes from the source.
 
-All state is in `build/demo/`, removed at the start. Whatever was started is stopped at the end, also after Ctrl-C.
+Then the history is offloaded to S3. A query from the beginning and a read of the bucket without a broker find the same
+rows. The history also becomes a Delta table, whose SQL gives the log's numbers, also for an earlier version. The exit
+status is 0 only if every check holds.
+
+All state is in `build/demo/`, which is removed at the start. All processes are stopped at the end, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ PATIENCE_SECONDS = 120.0
 
 
 class Demo:
-    """One run; what it starts is entered in `stack`, and left when that ends."""
+    """Run of the demo; `stack` stops what it starts."""
 
     def __init__(self, directory: Path, stack: ExitStack, progress: Progress) -> None:
         self.directory, self.stack, self.progress = directory, stack, progress
@@ -180,7 +182,9 @@ class Demo:
         self.timings += act.timings
 
     def make_a_table(self) -> None:
-        """What is sealed becomes a Delta table, which answers SQL as the log does, for its version of before too."""
+        """Publish the sealed segments to a Delta table, and compare its SQL with the log, also for an earlier
+        version.
+        """
         self.say("publishing the segments to a Delta table, asking table and log the same")
         act = TableAct(self.api, LEDGER, self.spark, self.directory)
         act.run(self.store, FLIGHT_ROWS)
@@ -188,7 +192,7 @@ class Demo:
         self.timings += act.timings
 
     def say(self, what: str) -> None:
-        """One line, with the seconds since the start."""
+        """Print a line with the seconds since the start."""
         self.progress.console.print(f"[dim]{self.meter.seconds():6.1f} s[/]  {what}", highlight=False)
 
     @contextmanager
@@ -199,7 +203,7 @@ class Demo:
         self.timings.append((what, time.monotonic() - began))
 
     def wait(self, what: str, done: Callable[[], bool]) -> None:
-        """Until `done`; TimeoutError when nothing moved for two minutes, RuntimeError when somebody died."""
+        """Wait until `done`. Raises TimeoutError after two minutes without progress, RuntimeError if a process died."""
         seen, until = None, time.monotonic() + PATIENCE_SECONDS
         while not done():
             state = (self.meter.rows, self.meter.backlog)
@@ -231,7 +235,7 @@ class Demo:
         return 0 if self.meter.backlog is None else self.meter.rows - self.meter.backlog
 
     def failure(self) -> Exception | None:
-        """What ended the sink."""
+        """Return the error that ended the sink."""
         return None if self.sink is None else self.sink.exception()
 
 

@@ -42,7 +42,7 @@ class FlightFeed:
 
 
 def write_batch(spark: SparkSession, rows: pa.Table, store: Path, ledger: str) -> None:
-    """One batch write. Half a megabyte an entry, so that a reader can stop between less than a month and the next."""
+    """Write one batch. An entry is half a megabyte, so that a reader can stop within less than a month of data."""
     frame = spark.createDataFrame(rows)
     writer = frame.write.format("ledger").option("store", str(store)).option("entryBytes", "512k")
     writer.mode("append").save(ledger)

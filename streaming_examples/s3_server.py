@@ -42,7 +42,7 @@ def credentials(_address: str) -> dict[str, str]:
 
 @dataclass
 class S3Server:
-    """One server, which `stop` ends."""
+    """S3 server, which `stop` ends."""
 
     process: subprocess.Popen[bytes]
     endpoint: str
@@ -80,12 +80,14 @@ class S3Server:
 
     @property
     def options(self) -> S3Options:
-        """How it is reached. The credentials are asked of this module, as a worker asks its platform."""
+        """Return the options to reach the server. The credentials come from this module, as a worker asks its
+        platform.
+        """
         return S3Options(endpoint=self.endpoint, credential_provider=f"{__name__}:credentials")
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same for whatever reads the environment."""
+        """Return the same for programs that read the environment."""
         return {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,

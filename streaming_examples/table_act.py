@@ -1,7 +1,7 @@
-"""The demo's last act: what is sealed of the ledger becomes a Delta table, which answers the same SQL as the log.
+"""Last act of the demo: sealed segments become a Delta table, which answers the same SQL as the log.
 
-Each segment is one version of the table. The newest version is asked, and the one before the last segment came,
-yesterday's so to speak: both answers are those of the log, and of the log up to there.
+Each segment is one version of the table. The act queries the newest version and the one before the last segment. Both
+answers equal those of the log, and of the log up to there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Answer = list[tuple[Any, ...]]
 
 
 class TableAct:
-    """One run of it."""
+    """Run of the act."""
 
     def __init__(self, store: LedgerStore, ledger: str, spark: SparkSession, directory: Path) -> None:
         self.store, self.ledger, self.spark = store, ledger, spark
@@ -66,6 +66,6 @@ class TableAct:
 
 
 def ask(flights: DataFrame) -> Answer:
-    """What the SQL answers of these flights."""
+    """Return the SQL's answer about these flights."""
     found = flights.sparkSession.sql(SQL, flights=flights)
     return [tuple(row) for row in found.collect()]

@@ -1,10 +1,10 @@
-"""The second application of the demo: follows the ledger with a subscription and keeps daily windows of it.
+"""Second application of the demo: tails the ledger with a subscription and maintains daily windows.
 
     python -m streaming_examples.tail_app STORE LEDGER DIRECTORY
 
 `DIRECTORY` gets `checkpoint/`, `windows/` (see `batch_files`) and `progress.jsonl`: one line of Spark's own progress
-per micro-batch, which is how the demo knows about rows dropped by the watermark after this process was killed. It
-runs until a file `DIRECTORY/stop` appears, or it is killed: starting it again is all there is to recovery.
+per micro-batch. From that file the demo learns of rows dropped by the watermark after this process was killed. The
+application runs until a file `DIRECTORY/stop` appears, or it is killed. To recover, start it again.
 """
 
 from __future__ import annotations
