@@ -260,7 +260,7 @@ print(f"after October: {rows.num_rows:,} messages, the first", rows["value"][0].
 
 
 def send_one_more() -> None:
-    """A flight of the next year."""
+    """Append a flight of the next year."""
     with arrivals.producer("radar") as producer:
         producer.send(b"1,AA,1,JFK,LAX,0").result()
 
@@ -290,7 +290,7 @@ spark = session("log and broker")
 
 
 def table(partition: int) -> DataFrame:
-    """The flights of one partition."""
+    """Return the flights of one partition."""
     messages = spark.read.format("ledger").option("includeMetadata", "true").load(f"departures-partition-{partition}")
     columns = "month int, carrier string, flight int, origin string, dest string, dep_delay int"
     flight = f.from_csv(f.col("value").cast("string"), columns)

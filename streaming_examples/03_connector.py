@@ -49,7 +49,7 @@ watch(spark)
 
 
 def delays(**options: str) -> StreamingQuery:
-    """The late flights of all airports, in the name of one subscription; what the options say beside it."""
+    """Return a stream of the late flights of all airports, by one subscription and further options."""
     stream = spark.readStream.format("ledger").option("ledgersPattern", "from-...").option("subscription", "delays")
     stream = stream.option("startingPosition", "earliest").option("includeMetadata", "true").options(**options).load()
     late = stream.where("dep_delay > 60").withColumn("airport", f.substring_index("__topic", "/", -1))

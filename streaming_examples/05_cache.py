@@ -96,12 +96,12 @@ def at(entry: int) -> Position:
 
 
 def follow(reader: str, entry: int, alive_ms: int = 60_000) -> None:
-    """A reader says where it stands."""
+    """Report a reader's position."""
     store.client.call("cache.follow", RegisterReader(NAME, reader, at(entry), alive_ms))
 
 
 def read(reader: str, first: int, end: int, *, mapping: bool = False) -> None:
-    """A reader reads some entries."""
+    """Read some entries as a reader."""
     wanted = ReadRequest(NAME, PositionRange(at(first), at(end)), subscription=reader)
     for _ in store.client.read_blocks(wanted, mapping=mapping):
         pass

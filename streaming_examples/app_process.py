@@ -78,7 +78,7 @@ class AppProcess:
 
 
 def session_members(session: int) -> list[int]:
-    """The living processes of a session; zombies are not."""
+    """Return the live processes of a session, without zombies."""
     members = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

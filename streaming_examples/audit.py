@@ -46,7 +46,7 @@ def exactly_once(found: pa.Table, source: pa.Table) -> list[Check]:
 
 
 def windows_right(files: BatchFiles, flights: pa.Table, weather: pa.Table) -> list[Check]:
-    """The newest row of each window is what pyarrow computes from the source."""
+    """Check that the newest row of each window is what pyarrow computes from the source."""
     right = expected(flights, weather)
     newest = files.newest(["day", "origin"])
     wrong = differences(newest.select(right.column_names).sort_by(KEY), right)
@@ -74,7 +74,7 @@ def nothing_dropped(progress: Path, files: BatchFiles) -> list[Check]:
 
 
 def went_on(progress: Path) -> list[Check]:
-    """The query that was started again is the one that was killed, and began where that had got to."""
+    """Check that the restarted query is the killed one, and resumed at its position."""
     told = _told(progress)
     queries, runs = {batch["id"] for batch in told}, list(dict.fromkeys(batch["runId"] for batch in told))
     first = [next(batch["batchId"] for batch in told if batch["runId"] == run) for run in runs]

@@ -32,7 +32,7 @@ class BatchFiles:
         temporary.replace(self.directory / f"batch-{batch:06}.parquet")
 
     def ids(self) -> list[int]:
-        """The batches that are there, in order."""
+        """Return the existing batches, in order."""
         return sorted(int(path.stem.removeprefix("batch-")) for path in self.directory.glob("batch-*.parquet"))
 
     def newest(self, key: list[str]) -> pa.Table:

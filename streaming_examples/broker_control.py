@@ -45,6 +45,6 @@ def stop_broker(client: Client) -> None:
 
 
 def stop_broker_of(store: Path) -> None:
-    """The same for the broker that an earlier run may have left behind."""
+    """Stop a broker that an earlier run may have left."""
     with contextlib.suppress(LedgerError):  # none is there
         stop_broker(connect_store(store, start=False, deadline_ms=2_000))

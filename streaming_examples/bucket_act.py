@@ -58,13 +58,13 @@ class BucketAct:
         self.checks.append(Check("the bucket alone has the same rows", alone == wanted, f"{alone[0]:,} rows"))
 
     def bucket(self) -> DataFrame:
-        """The ledger, straight from its objects."""
+        """Return the ledger, read directly from its objects."""
         reader = self.spark.read.format("ledger").option("offload", self.address)
         reader = reader.option("offloadEndpoint", self.server.endpoint).option("credentialProvider", PROVIDER)
         return reader.load(self.name)
 
     def _through(self, location: Path) -> Sums:
-        """A stream over all there is, in batches; the rows that came, and the sum of their hashes."""
+        """Stream all rows in batches. Return their number, and the sum of their hashes."""
         seen: list[Sums] = []
         reader = self.spark.readStream.format("ledger").option("store", str(location))
         reader = reader.option("startingPosition", "earliest").option("maxRowsPerTrigger", BATCH_ROWS)

@@ -72,7 +72,7 @@ def _rates(axis: Axes, samples: Sequence[Sample]) -> None:
 
 
 def _mark(axis: Axes, event: Event, *, row: int) -> None:
-    """A line, and its name above the axis; neighbours stand in different rows."""
+    """Draw a line, and its name above the axis; neighbours are in different rows."""
     axis.axvline(event.seconds, color=_EVENT, linewidth=0.8, linestyle="--")
     axis.annotate(
         event.what,

@@ -24,7 +24,7 @@ KEY = [("day", "ascending"), ("origin", "ascending")]
 
 
 def windowed(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """The query: `flights` may be a stream, `weather` is a table."""
+    """Return the query: `flights` may be a stream, `weather` is a table."""
     from pyspark.sql import functions as f
 
     wind = weather.select("origin", "time_hour", "wind_speed")
@@ -44,7 +44,7 @@ def windowed(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 
 def expected(flights: pa.Table, weather: pa.Table) -> pa.Table:
-    """The same from whole tables, without Spark: `COLUMNS`, in the order of `KEY`."""
+    """Compute the same from whole tables, without Spark: `COLUMNS`, in the order of `KEY`."""
     scheduled = pc.add(
         flights["time_hour"], pc.multiply(flights["minute"], 60_000_000).cast(pa.int64()).cast(pa.duration("us"))
     )

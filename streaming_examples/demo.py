@@ -74,7 +74,7 @@ class Demo:
         stack.callback(self.meter.stop)
 
     def run(self) -> None:
-        """The story, from the first row to the last check."""
+        """Run the demo, from the first row to the last check."""
         self.prepare()
         self.reader = self.start_reader()
         self.write_first_part()
@@ -85,7 +85,7 @@ class Demo:
         self.make_a_table()
 
     def prepare(self) -> None:
-        """The source, and Spark."""
+        """Prepare the source and Spark."""
         self.say("reading the flights, starting Spark")
         with self.timed("read the source, prepare files"):
             self.source, self.weather = flights(), weather()
@@ -103,7 +103,7 @@ class Demo:
             write_batch(self.spark, self.feed.batch, self.store, LEDGER)
 
     def start_reader(self) -> AppProcess:
-        """A Spark application of its own, which waits for the ledger and follows it; the same call starts it again."""
+        """Start the second Spark application, which waits for the ledger and tails it. The same call restarts it."""
         self.say("starting the reading application: daily windows with the weather, by subscription")
         arguments = [str(self.store), LEDGER, str(self.tail)]
         reader = AppProcess("streaming_examples.tail_app", arguments, self.directory / "tail.log")
@@ -174,7 +174,7 @@ class Demo:
         self.checks.append(Check("the subscription has no backlog", backlog == 0, f"{backlog} rows"))
 
     def bring_to_a_bucket(self) -> None:
-        """The history goes to S3 and is read from there, with the broker and without."""
+        """Offload the history to S3 and read it from there, with and without the broker."""
         self.say("bringing the history to S3, reading it through the broker and without one")
         act = BucketAct(self.api, LEDGER, self.spark, self.directory, self.stack)
         act.run(self.source, self.store)
@@ -251,7 +251,7 @@ def start_spark(log: Path) -> SparkSession:
 
 @contextmanager
 def errors_to(log: Path) -> Iterator[None]:
-    """Standard error of this process and of the JVM that it starts goes to a file; what is raised is still seen."""
+    """Redirect standard error of this process and its JVM to a file; raised errors are still shown."""
     kept = os.dup(2)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 2)

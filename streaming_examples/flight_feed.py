@@ -36,7 +36,7 @@ class FlightFeed:
         return len(self._waiting)
 
     def drop(self) -> None:
-        """The next file appears in the folder that the stream watches."""
+        """Move the next file into the folder that the stream watches."""
         path = self._waiting.pop(0)
         path.rename(self.incoming / path.name)
 
@@ -49,7 +49,7 @@ def write_batch(spark: SparkSession, rows: pa.Table, store: Path, ledger: str) -
 
 
 def start_sink(spark: SparkSession, feed: FlightFeed, store: Path, ledger: str, checkpoint: Path) -> StreamingQuery:
-    """The streaming sink: files in, rows appended, one file a micro-batch, exactly once."""
+    """Start the streaming sink: one file a micro-batch, its rows appended exactly once."""
     schema = spark.createDataFrame(feed.batch.slice(0, 1)).schema
     files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(feed.incoming))
     return (

@@ -90,7 +90,7 @@ def weather() -> pa.Table:
 
 
 def _read(stream: object, schema: pa.Schema) -> pa.Table:
-    """The CSV of `stream` in the types of `schema`; any other value is an error that names its row."""
+    """Read the CSV of `stream` in the types of `schema`. Any other value is an error that names its row."""
     options = pc_csv.ConvertOptions(column_types=schema, null_values=["NA"], strings_can_be_null=True)
     return pc_csv.read_csv(stream, convert_options=options).select(schema.names)
 

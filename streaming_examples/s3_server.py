@@ -36,7 +36,7 @@ _END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.e
 
 
 def credentials(_address: str) -> dict[str, str]:
-    """A credential provider, as the option `credentialProvider` names one: what this server takes."""
+    """Return this server's credentials, as a provider of the option `credentialProvider` does."""
     return {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}
 
 
@@ -49,7 +49,7 @@ class S3Server:
 
     @classmethod
     def start(cls, directory: Path, *arguments: str) -> Self:
-        """A server that keeps its objects in `directory`, ready to be asked; `arguments` are more of SeaweedFS's."""
+        """Start a server with its objects in `directory`; `arguments` are further ones of SeaweedFS."""
         directory.mkdir(parents=True, exist_ok=True)
         ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
@@ -96,11 +96,11 @@ class S3Server:
         }
 
     def client(self) -> Any:
-        """A bare boto3 client."""
+        """Return a bare boto3 client."""
         return self.options.client("s3://any")
 
     def make_bucket(self, name: str) -> str:
-        """A new bucket; its address."""
+        """Create a bucket. Return its address."""
         self.client().create_bucket(Bucket=name)
         return f"s3://{name}"
 

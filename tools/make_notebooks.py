@@ -21,12 +21,12 @@ MAGIC = "# MAGIC"
 
 
 def scripts() -> list[Path]:
-    """The scripts that have a notebook."""
+    """Return the scripts that have a notebook."""
     return sorted((ROOT / "streaming_examples").glob("[0-9][0-9]_*.py"))
 
 
 def notebook_text(source: str) -> str:
-    """The notebook of a script, as the text of its file."""
+    """Return the notebook of a script, as the text of its file."""
     if not source.startswith(HEADER):
         message = f"the script begins with {source[:40]!r} instead of {HEADER!r}"
         raise ValueError(message)
