@@ -1,4 +1,4 @@
-"""The command `ledger`, one module a group of sub-commands.
+"""The command `ledger`, one module for each group of sub-commands.
 
 `app` puts them together.
 """

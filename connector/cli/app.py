@@ -1,4 +1,4 @@
-"""The whole command `ledger`: what `pyproject.toml` names as its entry point."""
+"""The whole command `ledger`, which `pyproject.toml` names as its entry point."""
 
 from __future__ import annotations
 

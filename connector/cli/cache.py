@@ -1,4 +1,4 @@
-"""`ledger describe --cache`: what the broker's cache holds of a ledger, for whom, and what it spared."""
+"""`ledger describe --cache`: what the broker's cache holds of a ledger, for which readers, and the saved reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark_ledger.ledger.protocol.cache import CacheMetrics, LedgerCacheMetric
 
 
 def show_cache(console: Console, counted: CacheMetrics, name: str) -> None:
-    """The part of one ledger, its partitions each, beside the whole; then who reads."""
+    """Print the numbers of one ledger, or of each partition, beside the whole; then its readers."""
     parts = [part for part in counted.ledgers if part.name == name or part.name.startswith(f"{name}-partition-")]
     table = Table("cache", *[part.name.rsplit("/", 1)[-1] for part in parts], "all ledgers")
     for title, field in (

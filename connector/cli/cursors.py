@@ -1,8 +1,10 @@
-"""`ledger cursor`, `ledger dump positioninfo`: where cursors are, what they have acknowledged, and its bytes.
+"""`ledger cursor`, `ledger dump positioninfo`: positions of cursors, their acknowledgements, and the stored bytes.
 
-Rules: files are only read, and an export writes new ones only. A cursor that is damaged does not hide the others. A
-state may come as one file, as the files of its chunks and their footer in order, the way PIP-381 and the DataStax fork
-write it, or as a cursor's ledger of a store of ours.
+Rules
+- Files are only read, and an export writes only new ones.
+- A damaged cursor does not hide the others.
+- A state may be one file, or the files of its chunks and their footer in order, as PIP-381 and the DataStax fork write
+  them. It may also be the log of a cursor in a store.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ All = Annotated[bool, typer.Option("--all", help=f"All ranges and rows that are 
 @cursors.command("list")
 @reporting
 def list_cursors(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
-    """The cursors of a ledger, and what each has left."""
+    """List the cursors of a ledger, and the backlog of each."""
     client = opened(store).client
     described = client.describe(canonical_name(name))
     states, damage = cursor_states(client, described)
@@ -87,7 +89,7 @@ def create_cursor(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Create a cursor; one that exists stays where it is."""
+    """Create a cursor. An existing one does not move."""
     state = opened(store).client.open_cursor(OpenCursor(canonical_name(name), cursor, position_at(start)))
     show(output, state, lambda console: console.print(_place(state)))
 
@@ -104,7 +106,7 @@ def reset_cursor(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Move a cursor anywhere, backwards too. Stop the query that reads in its name first."""
+    """Move a cursor to any position, also backwards. First stop the query that reads with it."""
     if bool(position) == (at_time is not None):
         raise typer.BadParameter("give a position or --at-time, one of them")
     client = opened(store).client
@@ -128,7 +130,7 @@ def _place(state: CursorState) -> str:
 @cursors.command("delete")
 @reporting
 def delete_cursor(name: Name, cursor: str, store: StoreOption = None, output: OutputOption = Output.text) -> None:
-    """Forget a cursor: it holds nothing back any more."""
+    """Delete a cursor. Its backlog becomes subject to retention."""
     request = NameCursor(canonical_name(name), cursor)
     opened(store).client.call("cursor.delete", request)
     show(output, {"deleted": cursor}, lambda console: console.print(f"deleted {cursor} of {request.ledger}"))
@@ -139,7 +141,7 @@ def delete_cursor(name: Name, cursor: str, store: StoreOption = None, output: Ou
 def describe_cursor(
     name: Name, cursor: str, whole: All = False, store: StoreOption = None, output: OutputOption = Output.text
 ) -> None:
-    """A cursor: its mark-delete, what is acknowledged beyond it, what it has left, how large its state is."""
+    """Describe a cursor: its mark-delete, what is acknowledged beyond it, its backlog, the size of its state."""
     client, ledger = opened(store).client, canonical_name(name)
     state: CursorState = client.call("cursor.describe", NameCursor(ledger, cursor))
     found: AckedRanges = client.call(
@@ -174,12 +176,12 @@ def export_cursor(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """A cursor's whole state as files: one PositionInfo, or PIP-381's chunks and their footer, in order."""
+    """Write a cursor's whole state to files: one PositionInfo, or PIP-381's chunks and their footer, in order."""
     codec = compression_number(compression)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Refused(f"{directory} is there and is not an empty directory", hint="Name a new one")
     client, ledger = opened(store).client, canonical_name(name)
-    # One question: between two the cursor may move, and the state of before and after would be in no log.
+    # One call: between two calls the cursor may move, and the mixed state would be in no log.
     found: AckedRanges = client.call(
         "cursor.holes", AskAckedRanges(ledger, cursor, PositionRange(EARLIEST, LATEST), whole=True)
     )
@@ -202,7 +204,7 @@ def position_info(
     whole: All = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """What a cursor's state says, Pulsar's or ours: mark-delete, ranges, rows that are left, properties."""
+    """Print a cursor's state, of this project or of Pulsar: mark-delete, ranges, remaining rows, properties."""
     for file in files:
         if not file.is_file():
             raise NotFound(f"there is no file {file}")
@@ -220,7 +222,7 @@ def position_info(
 
 
 def _of_record(value: memoryview, where: str, *, whole: bool) -> dict[str, Any]:
-    """A cursor's record of Pulsar's metadata store: the whole state, or what it was when its ledger began."""
+    """Return a cursor's record of Pulsar's metadata store: the whole state, or the state when its ledger began."""
     info = parse_cursor_info(value, where)
     return {
         "record": "ManagedCursorInfo",
@@ -265,14 +267,14 @@ def _of_positions(said: DecodedInfo, *, whole: bool) -> dict[str, Any]:
 
 
 def _ranges(positions: PositionSet) -> Iterator[str]:
-    """The runs of whole entries, open-closed."""
+    """Yield the runs of whole entries, open-closed."""
     for runs in positions.runs():
         for start, end in zip(runs.starts.tolist(), runs.ends.tolist(), strict=True):
             yield f"({runs.ledger_id}:{start - 1}..{runs.ledger_id}:{end - 1}]"
 
 
 def _rows_left(positions: PositionSet) -> Iterator[str]:
-    """The rows that are not acknowledged, of entries of which others are: `3:17 rows 0, 4-7`."""
+    """Yield the unacknowledged rows of partly acknowledged entries: `3:17 rows 0, 4-7`."""
     for ledger_id in positions.ledgers():
         rows = positions.rows(ledger_id)
         for number, entry_id in enumerate(rows.entries.tolist()):

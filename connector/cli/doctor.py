@@ -1,4 +1,4 @@
-"""`ledger doctor`: why Spark does not find or run the source here, and what to do; changes nothing."""
+"""`ledger doctor`: reasons why Spark does not find or run the source here, and remedies. Changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def doctor(
     ] = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Look for what keeps Spark from running the source here: interpreters, packages, jars, discovery, the broker."""
+    """Check what keeps Spark from running the source here: interpreters, packages, jars, discovery, the broker."""
     findings = list(examine(surroundings_here(dict(_pair(text) for text in conf or ())), store))
     show(output, findings, lambda console: _print(console, findings))
     if any(finding.state == "problem" for finding in findings):
@@ -35,7 +35,7 @@ def doctor(
 
 
 def surroundings_here(conf: dict[str, str]) -> SparkEnvironment:
-    """This process's surroundings; `conf` goes before spark-defaults.conf."""
+    """Return this process's environment; `conf` overrides spark-defaults.conf."""
     here = SparkEnvironment(
         environ=dict(os.environ),
         directory=Path.cwd(),

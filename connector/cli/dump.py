@@ -1,9 +1,12 @@
-"""`ledger dump` and `ledger verify`: what stands in files, ours or a real Pulsar's, and whether all of it holds.
+"""`ledger dump` and `ledger verify`: the content of files, of this project or of a real Pulsar, and its verification.
 
-Rules: files are only read. `verify` compares every byte of every sealed segment with the metadata, and every committed
-entry of the open one, and of those that are in object storage only, with its checksum; the first that disagrees ends it
-with the error that names both values. All records of the metadata are compared with their checksums first. At the end
-files that no record knows are named, with status 1.
+Rules
+- Files are only read.
+- `verify` compares every byte of every sealed segment with the metadata. It compares every committed entry of the open
+  segment, and of segments that are only in object storage, with its checksum. The first difference ends it with an
+  error that names both values.
+- The checksums of all records of the metadata are compared first. At the end files without a record are named, with
+  status 1.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ File = Annotated[Path, typer.Argument(help="The file.")]
 @dump.command()
 @reporting
 def segment(file: File, output: OutputOption = Output.text) -> None:
-    """Every entry of a sealed segment, or of a data object that Pulsar offloaded."""
+    """Print every entry of a sealed segment, or of a data object that Pulsar offloaded."""
     rows = list(_entries(file))
 
     def text(console: Console) -> None:
@@ -72,7 +75,7 @@ def segment(file: File, output: OutputOption = Output.text) -> None:
 @dump.command()
 @reporting
 def entry(file: File, entry_id: int, output: OutputOption = Output.text) -> None:
-    """One entry in full: the broker's stamp, all of its metadata, the beginning of its payload."""
+    """Print one entry in full: the broker's stamp, all of its metadata, the beginning of its payload."""
     for frame in walk_segment(_bytes(file), 0, where=str(file)):
         if frame.entry_id == entry_id:
             parsed = parse_entry(frame.entry, f"{file} entry {entry_id}", require_checksum=False)
@@ -86,7 +89,7 @@ def entry(file: File, entry_id: int, output: OutputOption = Output.text) -> None
 @dump.command()
 @reporting
 def index(file: File, output: OutputOption = Output.text) -> None:
-    """The index object of an offloaded ledger."""
+    """Print the index object of an offloaded segment."""
     found = parse_index(_bytes(file), str(file))
     shown = {
         "managedLedger": found.managed_ledger,
@@ -105,7 +108,7 @@ def metadata(
     cursor: Annotated[bool, typer.Option("--cursor", help="A cursor's record instead of a ledger's.")] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """A record of Pulsar's metadata store, plain or compressed."""
+    """Print a record of Pulsar's metadata store, plain or compressed."""
     parse = parse_cursor_info if cursor else parse_ledger_info
     _show(output, MessageToDict(parse(_bytes(file), str(file))))
 
@@ -118,7 +121,7 @@ def record(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """A record of a store of ours, as Pulsar's metadata store would hold it. No broker is needed."""
+    """Print a store's record in the form of Pulsar's metadata store. No broker is needed."""
     path = Path(store_location(store)) / "metadata.sqlite"
     records, canonical = Metadata(MetadataView(path, TABLES), system_clock_ms), canonical_name(name)
     found = records.ledger(canonical)
@@ -168,9 +171,11 @@ def _held(entries: int) -> str:
 
 
 def _unknown(directory: Path, metadata: Metadata) -> list[str]:
-    """A line for each ledger whose files no record knows."""
+    """Return a line for each segment whose files have no record."""
     folder, said = directory / "ledgers", []
-    there = {path.name for path in folder.iterdir()}  # before the records: what is listed later is no find
+    there = {
+        path.name for path in folder.iterdir()
+    }  # read before the records: a file that is listed later is no finding
     for ledger_id, paths in unknown_files(folder, metadata.ledger_ids(), metadata.unwanted_files.all()).items():
         names = [path.name for path in paths if path.name in there and path.exists()]
         if names:
@@ -179,7 +184,7 @@ def _unknown(directory: Path, metadata: Metadata) -> list[str]:
 
 
 def _described(store: LedgerStore, names: Iterable[str]) -> Iterator[LedgerDescription]:
-    """The ledgers that hold bytes: of a partitioned one, its partitions."""
+    """Yield the ledgers with data: of a partitioned one, its partitions."""
     for name in names:
         whole = store.client.describe(name)
         yield from [store.client.describe(part.name) for part in whole.partitions] or [whole]
@@ -199,14 +204,14 @@ def _verify(
         except DataLoss:
             before, here = here, _sealed_here(records, described.name)
             if part.ledger_id not in here:
-                continue  # retention took it meanwhile
+                continue  # retention deleted it meanwhile
             if here[part.ledger_id] == before.get(part.ledger_id):
                 raise
             _verify_part(store, directory, described, part, here[part.ledger_id], advance)
 
 
 def _sealed_here(records: Metadata, name: str) -> dict[int, SegmentRecord | None]:
-    """The ledgers that the metadata lists now; None for one that is open, or in object storage only."""
+    """Return the listed segments; None for one that is open, or in object storage only."""
     rows = [(record, record.listed()) for record in records.segments.of(name)]
     return {one.ledger_id: one if listed.timestamp and not _is_remote(listed) else None for one, listed in rows}
 
@@ -241,7 +246,9 @@ def _verify_part(
 
 
 def _index(path: Path, ledger_id: int, entries: int) -> EntryIndex | None:
-    """The sidecar of a sealed segment, which spares the parsing; none when it is lost, for it can be made anew."""
+    """Return the sidecar of a sealed segment, which saves the parsing; None if it is lost, because it can be
+    rebuilt.
+    """
     try:
         return load_index(path.with_suffix(".index"), ledger_id, entries)
     except (NotFound, Corrupt) as error:

@@ -1,6 +1,6 @@
-"""`ledger trim`, `terminate`, `properties` and `policy`: what is done to a ledger as a whole.
+"""`ledger trim`, `terminate`, `properties` and `policy`: administration of a ledger.
 
-Rules: what cannot be undone is asked about first; `policy` and `properties` show what there is when nothing is set.
+Rules: an irreversible command asks first. `policy` and `properties` without values show the present ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Forget = Annotated[list[str] | None, typer.Option("--forget", help="A name to fo
 
 @reporting
 def trim(name: Name, store: StoreOption = None, output: OutputOption = Output.text) -> None:
-    """Delete what retention lets go and no cursor needs, now. Without a policy that is nothing."""
+    """Delete now the segments that retention allows and no cursor needs. Without a policy there are none."""
     done = opened(store).client.call("trim", NameLedger(canonical_name(name)))
     gone = f"{counted(len(done.ledgers), 'segment')} with {counted(done.entries, 'entry', 'entries')}"
     text = f"{gone} trimmed; {done.name} begins at {done.start}"
@@ -39,7 +39,7 @@ def terminate(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """End a ledger for good: it can be read, and nothing is appended to it any more."""
+    """Terminate a ledger: it can be read, and appends are refused."""
     found = opened(store)
     described = found.client.describe(canonical_name(name))
     if not yes and described.terminated is None:
@@ -81,7 +81,7 @@ def policy(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Show the policies of a ledger or namespace; set NAME=VALUE, forget others. They count at once."""
+    """Show the policies of a ledger or namespace; set NAME=VALUE, forget others. They take effect at once."""
     wanted = ChangePolicy(
         scope if namespace else canonical_name(scope), namespace, _numbers(values), list(forget or [])
     )

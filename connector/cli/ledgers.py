@@ -1,8 +1,9 @@
-"""The command `ledger`: look at a store, write to it, follow it, check its bytes, serve it.
+"""The command `ledger`: inspect a store, write to it, tail it, serve it.
 
-Rules: text for people, one JSON document (or one per line, where rows come one by one) with `--output json`. An error
-is one line on standard error and status 1; nothing prints a traceback. A store is named by `--store`, else
-`LEDGER_STORE`, else `./ledger-store`, as everywhere.
+Rules
+- Output is text for people, or one JSON document with `--output json`; for a stream of rows one a line.
+- An error is one line on standard error and status 1; nothing prints a traceback.
+- A store is named by `--store`, else `LEDGER_STORE`, else `./ledger-store`.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ _DAMAGE = (Corrupt, DataLoss, Unsupported)
 
 
 class Output(StrEnum):
-    """How results are printed."""
+    """Format of results."""
 
     text = "text"
     json = "json"
 
 
 class Durability(StrEnum):
-    """When an append is acknowledged."""
+    """Moment at which an append is acknowledged."""
 
     fsync = "fsync"
     os = "os"
@@ -65,7 +66,7 @@ Name = Annotated[str, typer.Argument(help="A ledger: orders, or tenant/namespace
 
 
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
-    """Our errors become one line and status 1."""
+    """Wrap a command: this project's errors become one line and status 1."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -78,7 +79,7 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def fail(*said: object) -> None:
-    """A line for each on standard error, and status 1; nothing for nothing."""
+    """Print a line for each failure on standard error, and exit with status 1; nothing without one."""
     for one in said:
         literal_console(stderr=True).print(str(one), style="red")
     if said:
@@ -94,7 +95,9 @@ def show(output: Output, value: Any, text: Callable[[Console], None]) -> None:
 
 
 def literal_console(*, stderr: bool = False) -> Console:
-    """A console that prints texts as they are: a name may look like markup, and `5:100:` like the emoji `:100:`."""
+    """Return a console that prints texts literally: a name may look like markup, and `5:100:` like the emoji
+    `:100:`.
+    """
     return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
@@ -125,19 +128,19 @@ def credentials(
         typer.Option("--auth-params", envvar="LEDGER_AUTH_PARAMS", help="Where the token is: file:/path or env:NAME."),
     ] = "",
 ) -> None:
-    """Look at a store, write to it, follow it, check its bytes, serve it. The options are for a broker elsewhere."""
+    """Inspect a store, write to it, tail it, check its bytes, serve it. The options are for a broker elsewhere."""
     _shown.clear()
     _shown.update(ca=ca, certificate=certificate, key=key, token=token)
 
 
 def opened(store: str | None, *, create: bool = False) -> LedgerStore:
-    """The store that the options name. Looking at one never creates it. A directory's broker is shown nothing."""
+    """Return the store of the options. Inspection never creates one. A directory's broker gets no credentials."""
     given = _shown if "://" in store_location(store) else {}
     return connect(store, create=create, **given)
 
 
 def source_options(store: str | None) -> dict[str, str]:
-    """The same for `format("ledger")`, by its options' names."""
+    """Return the same for `format("ledger")`, by its options' names."""
     location = store_location(store)
     named = {"ca": "TrustCertsFilePath", "certificate": "CertificateFilePath", "key": "KeyFilePath"}
     shown = {name: value for name, value in _shown.items() if value and "://" in location}
@@ -148,7 +151,7 @@ def source_options(store: str | None) -> dict[str, str]:
 @app.command("list")
 @reporting
 def list_ledgers(store: StoreOption = None, output: OutputOption = Output.text) -> None:
-    """The ledgers of a store."""
+    """List the ledgers of a store."""
     found = opened(store)
     described, damage = _ledgers_described(found.client, found.names())
     show(output, described, lambda console: console.print(_ledger_table(described)))
@@ -169,7 +172,7 @@ def create(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Create a ledger, and the store if need be."""
+    """Create a ledger, and the store if it does not exist."""
     request = CreateLedger(
         canonical_name(name),
         block_bytes=block_bytes,
@@ -190,7 +193,7 @@ def describe(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """A ledger: its end, its segments, its cursors."""
+    """Describe a ledger: its end, its segments, its cursors."""
     client = opened(store).client
     described = client.describe(canonical_name(name))
     if cache:
@@ -213,7 +216,7 @@ def delete(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Delete a ledger with its cursors and files, for good; a damaged one, too."""
+    """Delete a ledger with its cursors and files, also a damaged one. This cannot be undone."""
     found, canonical = opened(store), canonical_name(name)
     try:
         described = found.client.describe(canonical)
@@ -236,10 +239,10 @@ def append(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Append messages to a ledger of messages; the position after the last."""
+    """Append messages to a ledger of messages, and print the position after the last."""
     ledger = opened(store, create=True).ledger(name)
     end: Position | None = None
-    # Bytes as they are given: neither an argument nor a line need be text.
+    # Raw bytes: neither an argument nor a line need be text.
     lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
     for message in map(os.fsencode, messages) if messages else lines:
         end = ledger.append(message)
@@ -276,13 +279,13 @@ def seek(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """The first position at or after a time."""
+    """Print the first position at or after a time."""
     found = opened(store).client.call("seek", SeekTime(canonical_name(name), timestamp_ms))
     show(output, found, lambda console: console.print(str(found.position)))
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows as Python's values; a column with a time that Python has no value for as text."""
+    """Return the rows as Python values; a time that Python cannot represent makes its column text."""
     columns: dict[str, list[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
@@ -295,9 +298,9 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[LedgerDescription], list[str]]:
-    """Ledgers as they stand, but for those that were deleted meanwhile.
+    """Return descriptions of ledgers without those that were deleted meanwhile.
 
-    And a line for each that is damaged: it does not hide the others.
+    Return also a line for each damaged one, which does not hide the others.
     """
     described, damage = list[LedgerDescription](), list[str]()
     for name in names:
@@ -311,9 +314,9 @@ def _ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[Ledge
 
 
 def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[CursorState], list[str]]:
-    """The cursors of a ledger as they stand, those of each of its partitions where it has some.
+    """Return the states of a ledger's cursors, or of those of each of its partitions.
 
-    And a line for each that is damaged: it does not hide the others.
+    Return also a line for each damaged one, which does not hide the others.
     """
     states, damage = list[CursorState](), list[str]()
     for log in described.partitions or [described]:
@@ -326,13 +329,13 @@ def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[Cu
 
 
 def cursor_label(state: CursorState, described: LedgerDescription) -> str:
-    """How a cursor is named beside the others of a ledger."""
+    """Return the name of a cursor beside the others of a ledger."""
     name = visible(state.cursor)
     return f"{name} of {visible(short_name(state.ledger))}" if described.partitions else name
 
 
 def position_at(text: str) -> Position:
-    """The position that an argument names."""
+    """Return the position of an argument."""
     named = {"earliest": EARLIEST, "latest": LATEST}
     if text in named:
         return named[text]
@@ -364,7 +367,7 @@ def _describe(console: Console, described: LedgerDescription, cursors: list[Curs
     )
     console.print(f"  cursors: {', '.join(map(visible, described.cursors)) or 'none'}")
     for state in cursors:
-        # It was read by Spark, nobody reads it now, and something is left: most likely the last batch of its last run.
+        # Spark has read it, no query reads it now, and it has a backlog: most likely the last batch of its last run.
         if state.replay_floor is not None and state.backlog_rows and not state.lease_holder:
             console.print(
                 f"  {cursor_label(state, described)}: {counted(state.backlog_rows, 'row')} not acknowledged. "

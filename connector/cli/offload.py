@@ -1,7 +1,8 @@
-"""`ledger offload`: sealed ledgers to object storage, with a bar; how far that is; stopping and sweeping.
+"""`ledger offload`: offload of sealed segments with a progress bar; status, cancel and sweep.
 
-Rules: the broker does it and goes on when this command is interrupted. A failure of a ledger is status 1 after the
-others were tried.
+Rules
+- The broker does the work and continues if this command is interrupted.
+- A failed segment is status 1 after the others were tried.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def offload(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Copy sealed ledgers to object storage; their local data go after the lag."""
+    """Copy sealed segments to object storage; their local data are deleted after the lag."""
     if sum((status, cancel, sweep)) > 1:
         raise Refused("--status, --cancel and --sweep do different things", hint="Name one of them")
     client, name = opened(store).client, canonical_name(name)
@@ -56,7 +57,7 @@ def offload(
 
 def _followed(client: Client, found: OffloadStatus, *, shown: bool) -> OffloadStatus:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
-    if found.state not in _ACTIVE:  # nothing was to be done, and a bar would have no total
+    if found.state not in _ACTIVE:  # nothing to do, and a bar would have no total
         return found
     with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
         task = bar.add_task("offload", total=found.bytes_total)

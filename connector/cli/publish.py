@@ -1,7 +1,7 @@
-"""`ledger publish`: sealed segments into a Delta table, once or every so often, in a local Spark session.
+"""`ledger publish`: sealed segments into a Delta table, once or at an interval, in a local Spark session.
 
-Rules: a line, or a JSON document, for each segment. With `--every` it goes on until it is interrupted, and what cannot
-be reached for a while is tried again; anything else ends it.
+Rules: it prints a line, or a JSON document, for each segment. With `--every` it runs until it is interrupted, and
+retries temporary failures; any other error ends it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def publish(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Put what is sealed of a ledger into a Delta table, each segment once."""
+    """Publish the sealed segments of a ledger to a Delta table, each once."""
     from pyspark_ledger.connector.session.session import local_session
 
     given = _pairs("--option", option)
@@ -103,7 +103,7 @@ def publish(
 
 
 def _duration(option: str, text: str) -> int | None:
-    """Milliseconds; None where nothing was said."""
+    """Return milliseconds; None for an empty text."""
     if not text:
         return None
     try:

@@ -1,6 +1,6 @@
-"""`ledger settings`: what a running broker is set to, and changing what can be changed while it runs.
+"""`ledger settings`: the settings of a running broker, and changes while it runs.
 
-Rules: a change is kept in the store and outlives the broker. What takes a restart is refused by name.
+Rules: a change is stored in the store and outlives the broker. A setting that needs a restart is refused by name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Setting = Annotated[str, typer.Argument(help="Its name, as in conf/broker.toml."
 @settings.command("list")
 @reporting
 def list_settings(store: StoreOption = None, output: OutputOption = Output.text) -> None:
-    """Every setting as it stands."""
+    """List every setting with its present value."""
     found: SettingStates = opened(store).client.call("settings", Empty())
     table = Table("setting", "value", "default", "unit", "can be changed")
     for state in found.settings:
@@ -51,7 +51,7 @@ def set_setting(
 @settings.command("reset")
 @reporting
 def reset_setting(name: Setting, store: StoreOption = None, output: OutputOption = Output.text) -> None:
-    """Go back to what the broker's file says, or the default."""
+    """Return to the value of the broker's file, or the default."""
     _change(store, output, ChangeSetting(name))
 
 

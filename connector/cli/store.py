@@ -1,6 +1,6 @@
 """Commands on the directory of a store: `ledger serve` and `stop` for its broker, `ledger repair` for its metadata.
 
-`repair` puts back ledgers that the metadata do not know, and accepts metadata that lack commits.
+`repair` puts back segments that the metadata lost, and accepts metadata that lack commits.
 
 Rules of `repair`
 - Nothing changes without `--yes`.
@@ -36,7 +36,7 @@ def serve(
     create: Annotated[bool, typer.Option("--create", help="Make the store if there is none.")] = False,
     take_over: Annotated[bool, typer.Option("--take-over", help="Fence off a broker that holds it.")] = False,
 ) -> None:
-    """Serve a store until it is told to stop."""
+    """Serve a store until SIGTERM."""
     from pyspark_ledger.ledger.broker.main import main
 
     directory = _directory(store)
@@ -52,7 +52,7 @@ def stop(
     store: Directory = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Ask the broker of a store to leave. The next process that uses the store starts one, with its environment."""
+    """Stop the broker of a store. The next process that uses the store starts one, with its environment."""
     directory = _directory(store)
     stopped = stop_broker(Path(directory))
     said = f"the broker of {directory} has left" if stopped else f"no broker runs for {directory}"
@@ -77,7 +77,7 @@ def repair(
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Find what the metadata of a store do not know, and put it back with --yes. No broker may run then."""
+    """Find segments that the metadata of a store lost, and put them back with --yes. No broker may run."""
     directory = Path(store_location(store))
     if not (directory / "metadata.sqlite").exists():
         raise Refused(f"there is no store at {directory} on this host", hint="Run it where the store's broker runs")

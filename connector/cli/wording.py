@@ -1,4 +1,4 @@
-"""Numbers and positions in sentences for people; JSON states both as they are."""
+"""Numbers and positions in sentences for people. JSON has the raw values."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def next_words(position: Position) -> str:
-    """Return the next position to read: -1 for a ledger stands before every entry there is or will be."""
+    """Return the next position to read: -1 for a ledger is before every entry."""
     return "before the first entry" if position.ledger_id < 0 else str(position)
 
 
 def mark_delete_words(mark_delete: Position) -> str:
-    """Return the last position that is acknowledged with everything before; entry -1: none of its segment is."""
+    """Return the last position of the acknowledged prefix; entry -1: none of its segment is."""
     if mark_delete.ledger_id < 0:
         return "before the first entry"
     if mark_delete.entry_id < 0:

@@ -1,5 +1,5 @@
-"""Checks of what keeps Spark from running the source here, and of the store that it would use.
+"""Checks that Spark can run the source here, and that its store is usable.
 
-`checks` runs them, `worker_probe` runs in the interpreter that Spark would start, `tested_versions` says what is
-tested.
+`checks` runs them, `worker_probe` runs in the interpreter that Spark would start, `tested_versions` lists the tested
+versions.
 """

@@ -1,11 +1,12 @@
-"""What keeps Spark from finding or running the source, looked for one by one: each finding says what to do.
+"""Checks of everything that keeps Spark from finding or running the source. Each diagnosis says what to do.
 
 Rules
-- Nothing is changed, and no Spark session is started: what a session would do with its interpreters is done here.
-- Spark looks for sources with the driver's Python (PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3` of the
-  path) and reads and writes with the workers' (PYSPARK_PYTHON, else `python3`); `spark.pyspark.python` of a session or
-  of spark-defaults.conf goes before. It is silent about whatever fails in the first.
-- Where something is in order, what was found is said all the same: it may not be what its user meant.
+- Nothing is changed, and no Spark session is started. The checks do what a session would do with its interpreters.
+- Spark looks for sources with the driver's Python: PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3` of the
+  path. It reads and writes with the workers': PYSPARK_PYTHON, else `python3`.
+- `spark.pyspark.python` of a session or of spark-defaults.conf overrides both. Spark is silent about any failure of
+  the driver's lookup.
+- A check that passes also shows what it found, because the user may expect something else.
 - Every environment is an argument.
 """
 
@@ -36,7 +37,7 @@ _JAVA_LEAST = 17
 
 @dataclass(frozen=True, slots=True)
 class SparkEnvironment:
-    """What Spark would start with. `conf` are settings of a session or of spark-defaults.conf."""
+    """Environment in which Spark would start. `conf` are settings of a session or of spark-defaults.conf."""
 
     environ: Mapping[str, str]
     directory: Path
@@ -67,7 +68,7 @@ class SparkEnvironment:
 
     @property
     def spark_home(self) -> Path | None:
-        """The Spark that would be started; None when there is none."""
+        """Spark that would be started; None if there is none."""
         if self.environ.get("SPARK_HOME"):
             return Path(self.environ["SPARK_HOME"])
         spec = find_spec("pyspark")
@@ -75,7 +76,7 @@ class SparkEnvironment:
 
 
 def examine(surroundings: SparkEnvironment, store: str | None = None) -> Iterator[Diagnosis]:
-    """All checks, in the order in which Spark would stumble; the store only if it is named."""
+    """Run all checks, in the order in which Spark would fail; the store only if it is named."""
     yield check_java(surroundings)
     yield from check_spark(surroundings)
     probes: dict[str, dict[str, Any] | str] = {}
@@ -94,7 +95,7 @@ def examine(surroundings: SparkEnvironment, store: str | None = None) -> Iterato
 
 
 def probed(command: str, surroundings: SparkEnvironment) -> dict[str, Any] | str:
-    """What an interpreter has; a text says why it does not run."""
+    """Return what an interpreter has, or as text why it does not run."""
     path = shutil.which(command, path=surroundings.environ.get("PATH"))
     if path is None:
         return "there is no such command on the path"
@@ -124,7 +125,7 @@ def _workers_environ(surroundings: SparkEnvironment) -> dict[str, str]:
 
 
 def _python_path(surroundings: SparkEnvironment) -> Iterator[str]:
-    """What Spark puts on the path of the interpreters that it starts: its own archives, then what there was."""
+    """Yield the path of interpreters that Spark starts: its own archives, then the existing path."""
     if surroundings.spark_home:
         yield from map(str, sorted((surroundings.spark_home / "python" / "lib").glob("*.zip")))
     if surroundings.environ.get("PYTHONPATH"):
@@ -132,7 +133,7 @@ def _python_path(surroundings: SparkEnvironment) -> Iterator[str]:
 
 
 def check_java(surroundings: SparkEnvironment) -> Diagnosis:
-    """Spark needs Java 17 or newer."""
+    """Check for Java 17 or newer."""
     home = surroundings.environ.get("JAVA_HOME")
     command = f"{home}/bin/java" if home else "java"
     path = shutil.which(command, path=surroundings.environ.get("PATH"))
@@ -148,7 +149,7 @@ def check_java(surroundings: SparkEnvironment) -> Diagnosis:
 
 
 def check_spark(surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
-    """Python package and jars of Spark: there, of one version, and one that this release is tested with."""
+    """Check Spark's Python package and jars: present, of one version, and tested with this release."""
     import_spec = find_spec("pyspark")
     if import_spec is None:
         do = "pip install 'pyspark-ledger[spark]', or run where the platform provides it"
@@ -164,7 +165,7 @@ def check_spark(surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
 
 
 def check_spark_version(version: str) -> Diagnosis:
-    """Whether this release is tested with a version of Spark, and what that version lacks."""
+    """Check whether this release is tested with a version of Spark, and what that version lacks."""
     line, tested = tested_versions.numbers(version)[:2], tested_versions.spark_versions()
     if line < tested_versions.OLDEST:
         return Diagnosis("spark", "problem", f"pyspark is {version}", "Python data sources need Spark 4.0 or newer")
@@ -193,7 +194,7 @@ def _check_jars(surroundings: SparkEnvironment, version: str) -> Diagnosis:
 
 
 def check_delta_version(delta: str, spark: str) -> Diagnosis:
-    """Whether this release is tested with a version of Delta, and whether that takes this Spark."""
+    """Check whether this release is tested with a version of Delta, and whether that accepts this Spark."""
     tested, newest = tested_versions.DELTA, tested_versions.SPARK_WITH_DELTA
     do = f"pip install 'pyspark=={newest}' 'delta-spark=={tested}'"
     if delta != tested:
@@ -205,7 +206,7 @@ def check_delta_version(delta: str, spark: str) -> Diagnosis:
 
 
 def _check_delta_jar(surroundings: SparkEnvironment) -> Diagnosis:
-    """Delta's Python package works only together with its jar."""
+    """Check that Delta's Python package has its jar."""
     home, conf = surroundings.spark_home, surroundings.conf
     named = " ".join(conf.get(name, "") for name in ("spark.jars", "spark.jars.packages"))
     named += surroundings.environ.get("PYSPARK_SUBMIT_ARGS", "")
@@ -220,7 +221,7 @@ def _check_delta_jar(surroundings: SparkEnvironment) -> Diagnosis:
 def check_python(
     what: str, command: str, found: dict[str, Any] | str, surroundings: SparkEnvironment
 ) -> Iterator[Diagnosis]:
-    """One interpreter of Spark's: it runs, is of the driver's version, and has what a task imports, from one place."""
+    """Check an interpreter of Spark's: it runs, has the driver's version, and has a task's imports, from one place."""
     fix = f"Set PYSPARK_PYTHON={sys.executable} (or to the same environment on every host), then start a new session"
     if isinstance(found, str):
         yield Diagnosis(what, "problem", f"{command}: {found}{_SAYS}", fix)
@@ -243,15 +244,15 @@ def check_python(
 
 
 def _check_start(found: dict[str, Any] | str, surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
-    """The time until a worker connects, of an interpreter that has what it needs."""
+    """Check the time until a worker connects, for an interpreter that has its imports."""
     if isinstance(found, str) or any("error" in module for module in found["modules"].values()):
-        return  # said already
+        return  # reported already
     start = timed_start(found["executable"], surroundings.directory, _workers_environ(surroundings))
     yield from check_start(start, surroundings.conf)
 
 
 def _check_origins(what: str, found: dict[str, Any], surroundings: SparkEnvironment) -> Diagnosis:
-    """Our packages: there, ours, and of the driver's version."""
+    """Check this project's packages: present, genuine, and of the driver's version."""
     check, face = f"modules of {what}", found["origins"]["pyspark_ledger"]
     if not face:
         do = "Install pyspark-ledger there, the same version on every host (or ship it: spark.submit.pyFiles)"
@@ -273,7 +274,7 @@ def _check_origins(what: str, found: dict[str, Any], surroundings: SparkEnvironm
 
 
 def check_discovery(found: dict[str, Any] | str, surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
-    """Whether Spark finds the source by itself. One package `pyspark_…` that fails hides them all, silently."""
+    """Check whether Spark discovers the source. One failing package `pyspark_…` hides all sources silently."""
     check, by_hand = "discovery", "Or call pyspark_ledger.register(spark)"
     if isinstance(found, str):
         do = f"Unset PYSPARK_DRIVER_PYTHON or set it to {sys.executable}. {by_hand}"
@@ -292,7 +293,7 @@ def check_discovery(found: dict[str, Any] | str, surroundings: SparkEnvironment)
 
 
 def check_connect(surroundings: SparkEnvironment) -> Diagnosis:
-    """What the client of Spark Connect imports, if there is one."""
+    """Check the imports of Spark Connect's client, if there is one."""
     remote = surroundings.environ.get("SPARK_REMOTE") or surroundings.conf.get("spark.remote", "")
     if not remote:
         return Diagnosis("connect", "ok", "not used")

@@ -1,4 +1,4 @@
-"""What `ledger doctor` says of one thing: in order, a warning, or a problem with what to do about it."""
+"""Diagnosis of `ledger doctor`: in order, a warning, or a problem with what to do about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ State = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One check: what it found and, unless that is in order, what to do."""
+    """Result of a check and, unless it is in order, what to do."""
 
     check: str
     state: State

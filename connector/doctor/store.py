@@ -1,6 +1,6 @@
-"""Whether a store can be used from here: the broker at an address, or the directory and its disk.
+"""Checks of a store: the broker at an address, or the directory and its disk.
 
-Rule: nothing is started or made. A directory without a broker is in order, because the driver starts one.
+Rule: nothing is started or created. A directory without a broker is in order, because the driver starts one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREFIX = "LEDGER_"
 
 
 def check_store(store: str, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
-    """The store behind a path or an address; credentials are those of the command line's variables."""
+    """Check the store at a path or an address; credentials are those of the command line's variables."""
     location = store_location(store)
     if "://" in location:
         yield from _check_address(location, environ)
@@ -55,7 +55,7 @@ def _check_address(location: str, environ: Mapping[str, str]) -> Iterator[Diagno
 
 
 def _health(client: Client) -> Iterator[Diagnosis]:
-    """What a broker says of itself: ledgers that it gave up, and errors in its log."""
+    """Check a broker's health: given-up ledgers, and errors in its log."""
     try:
         health: Health = client.call("health", Empty())
     except LedgerError as error:

@@ -1,15 +1,15 @@
-"""The versions of Spark and Delta that this release is tested with.
+"""Versions of Spark and Delta that this release is tested with.
 
 Rules
 - The extras of pyproject.toml, the locks, `ledger doctor` and the docs follow this table; tests compare them with it.
-- A version stands here when the Spark stories passed on it (`make test`, `make test-spark`, `make smoke-lowest`).
+- A version is listed when the Spark stories passed on it (`make test`, `make test-spark`, `make smoke-lowest`).
 """
 
 from __future__ import annotations
 
 import re
 
-# By release line, oldest first. The last line is the one that has everything.
+# By release line, oldest first. The last line has all features.
 SPARK: dict[tuple[int, int], tuple[str, ...]] = {
     (4, 0): ("4.0.0", "4.0.5"),
     (4, 1): ("4.1.4",),
@@ -24,10 +24,10 @@ OLDEST, NEWEST = min(SPARK), max(SPARK)
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a version, for comparison; `4.3.0.dev1` begins with (4, 3, 0)."""
+    """Return the numbers of a version, for comparison; `4.3.0.dev1` begins with (4, 3, 0)."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def spark_versions() -> list[str]:
-    """Every tested version of Spark, oldest first."""
+    """Return every tested version of Spark, oldest first."""
     return [version for line in SPARK.values() for version in line]

@@ -1,7 +1,9 @@
-"""What another interpreter has: run by `ledger doctor` in the Python that Spark would start, in Spark's way.
+"""Probe of another interpreter: `ledger doctor` runs it in the Python that Spark would start, in Spark's way.
 
-Rules: the standard library alone, for the interpreter may have nothing else, and may be an old one. One JSON document
-on standard output; whatever fails is a text in it. The source of this file is what runs there, by `python -c`.
+Rules
+- Only the standard library is imported, because the interpreter may have nothing else, and may be old.
+- The result is one JSON document on standard output. A failure is a text in it.
+- The interpreter runs the source of this file by `python -c`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ OWN = ("pyspark_ledger", "pyspark_ledger.connector", "pyspark_ledger.ledger", "p
 
 
 def probe() -> dict[str, Any]:
-    """Its version, the packages that a task imports, ours and where from, and what discovery would meet."""
+    """Return its version, the packages of a task, this project's packages and their origin, and what discovery
+    finds.
+    """
     return {
         "executable": sys.executable,
         "python": list(sys.version_info[:3]),

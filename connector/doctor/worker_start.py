@@ -1,8 +1,8 @@
-"""Time that an interpreter needs until it could connect to Spark, which waits ten seconds and has no setting for them.
+"""Time that an interpreter needs until it could connect to Spark, which waits ten seconds without a setting for it.
 
-Spark starts the process that drives a stream directly, and with `spark.python.use.daemon` false every worker. It says
-"Python worker failed to connect back" of one that ends before it connects, and of one that is too slow. Only the first
-is a fault of the interpreter; the second is a host with too much to do at once.
+Spark directly starts the process that drives a stream, and with `spark.python.use.daemon` false every worker. It raises
+"Python worker failed to connect back" for a process that ends early, and for a slow one. Only the first is a fault of
+the interpreter; the second is an overloaded host.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DO = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
-    """A process up to where it would connect; `error` is its last line if it ended before that."""
+    """Process up to its connection; `error` is its last line if it ended earlier."""
 
     seconds: float
     processor_seconds: float
@@ -60,7 +60,7 @@ def timed_start(python: str, directory: Path, environ: Mapping[str, str]) -> Wor
 
 
 def check_start(start: WorkerStart, conf: Mapping[str, str]) -> Iterator[Diagnosis]:
-    """Say whether Spark would wait long enough, and which setting makes the wait matter more."""
+    """Check whether Spark would wait long enough, and which setting makes the wait matter more."""
     check = "start of a worker"
     waits = f"Spark waits {SPARK_WAITS_SECONDS} s, then says '{MESSAGE}'"
     if start.error:

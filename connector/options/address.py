@@ -1,4 +1,4 @@
-"""Options that say which ledgers, in which store, and who asks."""
+"""Options of the ledgers, the store and the credentials."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The options of a read straight from a bucket, and what they come to: a store of objects, and what is wanted of it.
+"""Options of a read from a bucket: the objects, and the part to read.
 
-Rules: credentials are named, never given; they are found where the objects are read, on the driver and in every task. A
-directory becomes absolute on the driver. What only a broker could do has no meaning here and is refused.
+Rules
+- Credentials are named, never given. The driver and every task find them where they read the objects.
+- A directory becomes absolute on the driver.
+- An option that needs a broker is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _ADVICE = (
     "every host, or name offloadProfile, offloadRole or credentialProvider"
 )
 
-# Of the options for every read, those that mean something without a broker.
+# Options for every read that have a meaning without a broker.
 _SHARED = frozenset(
     {
         "ledger", "starting_position", "starting_timestamp", "ending_position", "include_metadata", "columns",
@@ -111,11 +113,11 @@ class BucketOptions(EveryReadOptions):
 
     @property
     def address(self) -> str:
-        """The address; a directory as an absolute path."""
+        """Address; a directory as an absolute path."""
         return self.offload if "://" in self.offload else str(Path(self.offload).absolute())
 
     def s3(self) -> S3Options:
-        """How the bucket is reached."""
+        """Return the parameters of the bucket's S3 client."""
         from pyspark_ledger.offload.storage.s3_options import S3Options
 
         return S3Options(
@@ -131,13 +133,13 @@ class BucketOptions(EveryReadOptions):
         )
 
     def store(self) -> ObjectStore:
-        """The store of objects, in this process."""
+        """Open the object store, in this process."""
         from pyspark_ledger.offload.storage.factory import open_object_store
 
         return open_object_store(self.address, self.s3())
 
     def records(self) -> list[PulsarRecord]:
-        """What Pulsar says of the ledgers, from the files that were named; raises Refused for one that is not there."""
+        """Read Pulsar's records of the segments from the named files. Raises Refused for an unreadable file."""
         from pyspark_ledger.offload.bucket.topic_metadata import parse_records
 
         found: list[PulsarRecord] = []
@@ -156,7 +158,7 @@ class BucketOptions(EveryReadOptions):
 
 
 def take_bucket_options(values: dict[str, object], names: Mapping[str, str]) -> BucketOptions | None:
-    """Take the options above out of `values`; None when no bucket is read. `names` spells fields for errors."""
+    """Take the options above out of `values`; None if no bucket is read. `names` spells fields for errors."""
     own = {field.name for field in fields(BucketOptions)}
     if "offload" not in values:
         own -= {field.name for field in fields(EveryReadOptions)}

@@ -1,7 +1,7 @@
-"""What read options say together: contradictions that can be told without looking at a ledger. Pure.
+"""Contradictions between read options that show without a ledger. Pure.
 
-Values come by the names of the fields of `LedgerOptions`, each read already. Every refusal names the options and what
-they say.
+Values come by the names of the fields of `LedgerOptions`, parsed already. Every refusal names the options and their
+values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST
 
 Values = Mapping[str, object]
 _EDGES = ("starting", "ending")
-# What a table of what the store knows of itself goes by; what it says to a bucket or a history is said there.
+# Options that a table of the store itself accepts; those of a bucket or a history are checked there.
 _OF_A_TABLE = frozenset(
     {
         "table", "ledger", "store", "tls_trust_certs_file_path", "tls_certificate_file_path", "tls_key_file_path",
@@ -25,7 +25,7 @@ _OF_A_TABLE = frozenset(
 
 
 def require_consistent(values: Values) -> None:
-    """Refuse what contradicts itself in any use."""
+    """Refuse contradictions of any use."""
     _require_one_of(values, "ledger", "ledgers", "ledgers_pattern")
     strange = sorted(set(values) - _OF_A_TABLE)
     if "table" in values and strange and values.keys().isdisjoint({"history", "offload"}):
@@ -59,7 +59,7 @@ def require_consistent(values: Values) -> None:
 
 
 def require_sense(values: Values, use: str) -> None:
-    """Refuse what makes no sense in one use, such as an empty read."""
+    """Refuse options without a meaning in one use, such as an empty read."""
     starts, ends = _places(values, "starting_positions"), _places(values, "ending_positions")
     later = sorted(name for name, at in starts.items() if at == LATEST)
     if use == "batch read" and (later or values.get("starting_position") == LATEST):
@@ -88,7 +88,7 @@ def _require_order(values: Values, less: str, relation: str, more: str) -> None:
 
 
 def require_addressed(values: Values) -> None:
-    """Refuse a name that no ledger of a store has, and a place in a ledger that is not read."""
+    """Refuse a name that no ledger of a store has, and a position in a ledger outside of the read."""
     ledger, ledgers, pattern = values.get("ledger"), values.get("ledgers"), values.get("ledgers_pattern")
     if not (ledger or ledgers or pattern):
         return

@@ -1,7 +1,7 @@
-"""The option `history`: a table to which a ledger is published, and how the bucket is reached that it lies in.
+"""Option `history`: a table to which a ledger is published, and the access to its bucket.
 
-Rules: the options that say how a bucket is reached are those of `offload`. What only a log can do has no meaning
-together with a table and is refused: a subscription keeps a place in the log, and a table is of one ledger.
+Rules: the access options are those of `offload`. Options that only a log supports are refused: a subscription keeps a
+position in the log, and a table is of one ledger.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STRANGE: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class HistoryOptions:
-    """A table to which a ledger is published."""
+    """Table to which a ledger is published."""
 
     bucket: BucketOptions
     table: str = option(
@@ -47,14 +47,14 @@ class HistoryOptions:
     )
 
     def address(self) -> TableAddress:
-        """Where it is; Refused for what is no address."""
+        """Return the address. Raises Refused for an invalid one."""
         from pyspark_ledger.offload.table.table_address import TableAddress
 
         return TableAddress.of(self.table, self.bucket.s3())
 
 
 def take_history_options(values: dict[str, object], names: Mapping[str, str]) -> HistoryOptions | None:
-    """Take the options of a table out of `values`; None when there is none. `names` spells fields for errors."""
+    """Take the options of a table out of `values`; None if there is none. `names` spells fields for errors."""
     if "history" not in values:
         return None
     strange = sorted(set(values) & _STRANGE.keys())

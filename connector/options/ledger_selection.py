@@ -1,8 +1,10 @@
-"""Which ledgers a read is of: one, some, or all whose name matches a pattern. Values, and pure.
+"""Ledgers of a read: one, some, or all that match a pattern. Pure values.
 
-Rules: a partitioned ledger stands for its partitions, those it has and those it gets. A pattern is compared with the
-whole of a ledger's short name (`orders`, or `tenant/namespace/orders` outside of public/default), never with a
-partition's. What is addressed now may be more later; what a checkpoint has must still be addressed.
+Rules
+- A partitioned ledger means its partitions, present and future.
+- A pattern is compared with the whole of a ledger's short name (`orders`, or `tenant/namespace/orders` outside of
+  public/default), never with a partition's.
+- A selection may grow later. A checkpoint's ledgers must still be selected.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from pyspark_ledger.ledger.names import canonical_name, partition_of, short_name
 
 @dataclass(frozen=True, slots=True)
 class Addressing:
-    """`names` are canonical, in the order in which they were given; with a `pattern` there are none."""
+    """Selection of ledgers. `names` are canonical, in the given order; with a `pattern` there are none."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""
 
     @classmethod
     def of(cls, ledger: str, ledgers: Iterable[str], pattern: str | None) -> Addressing:
-        """What the options say, of which one is given."""
+        """Return the selection of the options, of which one is given."""
         if pattern:
             return cls(pattern=pattern)
         return cls(tuple(canonical_name(name) for name in (ledgers or [ledger])))
@@ -33,11 +35,11 @@ class Addressing:
         return f"ledgers like {self.pattern!r}" if self.pattern else ", ".join(self.names)
 
     def matching(self, names: Iterable[str]) -> list[str]:
-        """Of all ledgers of a store, partitioned ones as a whole, those that are addressed."""
+        """Return the selected ones of a store's ledgers, with partitioned ones as a whole."""
         return [name for name in names if self._is(name)]
 
     def addresses(self, log: str) -> bool:
-        """Whether a ledger, or the one that it is a partition of, is addressed."""
+        """Return whether a ledger, or its partitioned ledger, is selected."""
         part = partition_of(log)
         return self._is(log) or (part is not None and self._is(part[0]))
 
@@ -48,13 +50,15 @@ class Addressing:
 
 
 def dead_letter_ledger(log: str, subscription: str) -> str:
-    """Where rows of a log go that a subscription gave up on; the name may be none that a ledger can have."""
+    """Return the ledger for a log's dead letters; the name may be invalid for a ledger."""
     part = partition_of(log)
     return f"{log if part is None else part[0]}-{subscription}-DLQ"
 
 
 def require_dead_letter_ledgers(names: Iterable[str], subscription: str) -> None:
-    """Refuse a subscription whose dead letters could go nowhere: said when the query starts, not with the first one."""
+    """Refuse a subscription without a valid dead-letter ledger when the query starts, not with the first dead
+    letter.
+    """
     for name in names:
         named = dead_letter_ledger(name, subscription)
         try:

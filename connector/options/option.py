@@ -5,8 +5,7 @@
 
 Rules
 - An option is declared once, as a field of the class of its area. The table and the documentation are read from there.
-- A parser answers the value, or raises ValueError saying what it expects; whoever knows the option's name says what was
-  found.
+- A parser returns the value, or raises ValueError with the expected form. The caller adds the option's name and value.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `parse` raises ValueError saying what it expects, for text of at most `chars_max` characters."""
+    """Option. `parse` raises ValueError with the expected form, for text of at most `chars_max` characters."""
 
     name: str
     default: str
@@ -46,7 +45,7 @@ class Option:
 
     @property
     def key(self) -> str:
-        """The name as that of a field."""
+        """Name of the field."""
         return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in self.name)
 
 
@@ -62,10 +61,10 @@ def option(
     shown: bool = True,
     chars_max: int = 4096,
 ) -> T:
-    """Declare an option as a field of a dataclass; its name is the field's, unless `name` says otherwise.
+    """Declare an option as a field of a dataclass; its name is the field's, unless `name` is given.
 
-    `default` is the text that counts if none is given. Without `default` the value is `absent`, and `otherwise` tells
-    readers of the documentation what that means.
+    `default` is the text of a missing option. Without `default` the value is `absent`, and `otherwise` describes it in
+    the documentation.
     """
     said = {"": Option(name, default or otherwise, uses, meaning, parse, shown, chars_max)}
     made: Any = {"default_factory": dict} if absent == {} else {"default": parse(default) if default else absent}
@@ -74,19 +73,19 @@ def option(
 
 
 def options_of(area: type[Any]) -> list[Option]:
-    """The options that a class declares itself, in order."""
+    """Return the options that a class declares itself, in order."""
     declared = [found for found in fields(area) if found.name in vars(area)["__annotations__"] and found.metadata]
     return [replace(found.metadata[""], name=found.metadata[""].name or option_name(found.name)) for found in declared]
 
 
 def option_name(key: str) -> str:
-    """How an option is written that is read into a field."""
+    """Return the option's name of a field."""
     first, *rest = key.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
 def ledger(value: str) -> str:
-    """The canonical name of one ledger."""
+    """Parse the canonical name of one ledger."""
     try:
         return canonical_name(value)
     except Refused as wrong:
@@ -94,14 +93,14 @@ def ledger(value: str) -> str:
 
 
 def text(value: str) -> str:
-    """Any text that is not empty."""
+    """Parse any non-empty text."""
     if not value.strip():
         raise ValueError("text that is not empty")
     return value.strip()
 
 
 def flag(value: str) -> bool:
-    """True or false."""
+    """Parse true or false."""
     known = {"true": True, "false": False}
     if value.strip().lower() not in known:
         raise ValueError("true or false")
@@ -109,7 +108,7 @@ def flag(value: str) -> bool:
 
 
 def columns(value: str) -> tuple[str, ...]:
-    """Names of columns."""
+    """Parse names of columns."""
     names = tuple(name.strip() for name in value.split(","))
     if not all(names) or len(set(names)) != len(names):
         raise ValueError("names of columns, each once, with commas between them")
@@ -117,7 +116,7 @@ def columns(value: str) -> tuple[str, ...]:
 
 
 def number(least: int, most: int) -> Callable[[str], int]:
-    """A whole number within limits."""
+    """Return a parser of a whole number within limits."""
 
     def parse(value: str) -> int:
         expected = f"a whole number from {least} to {most}"
@@ -133,7 +132,7 @@ def number(least: int, most: int) -> Callable[[str], int]:
 
 
 def size(least: int, most: int) -> Callable[[str], int]:
-    """A number of bytes within limits."""
+    """Return a parser of a number of bytes within limits."""
     units = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": MIB, "mb": MIB, "g": 1024 * MIB, "gb": 1024 * MIB}
 
     def parse(value: str) -> int:
@@ -149,7 +148,7 @@ def size(least: int, most: int) -> Callable[[str], int]:
 
 
 def duration(value: str) -> int:
-    """Milliseconds."""
+    """Parse milliseconds."""
     expected = "a time from 0 to 24 hours, such as 30000, 30s, 5m or 1h"
     units = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
     said = _measured(value).lower()
@@ -161,13 +160,13 @@ def duration(value: str) -> int:
 
 
 def _measured(value: str) -> str:
-    """Return what may be a number; an empty text, which is none, for one that is too long."""
+    """Return a possible number; an empty text, which is none, for a text that is too long."""
     said = value.strip()
     return said if len(said) <= _DIGITS_MAX else ""
 
 
 def one_of(*known: str) -> Callable[[str], str]:
-    """One of a few words."""
+    """Return a parser of one of a few words."""
 
     def parse(value: str) -> str:
         if value.strip().lower() not in known:
@@ -178,14 +177,14 @@ def one_of(*known: str) -> Callable[[str], str]:
 
 
 def reference(value: str) -> str:
-    """Where a secret is."""
+    """Parse the reference to a secret."""
     if not value.strip().startswith(("file:", "env:")):
         raise ValueError("file:/path/of/token or env:NAME")
     return value.strip()
 
 
 def position(value: str) -> Position:
-    """A position, or one of its names."""
+    """Parse a position, or one of its names."""
     named = {"earliest": EARLIEST, "latest": LATEST}
     if value.strip().lower() in named:
         return named[value.strip().lower()]
@@ -199,7 +198,7 @@ def position(value: str) -> Position:
 
 
 def names(value: str) -> tuple[str, ...]:
-    """Ledgers, each once, as they were written."""
+    """Parse names of ledgers, each once, as they were written."""
     given = tuple(name.strip() for name in value.split(","))
     expected = "ledgers, each once, with commas between them, such as orders,clicks"
     try:
@@ -212,7 +211,7 @@ def names(value: str) -> tuple[str, ...]:
 
 
 def pattern(value: str) -> str:
-    """A regular expression."""
+    """Parse a regular expression."""
     try:
         re.compile(value)
     except re.error as wrong:

@@ -1,7 +1,10 @@
-"""The options of one use of the data source, read from their texts and checked together.
+"""Options of one use of the data source, parsed and checked together.
 
-Rules: names are case-insensitive; a name that is not in the table (`connector.options.table`), a value that cannot be
-read and an option without meaning for what is being done are refused, naming both. Values are never put into a log.
+Rules
+- Names are case-insensitive.
+- A name outside of the table (`connector.options.table`) and an unreadable value are refused, naming both sides. So is
+  an option without a meaning for the use.
+- Values are never logged.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from pyspark_ledger.ledger.hidden_characters import unencodable
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.credentials import Credentials
 
-# Spark hands these over with ours; they are its own business.
+# Spark's own options, which it passes along.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 _REFUSED = {
     "paths": "name several ledgers by option 'ledgers'",
@@ -40,13 +43,13 @@ _SHOWN = 300  # characters of a value in an error
 
 @dataclass(frozen=True)
 class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
-    """The options of one use, read. None: not given, and the default depends on something else."""
+    """Parsed options of one use. None: not given, and the default depends on something else."""
 
     bucket: BucketOptions | None = None
     history: HistoryOptions | None = None
 
     def require_acknowledger(self) -> None:
-        """Refused where rows are to be acknowledged one by one, and nobody is named to do it; or the reverse."""
+        """Refuse `ackMode` explicit without a subscription, or the reverse."""
         explicit = self.ack_mode == "explicit"
         if explicit and self.subscription is None:
             hint = "Name a subscription: whose acknowledgements they are"
@@ -58,7 +61,7 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
 
     @property
     def application(self) -> tuple[str, int] | None:
-        """`txnAppId` and `txnVersion`, None for a write that has neither; Refused where one is missing."""
+        """`txnAppId` and `txnVersion`, None for a write with neither; Refused if one is missing."""
         if self.txn_app_id is not None and self.txn_version is not None:
             return self.txn_app_id, self.txn_version
         if self.txn_app_id is None and self.txn_version is None:
@@ -68,7 +71,7 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
 
     @property
     def starting(self) -> list[str]:
-        """The options that were given to say where a read begins, by name."""
+        """Names of the given options for the start of a read."""
         given = {
             "startingPosition": self.starting_position is not None,
             "startingTimestamp": self.starting_timestamp is not None,
@@ -78,13 +81,13 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
         return [name for name, is_given in given.items() if is_given]
 
     def addressing(self) -> Addressing:
-        """The ledgers to read; refused when none is named."""
+        """Return the ledgers to read. Refused if none is named."""
         if not (self.ledgers or self.ledgers_pattern):
             require_ledger(self)
         return Addressing.of(self.ledger, self.ledgers, self.ledgers_pattern)
 
     def credentials(self) -> Credentials | None:
-        """What is shown to a broker elsewhere; None when nothing was given."""
+        """Return the credentials for a broker elsewhere; None if none are given."""
         from pyspark_ledger.ledger.client.credentials import Credentials
 
         given = Credentials(
@@ -97,7 +100,7 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
 
 
 def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOptions:
-    """Read and check options; with `use`, also that each has a meaning there. Raises Refused naming the option."""
+    """Parse and check options; with `use`, also that each has a meaning there. Raises Refused naming the option."""
     values: dict[str, object] = {}
     for key, text in given.items():
         option = _known(key)
@@ -116,7 +119,7 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
     options = _consistent(values)
     if use is not None:
         require_sense(values, use)
-        if options.bucket is None:  # whose topics have other people's names
+        if options.bucket is None:  # whose topics may have any name of Pulsar
             require_addressed(values)
         if options.bucket is not None and use == "stream read":
             _require_endless(options)
@@ -124,7 +127,7 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
 
 
 def _require_readable(option: Option, text: str) -> None:
-    """Measure a value before anything scans the text, and refuse text that no UTF-8 can state."""
+    """Measure a value before any code scans the text, and refuse text that UTF-8 cannot encode."""
     if len(text) > option.chars_max:
         raise Refused(f"option {option.name!r} has {len(text)} characters, at most {option.chars_max} are allowed")
     try:
@@ -176,8 +179,8 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
     history = take_history_options(values, names)
     bucket = take_bucket_options(values, names)
     if values.get("ack_mode") == "explicit":
-        values["include_metadata"] = True  # else nobody could say which rows are done with
-    if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # nobody asked for more
+        values["include_metadata"] = True  # otherwise no write could name the processed rows
+    if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # no further option was given
         least = int(str(values["target_partition_bytes"]))
         values["min_partition_bytes"] = min(least, LedgerOptions.min_partition_bytes)
     options = LedgerOptions(bucket=bucket, history=history, **values)  # type: ignore[arg-type]  # each parser answers its field's type
@@ -190,7 +193,7 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
 
 
 def require_ledger(options: LedgerOptions) -> str:
-    """The ledger's name as it was given; refused when it was not."""
+    """Return the ledger's name as it was given. Refused without one."""
     if not options.ledger:
         raise Refused(
             "no ledger is named",

@@ -1,9 +1,9 @@
-"""Places by ledger as JSON text, as options take them: how it is built, and how it is read.
+"""Positions by ledger as JSON text for options: builder and parser.
 
     {"clicks": "earliest", "orders": "3:17"}        startingPositions, endingPositions
     {"orders": 1700000000000}                       startingTimestamps, endingTimestamps: milliseconds since 1970
 
-Rules: a ledger is named as everywhere; named twice, in two spellings, it is refused. A position is that of an entry.
+Rules: a ledger that is named twice, in two spellings, is refused. A position is that of an entry.
 """
 
 from __future__ import annotations
@@ -21,30 +21,32 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 T = TypeVar("T")
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 _MOST = 2**62
-_SHOWN = 300  # characters of what was not understood
+_SHOWN = 300  # characters of an unexpected text in an error
 
 
 def positions_json(positions: Mapping[str, object]) -> str:
-    """The text for option `startingPositions` or `endingPositions`.
+    """Return the text for option `startingPositions` or `endingPositions`.
 
-    A place is `earliest`, `latest`, `LEDGER:ENTRY`, a `Position`, a pair of numbers, or a value of column `__position`,
-    whose row is where its entry begins. Raises Refused naming the ledger and the value.
+    A position is `earliest`, `latest`, `LEDGER:ENTRY`, a `Position`, a pair of numbers, or a value of column
+    `__position`, which means the start of its entry. Raises Refused naming the ledger and the value.
     """
     return _built(positions, lambda value: _text_of(_place(value)))
 
 
 def timestamps_json(timestamps: Mapping[str, int | datetime]) -> str:
-    """The text for option `startingTimestamps` or `endingTimestamps`; a time is in milliseconds, or has a zone."""
+    """Return the text for option `startingTimestamps` or `endingTimestamps`; a time is in milliseconds, or has a
+    zone.
+    """
     return _built(timestamps, _milliseconds)
 
 
 def parse_positions(text: str) -> dict[str, Position]:
-    """Positions by canonical name; ValueError says what was expected."""
+    """Return positions by canonical name. ValueError states the expected form."""
     return _parsed(text, 'JSON such as {"orders": "3:17", "clicks": "earliest"}', parse_position)
 
 
 def parse_timestamps(text: str) -> dict[str, int]:
-    """Milliseconds by canonical name; ValueError says what was expected."""
+    """Return milliseconds by canonical name. ValueError states the expected form."""
 
     def parse(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
@@ -55,7 +57,7 @@ def parse_timestamps(text: str) -> dict[str, int]:
 
 
 def parse_position(value: object) -> Position:
-    """One position; ValueError without words."""
+    """Return one position. Raises ValueError without a text."""
     if not isinstance(value, str):
         raise ValueError  # noqa: TRY004 — to whoever reads an option, a value of another type is a bad value
     if value.strip().lower() in _NAMED:

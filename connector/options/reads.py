@@ -1,4 +1,4 @@
-"""Options of reads: from where to where, which columns, how much at once."""
+"""Options of reads: start and end, columns, size of a batch."""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ OPTIONS: tuple[Option, ...] = (PATH, *(option for area in _AREAS for option in o
 
 
 def options_reference() -> str:
-    """`docs/options.md`: regenerate it with `python -m pyspark_ledger.connector.options.table > docs/options.md`."""
+    """Return `docs/options.md`: regenerate it with `python -m pyspark_ledger.connector.options.table >
+    docs/options.md`.
+    """
     lines = [
         "# Options",
         "",

@@ -9,7 +9,7 @@ from pyspark_ledger.connector.options.option import DAY_MS, MIB, WRITES, flag, n
 
 
 def _compression(value: str) -> Literal["lz4", "zstd"] | None:
-    """The name of a codec; None for none."""
+    """Return the name of a codec; None for none."""
     known: dict[str, Literal["lz4", "zstd"] | None] = {"none": None, "lz4": "lz4", "zstd": "zstd"}
     return known[one_of(*known)(value)]
 

@@ -1,4 +1,4 @@
 """Sessions of Spark: settings, listeners, a broker for a cluster.
 
-`commit_listener` acknowledges what a query has committed.
+`commit_listener` acknowledges committed batches.
 """

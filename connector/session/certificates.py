@@ -1,12 +1,14 @@
-"""Certificates and a token for one broker and its callers: an authority that signs two certificates and is gone.
+"""Certificates and a token for one broker and its clients. The authority signs two certificates and is deleted.
 
-    ca.pem               whom both trust
-    broker.pem  .key     the broker's, for the names and numbers that it is called by
-    client.pem  .key     what executors show
-    token                the driver's; tasks get tokens that are made of it
+    ca.pem               the authority that both sides trust
+    broker.pem  .key     the broker's, for its names and addresses
+    client.pem  .key     the executors'
+    token                the driver's; tasks get derived tokens
 
-Rules: the files are in a directory of the user's alone. The authority's key is deleted as soon as it has signed. Each
-name carries a mark, for Spark ships files by their names alone.
+Rules
+- The files are in a directory that only the user can read.
+- The authority's key is deleted as soon as it has signed.
+- Each file name has a unique mark, because Spark ships files by their names alone.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _DAYS = "365"
 
 @dataclass(frozen=True, slots=True)
 class EphemeralCertificates:
-    """Where the files are."""
+    """Paths of the files."""
 
     directory: Path
     mark: str
@@ -36,7 +38,7 @@ class EphemeralCertificates:
 
     @classmethod
     def make(cls, directory: Path, host: str) -> EphemeralCertificates:
-        """Make all of them for a broker that is called `host`, and `localhost`; Refused where there is no openssl."""
+        """Create all files for a broker named `host` and `localhost`. Raises Refused without openssl."""
         if shutil.which("openssl") is None:
             raise Refused(
                 "there is no command openssl to make certificates with",

@@ -1,12 +1,13 @@
-"""`serve(spark)`: a broker on the driver's host that executors elsewhere reach, made the default of the session.
+"""`serve(spark)`: a broker on the driver's host for executors elsewhere, the session's default.
 
 Rules
-- What executors need is made for this broker and goes with it: certificates that Spark ships to them, and tokens that
-  the driver makes for each read and write. The driver's own token stays in a file on its host.
-- An executor that can read the broker's token file is on its host and maps blocks; every other is sent them by Flight.
-- The broker lives as long as the session's process: a heartbeat keeps it from leaving, and without one it leaves by
-  itself after its idle time. It is brought back at the same port when it is killed.
-- The store stays when the broker goes. On a disk that goes with the cluster it does not, which is said once.
+- Executors' credentials are created for this broker and deleted with it. Spark ships certificates, and the driver makes
+  tokens for each read and write. The driver's own token stays in a file on its host.
+- An executor that can read the broker's token file is on its host and maps blocks. Every other one receives them by
+  Flight.
+- The broker lives as long as the session's process: a heartbeat keeps it alive. Without the heartbeat it exits after
+  its idle time. After a kill it restarts at the same port.
+- The store stays when the broker exits. A warning is logged once if the store's disk is deleted with the cluster.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _BEAT_SECONDS = 30.0
 
 
 class ServedStore:
-    """A broker that was started for a session. `options` are what Spark needs to use it from the driver."""
+    """Broker that was started for a session. `options` are what Spark needs to use it from the driver."""
 
     def __init__(
         self,
@@ -69,13 +70,13 @@ class ServedStore:
         return f"Served({self.address!r}, {str(self.directory)!r})"
 
     def connect(self) -> LedgerStore:
-        """The store without Spark, on this host."""
+        """Return the store without Spark, on this host."""
         from pyspark_ledger.ledger.api.store import connect
 
         return connect(self.directory)
 
     def stop(self) -> None:
-        """Stop the broker; queries that use it end with an error. The store stays."""
+        """Stop the broker. Queries that use it end with an error. The store stays."""
         if self._heartbeat is None:
             return
         self._heartbeat.stop()
@@ -95,7 +96,7 @@ def serve_session(
 ) -> ServedStore:
     """Start the broker and ship its certificates; the caller registers the source with `address` and `options`.
 
-    `leave` gives the session the default store that it had, before the broker stops.
+    `leave` restores the session's former default store before the broker stops.
     """
     if is_connect(spark):
         raise Refused(
@@ -121,17 +122,17 @@ def serve_session(
 
 
 def _left(spark: SparkSession, leave: Callable[[], object]) -> None:
-    """Let the last acknowledgements reach the broker, at the end of a process, too: it goes before they would."""
+    """Send the last acknowledgements to the broker, also at the end of a process, before the broker stops."""
     from pyspark_ledger.connector.session.commit_listener import is_installed, settle
 
-    with suppress(Exception):  # the session may be stopped, and then it acknowledges nothing and reads nothing any more
+    with suppress(Exception):  # a stopped session acknowledges and reads nothing
         if is_installed(spark):
             settle(spark)
         leave()
 
 
 def warn_of_short_life(store: Path) -> None:
-    """Say once that a store goes with its cluster."""
+    """Warn once if a store's disk is deleted with its cluster."""
     try:
         mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -169,7 +170,7 @@ def _beat(client: Client) -> None:
 
 
 def _free_port(host: str) -> int:
-    """A port that is free now: it must be known before the start, for the broker keeps it when it is brought back."""
+    """Return a free port, which must be known before the start, because the broker keeps it across restarts."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -182,7 +183,7 @@ def _free_port(host: str) -> int:
     return found
 
 
-# Mount points and directories of platforms, and what they are there.
+# Ephemeral mount points and directories of platforms, and their descriptions.
 _OF_PLATFORMS = {
     "/local_disk0": "a disk of this Databricks cluster",
     "/databricks/driver": "the driver's own disk of this Databricks cluster",
@@ -195,15 +196,15 @@ _OF_KINDS = {"tmpfs": "memory", "ramfs": "memory", "overlay": "the layer of a co
 
 
 def dies_with_its_machine(path: Path, mounts: str) -> str:
-    """What the directory is on, if that goes with the cluster, else empty. `mounts` is the text of /proc/mounts.
+    """Return the kind of disk if it is deleted with the cluster, else empty. `mounts` is the text of /proc/mounts.
 
-    A guess from the path and the file system: a warning may follow, never a refusal.
+    This is a guess from the path and the file system: it may cause a warning, never a refusal.
     """
     for known, what in _OF_PLATFORMS.items():
         if path.is_relative_to(known):
             return what
     points = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
     holding = [(len(point), kind) for point, kind in points if path.is_relative_to(point)]
-    # The last of equals: what was mounted over another hides it.
+    # The last of equals: a later mount hides an earlier one.
     kind = max(reversed(holding), key=lambda held: held[0], default=(0, ""))[1]
     return _OF_KINDS.get(kind, "")

@@ -1,15 +1,15 @@
-"""The listener that acknowledges each batch as soon as Spark has committed it, the last one of a run included.
+"""Listener that acknowledges each batch as soon as Spark has committed it, the last one of a run included.
 
-Spark tells a source that a batch is committed only while it plans the next one, and of the last batch of a run never.
-But every progress states the batch's `endOffset`, and is sent after the batch stands in Spark's commit log. Sessions of
-`session()` and `configure()` listen to their own queries and move the cursors there.
+Spark tells a source of a commit only while it plans the next batch, so never of the last batch of a run. But every
+progress contains the batch's `endOffset`, and is sent after the batch is in Spark's commit log. Sessions of `session()`
+and `configure()` listen to their own queries and move the cursors there.
 
 Invariants
-- Acknowledged is only an end offset out of a progress; never what tasks have merely read.
-- Spark's listener bus is never held up: calls to the broker are made in a thread of its own, the newest position of
-  each cursor only.
-- An acknowledgement that fails is a warning: the next batch, or the next start of the query, makes it good.
-- A process that ends waits, for a bounded time, until what its finished queries have committed is acknowledged.
+- Only an end offset of a progress is acknowledged, never what tasks have merely read.
+- Spark's listener bus is never blocked. A separate thread calls the broker, with only the newest position of each
+  cursor.
+- A failed acknowledgement is a warning: the next batch, or the next start of the query, repeats it.
+- A process that ends waits, for a bounded time, until the commits of its finished queries are acknowledged.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SETTLE_SECONDS = 10.0
-# In a session's own settings: which listener of which process acknowledges for it.
+# Setting of a session that names the listener and process that acknowledge for it.
 CONF = "spark.ledger.acknowledgedBy"
 
 
 class CursorMover:
-    """Moves cursors in a thread of its own; of each cursor only the newest position that is asked for."""
+    """Thread that moves cursors; of each cursor only to the newest requested position."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -57,7 +57,7 @@ class CursorMover:
         self._connections: dict[str, DriverConnection] = {}
 
     def put(self, origin: SourceIdentity, ledger: str, position: Position) -> None:
-        """Everything before `position` is in Spark's commit log."""
+        """Record that everything before `position` is in Spark's commit log."""
         with self._changed:
             self._wanted[origin.store_id, ledger, origin.subscription] = (origin, position)
             if self._thread is None:
@@ -66,7 +66,7 @@ class CursorMover:
             self._changed.notify_all()
 
     def settle(self, until_ms: int) -> bool:
-        """Wait until nothing is left to do; False when `until_ms`, by the monotonic clock, came first."""
+        """Wait until nothing is left to do. Return False if `until_ms`, by the monotonic clock, came first."""
         with self._changed:
             while self._wanted or self._busy:
                 left = until_ms - monotonic_ms()
@@ -115,7 +115,7 @@ class CursorMover:
 
 
 class CommitListener(StreamingQueryListener):
-    """What a session's queries have committed, acknowledged."""
+    """Listener that acknowledges the commits of a session's queries."""
 
     def __init__(self, put: Callable[[SourceIdentity, str, Position], None]) -> None:
         self._put = put
@@ -127,13 +127,13 @@ class CommitListener(StreamingQueryListener):
             self._running.add(str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A batch is committed: acknowledge its end."""
+        """Acknowledge the end of a committed batch."""
         for source in json.loads(event.progress.json).get("sources", []):
             for origin, ledger, position in committed(source):
                 self._put(origin, ledger, position)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing was committed."""
+        """Do nothing: no batch was committed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._changed:
@@ -141,7 +141,7 @@ class CommitListener(StreamingQueryListener):
             self._changed.notify_all()
 
     def settle(self, active: Callable[[], set[str]], until_ms: int) -> bool:
-        """Wait until all events of runs that are over have come; False when `until_ms` came first."""
+        """Wait until all events of ended runs have arrived. Return False if `until_ms` came first."""
         with self._changed:
             while self._running - active():
                 left = until_ms - monotonic_ms()
@@ -152,7 +152,7 @@ class CommitListener(StreamingQueryListener):
 
 
 def committed(source: Mapping[str, Any]) -> list[tuple[SourceIdentity, str, Position]]:
-    """What one source of a progress says is committed: cursor by cursor, the first position that is not."""
+    """Return the first uncommitted position of each cursor, from one source of a progress."""
     origin = parse_source_identity(parse_report(source.get("latestOffset")))
     if origin is None or not origin.subscription:
         return []
@@ -161,7 +161,7 @@ def committed(source: Mapping[str, Any]) -> list[tuple[SourceIdentity, str, Posi
     except LedgerError as unknown:
         _log.warning("a batch of subscription %s is not acknowledged: %s", origin.subscription, unknown)
         return []
-    # A start that was only planned is nobody's commit.
+    # A start that was only planned is no commit.
     return [] if end.initial else [(origin, name, offset.position) for name, offset in end.ledgers.items()]
 
 
@@ -170,23 +170,23 @@ _listeners: weakref.WeakValueDictionary[str, CommitListener] = weakref.WeakValue
 
 
 def install(spark: SparkSession) -> None:
-    """Let a session acknowledge what its queries commit; once, however often it is called."""
+    """Make a session acknowledge its queries' commits; once for any number of calls."""
     if is_installed(spark):
         return
     listener, name = CommitListener(_acknowledger.put), str(uuid.uuid4())
-    # The last acknowledgements go out before the process ends.
+    # The last acknowledgements are sent before the process ends.
     add_listener(spark, listener, lambda: _settled(spark, listener, monotonic_ms() + int(SETTLE_SECONDS * 1000)))
     spark.conf.set(CONF, name)
     _listeners[name] = listener
 
 
 def is_installed(spark: SparkSession) -> bool:
-    """Whether a listener of this process acknowledges for the session."""
+    """Return whether a listener of this process acknowledges for the session."""
     return (spark.conf.get(CONF, "") or "") in _listeners
 
 
 def settle(spark: SparkSession, timeout_s: float = SETTLE_SECONDS) -> bool:
-    """Wait until what the ended queries of a session committed is acknowledged; False when it takes longer."""
+    """Wait until the commits of a session's ended queries are acknowledged. Return False after the time-out."""
     until_ms = monotonic_ms() + int(timeout_s * 1000)
     listener = _listeners.get(spark.conf.get(CONF, "") or "")
     if listener is None:

@@ -1,6 +1,6 @@
-"""What a Spark session of this host needs for Delta's tables: the jars that fit its version, an extension, a catalog.
+"""Settings of a local Spark session for Delta tables: jars of the right version, an extension, a catalog.
 
-Databricks and EMR bring their own; there none of this is asked for.
+Databricks and EMR have their own Delta and need none of this.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SCALA = "2.13"
 
 
 def delta_settings() -> Mapping[str, str]:
-    """The settings, by name; Unavailable where delta-spark, whose version they follow, is not installed."""
+    """Return the settings, by name. Raises Unavailable without delta-spark, whose version they follow."""
     try:
         delta = version("delta-spark")
     except PackageNotFoundError:
@@ -29,19 +29,19 @@ def delta_settings() -> Mapping[str, str]:
         PACKAGES: f"io.delta:delta-spark_{spark}_{_SCALA}:{delta}",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # A table's state in 50 tasks, as by default, takes a second of every commit on a laptop.
+        # By default Delta computes a table's state in 50 tasks, which takes a second of every commit on a laptop.
         "spark.databricks.delta.snapshotPartitions": "2",
     }
 
 
 def with_packages(settings: Mapping[str, str], conf: Mapping[str, object]) -> dict[str, object]:
-    """Settings, and what goes before them: packages are those of both."""
+    """Return settings with overrides. Packages of both are joined."""
     packages = [str(found) for found in (settings.get(PACKAGES), conf.get(PACKAGES)) if found]
     return {**settings, **conf, **({PACKAGES: ",".join(packages)} if packages else {})}
 
 
 def s3a_settings() -> Mapping[str, str]:
-    """What a session of this host needs to reach S3 as `s3a://…`: the jars that fit the Hadoop that came with Spark."""
+    """Return the settings of a local session for `s3a://…`: the jars that fit Spark's Hadoop."""
     for file in files("pyspark") or ():
         found = re.fullmatch(r"hadoop-client-api-(.+)\.jar", file.name)
         if found is not None:

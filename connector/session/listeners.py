@@ -1,7 +1,7 @@
-"""Adding a listener to a session so that the process can end: with Spark Connect that takes its removal.
+"""Listeners of a session that do not keep the process alive, which takes their removal with Spark Connect.
 
-Rule: a client of Spark Connect waits, when it ends, for the thread that delivers its events, and that thread ends with
-the last listener. So each of ours is removed once the main thread is done and what it still has to do is done.
+Rule: when a client of Spark Connect ends, it waits for its event thread, which ends with the last listener. So each
+listener of this package is removed after the main thread and its own work are done.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _log = logging.getLogger(__name__)
 def add_listener(
     spark: SparkSession, listener: StreamingQueryListener, at_exit: Callable[[], object] = lambda: None
 ) -> None:
-    """Add it; `at_exit` is called, once, when the process ends. An error of it is logged: the session may be gone."""
+    """Add a listener. `at_exit` is called once when the process ends; its error is logged, because the session may be
+    gone.
+    """
     spark.streams.addListener(listener)
 
     def finish() -> None:

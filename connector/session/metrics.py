@@ -1,9 +1,9 @@
-"""What Spark's progress says of ledgers, for people and for Prometheus: lag, cache, and why a batch had its size.
+"""Ledgers in Spark's progress, for people and for Prometheus: lag, cache, and the reason of a batch's size.
 
 Rules
-- Only what `connector.read.progress` put into the progress is shown; sources of other formats are passed over.
-- A query without a name is called by its id.
-- Gauges of a query go when it ends: one that stands still would look like a lag.
+- Only the fields of `connector.read.progress` are shown; sources of other formats are ignored.
+- A query without a name is shown by its id.
+- Gauges of a query are removed when it ends, because a constant gauge would look like a lag.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LedgerProgress:
-    """One ledger in one batch of one query. Lags are what the batch leaves behind; `waited_ms` of its oldest entry."""
+    """Ledger in one batch of one query. Lags are the data after the batch; `waited_ms` is that of its oldest entry."""
 
     query: str
     batch: int
@@ -60,7 +60,7 @@ class LedgerProgress:
         )
 
     def _sources(self) -> tuple[tuple[str, int], ...]:
-        """The bytes that were handed out, by where they came from."""
+        """Return the served bytes by source."""
         return (
             ("memory", self.memory_bytes),
             ("the page cache", self.page_cache_bytes),
@@ -70,7 +70,7 @@ class LedgerProgress:
 
 
 def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
-    """The ledgers in a progress of Spark, given as its JSON value (`query.lastProgress` is one too)."""
+    """Return the ledgers of a progress, given as its JSON value (`query.lastProgress` is one too)."""
     found = []
     for source in progress.get("sources", []):
         report = parse_report(source.get("latestOffset"))
@@ -104,7 +104,7 @@ def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
 
 
 class ProgressWatch(StreamingQueryListener):
-    """Hands on what a session's queries say of ledgers: `show` each ledger of each batch, `ended` a query's name."""
+    """Listener of a session's queries: `show` gets each ledger of each batch, `ended` a query's name."""
 
     def __init__(self, show: Callable[[LedgerProgress], None], ended: Callable[[str], None] = lambda _: None) -> None:
         self._show = show
@@ -112,7 +112,7 @@ class ProgressWatch(StreamingQueryListener):
         self._names: dict[str, str] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """Nothing is known yet."""
+        """Do nothing: there is no progress yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = json.loads(event.progress.json)
@@ -121,7 +121,7 @@ class ProgressWatch(StreamingQueryListener):
             self._show(ledger)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing has changed."""
+        """Do nothing: nothing has changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         name = self._names.pop(str(event.runId), None)
@@ -130,12 +130,12 @@ class ProgressWatch(StreamingQueryListener):
 
 
 def print_line(ledger: LedgerProgress) -> None:
-    """One line on standard error, where a notebook or a driver's log shows it."""
+    """Print one line on standard error, where a notebook or a driver's log shows it."""
     print(ledger, file=sys.stderr, flush=True)  # noqa: T201  # its purpose
 
 
 class PrometheusGauges:
-    """The same as gauges `ledger_stream_…`, labelled by query, ledger and subscription."""
+    """Gauges `ledger_stream_…`, labelled by query, ledger and subscription."""
 
     _LABELS = ("query", "ledger", "subscription")
     _GAUGES: Mapping[str, str] = {
@@ -185,7 +185,7 @@ def watch(
     show: Callable[[LedgerProgress], None] | None = None,
     prometheus: CollectorRegistry | None = None,
 ) -> ProgressWatch:
-    """Listen to a session's queries: print a line for each ledger of each batch, unless told what to do with them."""
+    """Listen to a session's queries. Prints a line for each ledger of each batch, unless other outputs are given."""
     if prometheus is not None:
         gauges = PrometheusGauges(prometheus)
         listener = ProgressWatch(gauges.show if show is None else _both(gauges.show, show), gauges.forget)

@@ -1,10 +1,10 @@
-"""A Spark session that runs Python sources well and acknowledges what its queries commit.
+"""Spark session with settings for Python sources, which acknowledges its queries' commits.
 
-`conf/spark-defaults.conf` says the same to `spark-submit`; a test compares the two.
+`conf/spark-defaults.conf` has the same settings for `spark-submit`; a test compares the two.
 
-Everything works without these settings, slower or with more noise; without the listener the last batch of a run is
-acknowledged when the query starts again. Those of a running session that cannot be set any
-more are shown as lines for `spark-defaults.conf`.
+Everything works without these settings, slower or with more noise. Without the listener, the last batch of a run is
+acknowledged when the query starts again. Settings that a running session cannot change are printed as lines for
+`spark-defaults.conf`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparkSetting:
-    """One Spark setting, and why."""
+    """Setting of Spark, and its reason."""
 
     name: str
     value: str
     reason: str
-    default: str = ""  # what holds where nobody has set it; of those that are fixed when the session starts
+    default: str = ""  # the default; for settings that are fixed when the session starts
     at_run_time: bool = False
 
 
@@ -62,12 +62,12 @@ LOCAL_SETTINGS: tuple[SparkSetting, ...] = (
 
 
 def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = False) -> SparkSession:
-    """A local session of all cores with these settings; `conf` goes before them, its names with `_` for `.`."""
+    """Return a local session of all cores with these settings; `conf` overrides them, its names with `_` for `.`."""
     from pyspark.sql import SparkSession
 
     from pyspark_ledger.connector.session.delta import PACKAGES, delta_settings, with_packages
 
-    # Workers must be this very interpreter: Spark's default is whatever `python3` is on the path.
+    # Workers must be this interpreter: Spark's default is the `python3` of the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master("local[*]")
@@ -80,13 +80,13 @@ def local_session(app_name: str, conf: Mapping[str, object], *, delta: bool = Fa
 
 
 def _started(builder: SparkSession.Builder, packages: object) -> SparkSession:
-    """The session; Unavailable naming the packages without which its JVM did not come up."""
+    """Return the session. Raises Unavailable naming the packages without which its JVM did not start."""
     from pyspark.errors import PySparkRuntimeError
 
     try:
         return builder.getOrCreate()
     except PySparkRuntimeError as error:
-        # The JVM fetches them before it answers, and when that fails it just ends.
+        # The JVM downloads them before it answers, and ends silently if that fails.
         if not packages or error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise Unavailable(
@@ -96,9 +96,9 @@ def _started(builder: SparkSession.Builder, packages: object) -> SparkSession:
 
 
 def configure_session(spark: SparkSession, *, quiet: bool = False) -> SparkSession:
-    """Set what can be set now, and have the session acknowledge what its queries commit.
+    """Set what can be set now, and make the session acknowledge its queries' commits.
 
-    Unless `quiet`, print the lines that must be there before the session starts.
+    Unless `quiet`, print the lines that must be set before the session starts.
     """
     from pyspark_ledger.connector.session.commit_listener import install
 
@@ -114,6 +114,6 @@ def configure_session(spark: SparkSession, *, quiet: bool = False) -> SparkSessi
     if missing and not quiet:
         print("# To be set before the session starts, for example in spark-defaults.conf:")  # noqa: T201
         for setting in missing:
-            # A line of its own: in that file all that follows a name is its value.
+            # A separate line, because in that file the rest of a line is the value.
             print(f"# {setting.reason}\n{setting.name} {setting.value}")  # noqa: T201
     return spark

@@ -77,7 +77,7 @@ def acknowledged(rows: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.Rec
 
 
 def places(values: pa.Array, column: str) -> tuple[Integers, Integers, Integers]:
-    """Ledger, entry and row of each value."""
+    """Return ledger, entry and row of each value."""
     if values.null_count:
         where = int(np.flatnonzero(np.asarray(values.is_null()))[0])
         raise Refused(f"column {column!r} is null in row {where} of a batch", hint="Leave out what is no row")
@@ -148,25 +148,25 @@ class PositionsMessage(WriterCommitMessage):
 
 @plain_errors
 class LedgerAcknowledgeWriter(DataSourceArrowWriter):
-    """Acknowledges the rows of a DataFrame in a subscription's name, or gives them back."""
+    """Writer that acknowledges the rows of a DataFrame for a subscription, or returns them for redelivery."""
 
     def __init__(self, options: LedgerOptions, schema: StructType) -> None:
         self._options = options
         self._ledger = canonical_name(require_ledger(options))
         self._column = position_column(schema, options)
         connection = self._connection()
-        # Both must be there before any task runs.
+        # Both must exist before any task runs.
         count = connection.call(lambda client: client.call("partitions", NameLedger(self._ledger))).partitions
         self._incarnation = ""
         if count:
-            # One that was added lately has no cursor until its rows are read.
+            # A new partition has no cursor until its rows are read.
             self._require_cursor(connection, partition_names(self._ledger, 1)[0])
         else:
             self._require_cursor(connection, self._ledger)
             self._incarnation = connection.call(lambda client: client.call("end", AskEnd(self._ledger))).incarnation
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PositionsMessage:
-        """On an executor: the positions of one task's rows."""
+        """Return the positions of one task's rows. Runs on an executor."""
         sink = pa.BufferOutputStream()
         stream = None
         for batch in acknowledged(iterator, self._column):
@@ -179,7 +179,7 @@ class LedgerAcknowledgeWriter(DataSourceArrowWriter):
         return PositionsMessage(sink.getvalue().to_pybytes())
 
     def commit(self, messages: list[PositionsMessage | None]) -> None:  # type: ignore[override]
-        """On the driver: one call for all of them, durable when it returns."""
+        """Acknowledge all messages in one call, durable when it returns. Runs on the driver."""
         lost = sum(message is None for message in messages)
         if lost:
             raise Refused(f"{lost} of {len(messages)} tasks sent no positions: nothing was acknowledged")
@@ -196,7 +196,7 @@ class LedgerAcknowledgeWriter(DataSourceArrowWriter):
         )
 
     def abort(self, messages: list[PositionsMessage | None]) -> None:  # type: ignore[override]
-        """Nothing was acknowledged, so there is nothing to undo."""
+        """Do nothing, because nothing was acknowledged."""
 
     def _require_cursor(self, connection: DriverConnection, log: str) -> None:
         named = NameCursor(log, self._options.subscription or "", precise=False)
@@ -235,7 +235,7 @@ _lock = threading.Lock()
 def acknowledge_frame(
     frame: DataFrame, ledger: str, subscription: str, action: Literal["ack", "nack"], options: Mapping[str, str]
 ) -> None:
-    """Acknowledge, or give back, the rows of a frame that was read with `includeMetadata`; durable on return."""
+    """Acknowledge or return the rows of a frame that was read with `includeMetadata`; durable on return."""
     column = next((name for name in (POSITION, MESSAGE_ID) if name in frame.columns), None)
     write = (frame if column is None else frame.select(column)).write.format("ledger").mode("append")
     with _lock, _unmeasured(frame.sparkSession):

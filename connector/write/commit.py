@@ -1,23 +1,24 @@
-"""The exactly-once sink: tasks stage rows out of sight, one commit makes them visible, in one ledger or in several.
+"""Exactly-once sink: tasks stage rows, invisible to readers; one commit makes them visible, in one ledger or in
+several.
 
     task      rows → entries, each with the run's id → staged parts, one for each ledger → message
     driver    messages of one batch → CommitRun, or CommitRuns for several ledgers → the broker appends the parts
 
 Invariants
-- The run's id is made of the query and the batch alone: a batch that is repeated, by any process, is the same run, and
-  the broker appends it once.
-- A write that states `txnAppId` and `txnVersion` is batch `txnVersion` of a query that they name: one that is not above
-  the newest is a repetition. What was staged for a repetition is thrown away. A task that knows of it pulls no rows;
-  such a batch is never committed, its rows are in no part.
-- Spark may repeat a commit after a failure, and so does this module while the broker is away; both are harmless.
-- The query travels in the messages, because the committer has none: messages that disagree are refused, naming both.
-- A task that fails leaves a part that nobody commits; the broker sweeps it.
+- The query and the batch alone determine the run's id. A batch that any process repeats is the same run, and the broker
+  appends it once.
+- A write with `txnAppId` and `txnVersion` is batch `txnVersion` of a query that they name. A version that is not above
+  the newest is a repetition, and its staged parts are deleted. A task that knows of it pulls no rows; such a batch is
+  never committed, because its rows are in no part.
+- Spark may repeat a commit after a failure, and this module does so while the broker restarts. Both are harmless.
+- The messages carry the query, because the committer has none. Messages that disagree are refused, naming both.
+- A failed task leaves a part that no commit names. The broker sweeps it.
 
-Batches that are in the log already: their tasks pull no rows, and their commit appends nothing.
+Tasks of a batch that the log has already pull no rows, and its commit appends nothing.
 - A batch that is not above the newest of its query is a repetition, as for the broker's commit. Batches stay in the log
-  for as long as the ledger lives, so a repetition stays one.
-- The driver asks once for a write that has a name. A streaming write learns its query in its tasks: a process of tasks
-  asks before it stages the first batch of a query, and again for a batch that is not above the last one it staged.
+  as long as the ledger lives, so a repetition stays one.
+- For a named write the driver asks once. A streaming write learns its query in its tasks. A process of tasks asks
+  before it stages the first batch of a query, and again for a batch that is not above the last one it staged.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def is_repetition(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
 
 
 def is_repeated_task(ask: Ask, target: SinkTarget, query: str, batch: int) -> bool:
-    """Return whether a task of a streaming batch has nothing to do; asks the broker only where that is likely."""
+    """Return whether a task of a streaming batch has nothing to do; asks the broker only if that is likely."""
     key = target.store_id, query
     last = _staged.get(key)
     if last is not None and batch > last:
@@ -82,7 +83,7 @@ def is_repeated_task(ask: Ask, target: SinkTarget, query: str, batch: int) -> bo
 
 @dataclass(frozen=True)
 class PartMessage(WriterCommitMessage):
-    """What a task tells the committer: what it staged, by ledger; nothing for a task without rows."""
+    """Message of a task to the committer: its staged parts by ledger; none for a task without rows."""
 
     query: str
     batch: int
@@ -98,14 +99,14 @@ class PartMessage(WriterCommitMessage):
 
 
 def run_of(query: str, batch: int) -> RunId:
-    """The run of a batch of a query: the same in every process, both halves unsigned, 64 bits."""
+    """Return the run of a query's batch: the same in every process, both halves unsigned, 64 bits."""
     return RunId(int.from_bytes(hashlib.blake2b(query.encode(), digest_size=8).digest(), "big"), batch)
 
 
 def application_query(target: SinkTarget, app_id: str) -> str:
-    """The query that writes with this `txnAppId` belong to: one for each ledger that is written to, as it was made.
+    """Return the query of all writes with this `txnAppId`, for each incarnation of a ledger.
 
-    A ledger that was deleted and created again has seen none of them.
+    A ledger that was deleted and created again has none of them.
     """
     named = target.named
     where = "*" if named is None else f"{named.name}@{named.incarnation}"
@@ -113,7 +114,7 @@ def application_query(target: SinkTarget, app_id: str) -> str:
 
 
 def running_task() -> int:
-    """The number of the task that this runs in; 0 outside of any."""
+    """Return the number of the running task; 0 outside of a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -129,7 +130,7 @@ def task_client(target: SinkTarget) -> Client:
 def stage_rows(
     target: SinkTarget, version: str, query: str, batch: int, rows: Iterable[pa.RecordBatch], task: int = 0
 ) -> PartMessage:
-    """Write the rows of one task to staged parts of their own; nobody sees them before the commit."""
+    """Write the rows of one task to staged parts of their own, which are invisible before the commit."""
     client = task_client(target)
     staged = staged_parts(client, target, StagingTask(query, batch, run_of(query, batch), task), rows)
     return PartMessage(query, batch, target.store_id, version, tuple(staged))
@@ -140,7 +141,7 @@ def nothing_staged(target: SinkTarget, version: str, query: str, batch: int) -> 
 
 
 def is_written(target: SinkTarget, query: str, batch: int) -> bool:
-    """On the driver: return whether a batch is in the log."""
+    """Return whether a batch is in the log. Called on the driver."""
     connection = _connection(target)
     return is_repetition(lambda *asked: connection.call(lambda client: client.call(*asked)), target, query, batch)
 
@@ -174,7 +175,7 @@ def commit_parts(
 
 
 def abort_parts(target: SinkTarget, messages: Sequence[PartMessage | None], batch: int) -> None:
-    """Throw away what the tasks staged; messages of tasks that failed are None."""
+    """Delete the staged parts of the tasks. Messages of failed tasks are None."""
     told = [message for message in messages if message is not None]
     parts = [part.part for message in told for part in message.parts]
     if parts:
@@ -183,7 +184,7 @@ def abort_parts(target: SinkTarget, messages: Sequence[PartMessage | None], batc
 
 
 def _drop_repeated(target: SinkTarget, told: Sequence[PartMessage], batch: int) -> None:
-    """End a batch of which a task pulled no rows: nothing may be appended, because its rows are in no part."""
+    """End a batch whose tasks pulled no rows: nothing may be appended, because its rows are in no part."""
     if not is_written(target, told[0].query, batch):
         raise Unavailable(
             f"batch {batch} of {target.ledger} was in the log when its tasks began, and is gone now",
@@ -193,7 +194,7 @@ def _drop_repeated(target: SinkTarget, told: Sequence[PartMessage], batch: int) 
 
 
 def _by_ledger(told: Sequence[PartMessage]) -> list[LedgerParts]:
-    """All parts of each ledger, in the order of the tasks."""
+    """Return all parts of each ledger, in the order of the tasks."""
     parts: dict[str, list[StagedPart]] = {}
     for message in told:
         for staged in message.staged:

@@ -1,4 +1,4 @@
-"""What a row says beside its columns when it is written: for which ledger it is, and what its readers are told of it.
+"""Special columns of a written row: its ledger, and its metadata for readers.
 
     __ledger             string                the ledger of this row; null: the one that the write names
     __key                string                chooses the partition, and is the row's `__key` when it is read
@@ -6,10 +6,10 @@
     __messageProperties  map<string,string>    as `__messageProperties`
 
 Rules
-- None of these is a column of the ledger. The last three travel in the entry behind the ledger's columns, so that a row
-  is read with `includeMetadata` as it was written; whoever does not ask for them never sees them.
-- Rows of one batch are grouped by a stable sort: those of one ledger stay in the order in which the task had them.
-- Nothing here runs Python per row.
+- None of these is a column of the ledger. The entry stores the last three behind the ledger's columns. A read with
+  `includeMetadata` returns them as they were written; other reads ignore them.
+- A stable sort groups the rows of a batch: rows of one ledger keep the task's order.
+- No Python runs for each row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LEDGER, KEY = "__ledger", "__key"
-# What an entry keeps of it, in this order, behind the columns of its ledger.
+# Special columns of an entry, in this order, behind the columns of its ledger.
 KEPT = pa.schema([METADATA.field(name) for name in WRITABLE_METADATA])
 ADDRESS = pa.schema([pa.field(LEDGER, pa.string()), *KEPT])
 _HASHING = "murmur3_32"
@@ -38,7 +38,7 @@ Codes = npt.NDArray[np.int64]
 
 
 def own_columns(schema: StructType) -> StructType:
-    """The columns of the ledger alone; Refused where one that says something else has the wrong type."""
+    """Return the columns of the ledger alone. Refused if a special column has the wrong type."""
     from pyspark.sql.types import StructType
 
     wanted = {field.name: field.dataType for field in spark_schema(ADDRESS, "")}
@@ -58,7 +58,7 @@ def kept_columns(names: list[str]) -> list[pa.Field]:
 
 
 def by_ledger(rows: pa.RecordBatch, default: str) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each ledger, as it is named; those that name none are for `default`."""
+    """Yield the rows of each ledger by name; rows without a name are for `default`."""
     if LEDGER not in rows.schema.names:
         yield default, rows
         return
@@ -75,7 +75,7 @@ def by_ledger(rows: pa.RecordBatch, default: str) -> Iterator[tuple[str, pa.Reco
 
 
 def by_partition(rows: pa.RecordBatch, partitions: int, turn: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each partition: by key as Pulsar's clients choose, those without one to the partition in turn."""
+    """Yield the rows of each partition: by key as in Pulsar's clients, rows without a key for partition `turn`."""
     turn %= partitions
     if KEY not in rows.schema.names:
         yield turn, rows
@@ -85,7 +85,7 @@ def by_partition(rows: pa.RecordBatch, partitions: int, turn: int) -> Iterator[t
 
 
 def grouped(rows: pa.RecordBatch, codes: Codes) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each code, in their order; rows that share one code are not copied."""
+    """Yield the rows of each code, in their order; rows of a single code are not copied."""
     if not len(codes):
         return
     first = int(codes[0])

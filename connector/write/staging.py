@@ -1,12 +1,12 @@
-"""The rows of one task on their way into staged parts: routed, gathered, made into entries, one part for each ledger.
+"""Staging of one task's rows: routed, collected, encoded to entries, one part for each ledger.
 
     record batch ──route──▶ rows of a ledger ──gather──▶ about `entryBytes` ──encode──▶ an entry ──▶ its staged part
 
 Invariants
-- The rows of one ledger stay in the order in which the task had them.
-- What is gathered is bounded, however many ledgers rows go to: beyond `_HELD_BYTES_MAX` all of it is written, and only
-  as many files are open as hold rows of that much.
-- An entry that does not fit a block of its ledger is halved, down to a row that never will.
+- The rows of one ledger keep the task's order.
+- Collected rows are bounded for any number of ledgers. Above `_HELD_BYTES_MAX` all of them are written, so the number
+  of open files is bounded too.
+- An entry that does not fit a block of its ledger is halved, down to a single row.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HELD_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StagingTask:
-    """Whose rows these are: the query, its batch, the run that they make, and the number of the task."""
+    """Owner of staged rows: the query, its batch, their run, and the number of the task."""
 
     query: str
     batch: int
@@ -46,9 +46,10 @@ class StagingTask:
 
     @property
     def turn(self) -> int:
-        """Whose turn it is among partitions when the task begins; the same in every attempt.
+        """First partition for rows without a key, the same in every attempt of the task.
 
-        It moves on with the batch and begins elsewhere for each query: a small batch is one task with a few rows.
+        It advances with the batch and starts elsewhere for each query, because a small batch is one task with a few
+        rows.
         """
         return self.run.most + self.batch + self.task
 
@@ -56,7 +57,7 @@ class StagingTask:
 def staged_parts(
     client: Client, target: SinkTarget, task: StagingTask, batches: Iterable[pa.RecordBatch]
 ) -> list[LedgerParts]:
-    """Write the rows of a task to parts of their own; by ledger, in the order in which it met them."""
+    """Write the rows of a task to parts of their own, by ledger, in the order of first use."""
     targets = LedgerTargets(target, client.call)
     streams: dict[str, _LedgerStream] = {}
     held = 0
@@ -81,7 +82,7 @@ def staged_parts(
 def _routed(
     target: SinkTarget, targets: LedgerTargets, batch: pa.RecordBatch, turn: int
 ) -> Iterator[tuple[LedgerTarget, pa.RecordBatch]]:
-    """The rows of a batch by the ledger, or the partition, that they go to."""
+    """Yield the rows of a batch by their ledger or partition."""
     named = target.named
     for text, rows in by_ledger(batch, named.name if named is not None else ""):
         ledger = named if named is not None and text == named.name else targets.of(text)
@@ -93,7 +94,7 @@ def _routed(
 
 
 class _LedgerStream:
-    """The rows of one ledger: gathered, and written entry by entry."""
+    """Rows of one ledger: collected, and written entry by entry."""
 
     def __init__(self, client: Client, target: SinkTarget, ledger: LedgerTarget, task: StagingTask) -> None:
         self._client, self._target, self._ledger, self._task = client, target, ledger, task
@@ -105,7 +106,7 @@ class _LedgerStream:
         self._ordinal = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows; write what makes an entry."""
+        """Collect rows, and write full entries."""
         if self._fit is None:
             columns = schema_from_bytes(self._ledger.columns)
             self._fit = ColumnFit(pa.schema([*columns, *kept_columns(rows.schema.names)]))
@@ -120,13 +121,13 @@ class _LedgerStream:
             self._size += piece.nbytes
 
     def rest(self) -> None:
-        """Write what was gathered, and hold nothing until there is more."""
+        """Write the collected rows, and close the file until there are more."""
         self._write()
         if self._writer is not None:
             self._writer.rest()
 
     def close(self) -> StagedPart | None:
-        """End the part; None when there was no row."""
+        """End the part; None without rows."""
         self._write()
         return None if self._writer is None else self._writer.close()
 
@@ -140,7 +141,7 @@ class _LedgerStream:
             self._writer.write(entry, rows)
 
     def _entries(self, batches: list[pa.RecordBatch]) -> Iterator[tuple[list[Buffer], int]]:
-        """The entry of these rows; halved where it does not fit a block."""
+        """Yield the entry of these rows, halved if it does not fit a block."""
         rows = sum(batch.num_rows for batch in batches)
         run, most = self._task.run, self._ledger.entry_bytes_most
         metadata = arrow_metadata(

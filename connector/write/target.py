@@ -1,11 +1,11 @@
-"""Where the rows of a write go: the ledgers, their columns as they are registered, and what fits their entries.
+"""Target of a write: its ledgers, their registered columns, and the size of their entries.
 
 Invariants
-- What does not fit a ledger's columns is refused before a row for it is staged: on the driver for the ledger that the
-  write names, in the task for one that a row names or that is a partition.
-- The ledger that a write names is made by its first write. One that a row names is made only when the write was told
-  to; so a misspelt name is an error and not a ledger.
-- Only the driver's side creates a store.
+- Rows that do not fit a ledger's columns are refused before one is staged. The driver checks the ledger that the write
+  names. The task checks partitions, and ledgers that a row names.
+- The first write creates the ledger that it names. A ledger that a row names is created only with `createLedgers`, so a
+  misspelt name is an error.
+- Only the driver creates a store.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BLOCK_BYTES_DEFAULT = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LedgerTarget:
-    """One ledger to write to. `partitions` is 0 for one without; `columns` is its registered Arrow schema."""
+    """Ledger to write to. `partitions` is 0 for one without; `columns` is its registered Arrow schema."""
 
     name: str
     incarnation: str
@@ -59,10 +59,11 @@ class LedgerTarget:
 
 @dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """Where rows go and how, as a task needs to know it. Pickled into every task.
+    """Target and parameters of a write, as a task needs them. Pickled into every task.
 
-    `named` is the ledger that the write names, None when every row names its own. `several`: the rows of one batch may
-    go to more than one ledger. Tasks show `task_credentials`, whose token stages and runs out; the commit the others.
+    `named` is the ledger that the write names, None if every row names its own. `several`: the rows of one batch may
+    have several ledgers. Tasks use `task_credentials`, whose token allows staging and expires; the commit uses the
+    others.
     """
 
     address: str
@@ -81,17 +82,17 @@ class SinkTarget:
 
     @property
     def ledger(self) -> str:
-        """What is written to, for people."""
+        """Target in words, for people."""
         return self.named.name if self.named is not None else f"the ledgers that {LEDGER!r} names"
 
 
 def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
-    """Create the ledger and register its columns, or compare them; nothing is staged before that has passed."""
+    """Create the ledger and register its columns, or compare them, before anything is staged."""
     routed = LEDGER in schema.names
     name = "" if routed and not options.ledger else canonical_name(require_ledger(options))
     location = store_location(options.store)
     columns = columns_to_write(own_columns(schema), name)
-    # Against themselves, before anything is made: a type that comes back as another one could be written never again.
+    # Compared with themselves first: a type that is read as another one could never be written again.
     require_writable(spark_schema(columns, name), columns, name)
     connection = DriverConnection(location, create=True, credentials=options.credentials())
 
@@ -113,7 +114,7 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
 def ledger_target(
     ask: Ask, name: str, columns: pa.Schema, entry_bytes: int, *, create: bool, merge: bool
 ) -> LedgerTarget:
-    """A ledger, once it is known to take these columns; made, if it is not there, when `create`; grown when `merge`."""
+    """Return a ledger that takes these columns: created if missing with `create`, extended with `merge`."""
     described = _described(ask, name, create=create)
     found = _registered(ask, described, columns)
     found = resolve_columns(ask, spark_schema(columns, name), found, name, merge=merge)
@@ -128,7 +129,7 @@ def ledger_target(
 
 
 class LedgerTargets:
-    """The ledgers that a task has met; each is asked for once."""
+    """Ledgers of a task, each requested once."""
 
     def __init__(self, target: SinkTarget, ask: Ask) -> None:
         self._target = target
@@ -155,7 +156,7 @@ class LedgerTargets:
 
 
 def _described(ask: Ask, name: str, *, create: bool) -> LedgerDescription:
-    """The ledger: every batch asks, and only the first has to write."""
+    """Return the ledger's description. Every batch asks, and only the first one creates."""
     try:
         described: LedgerDescription = ask("describe", NameLedger(name))
     except NotFound as missing:
@@ -169,7 +170,7 @@ def _described(ask: Ask, name: str, *, create: bool) -> LedgerDescription:
 
 
 def _registered(ask: Ask, described: LedgerDescription, columns: pa.Schema) -> SchemaVersion:
-    """The ledger's columns; those of its first rows are registered."""
+    """Return the ledger's columns. The first rows' columns are registered."""
     name = described.name
     found: SchemaVersion = ask("schema.get", GetSchema(name))
     if found.version < 0:
@@ -184,7 +185,7 @@ def _registered(ask: Ask, described: LedgerDescription, columns: pa.Schema) -> S
 
 
 def _entry_bytes_most(described: LedgerDescription, entry_bytes: int) -> int:
-    """The largest entry of a ledger; an `entryBytes` beyond it is refused with both numbers."""
+    """Return the largest entry of a ledger. A larger `entryBytes` is refused with both numbers."""
     block = int(described.properties.get(_BLOCK_BYTES, _BLOCK_BYTES_DEFAULT))
     most = entry_bytes_max(block) - STAMP_BYTES_MAX
     if entry_bytes > most:

@@ -1,13 +1,17 @@
-"""The sinks. Batch: `df.write.format("ledger").mode("append").save("orders")` appends all rows or none.
+"""Sinks of Spark. Batch: `df.write.format("ledger").mode("append").save("orders")` appends all rows or none.
 
-Rules of the batch sink: a write is a run of its own, named when the writer is made on the driver; Spark pickles the
-writer once, so tasks and commit agree on the name. With `txnAppId` and `txnVersion` it has the name that they give it,
-and is written once however often it is made: that is for `foreachBatch`. Overwriting is refused before anything is
-staged.
+Rules of the batch sink
+- A write is a run of its own, named when the driver creates the writer. Spark pickles the writer once, so tasks and
+  commit have the same name.
+- With `txnAppId` and `txnVersion` the write has their name, and is stored once however often it is repeated. That is
+  for `foreachBatch`.
+- Overwriting is refused before anything is staged.
 
-Rules of the streaming sink: Spark makes a new writer for the tasks and another for the commit of every batch. Nothing
-is kept in `self` between batches; which query and batch a task writes for comes from Spark's task context and travels
-in its message. See `connector.write.commit` for what makes it exactly-once.
+Rules of the streaming sink
+- Spark creates a writer for the tasks and another for the commit of every batch, so `self` keeps nothing between
+  batches.
+- A task takes query and batch from Spark's task context, and puts them into its message. `connector.write.commit`
+  explains exactly-once.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from pyspark_ledger.ledger.errors import Unsupported
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError:  # Spark 4.0 hands its writers rows, one by one
+except ImportError:  # Spark 4.0 passes single rows to its writers
     DataSourceStreamArrowWriter = None  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
@@ -48,7 +52,7 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @plain_errors
 class LedgerBatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame. `application`: its `txnAppId` and `txnVersion`, None for a write that stands alone."""
+    """Writer of a DataFrame. `application`: its `txnAppId` and `txnVersion`, None for an unnamed write."""
 
     def __init__(self, target: SinkTarget, version: str, application: tuple[str, int] | None = None) -> None:
         self._target = target
@@ -59,13 +63,13 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         self._repeated = not self._once and is_written(target, self._query, self._batch)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """On an executor: stage the rows of one task; pull none where the batch is in the log already."""
+        """Stage the rows of one task on an executor. Pulls none if the log has the batch already."""
         if self._repeated:
             return nothing_staged(self._target, self._version, self._query, self._batch)
         return stage_rows(self._target, self._version, self._query, self._batch, iterator, running_task())
 
     def commit(self, messages: list[PartMessage | None]) -> None:  # type: ignore[override]
-        """On the driver: make all rows visible at once."""
+        """Make all rows visible at once. Runs on the driver."""
         commit_parts(self._target, self._version, messages, self._batch, once=self._once)
 
     def abort(self, messages: list[PartMessage | None]) -> None:  # type: ignore[override]
@@ -74,21 +78,21 @@ class LedgerBatchWriter(DataSourceArrowWriter):
 
 @plain_errors
 class LedgerStreamWriter(DataSourceStreamArrowWriter or object):  # type: ignore[misc]
-    """Writes micro-batches to a ledger, each exactly once."""
+    """Writer of micro-batches to a ledger, each exactly once."""
 
     def __init__(self, target: SinkTarget, version: str) -> None:
         self._target = target
         self._version = version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """On an executor: stage the rows of one task; pull none where the batch is in the log already."""
+        """Stage the rows of one task on an executor. Pulls none if the log has the batch already."""
         query, batch = running_batch()
         if is_repeated_task(task_client(self._target).call, self._target, query, batch):
             return nothing_staged(self._target, self._version, query, batch)
         return stage_rows(self._target, self._version, query, batch, iterator, running_task())
 
     def commit(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver: make the batch visible, once however often it is called."""
+        """Make the batch visible, once for any number of calls. Runs on the driver."""
         commit_parts(self._target, self._version, messages, batchId)
 
     def abort(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
@@ -96,7 +100,7 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter or object):  # type: ignore
 
 
 def running_batch() -> tuple[str, int]:
-    """The query and batch of the task that this runs in."""
+    """Return the query and batch of the running task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -111,7 +115,7 @@ def running_batch() -> tuple[str, int]:
 
 
 def stream_writer(target: SinkTarget, version: str) -> LedgerStreamWriter:
-    """The writer; Unsupported where Spark has no Arrow writer for streams."""
+    """Return the writer. Raises Unsupported if Spark has no Arrow writer for streams."""
     if DataSourceStreamArrowWriter is None:
         raise Unsupported(
             "this Spark hands a streaming sink rows instead of Arrow batches", hint="Use Spark 4.1 or newer"
