@@ -18,7 +18,7 @@ Tasks of a batch that the log has already pull no rows, and its commit appends n
 - A batch that is not above the newest of its query is a repetition, as for the broker's commit. Batches stay in the log
   as long as the ledger lives, so a repetition stays one.
 - For a named write the driver asks once. A streaming write learns its query in its tasks. A process of tasks asks
-  before it stages the first batch of a query, and again for a batch that is not above the last one it staged.
+  before it stages the first batch of a query. It asks again for a batch that is not above its last staged one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The entry cache of the broker: blocks, readers, expected reads.
+"""Entry cache of the broker: blocks, readers, expected reads.
 
-Every read of the broker passes through it. Policies that choose what to evict are in `eviction`.
+Every read of the broker passes through it. Eviction policies are in `eviction`.
 """

@@ -1,8 +1,8 @@
-"""Block of the cache: entries that were appended or read at once, and the unit of memory.
+"""Block of the cache: entries that were appended or read together, and the unit of memory.
 
-A block is held whole for as long as one span of it is cached (`ledger.cache.range_cache`).
+A block is kept whole as long as a range of it is cached (`ledger.cache.range_cache`).
 
-Invariant: `block.spans` counts the spans of the block that are in a range cache. At 0 its home is released, once.
+Invariant: `block.spans` counts the cached ranges of the block. At 0 its storage is released, once.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ NOTHING_AHEAD = 2**63
 
 
 class BlockStorage(Protocol):
-    """Where the bytes of a block are, when that is not the file of its ledger."""
+    """Storage of a block's bytes outside of its segment file."""
 
     @property
     def frames(self) -> pa.Buffer:
-        """The bytes, for whoever has them already."""
+        """Bytes, for a holder of a reference."""
 
     def hold(self) -> BlockReference:
-        """The bytes, for as long as the answer is referenced; not after `release`."""
+        """Return a reference to the bytes. Not allowed after `release`."""
 
     def release(self) -> None:
-        """No cached span needs them any more. Readers that have them keep them."""
+        """Release the cache's reference. Readers keep theirs."""
 
     def lingers(self) -> bool:
-        """Whether it was released and its memory is held all the same, by a reader."""
+        """Return whether a reader still references released memory."""
 
     def in_hands(self) -> bool:
-        """Whether a reader has it mapped, released or not."""
+        """Return whether a reader has mapped the block, released or not."""
 
 
 class BlockReference(Protocol):
-    """Bytes of a whole block, held by whoever has this."""
+    """Reference to the bytes of a whole block."""
 
     @property
     def frames(self) -> pa.Buffer: ...
 
 
 class CachedBlock:
-    """Entries `[first, end)` of a ledger in one piece of memory of `size` bytes.
+    """Entries `[first, end)` of a segment in one buffer of `size` bytes.
 
-    `edges(first, end)` answers `end - first + 1` offsets of entries in the block, the last being its end; it is asked
-    only when less than the whole is wanted. Entries from `ahead` on were read ahead, and nobody has them yet. Without a
-    home it is the account of a block of a local file. `offloaded`: read from object storage.
+    `edges(first, end)` returns `end - first + 1` offsets of entries in the block, the last being its end. It is called
+    only for a part of the block. Entries from `ahead` on were prefetched and not served yet. Without a storage the
+    block is the account of a local file. `offloaded`: read from object storage.
     """
 
     __slots__ = ("_table", "ahead", "edges", "end", "first", "home", "ledger_id", "offloaded", "size", "spans")
@@ -78,11 +78,11 @@ class CachedBlock:
         self._table: Integers | None = None
 
     def hold(self) -> BlockReference | None:
-        """Its bytes, held; None when they are in the file of the ledger."""
+        """Return a reference to its bytes; None if they are in the segment file."""
         return None if self.home is None else self.home.hold()
 
     def given(self, first: int, end: int) -> tuple[int, int]:
-        """Entries `[first, end)` are handed out: how many of them, and bytes, had been read ahead for that."""
+        """Record that entries `[first, end)` are served. Return their prefetched entries and bytes."""
         late = max(first, self.ahead)
         if late >= end:
             return 0, 0
@@ -90,7 +90,7 @@ class CachedBlock:
         return end - late, self.cut(late, end)[1]
 
     def cut(self, first: int, end: int) -> tuple[int, int]:
-        """Offset and length of entries `[first, end)` in the block."""
+        """Return offset and length of entries `[first, end)` in the block."""
         if first == self.first and end == self.end:
             return 0, self.size
         if self._table is None or len(self._table) <= end - self.first:

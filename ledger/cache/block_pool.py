@@ -1,14 +1,14 @@
-"""One part of the cache: blocks of one kind, a limit of their own, and a policy that decides which of their spans go.
+"""Pool of the cache: blocks of one kind, with a limit and an eviction policy of their own.
 
-A cache has two. Blocks in memory take the bytes that they hold. Blocks of local files are accounts of what the system's
-page cache holds, and take no memory. Neither part makes room for the other. Under the lock of the whole cache.
+A cache has two pools. Blocks in memory take their bytes. Blocks of local files are accounts of the system's page cache,
+and take no memory. Neither pool makes room for the other. All calls hold the lock of the whole cache.
 
 Invariants
-- `held` is the size of the blocks of which anything is cached. `size` adds the blocks that were evicted and that
-  somebody references still; accounts have none of those.
-- `size` is at most the limit after each call, but for what finds no room and is handed out all the same.
-- Eviction begins above `trigger` of the limit and goes down to `watermark`. Evicting what a reader references frees
-  nothing, so a pass goes on until enough is free, or nothing is cached. One pass runs at a time.
+- `held` is the size of the blocks with a cached range. `size` adds evicted blocks that are still referenced; accounts
+  have none of those.
+- `size` is at most the limit after each call, except for blocks that find no room and are served all the same.
+- Eviction starts above `trigger` of the limit and stops at `watermark`. Evicting a referenced block frees nothing, so a
+  pass continues until enough is free, or nothing is cached. One pass runs at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark_ledger.ledger.clock import Clock
 
 
 class BlockPool:
-    """Blocks of one kind. `remove` removes a span from its range cache and tells this pool so."""
+    """Blocks of one kind. `remove` removes a range from its range cache and notifies this pool."""
 
     def __init__(self, policy: EvictionPolicy, clock: Clock, evictions: EvictionCounts, remove: Remove) -> None:
         self.policy = policy
@@ -41,42 +41,42 @@ class BlockPool:
 
     @property
     def size(self) -> int:
-        """Bytes that are taken, by cached blocks and by evicted ones that somebody references still."""
+        """Bytes in use, by cached blocks and by evicted ones that are still referenced."""
         return self.held + self.lingering.size
 
     def has_room_for(self, block: CachedBlock) -> bool:
-        """Whether a block fits when everything that can go has gone."""
+        """Return whether a block fits after evicting everything evictable."""
         if block.size > self.limits.size - self.lingering.size:
             self.lingering.look()
         return block.size <= self.limits.size - self.lingering.size
 
     def has_spare(self, size: int) -> bool:
-        """Whether there is room that nobody needs, made if need be by evicting what nobody needs."""
+        """Return whether there is unneeded room, after evicting blocks without expected reads."""
         room = self.limits.trigger - size
         if self._exceeds(room):
             self.policy.free_unneeded(int(self.size - room) + 1, self._remove)
         return self.size <= room
 
     def added(self, block: CachedBlock, spans: Sequence[CachedRange]) -> None:
-        """A block was cached as these spans: make room for it, or evict it where there is none."""
+        """Make room for a block that was cached as these ranges, or evict it if there is none."""
         self.held += block.size
         for span in spans:
             self.policy.added(span)
         self.make_room(spans)
 
     def grown(self, span: CachedRange, size: int) -> None:
-        """A span and its block grew by so many bytes: make room for them."""
+        """Make room after a range and its block grew by this many bytes."""
         self.held += size
         self.make_room([span])
 
     def removed(self, span: CachedRange, released: int) -> int:
-        """A span was removed, and with it `released` bytes of its block; the bytes that are free because of it."""
+        """Account for a removed range and `released` bytes of its block. Return the bytes that became free."""
         self.held -= released
         self.policy.removed(span)
         return released - self.lingering.add(span.block) if released else 0
 
     def make_room(self, newest: Sequence[CachedRange]) -> None:
-        """Evict down to the limit; the newest themselves where the policy keeps everything else."""
+        """Evict down to the limit; the newest themselves if the policy keeps everything else."""
         self.evict_when_needed()
         if self.size > self.limits.size:
             self._evictions.not_kept += 1
@@ -84,13 +84,13 @@ class BlockPool:
                 self._remove(span)
 
     def expire(self) -> None:
-        """The time pass, then the check of the size."""
+        """Run the time pass, then the check of the size."""
         self.lingering.look()
         self.policy.expire(self._clock(), self._remove)
         self.evict_when_needed()
 
     def evict_when_needed(self) -> None:
-        """The size pass, where more than `trigger` is taken."""
+        """Run the size pass if more than `trigger` is in use."""
         while self.policy.due:
             self._remove(self.policy.due.pop())
         limits = self.limits
@@ -105,7 +105,9 @@ class BlockPool:
         self._evictions.nanoseconds += time.perf_counter_ns() - began
 
     def _exceeds(self, size: float) -> bool:
-        """Whether more is taken. Who references what was evicted is asked only where it matters."""
+        """Return whether memory in use exceeds `size`. References to evicted blocks are re-counted only if the answer
+        depends on them.
+        """
         if self.size > size:
             self.lingering.look()
         return self.size > size

@@ -1,12 +1,12 @@
-"""Memory of cached blocks: bytes in the broker's own memory, and evicted blocks that a reader or broker still holds.
+"""Storage of cached blocks in the broker's own memory, and evicted blocks that are still referenced.
 
 Rules
 - A block in `HeapStorage` was read from object storage. Its bytes stay in memory while a reference to them exists.
   `HeapStorage` counts the references.
-- A block that came as a part of a larger buffer is copied. The accounted size is then the held size.
-- The memory of an evicted block counts until nobody holds the block. Holders are readers that have mapped the block,
-  and the broker while it sends the block.
-- A block that lies in the file of its ledger is the system's memory, and is never counted here.
+- A block that came as a part of a larger buffer is copied. The accounted size is then the real size.
+- The memory of an evicted block counts until its last reference is released. References belong to readers that have
+  mapped the block, and to the broker while it sends the block.
+- A block in its segment file is the system's memory, and is never counted here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pyspark_ledger.ledger.cache.block import CachedBlock
 
 
 class PinnedBlocks:
-    """Evicted blocks of one cache that are still held, under its lock. `size` is their memory when last checked."""
+    """Evicted blocks of one cache that are still referenced, under its lock. `size` is their memory at the last
+    check.
+    """
 
     def __init__(self) -> None:
         self.size = 0
@@ -32,7 +34,7 @@ class PinnedBlocks:
         return block in self._blocks
 
     def add(self, block: CachedBlock) -> int:
-        """Add an evicted block, perhaps not for the first time; return its bytes that are not free: all or none."""
+        """Add an evicted block, also repeatedly. Return its bytes that are not free: all or none."""
         if block.home is None or not block.home.lingers():
             return 0
         if block not in self._blocks:
@@ -41,7 +43,7 @@ class PinnedBlocks:
         return block.size
 
     def look(self) -> None:
-        """Forget the blocks that nobody holds any more."""
+        """Forget the blocks without a reference."""
         for block in [block for block in self._blocks if block.home is None or not block.home.lingers()]:
             del self._blocks[block]
             self.size -= block.size
@@ -68,14 +70,14 @@ class HeapStorage:
 
     @property
     def frames(self) -> pa.Buffer:
-        """The bytes; raises ValueError if nobody holds them."""
+        """Bytes. Raises ValueError without a reference."""
         owner = self._owner()
         if owner is None:
             raise ValueError("the block was let go of")
         return owner.frames
 
     def hold(self) -> HeapReference:
-        """Return a reference to the bytes; raises ValueError after `release`."""
+        """Return a reference to the bytes. Raises ValueError after `release`."""
         if self._held is None:
             raise ValueError("the block was let go of")
         return self._held
@@ -87,7 +89,7 @@ class HeapStorage:
         return self._held is None and self._owner() is not None
 
     def in_hands(self) -> bool:
-        """Return False: readers cannot map the block. Only the broker holds it, for a moment, while sending."""
+        """Return False: readers cannot map the block. Only the broker references it, while it sends the block."""
         return False
 
 

@@ -1,18 +1,18 @@
-"""The cache of a broker: the range caches of all its ledgers, over two pools of blocks, each with a limit of its own.
+"""Cache of a broker: the range caches of all its ledgers, over two pools of blocks, each with a limit of its own.
 
-    memory   blocks that the cache holds: read from object storage, or copied from local files
-    files    blocks of local files, mapped by whoever reads them: accounts of what the system's page cache holds
+    memory   cached blocks: read from object storage, or copied from local files
+    files    blocks of local files, mapped by their readers: accounts of the system's page cache
 
-    fetch    what of a range is cached, and the rest from storage: each entry once, however many ask at the same time
-    append   what was written just now, for those who follow closely
-    ahead    what somebody is going to ask for
+    fetch    the cached part of a range, and the rest from storage: one read for all concurrent readers
+    append   entries that were just written, for tailing readers
+    ahead    prefetched entries
 
 Invariants
-- One lock over all; storage is read outside of it.
-- An entry is cached once, in one of the pools. Each pool keeps to its limit (`block_pool`) by a policy of its own, all
-  of one kind. Nobody is refused for want of room: what finds none is handed out and not kept.
-- `size` is the memory that is taken. Accounts are not part of it.
-- A read that fails fails for the one who made it; whoever waited for it reads its own range, once.
+- One lock covers everything; storage is read outside of it.
+- An entry is cached once, in one of the pools. Each pool keeps to its limit (`block_pool`) by a policy of its own, both
+  of one kind. No read is refused for want of room: a block that finds none is served and not kept.
+- `size` is the memory in use, without accounts.
+- A failed read fails for its own reader. A reader that waited for it reads its own range, once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GROWN_BYTES_MAX = 1024 * 1024
 
 
 class EntryCache:
-    """All of it. Any thread may call any method."""
+    """Whole cache. Any thread may call any method."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class EntryCache:
 
     @property
     def size(self) -> int:
-        """Bytes of memory that are taken, by cached blocks and by evicted ones that somebody references still."""
+        """Bytes of memory in use, by cached blocks and by evicted ones that are still referenced."""
         return self.memory.size
 
     @property
@@ -69,7 +69,7 @@ class EntryCache:
         return self.memory, self.files
 
     def ledger(self, name: str) -> LedgerCache:
-        """A ledger's part, made when it is first asked for."""
+        """Return a ledger's part, created on first use."""
         with self._lock:
             found = self._ledgers.get(name)
             if found is None:
@@ -81,7 +81,9 @@ class EntryCache:
             return list(self._ledgers.values())
 
     def fetch(self, name: str, reader: str, ledger_id: int, first: int, end: int, load: Load) -> list[BlockPart]:
-        """Entries `[first, end)` in order, from the cache and, once for all who want them now, from storage."""
+        """Return entries `[first, end)` in order, from the cache and, by one read for all concurrent readers, from
+        storage.
+        """
         ledger = self.ledger(name)
         with self._lock:
             hit = self._hit(ledger, ledger_id, first, end)
@@ -97,7 +99,7 @@ class EntryCache:
         return sorted(parts, key=lambda part: part.first)
 
     def ahead(self, name: str, ledger_id: int, first: int, end: int, load: Load) -> int:
-        """Read what of `[first, end)` is neither cached nor on its way, for who is going to ask; the bytes read."""
+        """Prefetch the part of `[first, end)` that is neither cached nor in flight. Return the bytes read."""
         ledger, read_bytes = self.ledger(name), 0
         with self._lock:
             gaps = ledger.cache.missing(ledger_id, first, end)
@@ -118,7 +120,7 @@ class EntryCache:
         return read_bytes
 
     def append(self, name: str, block: CachedBlock) -> list[CachedRange]:
-        """Cache what was appended just now, as a part of the block before it where that is small; the new spans."""
+        """Cache new entries, as a part of the block before them if that is small. Return the new ranges."""
         with self._lock:
             ledger = self.ledger(name)
             tail = ledger.tail
@@ -149,13 +151,13 @@ class EntryCache:
                 self.invalidate(ledger.cache.name, whole)
 
     def inherit(self, blocks: Iterable[CachedBlock]) -> None:
-        """Blocks of a cache before this one, let go of, that readers have still."""
+        """Add evicted blocks of an earlier cache that readers still reference."""
         with self._lock:
             for block in blocks:
                 self._pool(block).lingering.add(block)
 
     def drop(self, name: str) -> None:
-        """Remove a ledger that is gone, with its readers and counts."""
+        """Remove a deleted ledger, with its readers and counters."""
         with self._lock:
             ledger = self._ledgers.pop(name, None)
             if ledger is not None:
@@ -163,7 +165,7 @@ class EntryCache:
                     self._remove_from(ledger, span)
 
     def expire(self) -> None:
-        """The time pass, then the check of the size; readers that were not heard of leave."""
+        """Run the time pass, then the check of the size. Readers without a report are removed."""
         now = self._clock()
         with self._lock:
             for ledger in self._ledgers.values():
@@ -172,7 +174,7 @@ class EntryCache:
                 pool.expire()
 
     def change(self, policy_of: Callable[[CacheLimits], EvictionPolicy], limits: CacheLimits) -> None:
-        """Go by another policy, or other limits, from now on; what is cached is handed over in the order of its age."""
+        """Switch to another policy, or other limits. Cached ranges are passed on in the order of their age."""
         with self._lock:
             spans = [span for ledger in self._ledgers.values() for span in ledger.cache]
             self.memory.policy, self.files.policy = policy_of(limits), policy_of(limits.of_local_files())
@@ -183,13 +185,13 @@ class EntryCache:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Nothing changes within."""
+        """Hold the lock, so that nothing changes within."""
         with self._lock:
             yield
 
     @contextmanager
     def moving(self, name: str) -> Iterator[LedgerReaders]:
-        """The readers of a ledger, to be changed within; what nobody needs afterwards may go at once."""
+        """Yield the readers of a ledger for a change. Entries without expected reads may be evicted afterwards."""
         with self._lock:
             ledger = self.ledger(name)
             yield ledger.readers
@@ -198,7 +200,7 @@ class EntryCache:
                 self.invalidate(name, PositionRange(EARLIEST, keeps))
 
     def in_hands(self) -> int:
-        """Bytes of the memory that readers have, as far as it can be told: of what they mapped, cached or not."""
+        """Return the known bytes of memory that readers have mapped, cached or not."""
         with self._lock:
             self.memory.lingering.look()
             homes = {block.home: block.size for block in self._blocks() if block.home is not None}
@@ -220,7 +222,7 @@ class EntryCache:
         return hit
 
     def _read(self, ledger: LedgerCache, reader: str, claimed: list[ReadPart[Loaded]], load: Load) -> list[BlockPart]:
-        """Do the own reads first, so that nobody waits for somebody who waits; tell whoever waits of a failure."""
+        """Do the own reads first, so that no two readers wait for each other. Waiting readers receive a failure."""
         own = deque(part.read for part in claimed if part.own)
         parts = list[BlockPart]()
         with self._telling(ledger, own):
@@ -237,7 +239,7 @@ class EntryCache:
 
     @contextmanager
     def _telling(self, ledger: LedgerCache, own: deque[PendingRead[Loaded]]) -> Iterator[None]:
-        """Whoever waits for a read that is still in `own` is told of a failure within."""
+        """Notify the readers that wait for a read in `own` of a failure within."""
         try:
             yield
         except BaseException as error:
@@ -252,7 +254,7 @@ class EntryCache:
         loaded = Loaded(block, block.hold())
         with self._lock:
             wanted = WantedRead(ledger.readers, reader, read.ledger_id, read.first, read.end)
-            # What came from object storage costs more to read again than to keep where nobody needs the room.
+            # A repeated read from object storage costs more than unneeded room.
             pool = self._pool(block)
             if pool.policy.admits(wanted) or (pool is self.memory and pool.has_spare(block.size)):
                 self._put(ledger, block)
@@ -262,7 +264,7 @@ class EntryCache:
         return BlockPart(block, read.first, read.end, loaded.held)
 
     def let_go(self, block: CachedBlock) -> None:
-        """A block that is not cached is in somebody's hands: its memory counts until they let go of it."""
+        """Account for an uncached block: its memory counts until its last reference is released."""
         with self._lock:
             if block.home is not None and not block.spans:
                 block.home.release()
@@ -281,7 +283,7 @@ class EntryCache:
         fits = tail.block.size + block.size <= most and tail.block.end == tail.end
         if not (follows and fits and self.files.policy.grows and block.home is None and tail.block.home is None):
             return False
-        # Somebody may have read it already, between its becoming readable and this.
+        # A reader may have read it already, after it became readable and before this call.
         return not cache.overlapping(block.ledger_id, block.first, block.end)
 
     def _put(self, ledger: LedgerCache, block: CachedBlock) -> list[CachedRange]:
@@ -301,14 +303,14 @@ class EntryCache:
         return 0 if cache is None else self._remove_from(self._ledgers[cache.name], span)
 
     def _remove_from(self, ledger: LedgerCache, span: CachedRange) -> int:
-        """Let a span go; the bytes that are free because of it."""
+        """Remove a range. Return the bytes that became free."""
         released = ledger.cache.remove(span)
         ledger.counts.evicted += span.entries
         return self._pool(span.block).removed(span, released)
 
 
 def _count(counts: CacheCounts, block: CachedBlock, first: int, end: int, size: int) -> None:
-    """Entries of a cached block are handed out; for the first who gets what was read ahead it is a read of storage."""
+    """Count served entries of a cached block; for the first reader of a prefetched entry it is a read of storage."""
     entries, entry_bytes = block.given(first, end)
     counts.read(entries, entry_bytes, offloaded=block.offloaded)
     counts.served(end - first - entries, size - entry_bytes, in_memory=block.home is not None)

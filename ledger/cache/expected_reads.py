@@ -1,19 +1,22 @@
-"""Who reads one managed ledger now, and what each of them has still to read.
+"""Active readers of one managed ledger, and their expected reads.
 
-A *reader* is an active cursor: a subscription whose query is alive, or a query without one. What it has still to read
-is a set, not a counter: everything from its position on, less what it was served since, and what it was told to read
-again. The expected reads of a span are the readers for which the span holds any of that.
+A *reader* is an active cursor: a subscription with a live query, or a query without a subscription. Its expected reads
+are a set, not a counter: everything from its position on, without served entries, and with entries that it reads again.
+The expected reads of a range are the readers that still need any of it.
 
-Rules, and what of Spark's habits they are for
-- `served` takes entries out of the set: a retried or speculative task, or a second job over the same batch, is served
-  the same entries again and changes nothing.
-- `commit` moves the position: whatever the batch did not ask for is settled with it. It never moves back.
-- `reset` moves it anywhere and forgets what was served: all of it is expected again. `again` does so for some entries.
-- A reader that is not heard of until `until_ms` is gone, and nothing is expected for it any more.
+Rules, and the behaviour of Spark behind them
+- `served` takes entries out of the set. So a retried or speculative task, or a second job over the same batch, is
+  served the same entries again and changes nothing.
+- `commit` moves the position, which removes the rest of the batch too. It never moves back.
+- `reset` moves it anywhere and forgets served entries: all of them are expected again. `again` does so for some.
+- A reader without a report until `until_ms` is removed with its expected reads.
 
-Active cursors are counted in order: how many are at or before a position. A move is only noted, in O(1). The list is
-put in order when it is asked: cursors move far more often than anybody asks. Invariants: a name is there once; equal
-positions all count; what was removed or moved is never counted where it was.
+Active cursors are counted in order: how many are at or before a position. A move is only recorded, in O(1). The list is
+sorted when it is read, because cursors move far more often than it is read.
+
+Invariants
+- A name is listed once, and equal positions all count.
+- A removed or moved cursor is never counted at its old position.
 """
 
 from __future__ import annotations
@@ -29,15 +32,16 @@ _Placed = tuple[int, int, str]
 
 
 class ActiveCursors:
-    """In order when it is asked: O(1) for a move; a question first puts those in order that moved since the last.
+    """Cursors in order, sorted on demand: O(1) for a move; a query first re-inserts the cursors that moved since the
+    last.
 
-    Few are taken out and put in again, each for the length of a memory move; when half of all or more have moved the
-    list is sorted anew, those that stayed being in order already.
+    A few are removed and inserted again, each for the cost of a memory move. If half of all or more have moved, the
+    list is sorted again, which is fast because the others are in order.
     """
 
     def __init__(self) -> None:
         self._placed: dict[str, _Placed] = {}
-        self._moved: dict[str, _Placed | None] = {}  # where each that moved stands in `_order`; None: nowhere
+        self._moved: dict[str, _Placed | None] = {}  # old position in `_order` of each moved cursor; None: absent
         self._order: list[_Placed] = []
 
     def __len__(self) -> int:
@@ -51,21 +55,21 @@ class ActiveCursors:
         before = self._placed.pop(name, None)
         if before is not None:
             self._moved.setdefault(name, before)
-        if len(self._moved) > 2 * len(self._order) + 16:  # nobody asks: keep no more than there is
+        if len(self._moved) > 2 * len(self._order) + 16:  # without queries, keep no more than there are cursors
             self._reconcile()
 
     def at_or_before(self, position: Position) -> int:
-        """How many stand at or before a position."""
+        """Count the cursors at or before a position."""
         self._reconcile()
         return bisect_left(self._order, (position.ledger_id, position.entry_id + 1))
 
     def slowest(self) -> Position | None:
-        """Where the first of all stands."""
+        """Return the position of the slowest cursor."""
         self._reconcile()
         return Position(*self._order[0][:2]) if self._order else None
 
     def places(self) -> list[Position]:
-        """Where they stand, in order, each place once."""
+        """Return their positions, in order, each once."""
         self._reconcile()
         return [Position(*place) for place in dict.fromkeys(placed[:2] for placed in self._order)]
 
@@ -86,7 +90,7 @@ class ActiveCursors:
 
 @dataclass(slots=True)
 class Reader:
-    """One reader. `at` is how far it was served without a gap: where it reads next."""
+    """Reader. `at` is the end of its gapless served part: its next read."""
 
     name: str
     position: Position
@@ -97,14 +101,14 @@ class Reader:
 
 
 def entry_number(position: Position) -> int:
-    """How many entries are before a position, in a log of one ledger."""
+    """Count the entries before a position, in a log of one segment."""
     return position.entry_id
 
 
 class LedgerReaders:
-    """The readers of one ledger; what a span of it has to expect.
+    """Readers of one ledger, and the expected reads of its ranges.
 
-    `number` answers how many entries of the log are before a position, `end` where the log ends.
+    `number` counts the entries of the log before a position, `end` is the log's end.
     """
 
     def __init__(
@@ -132,27 +136,27 @@ class LedgerReaders:
 
     @property
     def left_ms(self) -> int | None:
-        """When the last of them left; None while there is one, and when there never was."""
+        """Time at which the last reader left; None while there is one, and if there never was."""
         return None if self._readers else self._left_ms
 
     def names(self) -> list[str]:
-        """All of them, sorted."""
+        """Return the names of all readers, sorted."""
         return sorted(self._readers)
 
     def place(self, name: str, *, acknowledged: bool = False) -> Position:
-        """Where a reader reads next, or how far it has acknowledged."""
+        """Return a reader's next read, or its acknowledged position."""
         reader = self._readers[name]
         return reader.position if acknowledged else reader.at
 
     def backlogs(self) -> dict[str, int]:
-        """Entries between where each reader reads next and the end of the log."""
+        """Return the entries between each reader's next read and the end of the log."""
         if self._end is None:
             return dict.fromkeys(self._readers, 0)
         end = self.number(self._end())
         return {reader.name: max(end - self.number(reader.at), 0) for reader in self._readers.values()}
 
     def follow(self, name: str, position: Position, until_ms: int) -> None:
-        """A reader is there until `until_ms`, and stands at `position`: one that is known already has committed it."""
+        """Register a reader at `position` until `until_ms`; a known reader has committed that position."""
         reader = self._readers.get(name)
         if reader is None:
             reader = self._readers[name] = Reader(name, position, position, until_ms)
@@ -166,7 +170,7 @@ class LedgerReaders:
             reader.until_ms = max(reader.until_ms, until_ms)
 
     def commit(self, name: str, position: Position) -> None:
-        """It needs nothing before `position` any more."""
+        """Record that a reader needs nothing before `position` any more."""
         reader = self._readers.get(name)
         if reader is None or position <= reader.position:
             return
@@ -177,7 +181,7 @@ class LedgerReaders:
         self._place(reader)
 
     def served(self, name: str, ledger_id: int, first: int, end: int) -> None:
-        """It was served entries `[first, end)` of a ledger, completely."""
+        """Record that entries `[first, end)` of a segment were served completely."""
         reader = self._readers.get(name)
         if reader is None:
             return
@@ -185,12 +189,14 @@ class LedgerReaders:
         if Position(ledger_id, end) > reader.position:
             reader.served.add(ledger_id, first, end)
             if reader.at.ledger_id < ledger_id and first == 0:
-                reader.at = Position(ledger_id, 0)  # whether the ledger before is read to its end, its index knows
+                reader.at = Position(
+                    ledger_id, 0
+                )  # only the index of the segment before knows whether it is read to its end
             reader.at = reader.served.end_of(reader.at)
         self._place(reader)
 
     def again(self, name: str, range_: PositionRange) -> None:
-        """Entries of a range of one ledger are going to be read again: not acknowledged, or queued for replay."""
+        """Record that entries of a range of one segment will be read again: unacknowledged, or queued for replay."""
         reader, start, end = self._readers.get(name), range_.start, range_.end
         if reader is None:
             return
@@ -203,7 +209,7 @@ class LedgerReaders:
         self._place(reader)
 
     def reset(self, name: str, position: Position) -> None:
-        """It begins anew at `position`, back or forth."""
+        """Restart a reader at `position`, backwards or forwards."""
         reader = self._readers.get(name)
         if reader is not None:
             reader.position = reader.at = position
@@ -219,14 +225,14 @@ class LedgerReaders:
         self._left_ms = now_ms
 
     def expire(self, now_ms: int) -> list[str]:
-        """Readers that were not heard of in time leave; their names."""
+        """Remove readers without a report. Return their names."""
         gone = [reader.name for reader in self._readers.values() if reader.until_ms <= now_ms]
         for name in gone:
             self.leave(name, now_ms)
         return gone
 
     def expected(self, ledger_id: int, first: int, end: int, *, but: str = "") -> int:
-        """Readers, `but` one, that have still to read any of entries `[first, end)`."""
+        """Count the readers, except `but`, that still need any of entries `[first, end)`."""
         count = self._positions.at_or_before(Position(ledger_id, end - 1))
         for reader in self._serving.values():
             count += _has_to_read(reader, ledger_id, first, end) - (reader.position < Position(ledger_id, end))

@@ -97,7 +97,7 @@ Load = Callable[[int, int], CachedBlock]
 
 
 class BlockPart(NamedTuple):
-    """Entries `[first, end)` of a block, and the block's bytes, held, when they are not in the file of the ledger."""
+    """Entries `[first, end)` of a block, with a reference to its bytes if they are not in the segment file."""
 
     block: CachedBlock
     first: int
@@ -106,7 +106,7 @@ class BlockPart(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A block that was read, referenced for its waiting readers: it may be evicted before they use it."""
+    """Block that was read, referenced for its waiting readers: it may be evicted before they use it."""
 
     block: CachedBlock
     held: BlockReference | None

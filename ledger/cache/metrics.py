@@ -1,4 +1,4 @@
-"""What the cache counted, as the protocol says it: per ledger, and the totals."""
+"""Metrics of the cache in the form of the protocol: for each ledger, and the totals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
 
 
 class CacheSums:
-    """The same without its ledgers, for every trigger of every query. Any thread may ask."""
+    """Totals without the ledgers, for every trigger of every query. Any thread may call."""
 
     def __init__(self, cache: EntryCache, clock: Clock) -> None:
         self._cache = cache
@@ -42,7 +42,7 @@ class CacheSums:
         self._expected = (0, 0)
 
     def now(self) -> CacheReads:
-        """Sums of counts; what is expected is looked for once a second."""
+        """Return the sums of counters; expected reads are counted once a second."""
         cache = self._cache
         with cache.still():
             now = self._clock()
@@ -54,7 +54,7 @@ class CacheSums:
 
 
 def _counted(cache: EntryCache) -> CacheCounts:
-    """What all ledgers counted, each looked at once."""
+    """Return the sum of all ledgers' counters."""
     counted = CacheCounts()
     for ledger in cache.ledgers():
         counted.add(ledger.counts)
@@ -62,7 +62,7 @@ def _counted(cache: EntryCache) -> CacheCounts:
 
 
 def _sums(cache: EntryCache, counted: CacheCounts, expected: tuple[int, int]) -> CacheReads:
-    """What report and progress both tell. `expected`: reads, and the bytes for which there are any."""
+    """Return the part that report and progress share. `expected`: reads, and the bytes with expected reads."""
     return CacheReads(
         **_sources(counted),
         mapped_entries=counted.mapped,
@@ -84,7 +84,7 @@ def _sums(cache: EntryCache, counted: CacheCounts, expected: tuple[int, int]) ->
 
 
 def _sources(counts: CacheCounts) -> dict[str, int]:
-    """Hits and misses, and where each came from."""
+    """Return hits and misses by source."""
     return {name: getattr(counts, name) for name in ReadSources.__struct_fields__}
 
 
@@ -96,7 +96,7 @@ def _added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _expected(ledger: LedgerCache) -> tuple[int, int]:
-    """Reads that are expected of what is cached of a ledger, in entries, and the bytes for which there are any."""
+    """Return the expected reads of a ledger's cached ranges, in entries, and the bytes with expected reads."""
     expected = [(span, count) for span in ledger.cache if (count := span.expected_reads()) > 0]
     return sum(span.entries * count for span, count in expected), sum(span.size for span, _ in expected)
 

@@ -1,17 +1,17 @@
-"""Cached entries of one managed ledger, by position: spans of blocks, which policies decide about.
+"""Cached entries of one managed ledger, by position: ranges of blocks, the unit of eviction.
 
-A *span* is a run of consecutive entries of one block. Usually a span is all of its block, less entries that were cached
-before or were invalidated.
+A *cached range* is a run of consecutive entries of one block. Usually it is all of its block, without entries that were
+cached before or were invalidated.
 
 Rules
-- Put if absent: only entries that are not cached yet become spans. Cached entries stay.
-- A range is answered as its cached pieces, in order, and its missing sub-ranges.
-- A span is removed by identity. A span that was removed or replaced already is not removed again.
+- Put if absent: only uncached entries become ranges. Cached entries stay.
+- The answer for a range is its cached pieces, in order, and its missing sub-ranges.
+- A cached range is removed by identity. One that was removed or replaced already is not removed again.
 - All ranges are half-open. This module takes no lock: `ledger.cache.cache` holds one lock over all of it.
 
 Invariants
-- Spans are disjoint; `size` and `entries` are the sums over them.
-- `span.cache` is the range cache that holds the span, and None from the moment of its removal.
+- Cached ranges are disjoint; `size` and `entries` are the sums over them.
+- `span.cache` is the range cache that has the cached range, and None from the moment of its removal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIRST_OF_ALL = (-(2**63), 0)
 
 
 class CachedRange:
-    """Entries `[first, end)` of a block, cached at `timestamp_ms`, or given a longer life then."""
+    """Entries `[first, end)` of a block, cached at `timestamp_ms`, or with a life extended then."""
 
     __slots__ = (
         "accessed", "block", "cache", "end", "first", "ledger_id", "readers", "requeues", "size", "timestamp_ms",
@@ -60,7 +60,7 @@ class CachedRange:
 
 
 class Piece(NamedTuple):
-    """Entries `[first, end)` of a cached span."""
+    """Entries `[first, end)` of a cached range."""
 
     span: CachedRange
     first: int
@@ -75,14 +75,14 @@ class RangeHit(NamedTuple):
 
 
 class Invalidated(NamedTuple):
-    """The removed spans, each with the bytes of its block that became free; and the parts left of cut spans."""
+    """Removed ranges, each with the bytes of its block that became free; and the remaining parts of split ranges."""
 
     removed: list[tuple[CachedRange, int]]
     parts: list[CachedRange]
 
 
 class RangeCache:
-    """The spans of one managed ledger, and its readers."""
+    """Cached ranges of one managed ledger, and its readers."""
 
     def __init__(self, name: str, readers: LedgerReaders | None = None) -> None:
         self.name = name
@@ -98,7 +98,7 @@ class RangeCache:
         return iter(list(self._spans.values()))
 
     def put(self, block: CachedBlock, timestamp_ms: int) -> list[CachedRange]:
-        """Cache the entries of a block that are not cached yet; return the new spans."""
+        """Cache the uncached entries of a block. Return the new ranges."""
         added = []
         for first, end in self.missing(block.ledger_id, block.first, block.end):
             span = CachedRange(block, first, end, timestamp_ms, self.readers)
@@ -108,7 +108,7 @@ class RangeCache:
         return added
 
     def get(self, ledger_id: int, first: int, end: int) -> RangeHit:
-        """Entries `[first, end)` of a ledger; marks the spans that have some as accessed."""
+        """Return entries `[first, end)` of a segment; marks their ranges as accessed."""
         exact = self._spans.get((ledger_id, first))
         if exact is not None and exact.end >= end:
             exact.accessed = True
@@ -136,7 +136,7 @@ class RangeCache:
         return missing
 
     def grow(self, span: CachedRange, end: int, size: int) -> None:
-        """Entries up to `end`, of `size` bytes, were appended right after a span and its block: they are part of it."""
+        """Extend a range and its block by entries up to `end`, of `size` bytes, that were appended right after them."""
         block = span.block
         self.entries += end - span.end
         self.size += size
@@ -145,7 +145,7 @@ class RangeCache:
         block.size += size
 
     def remove(self, span: CachedRange) -> int:
-        """Remove a span; the bytes of memory that nothing cached holds any more because of it."""
+        """Remove a range. Return the bytes of memory that became free."""
         if span.cache is not self:
             return 0
         del self._spans[span.ledger_id, span.first]
@@ -155,7 +155,7 @@ class RangeCache:
         return _released(span.block)
 
     def invalidate(self, range_: PositionRange) -> Invalidated:
-        """Remove the entries of a range, cutting spans at its ends: what is left of those are new spans."""
+        """Remove the entries of a range, splitting cached ranges at its ends: the rest of those are new ranges."""
         low = self._at_or_before(range_.start.ledger_id, range_.start.entry_id)
         keys = list(self._spans.irange(low, (range_.end.ledger_id, range_.end.entry_id), inclusive=(True, False)))
         found = Invalidated([], [])
@@ -171,7 +171,7 @@ class RangeCache:
         return self._spans.peekitem(0)[1] if self._spans else None
 
     def until(self, position: Position | None) -> Iterator[CachedRange]:
-        """Spans that end at or before a position, or all of them, in order. The cache may change meanwhile."""
+        """Yield ranges that end at or before a position, or all of them, in order. The cache may change meanwhile."""
         last = None if position is None else (position.ledger_id, position.entry_id)
         for key in list(self._spans.irange(None, last)):
             span = self._spans.get(key)
@@ -179,7 +179,7 @@ class RangeCache:
                 yield span
 
     def last_before(self, ledger_id: int, entry_id: int) -> CachedRange | None:
-        """The span that begins last before a position."""
+        """Return the last range that begins before a position."""
         at = self._spans.bisect_left((ledger_id, entry_id)) - 1
         return None if at < 0 else self._spans.peekitem(at)[1]
 
@@ -190,21 +190,21 @@ class RangeCache:
         self.entries += span.entries
 
     def overlapping(self, ledger_id: int, first: int, end: int) -> list[CachedRange]:
-        """The spans that hold any of `[first, end)`, in order; marks nothing."""
+        """Return the ranges with any of `[first, end)`, in order; marks nothing."""
         low = self._at_or_before(ledger_id, first)
         keys = self._spans.irange(low, (ledger_id, end), inclusive=(True, False))
         spans = [self._spans[key] for key in keys]
         return [span for span in spans if span.ledger_id == ledger_id and span.end > first]
 
     def _at_or_before(self, ledger_id: int, entry_id: int) -> tuple[int, int]:
-        """The key of the span that may hold an entry."""
+        """Return the key of the range that may contain an entry."""
         at = self._spans.bisect_right((ledger_id, entry_id)) - 1
         return _FIRST_OF_ALL if at < 0 else self._spans.peekitem(at)[0]
 
     def _cut_out(self, span: CachedRange, first: int, end: int, parts: list[CachedRange]) -> int:
         block = span.block
         kept = [(a, b) for a, b in ((span.first, first), (end, span.end)) if a < b]
-        block.spans += len(kept)  # before the removal, so that the memory they share is not released in between
+        block.spans += len(kept)  # before the removal, so that shared memory is not released in between
         freed = self.remove(span)
         for a, b in kept:
             part = CachedRange(block, a, b, span.timestamp_ms, span.readers)

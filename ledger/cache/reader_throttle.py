@@ -1,17 +1,18 @@
-"""When a reader that is about to read from storage waits for those close behind it, so that one read serves them all.
+"""Throttling of the leading reader: it waits for readers close behind it so that they share one storage read.
 
-Readers that are less than the cache apart share what the first of them reads. One that runs away makes storage be read
-again for each of those behind. So it waits, where that helps, and never for long.
+Readers that are less than the cache apart share what the first of them reads. If a reader runs ahead of that, storage
+is read again for each reader behind. So the leading reader waits if that helps, for a bounded time.
 
 Rules
-- Only who would read from storage waits, and only for readers that are behind the end of what it is going to read by
-  more than `span` bytes, which the cache holds, and can come near enough in the time that it may still wait.
-- A reader waits `part` of the time that its catching up takes, at most. That time is what has passed, less waiting, and
-  what is left at its own pace: that of its last batches, without waiting. One batch says little: beside others the
+- Only a reader that would read from storage waits, and only for certain readers behind it. They must be behind the end
+  of its next read by more than `span` bytes, which the cache holds. They must be able to come near enough in the rest
+  of its waiting time.
+- A reader waits at most `part` of the time of its catch-up. That time is the elapsed time without waiting, and the rest
+  at its own speed: that of its last batches, without waiting. A single batch says little: beside other readers the
   next may take twice as long.
-- One that stands still is not waited for, by its pace over the last seconds, nor is one that is slower by itself.
+- No reader waits for a stalled one, by its speed over the last seconds, nor for a slower one.
 
-Pure: the clock and the places are arguments. Bytes are of entries, places are numbers of bytes before them.
+Pure: the clock and the positions are arguments. Bytes are of entries; positions are numbers of bytes before them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NEARLY, _WORTH = 0.6, 4.0
 
 @dataclass(slots=True)
 class ReaderThrottle:
-    """How one reader goes through one log: since when, how long it has waited, where it was in the last seconds."""
+    """Progress of one reader through one log: its start, its total waiting time, its positions of the last seconds."""
 
     began_ms: int
     waited_ms: int = 0
@@ -45,7 +46,7 @@ class ReaderThrottle:
             self.seen.append((now_ms, place))
 
     def begins_batch(self, now_ms: int, place: int) -> None:
-        """It asks for what comes next, and waits no more for what it asked for before."""
+        """Record a request for the next batch, which ends the waiting for the one before."""
         self.waits(now_ms, 0)
         if self._batches and place < self._batches[-1][1]:
             self._batches.clear()
@@ -53,13 +54,13 @@ class ReaderThrottle:
             self._batches.append((now_ms - self.waited_ms, place))
 
     def waits(self, now_ms: int, wait_ms: int) -> None:
-        """It was told to wait; what it waited since it was told so before counts."""
+        """Record that the reader waits; the time since the last record counts as waited."""
         if self.asked_ms is not None:
             self.waited_ms += now_ms - self.asked_ms
         self.asked_ms = now_ms if wait_ms else None
 
     def speed(self, now_ms: int) -> float:
-        """Bytes a millisecond over the last seconds; 0 when it stands still."""
+        """Return bytes a millisecond over the last seconds; 0 for a stalled reader."""
         if not self.seen:
             return 0.0
         since, place = self.seen[0]
@@ -67,14 +68,14 @@ class ReaderThrottle:
         return (self.seen[-1][1] - place) / passed if 0 < passed <= 2 * _SEEN_MS else 0.0
 
     def own_speed(self) -> float:
-        """Bytes a millisecond of its last batches, without waiting; 0 when it has only just begun."""
+        """Return bytes a millisecond of its last batches, without waiting; 0 at the start."""
         if len(self._batches) <= _BATCHES_LEAST:
             return 0.0
         (since, begin), (until, end) = self._batches[0], self._batches[-1]
         return (end - begin) / max(until - since, 1)
 
     def may_wait_ms(self, now_ms: int, left: int, part: float) -> float:
-        """How much longer it may wait, with `left` bytes to read."""
+        """Return the rest of its waiting time, with `left` bytes to read."""
         speed = self.own_speed()
         if not speed:
             return 0.0
@@ -84,7 +85,7 @@ class ReaderThrottle:
 
 @dataclass(frozen=True, slots=True)
 class LaggingReader:
-    """A reader behind: where it is, and how it goes: over the last seconds, and by itself (0: not known yet)."""
+    """Reader behind: its position, its speed over the last seconds, and its own speed (0: not known yet)."""
 
     place: int
     speed: float
@@ -92,7 +93,7 @@ class LaggingReader:
 
 
 def wait_ms(end: int, followers: Sequence[LaggingReader], span: int, may_wait: float, own_speed: float) -> int:
-    """How long a reader waits before it reads up to `end`, and asks again then; 0: it goes on.
+    """Return how long a reader waits before it reads up to `end`, and then asks again; 0: it continues.
 
     `span` bytes behind `end` are cached, `may_wait` milliseconds are the most it may wait, `own_speed` is its own.
     """

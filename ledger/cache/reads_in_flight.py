@@ -1,14 +1,16 @@
-"""Reads of storage that are under way, so that whoever wants the same entries waits for them instead.
+"""Reads of storage in flight, shared by all readers of the same entries.
 
-A wanted range is cut into parts: those that somebody reads already, whose future is shared, and those that nobody
-does, which the caller has to read now. It must settle each of its own, whatever happens.
+A requested range is split into parts: parts in flight, whose future is shared, and the rest, which the caller must read
+now. The caller must settle each of its own parts, also after a failure.
 
-Invariants: the ranges under way of one ledger are disjoint; one that is settled is under way no more. The caller holds
-the cache's lock in `claim` and `settle`, so that nothing is read twice between the two.
+Invariants
+- The ranges in flight of one ledger are disjoint. A settled one is not in flight any more.
+- The caller holds the cache's lock in `claim` and `settle`, so that nothing is read twice between the two.
 
-Permits limit how many bytes may be on their way from storage at once. Rules: first come, first served, so a large read
-is not passed by small ones for ever; what is larger than all there is is let through alone. Who has waited past the
-timeout, or finds too many waiting, is refused as Unavailable. A limit of 0 is none.
+Rules of permits, which limit the bytes in flight from storage
+- First come, first served, so that small reads do not overtake a large one for ever.
+- A read above the whole limit is admitted alone.
+- A read that has waited past the time-out, or finds too many waiting, is refused as Unavailable. A limit of 0 is none.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class PendingRead(Generic[T]):
-    """Entries `[first, end)` of a ledger on their way from storage."""
+    """Entries `[first, end)` of a segment in flight from storage."""
 
     ledger_id: int
     first: int
@@ -38,7 +40,7 @@ class PendingRead(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ReadPart(Generic[T]):
-    """Entries `[first, end)` of a pending read; `own`: the caller has to do it."""
+    """Entries `[first, end)` of a pending read; `own`: the caller must read them."""
 
     read: PendingRead[T]
     first: int
@@ -47,7 +49,7 @@ class ReadPart(Generic[T]):
 
 
 class PendingReads(Generic[T]):
-    """The reads under way of one managed ledger."""
+    """Reads in flight of one managed ledger."""
 
     def __init__(self) -> None:
         self._reads: dict[int, list[PendingRead[T]]] = {}
@@ -56,7 +58,7 @@ class PendingReads(Generic[T]):
         return sum(map(len, self._reads.values()))
 
     def claim(self, ledger_id: int, first: int, end: int) -> list[ReadPart[T]]:
-        """The parts of `[first, end)`, in order."""
+        """Return the parts of `[first, end)`, in order."""
         under_way = self._reads.setdefault(ledger_id, [])
         overlapping = [read for read in under_way if read.first < end and read.end > first]
         parts, at = [], first
@@ -70,7 +72,7 @@ class PendingReads(Generic[T]):
         return parts
 
     def settle(self, read: PendingRead[T]) -> None:
-        """It is not under way any more; its future is its reader's to complete."""
+        """End a read in flight. Its reader completes the future."""
         under_way = self._reads[read.ledger_id]
         under_way.remove(read)
         if not under_way:
@@ -103,7 +105,7 @@ class ReadPermits:
 
     @contextmanager
     def one(self, size: int) -> Iterator[None]:
-        """A read of `size` bytes is on its way within."""
+        """Hold a permit for a read of `size` bytes within."""
         self.take(size)
         try:
             yield
@@ -111,7 +113,7 @@ class ReadPermits:
             self.give_back(size)
 
     def take(self, size: int) -> None:
-        """Wait for `size` bytes; Unavailable when that takes too long."""
+        """Wait for `size` bytes. Raises Unavailable after the time-out."""
         ticket = object()
         with self._changed:
             if not self._waiting and self._has_room(size):

@@ -1,4 +1,4 @@
-"""Blocks in shared memory: what was read from object storage, in files that readers on this host map.
+"""Blocks in shared memory: data from object storage, in files that readers on this host map.
 
     /dev/shm/ledger-<user>-<store>-<epoch>/       one directory for each broker, which it holds locked
         lock
@@ -7,14 +7,16 @@
 
 Invariants
 - A name is never used twice: epochs rise with every broker of the store, numbers within one.
-- A file has its memory before anybody maps it: where there is none left the block is not made, and nobody is killed.
-- Who maps a block holds a shared lock on the open file, which the kernel keeps until it is unmapped or its process is
-  dead. What was let go of loses its name; its memory is free when nobody holds such a lock, and is cut to nothing then,
-  so that who opened it a moment too early finds that it is gone. The broker asks whether anybody holds one by taking
-  the lock for itself, for a moment: who finds it taken tries again.
-- A head is compared with what the broker promised by whoever maps it.
-- The next broker that begins removes the blocks of dead brokers. Exception: a block of another store that readers still
-  have keeps its name. The next broker of that store unlinks the block and counts it until readers let go of it.
+- A file has its memory before any process maps it. Without free memory the block is not created, and no process is
+  killed.
+- A process that maps a block has a shared lock on the open file. The kernel keeps the lock until the mapping ends or
+  the process dies.
+- An evicted block loses its name. Its memory is freed when no such lock exists. The file is then truncated, so that a
+  process that opened it too early detects that it is gone.
+- The broker tests for such locks by taking the lock exclusively for a moment. A reader that finds it taken tries again.
+- Every reader that maps a block compares its head with the broker's answer.
+- The next broker removes the blocks of dead brokers. Exception: a block of another store that readers still map keeps
+  its name. The next broker of that store unlinks the block and counts it until readers release it.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class SharedMemoryReference:
-    """A block of shared memory, held: it keeps its name for as long as this is referenced."""
+    """Reference to a block of shared memory, which keeps its name as long as the reference exists."""
 
     def __init__(self, home: SharedMemoryStorage) -> None:
         self._home = home
@@ -54,14 +56,14 @@ class SharedMemoryReference:
 
     @property
     def frames(self) -> pa.Buffer:
-        """Its bytes, mapped at first sight."""
+        """Bytes, mapped on first use."""
         if self._frames is None:
             self._frames = self._home.frames
         return self._frames
 
 
 class SharedMemoryStorage:
-    """The home of one block. `release` lets go of it, `lingers` tells whether its memory is held all the same."""
+    """Storage of one block. `release` releases it, `lingers` tells whether its memory is still referenced."""
 
     def __init__(self, fd: int, place: SharedPlace, size: int) -> None:
         self.place = place
@@ -74,7 +76,7 @@ class SharedMemoryStorage:
 
     @property
     def frames(self) -> pa.Buffer:
-        """The bytes, mapped; NotFound when they are gone."""
+        """Bytes, mapped. Raises NotFound if they are gone."""
         return map_shared(self.place, 0, self.size)
 
     def hold(self) -> SharedMemoryReference:
@@ -118,7 +120,7 @@ class SharedMemoryStorage:
 
 
 class SharedBlocks:
-    """Makes blocks in the directory of one broker; none where there is no shared memory to speak of."""
+    """Maker of blocks in the directory of one broker; makes none without shared memory."""
 
     def __init__(
         self, directory: Path | None, name: str, lock: int = -1, left: Sequence[SharedMemoryStorage] = ()
@@ -132,7 +134,7 @@ class SharedBlocks:
 
     @classmethod
     def begin(cls, store_id: str, epoch: int, root: Path = _ROOT) -> SharedBlocks:
-        """Remove what dead brokers left, and make a directory for this one."""
+        """Remove the blocks of dead brokers, and create a directory for this one."""
         name = f"ledger-{os.getuid()}-{store_id}-{epoch}"
         directory, making = root / name, root / f".{name}"
         try:
@@ -142,7 +144,7 @@ class SharedBlocks:
             making.mkdir(mode=0o700)
             lock = disk.create_file(making / "lock")
             disk.hold(lock)
-            making.rename(directory)  # held already: one that is not held is swept
+            making.rename(directory)  # locked already: an unlocked directory is swept
         except (OSError, LedgerError) as error:
             _log.info("no blocks in shared memory: %s", error)
             return cls(None, "")
@@ -152,7 +154,7 @@ class SharedBlocks:
         return self._directory is not None
 
     def put(self, ledger_id: int, first_entry: int, frames: pa.Buffer) -> SharedMemoryStorage | None:
-        """A block of these frames; None when there is no room for it, or no shared memory."""
+        """Create a block of these frames; None without room for it, or without shared memory."""
         if self._directory is None:
             return None
         number = next(self._numbers)
@@ -175,7 +177,7 @@ class SharedBlocks:
         return home
 
     def close(self) -> None:
-        """Remove all of it; who has mapped a block keeps it."""
+        """Remove all of it. Readers keep their mapped blocks."""
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             os.close(self._lock)
@@ -183,10 +185,10 @@ class SharedBlocks:
 
 
 def _sweep(root: Path, prefix: str, store_id: str) -> list[SharedMemoryStorage]:
-    """Remove blocks of brokers that are dead. Return those of this store that readers still have."""
+    """Remove blocks of dead brokers. Return those of this store that readers still map."""
     left = list[SharedMemoryStorage]()
     for directory in root.glob(f"{prefix}*"):
-        # One that is alive, or that another broker removes now, is none of ours; an empty one is no memory.
+        # A directory that is alive, or that another broker removes now, is skipped; an empty one has no memory.
         with suppress(OSError, LedgerError):
             if directory.stat().st_uid != os.getuid():
                 continue
@@ -204,7 +206,7 @@ def _sweep(root: Path, prefix: str, store_id: str) -> list[SharedMemoryStorage]:
 
 
 def _held_block(path: Path) -> SharedMemoryStorage | None:
-    """Return a dead broker's block that a reader still has; free the memory of any other."""
+    """Return a dead broker's block that a reader still maps; free the memory of any other."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -255,9 +255,7 @@ class OffloadScheduler:
                 except LedgerError as error:
                     self._failed(run, ledger_id, error)
                 except Exception as error:  # noqa: BLE001 — the others go on, and whoever asks hears of it
-                    _log.exception(
-                        "%s: the offload of ledger %d failed with an unexpected error", run.name, ledger_id
-                    )
+                    _log.exception("%s: the offload of ledger %d failed with an unexpected error", run.name, ledger_id)
                     self._failed(run, ledger_id, LedgerError(f"ledger {ledger_id} of {run.name!r}: {error!r}"))
         finally:
             with self._arrival:

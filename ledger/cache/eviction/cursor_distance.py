@@ -1,17 +1,17 @@
-"""`cursor-distance`: the span goes that lies farthest ahead of the nearest reader behind it.
+"""`cursor-distance`: evict the range that is farthest ahead of the nearest reader behind it.
 
-Readers go forward, so the next read of a span is that of the nearest reader behind it, and the farther off it is the
-later it comes: an approximation of the optimum, which is to let go of what is needed last.
+Readers move forward, so the next read of a range is that of the nearest reader behind it. The farther that reader is,
+the later it comes. This approximates the optimum, which evicts the entry that is needed last.
 
-    1. spans that no reader has still to read, the oldest first
-    2. then, again and again, the one that is farthest ahead of its reader, in bytes that are cached or not; of equals
-       the one that fewer expect
+    1. ranges without expected reads, the oldest first
+    2. then, repeatedly, the one that is farthest ahead of its reader, in bytes, cached or not; of equals the one with
+       fewer expected reads
 
-Between two neighbouring readers the farthest is the last span before the front one, so only those are compared: a
-pass costs a bisection per reader and per span that goes.
+Between two neighbouring readers the farthest is the last range before the front one, so only those are compared. A pass
+costs a bisection for each reader and each evicted range.
 
-Rule: by time only those go that nobody has to read; those from object storage after a longer time than others, since
-nobody needs their room until then.
+Rule: only ranges without expected reads are evicted by time. Those from object storage stay longer, because their room
+is not needed until then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Candidate = tuple[float, int, int, CachedRange, RangeCache, Position]
 
 
 class CursorDistancePolicy(EvictionPolicy):
-    """Farthest ahead of its reader goes first."""
+    """Policy that evicts the range farthest ahead of its reader."""
 
     def __init__(self, limits: CacheLimits) -> None:
         super().__init__(limits)
@@ -60,11 +60,11 @@ class CursorDistancePolicy(EvictionPolicy):
                 del self._caches[cache]
 
     def expire(self, now_ms: int, remove: Remove) -> int:
-        """What nobody has to read, oldest first, up to the first that is young enough."""
+        """Evict ranges without expected reads, oldest first, up to the first that is young enough."""
         cutoff, freed = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis, 0
         for span in self._older_than(cutoff):
             if span.expected_reads() > 0 or self._kept_for_others(span, now_ms):
-                # Looked at again when it has been here as long once more: a pass never walks the same spans each time.
+                # Checked again after the same time once more, so that passes do not walk the same ranges each time.
                 span.timestamp_ms = now_ms
                 span.requeues += 1
                 self._order.move_to_end(span)
@@ -73,7 +73,7 @@ class CursorDistancePolicy(EvictionPolicy):
         return freed
 
     def free(self, size: int, _now_ms: int, remove: Remove) -> int:
-        """What nobody has to read, then the farthest."""
+        """Evict ranges without expected reads, then the farthest."""
         require_positive(size)
         freed = self.free_unneeded(size, remove)
         if freed >= size:
@@ -91,7 +91,7 @@ class CursorDistancePolicy(EvictionPolicy):
         return freed
 
     def free_unneeded(self, size: int, remove: Remove) -> int:
-        """What nobody has to read, the oldest first."""
+        """Evict ranges without expected reads, the oldest first."""
         freed = 0
         for span in sorted(self._done(), key=lambda span: span.used_ms):
             if freed >= size:
@@ -100,7 +100,7 @@ class CursorDistancePolicy(EvictionPolicy):
         return freed
 
     def _kept_for_others(self, span: CachedRange, now_ms: int) -> bool:
-        """What came from object storage is kept a while since it was last read: queries come in crowds."""
+        """Return whether a range from object storage was read recently: queries start in groups."""
         if span.block.home is None:
             return False
         if span.accessed:
@@ -116,7 +116,7 @@ class CursorDistancePolicy(EvictionPolicy):
         return old
 
     def _done(self) -> Iterator[CachedRange]:
-        """Spans at the beginning of each ledger that all its readers are past."""
+        """Yield the ranges at the beginning of each ledger that all its readers have passed."""
         for cache in self._caches:
             slowest = cache.readers.next_places.slowest()
             for span in cache.until(slowest):
@@ -124,7 +124,7 @@ class CursorDistancePolicy(EvictionPolicy):
                     yield span
 
     def _farthest_of(self, cache: RangeCache) -> Iterator[_Candidate]:
-        """For each place where readers are, the last span before the next such place."""
+        """Yield the last range before each position of readers."""
         places = cache.readers.next_places.places()
         befores = [(place.ledger_id, place.entry_id) for place in places[1:]]
         for behind, before in zip(places, [*befores, (2**63, 0)], strict=True):
@@ -133,7 +133,7 @@ class CursorDistancePolicy(EvictionPolicy):
                 yield found
 
     def _candidate(self, cache: RangeCache, behind: Position, before: tuple[int, int]) -> _Candidate | None:
-        """The last span that begins before `before`, if the reader at `behind` has still to come to it."""
+        """Return the last range that begins before `before`, if the reader at `behind` still needs it."""
         span = cache.last_before(*before)
         while span is not None and span not in self._order:  # a span of the other pool
             span = cache.last_before(span.ledger_id, span.first)

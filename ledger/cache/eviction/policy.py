@@ -36,7 +36,7 @@ from pyspark_ledger.ledger.settings.cache import EvictionSettings
 
 
 class EvictionDecision(Enum):
-    """Decision about a span."""
+    """Decision about a range."""
 
     REMOVE = auto()
     REQUEUE = auto()
@@ -52,7 +52,7 @@ Remove = Callable[[CachedRange], int]
 
 
 class RemovalQueue:
-    """Queue of spans: first in, first looked at."""
+    """Queue of ranges: first in, first checked."""
 
     def __init__(self) -> None:
         self._queue: deque[CachedRange] = deque()
@@ -70,7 +70,7 @@ class RemovalQueue:
         self._queue.append(span)
 
     def evict(self, decide: Predicate, now_ms: int, remove: Remove) -> int:
-        """One pass; the bytes of memory that became free."""
+        """Run one pass. Return the bytes of memory that became free."""
         freed = self._walk_stash(decide, remove) if self._stash else 0
         queue = self._queue
         while queue:
@@ -115,12 +115,12 @@ class CacheLimits:
 
     @property
     def trigger(self) -> float:
-        """The bytes above which eviction by size begins."""
+        """Bytes above which eviction by size starts."""
         return self.size * self.settings.managedLedgerCacheEvictionTriggerThresholdPercent / 100
 
     @property
     def watermark(self) -> float:
-        """The bytes to which eviction by size goes down."""
+        """Bytes at which eviction by size stops."""
         return self.size * self.settings.managedLedgerCacheEvictionWatermark / 100
 
     def of_local_files(self) -> CacheLimits:
@@ -129,7 +129,7 @@ class CacheLimits:
 
 @dataclass(frozen=True, slots=True)
 class WantedRead:
-    """Entries `[first, end)` that a reader wants and that are read from storage now."""
+    """Entries `[first, end)` that a reader requests and that are read from storage now."""
 
     readers: LedgerReaders
     reader: str
@@ -139,7 +139,7 @@ class WantedRead:
 
 
 class EvictionPolicy(ABC):
-    """Decides which spans stay. A policy overrides each method that does something for it."""
+    """Policy that decides which ranges stay. A policy overrides the methods that it needs."""
 
     grows = True
     """Whether a span may grow by what is appended behind it."""
@@ -152,18 +152,18 @@ class EvictionPolicy(ABC):
 
     @abstractmethod
     def admits(self, wanted: WantedRead) -> bool:
-        """Whether what is read from storage is cached."""
+        """Return whether entries read from storage are cached."""
 
     @abstractmethod
     def added(self, span: CachedRange) -> None:
-        """A span was cached."""
+        """Record that a range was cached."""
 
     @abstractmethod
     def free(self, size: int, now_ms: int, remove: Remove) -> int:
-        """The size pass: free `size` bytes or more; the bytes that became free."""
+        """Run the size pass: free `size` bytes or more. Return the bytes that became free."""
 
     def free_unneeded(self, _size: int, _remove: Remove) -> int:
-        """Evict up to `size` bytes that no reader expects; 0: the policy does not know, or has none."""
+        """Evict up to `size` bytes without expected reads; 0: the policy does not know, or has none."""
         return 0
 
     @property
@@ -171,22 +171,22 @@ class EvictionPolicy(ABC):
         return 0
 
     def expire(self, now_ms: int, remove: Remove) -> int:  # noqa: ARG002 — nothing goes by time
-        """The time pass; the bytes that became free."""
+        """Run the time pass. Return the bytes that became free."""
         return 0
 
     def read(self, span: CachedRange) -> None:  # noqa: B027 — see the class
-        """Some of a span was served from the cache."""
+        """Record that a part of a range was served from the cache."""
 
     def removed(self, span: CachedRange) -> None:  # noqa: B027 — see the class
-        """A span was removed, by the policy itself or by somebody else; `span.cache` is None already."""
+        """Record that a range was removed, by the policy or another caller; `span.cache` is None already."""
 
     def keeps_from(self, readers: LedgerReaders) -> Position | None:  # noqa: ARG002 — nothing goes by that
-        """The first position of a ledger that is kept now that a reader has moved; None: whatever there is."""
+        """Return the first position of a ledger that is kept after a reader has moved; None: everything."""
         return None
 
 
 class QueuePolicy(EvictionPolicy):
-    """A policy that goes by the removal queue. What others removed is found missing when the queue comes to it."""
+    """Policy over the removal queue. Ranges that others removed are detected when the queue reaches them."""
 
     def __init__(self, limits: CacheLimits) -> None:
         super().__init__(limits)
@@ -203,7 +203,7 @@ class QueuePolicy(EvictionPolicy):
         self.queue.add(span)
 
     def expire(self, now_ms: int, remove: Remove) -> int:
-        """Oldest first, up to the first span that is young enough."""
+        """Evict oldest first, up to the first range that is young enough."""
         cutoff = now_ms - self.settings.managedLedgerCacheEvictionTimeThresholdMillis
 
         def decide(span: CachedRange, _freed: int) -> EvictionDecision:
@@ -212,7 +212,7 @@ class QueuePolicy(EvictionPolicy):
         return self.queue.evict(decide, now_ms, remove)
 
     def free(self, size: int, now_ms: int, remove: Remove) -> int:
-        """Oldest first, until enough is free."""
+        """Evict oldest first, until enough is free."""
         require_positive(size)
 
         def decide(span: CachedRange, freed: int) -> EvictionDecision:
@@ -226,7 +226,7 @@ class QueuePolicy(EvictionPolicy):
 
 
 def expects_others(wanted: WantedRead) -> bool:
-    """Whether another reader than the one that asks has still to read any of it."""
+    """Return whether a reader other than the requesting one still needs any of it."""
     return wanted.readers.expected(wanted.ledger_id, wanted.first, wanted.end, but=wanted.reader) > 0
 
 

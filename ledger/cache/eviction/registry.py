@@ -1,4 +1,4 @@
-"""Eviction policies by their names in `cacheEvictionPolicy`, and the cache limits that the broker's settings state."""
+"""Eviction policies by their names in `cacheEvictionPolicy`, and the cache limits of the broker's settings."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""`slowest-reader`: what Pulsar does with `cacheEvictionByExpectedReadCount=false`.
+"""`slowest-reader`: Pulsar's policy with `cacheEvictionByExpectedReadCount=false`.
 
-First in, first out, by time and by size; beside that, whatever every active reader is past is removed at once, by the
-owner of the cache, when a reader moves (`keeps_from`): past in reading, or, by a setting, in acknowledging.
+First in, first out, by time and by size. In addition, when a reader moves (`keeps_from`), the owner of the cache removes
+what every active reader has passed: by reading or, by a setting, by acknowledging.
 
-Four settings say which readers count. One whose backlog exceeds `managedLedgerCursorBackloggedThreshold` is too far
-behind to keep entries for. What a reader with a backlog of `managedLedgerMinimumBacklogEntriesForCaching` or more
-reads from storage is cached when at least `managedLedgerMinimumBacklogCursorsForCaching` others, and at least one, are
-within `managedLedgerMaxBacklogBetweenCursorsForCaching` entries of it.
+Four settings select the readers that count. A reader with a backlog above `managedLedgerCursorBackloggedThreshold` is
+too far behind to keep entries for. Reads from storage of a reader with a backlog of
+`managedLedgerMinimumBacklogEntriesForCaching` or more are cached under a condition. At least
+`managedLedgerMinimumBacklogCursorsForCaching` others, and at least one, must be within
+`managedLedgerMaxBacklogBetweenCursorsForCaching` entries of it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from pyspark_ledger.ledger.position import Position
 
 
 class SlowestReaderPolicy(QueuePolicy):
-    """The cache before PIP-430, with the queue that it brought."""
+    """Policy of Pulsar's cache before PIP-430, with the queue of PIP-430."""
 
     def admits(self, wanted: WantedRead) -> bool:
-        """By the backlogs of the reader and of those near it."""
+        """Decide by the backlogs of the reader and of those near it."""
         least = self.settings.managedLedgerMinimumBacklogCursorsForCaching
         if least < 1:
             return False
@@ -34,7 +35,7 @@ class SlowestReaderPolicy(QueuePolicy):
         return others >= least
 
     def keeps_from(self, readers: LedgerReaders) -> Position | None:
-        """The first position that a reader near enough to the end still needs; None when there is no such reader."""
+        """Return the first position that a reader near the end still needs; None if there is no such reader."""
         behind = readers.backlogs()
         active = [
             name for name, backlog in behind.items() if backlog <= self.settings.managedLedgerCursorBackloggedThreshold

@@ -1,19 +1,19 @@
-"""`segmented`: one ring of segments for the whole broker, as BookKeeper's read cache. No order, no clock, no counts.
+"""`segmented`: one ring of segments for the whole broker, as in BookKeeper's read cache. No order, no clock, no counts.
 
-Spans are put into the current segment until it is full; then the next one, which holds the oldest, is emptied and
-becomes the current. Eviction is that one step. Segments are an equal part of the limit each: one per GiB, at least two.
-What is larger than a segment is not put, and counted.
+Ranges are put into the current segment until it is full. Then the next one, which has the oldest ranges, is emptied and
+becomes the current one. That step is the eviction. Segments are equal parts of the limit: one for each GiB, at least
+two. A range larger than a segment is counted, and not put.
 
-Where the entries are is known by the range cache of each ledger, over all segments: a range whose older half lies in
-an older segment is found whole. (A map per segment, walked from the newest to the oldest, loses it.)
+The range cache of each ledger finds entries over all segments, so a range over two segments is found as a whole. A map
+for each segment, walked from the newest to the oldest, would lose it.
 
-Two modes, by `managedLedgerCacheCopyEntries`: mapped, a segment holds references to the blocks as they came; copied,
-the broker copies a block before it is put (`ledger.broker.reads.offloaded_reads`), so that nothing else is held by it.
-In BookKeeper a segment is one piece of memory that is overwritten, and each read copies out of it; here readers get the
-memory itself, so a block is let go of and never written again.
+`managedLedgerCacheCopyEntries` selects one of two modes. Mapped: a segment references the blocks as they came. Copied:
+the broker copies a block before it is put (`ledger.broker.reads.offloaded_reads`), so no larger buffer is referenced.
+In BookKeeper a segment is one buffer that is overwritten, and each read copies out of it. Here readers get the memory
+itself, so a block is released and never overwritten.
 
-`lru`: the least recently read goes first, whoever waits for it. Invariant: the order holds each cached span once, the
-one longest untouched first.
+`lru`: the least recently read range is evicted first, regardless of expected reads. Invariant: the order has each
+cached range once, the longest untouched first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ALIGNMENT = 64
 
 
 class SegmentedPolicy(EvictionPolicy):
-    """A ring of segments."""
+    """Ring of segments."""
 
     grows = False
 
@@ -53,7 +53,9 @@ class SegmentedPolicy(EvictionPolicy):
         return True
 
     def added(self, span: CachedRange) -> None:
-        """Into the current segment, or, when it has no room, into the next, whose spans are then due to go."""
+        """Put a range into the current segment or, without room, into the next one, whose ranges are then due for
+        eviction.
+        """
         aligned = -(-span.size // _ALIGNMENT) * _ALIGNMENT
         if span.size > self.segment_bytes:
             self.due.append(span)
@@ -71,7 +73,7 @@ class SegmentedPolicy(EvictionPolicy):
             segment.pop(span, None)
 
     def free(self, size: int, _now_ms: int, remove: Remove) -> int:
-        """Segment after segment, the oldest first, until enough is free."""
+        """Evict segment after segment, the oldest first, until enough is free."""
         require_positive(size)
         freed = 0
         for turn in range(1, len(self._segments) + 1):
@@ -102,7 +104,7 @@ class LruPolicy(EvictionPolicy):
         self._order.pop(span, None)
 
     def free(self, size: int, _now_ms: int, remove: Remove) -> int:
-        """The longest untouched first."""
+        """Evict the longest untouched first."""
         require_positive(size)
         freed = 0
         while freed < size and self._order:
