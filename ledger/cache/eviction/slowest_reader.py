@@ -1,7 +1,7 @@
 """`slowest-reader`: Pulsar's policy with `cacheEvictionByExpectedReadCount=false`.
 
-First in, first out, by time and by size. In addition, when a reader moves (`keeps_from`), the owner of the cache removes
-what every active reader has passed: by reading or, by a setting, by acknowledging.
+First in, first out, by time and by size. In addition, a move of a reader removes what every active reader has passed,
+by reading or, with a setting, by acknowledging (`keeps_from`). The owner of the cache removes it.
 
 Four settings select the readers that count. A reader with a backlog above `managedLedgerCursorBackloggedThreshold` is
 too far behind to keep entries for. Reads from storage of a reader with a backlog of
