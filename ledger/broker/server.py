@@ -237,7 +237,7 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
         """
         now = {(block.ledger_id, block.first_entry): block for block in self._actions.located(request)}
         found = [now[block.ledger_id, block.first_entry] for block in gone]
-        if any(block.home is None for block in found):
+        if any(block.source is None for block in found):
             raise NotFound(f"{gone[0].path} is not there", hint="Restore it, or look whether the store was moved")
         return found
 

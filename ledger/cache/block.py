@@ -25,16 +25,16 @@ class BlockStorage(Protocol):
     def frames(self) -> pa.Buffer:
         """Bytes, for a holder of a reference."""
 
-    def hold(self) -> BlockReference:
+    def acquire(self) -> BlockReference:
         """Return a reference to the bytes. Not allowed after `release`."""
 
     def release(self) -> None:
         """Release the cache's reference. Readers keep theirs."""
 
-    def lingers(self) -> bool:
+    def is_pinned(self) -> bool:
         """Return whether a reader still references released memory."""
 
-    def in_hands(self) -> bool:
+    def is_referenced(self) -> bool:
         """Return whether a reader has mapped the block, released or not."""
 
 
@@ -53,7 +53,7 @@ class CachedBlock:
     block is the account of a local file. `offloaded`: read from object storage.
     """
 
-    __slots__ = ("_table", "ahead", "edges", "end", "first", "home", "ledger_id", "offloaded", "size", "spans")
+    __slots__ = ("_table", "ahead", "edges", "end", "first", "ledger_id", "offloaded", "size", "spans", "storage")
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class CachedBlock:
         end: int,
         size: int,
         edges: Edges,
-        home: BlockStorage | None = None,
+        storage: BlockStorage | None = None,
         *,
         offloaded: bool = False,
     ) -> None:
@@ -70,16 +70,16 @@ class CachedBlock:
         self.first = first
         self.end = end
         self.size = size
-        self.home = home
+        self.storage = storage
         self.offloaded = offloaded
         self.spans = 0
         self.ahead = NOTHING_AHEAD
         self.edges = edges
         self._table: Integers | None = None
 
-    def hold(self) -> BlockReference | None:
+    def acquire(self) -> BlockReference | None:
         """Return a reference to its bytes; None if they are in the segment file."""
-        return None if self.home is None else self.home.hold()
+        return None if self.storage is None else self.storage.acquire()
 
     def given(self, first: int, end: int) -> tuple[int, int]:
         """Record that entries `[first, end)` are served. Return their prefetched entries and bytes."""

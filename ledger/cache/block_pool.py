@@ -30,7 +30,7 @@ class BlockPool:
     def __init__(self, policy: EvictionPolicy, clock: Clock, evictions: EvictionCounts, remove: Remove) -> None:
         self.policy = policy
         self.held = 0
-        self.lingering = PinnedBlocks()
+        self.pinned = PinnedBlocks()
         self._clock = clock
         self._evictions = evictions
         self._remove = remove
@@ -42,13 +42,13 @@ class BlockPool:
     @property
     def size(self) -> int:
         """Bytes in use, by cached blocks and by evicted ones that are still referenced."""
-        return self.held + self.lingering.size
+        return self.held + self.pinned.size
 
     def has_room_for(self, block: CachedBlock) -> bool:
         """Return whether a block fits after evicting everything evictable."""
-        if block.size > self.limits.size - self.lingering.size:
-            self.lingering.look()
-        return block.size <= self.limits.size - self.lingering.size
+        if block.size > self.limits.size - self.pinned.size:
+            self.pinned.refresh()
+        return block.size <= self.limits.size - self.pinned.size
 
     def has_spare(self, size: int) -> bool:
         """Return whether there is unneeded room, after evicting blocks without expected reads."""
@@ -73,7 +73,7 @@ class BlockPool:
         """Account for a removed range and `released` bytes of its block. Return the bytes that became free."""
         self.held -= released
         self.policy.removed(span)
-        return released - self.lingering.add(span.block) if released else 0
+        return released - self.pinned.add(span.block) if released else 0
 
     def make_room(self, newest: Sequence[CachedRange]) -> None:
         """Evict down to the limit; the newest themselves if the policy keeps everything else."""
@@ -85,7 +85,7 @@ class BlockPool:
 
     def expire(self) -> None:
         """Run the time pass, then the check of the size."""
-        self.lingering.look()
+        self.pinned.refresh()
         self.policy.expire(self._clock(), self._remove)
         self.evict_when_needed()
 
@@ -109,5 +109,5 @@ class BlockPool:
         depends on them.
         """
         if self.size > size:
-            self.lingering.look()
+            self.pinned.refresh()
         return self.size > size

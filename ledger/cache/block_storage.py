@@ -35,16 +35,16 @@ class PinnedBlocks:
 
     def add(self, block: CachedBlock) -> int:
         """Add an evicted block, also repeatedly. Return its bytes that are not free: all or none."""
-        if block.home is None or not block.home.lingers():
+        if block.storage is None or not block.storage.is_pinned():
             return 0
         if block not in self._blocks:
             self._blocks[block] = None
             self.size += block.size
         return block.size
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Forget the blocks without a reference."""
-        for block in [block for block in self._blocks if block.home is None or not block.home.lingers()]:
+        for block in [block for block in self._blocks if block.storage is None or not block.storage.is_pinned()]:
             del self._blocks[block]
             self.size -= block.size
 
@@ -76,7 +76,7 @@ class HeapStorage:
             raise ValueError("the block was let go of")
         return owner.frames
 
-    def hold(self) -> HeapReference:
+    def acquire(self) -> HeapReference:
         """Return a reference to the bytes. Raises ValueError after `release`."""
         if self._held is None:
             raise ValueError("the block was let go of")
@@ -85,10 +85,10 @@ class HeapStorage:
     def release(self) -> None:
         self._held = None
 
-    def lingers(self) -> bool:
+    def is_pinned(self) -> bool:
         return self._held is None and self._owner() is not None
 
-    def in_hands(self) -> bool:
+    def is_referenced(self) -> bool:
         """Return False: readers cannot map the block. Only the broker references it, while it sends the block."""
         return False
 

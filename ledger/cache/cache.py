@@ -88,14 +88,14 @@ class EntryCache:
         with self._lock:
             hit = self._hit(ledger, ledger_id, first, end)
             claimed = [part for gap in hit.missing for part in ledger.pending.claim(ledger_id, *gap)]
-            parts = [BlockPart(p.span.block, p.first, p.end, p.span.block.hold()) for p in hit.found]
+            parts = [BlockPart(p.span.block, p.first, p.end, p.span.block.acquire()) for p in hit.found]
         try:
             parts += self._read(ledger, reader, claimed, load)
         except LedgerError:
             if len(claimed) + len(hit.found) <= 1 and all(part.own for part in claimed):
                 raise
             block = self._load(ledger, ledger_id, first, end, load)
-            return [BlockPart(block, first, end, block.hold())]
+            return [BlockPart(block, first, end, block.acquire())]
         return sorted(parts, key=lambda part: part.first)
 
     def ahead(self, name: str, ledger_id: int, first: int, end: int, load: Load) -> int:
@@ -108,13 +108,13 @@ class EntryCache:
         with self._telling(ledger, own):
             while own:
                 block = load(own[0].first, own[0].end)
-                loaded = Loaded(block, block.hold())
+                loaded = Loaded(block, block.acquire())
                 block.ahead = block.first
                 read_bytes += block.size
                 with self._lock:
                     ledger.counts.ahead_bytes += block.size
                     self._put(ledger, block)
-                    self.let_go(block)
+                    self.release_uncached(block)
                     ledger.pending.settle(own[0])
                 own.popleft().future.set_result(loaded)
         return read_bytes
@@ -154,7 +154,7 @@ class EntryCache:
         """Add evicted blocks of an earlier cache that readers still reference."""
         with self._lock:
             for block in blocks:
-                self._pool(block).lingering.add(block)
+                self._pool(block).pinned.add(block)
 
     def drop(self, name: str) -> None:
         """Remove a deleted ledger, with its readers and counters."""
@@ -199,18 +199,18 @@ class EntryCache:
             if keeps is not None and ledger.cache:
                 self.invalidate(name, PositionRange(EARLIEST, keeps))
 
-    def in_hands(self) -> int:
+    def mapped_bytes(self) -> int:
         """Return the known bytes of memory that readers have mapped, cached or not."""
         with self._lock:
-            self.memory.lingering.look()
-            homes = {block.home: block.size for block in self._blocks() if block.home is not None}
-            return self.memory.lingering.size + sum(size for home, size in homes.items() if home.in_hands())
+            self.memory.pinned.refresh()
+            storages = {block.storage: block.size for block in self._blocks() if block.storage is not None}
+            return self.memory.pinned.size + sum(size for storage, size in storages.items() if storage.is_referenced())
 
     def _blocks(self) -> set[CachedBlock]:
         return {span.block for ledger in self._ledgers.values() for span in ledger.cache}
 
     def _pool(self, block: CachedBlock) -> BlockPool:
-        return self.files if block.home is None else self.memory
+        return self.files if block.storage is None else self.memory
 
     def _hit(self, ledger: LedgerCache, ledger_id: int, first: int, end: int) -> RangeHit:
         hit = ledger.cache.get(ledger_id, first, end)
@@ -251,24 +251,24 @@ class EntryCache:
 
     def _read_own(self, ledger: LedgerCache, reader: str, read: PendingRead[Loaded], load: Load) -> BlockPart:
         block = self._load(ledger, read.ledger_id, read.first, read.end, load)
-        loaded = Loaded(block, block.hold())
+        loaded = Loaded(block, block.acquire())
         with self._lock:
             wanted = WantedRead(ledger.readers, reader, read.ledger_id, read.first, read.end)
             # A repeated read from object storage costs more than unneeded room.
             pool = self._pool(block)
             if pool.policy.admits(wanted) or (pool is self.memory and pool.has_spare(block.size)):
                 self._put(ledger, block)
-            self.let_go(block)
+            self.release_uncached(block)
             ledger.pending.settle(read)
         read.future.set_result(loaded)
         return BlockPart(block, read.first, read.end, loaded.held)
 
-    def let_go(self, block: CachedBlock) -> None:
+    def release_uncached(self, block: CachedBlock) -> None:
         """Account for an uncached block: its memory counts until its last reference is released."""
         with self._lock:
-            if block.home is not None and not block.spans:
-                block.home.release()
-                self.memory.lingering.add(block)
+            if block.storage is not None and not block.spans:
+                block.storage.release()
+                self.memory.pinned.add(block)
 
     def _load(self, ledger: LedgerCache, ledger_id: int, first: int, end: int, load: Load) -> CachedBlock:
         block = load(first, end)
@@ -281,7 +281,7 @@ class EntryCache:
         follows = tail.cache is not None and tail.ledger_id == block.ledger_id and tail.end == block.first
         most = min(GROWN_BYTES_MAX, self.files.limits.size // 16)
         fits = tail.block.size + block.size <= most and tail.block.end == tail.end
-        if not (follows and fits and self.files.policy.grows and block.home is None and tail.block.home is None):
+        if not (follows and fits and self.files.policy.grows and block.storage is None and tail.block.storage is None):
             return False
         # A reader may have read it already, after it became readable and before this call.
         return not cache.overlapping(block.ledger_id, block.first, block.end)
@@ -313,4 +313,4 @@ def _count(counts: CacheCounts, block: CachedBlock, first: int, end: int, size: 
     """Count served entries of a cached block; for the first reader of a prefetched entry it is a read of storage."""
     entries, entry_bytes = block.given(first, end)
     counts.read(entries, entry_bytes, offloaded=block.offloaded)
-    counts.served(end - first - entries, size - entry_bytes, in_memory=block.home is not None)
+    counts.served(end - first - entries, size - entry_bytes, in_memory=block.storage is not None)

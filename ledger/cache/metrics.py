@@ -16,7 +16,7 @@ _LOOK_MS = 1_000
 
 def cache_report(cache: EntryCache, policy: str) -> CacheMetrics:
     with cache.still():
-        cache.memory.lingering.look()
+        cache.memory.pinned.refresh()
         counted, ledgers = _counted(cache), [_ledger_report(ledger) for ledger in cache.ledgers()]
         expected = _added((part.expected_reads, part.non_evictable_bytes) for part in ledgers)
         return CacheMetrics(
@@ -47,7 +47,7 @@ class CacheSums:
         with cache.still():
             now = self._clock()
             if self._looked_ms is None or now - self._looked_ms >= _LOOK_MS:
-                cache.memory.lingering.look()
+                cache.memory.pinned.refresh()
                 self._expected = _added(_expected(ledger) for ledger in cache.ledgers())
                 self._looked_ms = now
             return _sums(cache, _counted(cache), self._expected)
@@ -73,7 +73,7 @@ def _sums(cache: EntryCache, counted: CacheCounts, expected: tuple[int, int]) ->
         eviction_nanos=cache.evictions.nanoseconds,
         requeues=sum(pool.policy.requeues for pool in cache.pools),
         size_bytes=cache.size,
-        lingering_bytes=cache.memory.lingering.size,
+        lingering_bytes=cache.memory.pinned.size,
         limit_bytes=cache.limits.size,
         local_file_bytes=cache.files.held,
         local_file_limit_bytes=cache.files.limits.size,
@@ -104,7 +104,7 @@ def _expected(ledger: LedgerCache) -> tuple[int, int]:
 def _ledger_report(ledger: LedgerCache) -> LedgerCacheMetrics:
     counts, readers = ledger.counts, ledger.readers
     expected_reads, non_evictable_bytes = _expected(ledger)
-    accounted = sum(span.size for span in ledger.cache if span.block.home is None)
+    accounted = sum(span.size for span in ledger.cache if span.block.storage is None)
     return LedgerCacheMetrics(
         name=ledger.cache.name,
         **_sources(counts),

@@ -218,6 +218,6 @@ def _released(block: CachedBlock) -> int:
     block.spans -= 1
     if block.spans:
         return 0
-    if block.home is not None:
-        block.home.release()
+    if block.storage is not None:
+        block.storage.release()
     return block.size

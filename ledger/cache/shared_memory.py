@@ -46,24 +46,24 @@ _log = logging.getLogger(__name__)
 class SharedMemoryReference:
     """Reference to a block of shared memory, which keeps its name as long as the reference exists."""
 
-    def __init__(self, home: SharedMemoryStorage) -> None:
-        self._home = home
+    def __init__(self, storage: SharedMemoryStorage) -> None:
+        self._storage = storage
         self._frames: pa.Buffer | None = None
 
     @property
     def place(self) -> SharedPlace:
-        return self._home.place
+        return self._storage.place
 
     @property
     def frames(self) -> pa.Buffer:
         """Bytes, mapped on first use."""
         if self._frames is None:
-            self._frames = self._home.frames
+            self._frames = self._storage.frames
         return self._frames
 
 
 class SharedMemoryStorage:
-    """Storage of one block. `release` releases it, `lingers` tells whether its memory is still referenced."""
+    """Storage of one block. `release` releases it, `is_pinned` tells whether its memory is still referenced."""
 
     def __init__(self, fd: int, place: SharedPlace, size: int) -> None:
         self.place = place
@@ -79,7 +79,7 @@ class SharedMemoryStorage:
         """Bytes, mapped. Raises NotFound if they are gone."""
         return map_shared(self.place, 0, self.size)
 
-    def hold(self) -> SharedMemoryReference:
+    def acquire(self) -> SharedMemoryReference:
         held = SharedMemoryReference(self)
         with self._lock:
             self._helds.add(held)
@@ -87,9 +87,9 @@ class SharedMemoryStorage:
 
     def release(self) -> None:
         self._released = True
-        self.lingers()
+        self.is_pinned()
 
-    def lingers(self) -> bool:
+    def is_pinned(self) -> bool:
         with self._lock:
             if self._fd < 0 or not self._released:
                 return False
@@ -105,7 +105,7 @@ class SharedMemoryStorage:
             self._fd = -1
             return False
 
-    def in_hands(self) -> bool:
+    def is_referenced(self) -> bool:
         with self._lock:
             if self._fd < 0:
                 return False
@@ -165,16 +165,16 @@ class SharedBlocks:
         except OSError as error:
             _log.info("no block in shared memory: %s", error)
             return None
-        home = SharedMemoryStorage(fd, SharedPlace(str(path), head), frames.size)
+        storage = SharedMemoryStorage(fd, SharedPlace(str(path), head), frames.size)
         try:
             os.posix_fallocate(fd, 0, HEAD_BYTES + frames.size)
             disk.write_all(fd, [head.encode().ljust(HEAD_BYTES, b"\0"), memoryview(frames)], 0, path)
         except (OSError, LedgerError) as error:
-            home.release()
+            storage.release()
             if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.ENOMEM):
                 _log.warning("no block in shared memory: %s", error)
             return None
-        return home
+        return storage
 
     def close(self) -> None:
         """Remove all of it. Readers keep their mapped blocks."""
@@ -196,9 +196,9 @@ def _sweep(root: Path, prefix: str, store_id: str) -> list[SharedMemoryStorage]:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 held = list(filter(None, map(_held_block, directory.glob("*.block"))))
                 if directory.name.startswith(f"{prefix}{store_id}-"):
-                    for home in held:
-                        home.release()
-                    left += [home for home in held if home.lingers()]
+                    for storage in held:
+                        storage.release()
+                    left += [storage for storage in held if storage.is_pinned()]
                 elif held:
                     continue
                 shutil.rmtree(directory, ignore_errors=True)
@@ -211,8 +211,8 @@ def _held_block(path: Path) -> SharedMemoryStorage | None:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
-    home = SharedMemoryStorage(fd, SharedPlace(str(path), ""), max(os.fstat(fd).st_size - HEAD_BYTES, 0))
-    if home.in_hands():
-        return home
-    home.release()
+    storage = SharedMemoryStorage(fd, SharedPlace(str(path), ""), max(os.fstat(fd).st_size - HEAD_BYTES, 0))
+    if storage.is_referenced():
+        return storage
+    storage.release()
     return None

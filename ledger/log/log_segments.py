@@ -56,7 +56,7 @@ class LogSegment:
     def blocks(self, first: int, end: int, max_block_bytes: int) -> list[SegmentBlock]:
         """Return the blocks that have entries `[first, end)`, in order."""
         found = blocks(self.index(), self.path, self.ledger_id, first, end, max_block_bytes)
-        return found if self.offloaded is None else [replace(block, home=self.offloaded) for block in found]
+        return found if self.offloaded is None else [replace(block, source=self.offloaded) for block in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class SegmentBlock:
     path: Path
     offset: int
     length: int
-    home: FrameSource | None = None
+    source: FrameSource | None = None
     """Of a ledger in object storage. Its frames need not have the length that they have in the file."""
 
 

@@ -31,9 +31,9 @@ def read_block(block: SegmentBlock) -> pa.Buffer:
     """Return the frames of a block, from its file or from object storage. Raises the errors of `map_block` or of the
     storage.
     """
-    if block.home is None:
+    if block.source is None:
         return map_block(block)
-    return block.home.read_with(lambda: map_block(block), block.first_entry, block.entries)
+    return block.source.read_with(lambda: map_block(block), block.first_entry, block.entries)
 
 
 def map_block(block: SegmentBlock) -> pa.Buffer:

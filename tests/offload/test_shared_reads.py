@@ -122,7 +122,7 @@ def test_what_was_answered_is_there_when_it_is_mapped_and_goes_then(make: Callab
     log.reads._shared.expire()  # type: ignore[union-attr]
     gc.collect()
     log.reads.cache.expire()
-    assert log.reads.cache.memory.lingering.size == 0
+    assert log.reads.cache.memory.pinned.size == 0
     with pytest.raises(NotFound):
         block_of(first[0])
 
@@ -144,8 +144,8 @@ def test_blocks_are_sent_while_readers_pin_half_of_the_limit(
     gc.collect()
     cache.expire()
     size = sum(block.frames.size for block in kept)
-    assert cache.in_hands() == size > 800
-    assert (cache.memory.held, cache.memory.lingering.size) == ((0, size) if evicted else (size, 0))
+    assert cache.mapped_bytes() == size > 800
+    assert (cache.memory.held, cache.memory.pinned.size) == ((0, size) if evicted else (size, 0))
     assert log.places("a", 0, 32) == []
     del kept
     gc.collect()

@@ -52,20 +52,22 @@ class CountedHome:
     def frames(self) -> pa.Buffer:
         raise AssertionError("nobody asks for bytes here")
 
-    def hold(self) -> BlockReference:
+    def acquire(self) -> BlockReference:
         return self
 
-    def lingers(self) -> bool:
+    def is_pinned(self) -> bool:
         return False
 
-    def in_hands(self) -> bool:
+    def is_referenced(self) -> bool:
         return False
 
     def release(self) -> None:
         self.released += 1
 
 
-def block(first: int, end: int, *, size: int = 10, ledger_id: int = 1, home: CountedHome | None = None) -> CachedBlock:
+def block(
+    first: int, end: int, *, size: int = 10, ledger_id: int = 1, storage: CountedHome | None = None
+) -> CachedBlock:
     """Entries `[first, end)` of `size` bytes each."""
     return CachedBlock(
         ledger_id,
@@ -73,7 +75,7 @@ def block(first: int, end: int, *, size: int = 10, ledger_id: int = 1, home: Cou
         end,
         (end - first) * size,
         lambda first, end: np.arange(end - first + 1, dtype=np.int64) * size,
-        home,
+        storage,
     )
 
 

@@ -17,7 +17,7 @@ def check_cache(cache: EntryCache) -> None:
             blocks = [block for block in cache._blocks() if cache._pool(block) is pool]
             assert pool.held == sum(block.size for block in blocks)
             assert pool.held <= pool.limits.size
-            check_lingering(pool.lingering)
+            check_lingering(pool.pinned)
         for ledger in cache.ledgers():
             check_range_cache(ledger.cache)
             check_readers(ledger.readers)
@@ -38,9 +38,9 @@ def check_range_cache(cache: RangeCache) -> None:
         assert (left.ledger_id, left.end) <= (right.ledger_id, right.first), (left, right)
 
 
-def check_lingering(lingering: PinnedBlocks) -> None:
-    assert lingering.size == sum(block.size for block in lingering._blocks)
-    assert not any(block.spans for block in lingering._blocks)
+def check_lingering(pinned: PinnedBlocks) -> None:
+    assert pinned.size == sum(block.size for block in pinned._blocks)
+    assert not any(block.spans for block in pinned._blocks)
 
 
 def check_readers(readers: LedgerReaders) -> None:

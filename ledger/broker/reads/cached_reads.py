@@ -70,7 +70,7 @@ class CachedReads:
         self._limit_reads()
         self.sums = CacheSums(self.cache, clock)
         if shared is not None:
-            self.cache.inherit(CachedBlock(0, 0, 0, home.size, _no_bounds, home) for home in shared.left)
+            self.cache.inherit(CachedBlock(0, 0, 0, storage.size, _no_bounds, storage) for storage in shared.left)
         self._blocks = shared
         self._offloaded = OffloadedReads(self.cache, shared)
         self._shared = SharedReads(self._offloaded, shared, self.copied, clock) if shared is not None else None
@@ -140,17 +140,17 @@ class CachedReads:
 
     def copied(self, block: SegmentBlock) -> FrameSource | None:
         """Return the source of a block that is cached as bytes; None for a block that is mapped from its file."""
-        if block.home is not None and not block.home.mappable:
-            return block.home
+        if block.source is not None and not block.source.mappable:
+            return block.source
         return LOCAL_FILE if self._settings.managedLedgerCacheCopyEntries else None
 
     def read(self, block: SegmentBlock, reading: ReaderId) -> pa.Buffer:
         """Return exactly the frames of the block. They are valid while the buffer is referenced."""
         self._refresh(reading.ledger)
         self._register_leased(reading.ledger)
-        home = self.copied(block)
-        if home is not None:
-            frames = self._offloaded.read(block, home, reading)
+        source = self.copied(block)
+        if source is not None:
+            frames = self._offloaded.read(block, source, reading)
             self.hints.prefetcher.passed(reading, Position(block.ledger_id, block.first_entry + block.entries))
             return frames
         with self.cache.permits.one(block.length) if self._account(block, reading) else nullcontext():

@@ -75,51 +75,51 @@ class OffloadedReads:
         """Maximum bytes of the cache that readers may have mapped: half of the cache."""
         return self._cache.limits.size // 2
 
-    def in_hands(self) -> int:
+    def mapped_bytes(self) -> int:
         """Return the bytes of cached and evicted blocks that readers have mapped."""
-        return self._cache.in_hands()
+        return self._cache.mapped_bytes()
 
     def is_known(self, reading: ReaderId) -> bool:
         """Return whether the reader is prefetched for by the ranges that it announces."""
         return bool(self.unit_bytes) and reading.reader in self._cache.ledger(reading.ledger).readers
 
-    def read(self, block: SegmentBlock, home: FrameSource, reading: ReaderId) -> pa.Buffer:
-        fetched = self._fetched(block, home, alone=self.is_known(reading))
+    def read(self, block: SegmentBlock, source: FrameSource, reading: ReaderId) -> pa.Buffer:
+        fetched = self._fetched(block, source, alone=self.is_known(reading))
         parts = self._parts(fetched, block, reading)
         return _joined([fetched.frames(p.first, p.end) if p.held is None else _cut(p) for p in parts])
 
-    def parts(self, block: SegmentBlock, home: FrameSource, reading: ReaderId) -> list[BlockPart]:
+    def parts(self, block: SegmentBlock, source: FrameSource, reading: ReaderId) -> list[BlockPart]:
         """Return a block as its cached parts. Each part references its memory."""
-        return self._parts(self._fetched(block, home, alone=self.is_known(reading)), block, reading)
+        return self._parts(self._fetched(block, source, alone=self.is_known(reading)), block, reading)
 
     def copied(self, part: BlockPart) -> SharedMemoryReference | None:
         """Copy a part from the heap into shared memory. Return a reference, which keeps the copy alive; None without
         room.
         """
         frames = _cut(part)
-        home = None if self._shared is None else self._shared.put(part.block.ledger_id, part.first, frames)
-        if home is None:
+        storage = None if self._shared is None else self._shared.put(part.block.ledger_id, part.first, frames)
+        if storage is None:
             return None
-        held = home.hold()
-        block = CachedBlock(part.block.ledger_id, part.first, part.end, frames.size, part.block.edges, home)
-        self._cache.let_go(block)
-        return held
+        reference = storage.acquire()
+        block = CachedBlock(part.block.ledger_id, part.first, part.end, frames.size, part.block.edges, storage)
+        self._cache.release_uncached(block)
+        return reference
 
     def _parts(self, fetched: _Fetched, block: SegmentBlock, reading: ReaderId) -> list[BlockPart]:
         first, end = block.first_entry, block.first_entry + block.entries
         return self._cache.fetch(reading.ledger, reading.reader, block.ledger_id, first, end, fetched.load)
 
-    def _fetched(self, block: SegmentBlock, home: FrameSource, *, alone: bool) -> _Fetched:
-        return _Fetched(self._cache, block, home, self._shared if self.mapped else None, alone=alone)
+    def _fetched(self, block: SegmentBlock, source: FrameSource, *, alone: bool) -> _Fetched:
+        return _Fetched(self._cache, block, source, self._shared if self.mapped else None, alone=alone)
 
     def append(self, block: SegmentBlock, ledger: str) -> None:
         """Cache a copy of a newly appended block."""
         fetched = _Fetched(self._cache, block, LOCAL_FILE, None, alone=True)
         self._cache.append(ledger, fetched.load(block.first_entry, block.first_entry + block.entries))
 
-    def ahead(self, block: SegmentBlock, home: FrameSource, ledger: str) -> int:
+    def ahead(self, block: SegmentBlock, source: FrameSource, ledger: str) -> int:
         """Load the frames of a block into the cache. Return the number of bytes read from storage."""
-        fetched = self._fetched(block, home, alone=True)
+        fetched = self._fetched(block, source, alone=True)
         first, end = block.first_entry, block.first_entry + block.entries
         return self._cache.ahead(ledger, block.ledger_id, first, end, fetched.load)
 
@@ -134,11 +134,11 @@ class _Fetched:
     """Source of entries of one block: object storage, or the local file if it still exists."""
 
     def __init__(
-        self, cache: EntryCache, block: SegmentBlock, home: FrameSource, shared: SharedBlocks | None, *, alone: bool
+        self, cache: EntryCache, block: SegmentBlock, source: FrameSource, shared: SharedBlocks | None, *, alone: bool
     ) -> None:
         self._cache = cache
         self._block = block
-        self._home = home
+        self._source = source
         self._shared = shared
         self._alone = alone
 
@@ -146,18 +146,18 @@ class _Fetched:
         """Return the frames of entries `[first, end)`."""
         block = self._block
         with self._cache.permits.one(block.length * (end - first) // block.entries):
-            return self._home.read_with(lambda: _local(block, first, end), first, end - first, alone=self._alone)
+            return self._source.read_with(lambda: _local(block, first, end), first, end - first, alone=self._alone)
 
     def load(self, first: int, end: int) -> CachedBlock:
         frames, ledger_id = self.frames(first, end), self._block.ledger_id
         shared = self._shared.put(ledger_id, first, frames) if self._shared is not None else None
-        home: BlockStorage = HeapStorage(frames) if shared is None else shared
+        storage: BlockStorage = HeapStorage(frames) if shared is None else shared
 
         def edges(first: int, end: int) -> Integers:
-            starts, lengths = frame_table(home.frames, ledger_id, first, end - first)
+            starts, lengths = frame_table(storage.frames, ledger_id, first, end - first)
             return np.append(starts - FRAME_BYTES, starts[-1:] + lengths[-1:])
 
-        return CachedBlock(ledger_id, first, end, frames.size, edges, home, offloaded=not self._home.mappable)
+        return CachedBlock(ledger_id, first, end, frames.size, edges, storage, offloaded=not self._source.mappable)
 
 
 def _local(block: SegmentBlock, first: int, end: int) -> pa.Buffer:

@@ -81,7 +81,7 @@ class PrefetchPlanner:
 
     def begins(self, reading: ReaderId, blocks: list[SegmentBlock]) -> None:
         """Prefetch blocks that a reader requested and will be sent in this order."""
-        remote = [block for block in blocks if block.home is not None and not block.home.mappable]
+        remote = [block for block in blocks if block.source is not None and not block.source.mappable]
         if len(remote) > 1 and self._reads.is_known(reading) and not self.prefetcher.covers(reading, remote):
             self.prefetcher.plan(reading, remote[1:])
 
@@ -98,7 +98,7 @@ class PrefetchPlanner:
                 self.forget(reading)
 
     def _wait(self, reading: ReaderId, wanted: PrefetchRange, blocks: list[SegmentBlock], snapshot: LogSnapshot) -> int:
-        remote = [block for block in blocks if block.home is not None and not block.home.mappable]
+        remote = [block for block in blocks if block.source is not None and not block.source.mappable]
         readers = self._cache.ledger(reading.ledger).readers
         if not remote or reading.reader not in readers or not self._reads.unit_bytes:
             with self._lock:

@@ -178,7 +178,7 @@ class BrokerPrefetcher:
         while plan.pending:
             block = plan.pending.popleft()
             self._pending_count -= 1
-            if block.home is None or block.home.mappable:
+            if block.source is None or block.source.mappable:
                 return block
             if self._reads.is_missing(block, reading.ledger):
                 plan.started.append(block)
@@ -187,11 +187,11 @@ class BrokerPrefetcher:
         return None
 
     def _fetch(self, reading: ReaderId, block: SegmentBlock) -> None:
-        if block.home is None or block.home.mappable:
+        if block.source is None or block.source.mappable:
             with opened(block.path) as fd:
                 os.posix_fadvise(fd, block.offset, block.length, os.POSIX_FADV_WILLNEED)
         else:
-            self._reads.ahead(block, block.home, reading.ledger)
+            self._reads.ahead(block, block.source, reading.ledger)
 
 
 def _end(block: SegmentBlock) -> Position:

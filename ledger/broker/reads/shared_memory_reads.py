@@ -38,7 +38,7 @@ class SharedReads:
         clock: Clock,
     ) -> None:
         self._reads = reads
-        self._home_of = home_of
+        self._source_of = home_of
         self._shared = shared
         self._clock = clock
         self._references: dict[tuple[ReaderId, Position], tuple[int, list[SharedMemoryReference]]] = {}
@@ -90,7 +90,7 @@ class SharedReads:
         """Return whether readers have mapped more than their part of the cache."""
         if self._mapped_bytes + self._answered_bytes <= self._reads.room_bytes:
             return False
-        found = self._reads.in_hands()
+        found = self._reads.mapped_bytes()
         with self._lock:
             self._mapped_bytes, self._answered_bytes = found, 0
         return found > self._reads.room_bytes
@@ -101,11 +101,11 @@ class SharedReads:
     def _in_memory(
         self, block: SegmentBlock, reading: ReaderId, references: list[SharedMemoryReference]
     ) -> list[BlockPlace]:
-        home = self._home_of(block)
-        if home is None:
+        source = self._source_of(block)
+        if source is None:
             return []
         places = list[BlockPlace]()
-        for part in self._reads.parts(block, home, reading):
+        for part in self._reads.parts(block, source, reading):
             held, (offset, length) = part.held, part.block.cut(part.first, part.end)
             if not isinstance(held, SharedMemoryReference):
                 # Cached in heap memory, before any reader mapped blocks: copy it for this reader.

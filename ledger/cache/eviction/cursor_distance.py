@@ -101,7 +101,7 @@ class CursorDistancePolicy(EvictionPolicy):
 
     def _kept_for_others(self, span: CachedRange, now_ms: int) -> bool:
         """Return whether a range from object storage was read recently: queries start in groups."""
-        if span.block.home is None:
+        if span.block.storage is None:
             return False
         if span.accessed:
             span.accessed, span.used_ms = False, now_ms

@@ -84,7 +84,7 @@ class Rig:
             self.cache.invalidate("orders", PositionRange(Position(1, first), Position(1, end)))
 
     def check(self) -> None:
-        self.cache.memory.lingering.look()
+        self.cache.memory.pinned.refresh()
         assert self.cache.size == self.memory.taken
         check_cache(self.cache)
 
@@ -101,7 +101,7 @@ def test_what_a_reader_has_of_what_was_let_go_of_takes_room_of_the_limit() -> No
     rig.read(10, 20)
     assert rig.cache.memory.held == 200
     rig.cache.invalidate("orders", PositionRange(EARLIEST, LATEST))
-    assert (rig.cache.memory.held, rig.cache.memory.lingering.size, rig.memory.taken) == (0, 100, 100)
+    assert (rig.cache.memory.held, rig.cache.memory.pinned.size, rig.memory.taken) == (0, 100, 100)
     for first in range(20, 60, 5):
         rig.read(first, first + 5)
         rig.check()
@@ -109,7 +109,7 @@ def test_what_a_reader_has_of_what_was_let_go_of_takes_room_of_the_limit() -> No
         assert rig.cache.ledger("orders").cache.missing(1, first, first + 5) == []  # others went for it
     rig.hands.clear()
     rig.check()
-    assert rig.cache.memory.lingering.size == 0
+    assert rig.cache.memory.pinned.size == 0
     for first in range(60, 80, 5):
         rig.read(first, first + 5)
     assert rig.cache.memory.held > 100  # there is room again
@@ -123,7 +123,7 @@ def test_a_pass_goes_on_until_enough_is_free_indeed() -> None:
     rig.read(6, 9)
     rig.read(9, 12)  # 120: the oldest is referenced, so the next one is evicted too
     assert [span.first for span in rig.cache.ledger("orders").cache] == [6, 9]
-    assert (rig.cache.memory.held, rig.cache.memory.lingering.size, rig.memory.taken) == (60, 30, 90)
+    assert (rig.cache.memory.held, rig.cache.memory.pinned.size, rig.memory.taken) == (60, 30, 90)
     rig.check()
 
 
@@ -143,7 +143,7 @@ def test_what_finds_no_room_counts_once_and_until_its_reader_lets_go() -> None:
             readers.follow(name, Position(1, 0), LATER)
     rig.read(0, 9)
     rig.read(9, 14, keeps=True)  # nothing else goes under this policy
-    assert (rig.cache.memory.held, rig.cache.memory.lingering.size, rig.memory.taken) == (90, 50, 140)
+    assert (rig.cache.memory.held, rig.cache.memory.pinned.size, rig.memory.taken) == (90, 50, 140)
     assert rig.cache.evictions.not_kept == 1
     rig.hands.clear()
     rig.check()
@@ -160,7 +160,7 @@ def test_expected_blocks_are_not_evicted_while_the_others_are_pinned() -> None:
     rig.read(10, 14)
     rig.read(14, 17)
     rig.check()
-    assert (rig.cache.memory.held, rig.cache.memory.lingering.size, rig.cache.evictions.not_kept) == (40, 50, 1)
+    assert (rig.cache.memory.held, rig.cache.memory.pinned.size, rig.cache.evictions.not_kept) == (40, 50, 1)
 
 
 def test_unneeded_unpinned_blocks_are_evicted_for_a_lone_reader() -> None:
@@ -170,7 +170,7 @@ def test_unneeded_unpinned_blocks_are_evicted_for_a_lone_reader() -> None:
     rig.read(6, 9)
     rig.read(9, 12)
     assert [span.first for span in rig.cache.ledger("orders").cache] == [6, 9]
-    assert (rig.cache.memory.held, rig.cache.memory.lingering.size) == (60, 30)
+    assert (rig.cache.memory.held, rig.cache.memory.pinned.size) == (60, 30)
     rig.check()
 
 
@@ -201,7 +201,7 @@ def test_a_limit_that_is_lowered_is_kept_as_soon_as_readers_let_go() -> None:
     for first in range(0, 40, 10):
         rig.read(first, first + 10, keeps=first == 0)
     rig.cache.change(LruPolicy, cache_limits(150))
-    assert (rig.cache.memory.held, rig.cache.memory.lingering.size) == (0, 100)  # 40 or less of blocks of 100
+    assert (rig.cache.memory.held, rig.cache.memory.pinned.size) == (0, 100)  # 40 or less of blocks of 100
     rig.hands.clear()
     rig.cache.change(StashPolicy, cache_limits(0))
     rig.check()

@@ -69,13 +69,13 @@ def test_get_range() -> None:
 
 
 def test_what_is_missing_of_a_block_becomes_spans_of_it_and_holds_it_whole() -> None:
-    cache, home = RangeCache("orders"), CountedHome()
+    cache, storage = RangeCache("orders"), CountedHome()
     cache.put(block(3, 5), 0)
-    spans = cache.put(block(0, 9, home=home), 0)
+    spans = cache.put(block(0, 9, storage=storage), 0)
     assert [(span.first, span.end, span.size) for span in spans] == [(0, 3, 30), (5, 9, 40)]
     assert cache.get(1, 0, 9).missing == []
     assert [cache.remove(span) for span in spans] == [0, 90]
-    assert home.released == 1
+    assert storage.released == 1
 
 
 def test_evictions_remove_half_open_ranges() -> None:
@@ -90,15 +90,15 @@ def test_evictions_remove_half_open_ranges() -> None:
 
 
 def test_a_cut_span_leaves_its_ends_and_its_block() -> None:
-    cache, home = RangeCache("orders"), CountedHome()
-    (span,) = cache.put(block(0, 10, home=home), 7)
+    cache, storage = RangeCache("orders"), CountedHome()
+    (span,) = cache.put(block(0, 10, storage=storage), 7)
     span.requeues = 2
     removed, parts = cache.invalidate(entries(4, 6))
-    assert (removed, home.released) == ([(span, 0)], 0)
+    assert (removed, storage.released) == ([(span, 0)], 0)
     assert [(part.first, part.end, part.timestamp_ms, part.requeues) for part in parts] == [(0, 4, 7, 2), (6, 10, 7, 2)]
     check_range_cache(cache)
     assert _freed(cache.invalidate(PositionRange(EARLIEST, Position(2, 0)))) == 100
-    assert home.released == 1
+    assert storage.released == 1
 
 
 def test_a_span_grows_by_what_is_appended_behind_it() -> None:
@@ -134,26 +134,26 @@ STEP = st.tuples(
 def test_a_range_cache_is_a_dictionary_of_entries(steps: list[tuple[str, int, int, int]]) -> None:
     cache = RangeCache("orders")
     model: dict[tuple[int, int], CountedHome] = {}
-    homes: list[CountedHome] = []
+    storages: list[CountedHome] = []
     for kind, ledger_id, first, length in steps:
         end = first + length
         wanted = [(ledger_id, entry) for entry in range(first, end)]
         if kind == "put":
-            homes.append(CountedHome())
-            cache.put(block(first, end, ledger_id=ledger_id, home=homes[-1]), 0)
-            model.update({key: homes[-1] for key in wanted if key not in model})
-            if homes[-1] not in model.values():
-                homes.pop()  # nothing of it was put
+            storages.append(CountedHome())
+            cache.put(block(first, end, ledger_id=ledger_id, storage=storages[-1]), 0)
+            model.update({key: storages[-1] for key in wanted if key not in model})
+            if storages[-1] not in model.values():
+                storages.pop()  # nothing of it was put
         elif kind == "invalidate":
             cache.invalidate(PositionRange(Position(ledger_id, first), Position(ledger_id, end)))
-            model = {key: home for key, home in model.items() if key not in wanted}
+            model = {key: storage for key, storage in model.items() if key not in wanted}
         elif kind == "remove":
             spans: list[CachedRange] = list(cache)
             if spans:
                 span = spans[first % len(spans)]
                 cache.remove(span)
                 gone = {(span.ledger_id, entry) for entry in range(span.first, span.end)}
-                model = {key: home for key, home in model.items() if key not in gone}
+                model = {key: storage for key, storage in model.items() if key not in gone}
         elif kind == "clear":
             for span in cache:
                 cache.remove(span)
@@ -164,7 +164,7 @@ def test_a_range_cache_is_a_dictionary_of_entries(steps: list[tuple[str, int, in
         assert held == [key for key in wanted if key in model]
         assert lost == [key for key in wanted if key not in model]
         for piece in hit.found:
-            assert all(model[ledger_id, e] is piece.span.block.home for e in range(piece.first, piece.end))
+            assert all(model[ledger_id, e] is piece.span.block.storage for e in range(piece.first, piece.end))
         assert cache.entries == len(model)
-        assert all(home.released == (home not in model.values()) for home in homes)
+        assert all(storage.released == (storage not in model.values()) for storage in storages)
         check_range_cache(cache)

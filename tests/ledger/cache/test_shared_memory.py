@@ -55,9 +55,9 @@ def tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 def put(shared: SharedBlocks, data: bytes = BYTES) -> SharedMemoryStorage:
-    home = shared.put(7, 3, pa.py_buffer(data))
-    assert home is not None
-    return home
+    storage = shared.put(7, 3, pa.py_buffer(data))
+    assert storage is not None
+    return storage
 
 
 def holder(place: SharedPlace) -> subprocess.Popen[str]:
@@ -78,20 +78,20 @@ def holder(place: SharedPlace) -> subprocess.Popen[str]:
 
 
 def test_a_block_is_exactly_its_bytes(shared: SharedBlocks) -> None:
-    home = put(shared)
-    assert bytes(home.hold().frames) == BYTES
-    assert bytes(map_shared(home.place, 5000, 60_000)) == BYTES[5000:65_000]
-    assert put(shared).place.path != home.place.path
-    assert Path(home.place.path).stat().st_size == HEAD_BYTES + len(BYTES)
-    assert Path(home.place.path).stat().st_mode & 0o777 == 0o600
-    assert Path(home.place.path).parent.stat().st_mode & 0o777 == 0o700
+    storage = put(shared)
+    assert bytes(storage.acquire().frames) == BYTES
+    assert bytes(map_shared(storage.place, 5000, 60_000)) == BYTES[5000:65_000]
+    assert put(shared).place.path != storage.place.path
+    assert Path(storage.place.path).stat().st_size == HEAD_BYTES + len(BYTES)
+    assert Path(storage.place.path).stat().st_mode & 0o777 == 0o600
+    assert Path(storage.place.path).parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_another_block_of_the_name_is_gone_as_well_as_none(shared: SharedBlocks) -> None:
-    home, other = put(shared), put(shared, b"x" * len(BYTES))
-    os.replace(other.place.path, home.place.path)  # noqa: PTH105 — one call of the system is meant
+    storage, other = put(shared), put(shared, b"x" * len(BYTES))
+    os.replace(other.place.path, storage.place.path)  # noqa: PTH105 — one call of the system is meant
     with pytest.raises(NotFound, match="another block"):
-        map_shared(home.place, 0, len(BYTES))
+        map_shared(storage.place, 0, len(BYTES))
     with pytest.raises(NotFound):
         map_shared(other.place, 0, len(BYTES))
     third = put(shared)
@@ -100,66 +100,66 @@ def test_another_block_of_the_name_is_gone_as_well_as_none(shared: SharedBlocks)
 
 
 def test_what_was_let_go_of_has_no_name_and_counts_until_nobody_has_it(shared: SharedBlocks) -> None:
-    home = put(shared)
-    assert not home.lingers()  # it is not evicted
-    frames = map_shared(home.place, 0, len(BYTES))
+    storage = put(shared)
+    assert not storage.is_pinned()  # it is not evicted
+    frames = map_shared(storage.place, 0, len(BYTES))
     part = frames.slice(10, 20)
     del frames
-    home.release()
+    storage.release()
     with pytest.raises(NotFound):
-        map_shared(home.place, 0, len(BYTES))
+        map_shared(storage.place, 0, len(BYTES))
     gc.collect()
-    assert home.lingers()
+    assert storage.is_pinned()
     assert bytes(part) == BYTES[10:30]
     del part
     gc.collect()
-    assert not home.lingers()
+    assert not storage.is_pinned()
 
 
 def test_what_is_held_keeps_its_name(shared: SharedBlocks) -> None:
-    home = put(shared)
-    held = home.hold()
-    home.release()
-    assert home.lingers()
-    assert bytes(map_shared(home.place, 0, len(BYTES))) == BYTES
+    storage = put(shared)
+    held = storage.acquire()
+    storage.release()
+    assert storage.is_pinned()
+    assert bytes(map_shared(storage.place, 0, len(BYTES))) == BYTES
     del held
     gc.collect()
-    assert not home.lingers()
-    assert not Path(home.place.path).exists()
+    assert not storage.is_pinned()
+    assert not Path(storage.place.path).exists()
 
 
 def test_who_opened_a_block_and_comes_too_late_finds_it_gone(shared: SharedBlocks, tmp_path: Path) -> None:
-    home = put(shared)
+    storage = put(shared)
     beside = tmp_path / "beside"
-    os.link(home.place.path, beside)  # as a reader that has it open and nothing more
-    home.release()
+    os.link(storage.place.path, beside)  # as a reader that has it open and nothing more
+    storage.release()
     assert beside.stat().st_size == 0
     with pytest.raises(NotFound):
-        map_shared(home.place._replace(path=str(beside)), 0, len(BYTES))
+        map_shared(storage.place._replace(path=str(beside)), 0, len(BYTES))
     beside.unlink()
 
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_the_mapping_of_another_process_counts_until_it_is_gone_or_dead(shared: SharedBlocks, *, killed: bool) -> None:
-    home = put(shared)
-    reader = holder(home.place)
-    home.release()
-    assert home.lingers()
+    storage = put(shared)
+    reader = holder(storage.place)
+    storage.release()
+    assert storage.is_pinned()
     if killed:
         reader.send_signal(signal.SIGKILL)
         reader.wait()
     else:
         assert reader.communicate()[0] == f"{sum(BYTES)}\n"
-    assert not home.lingers()
+    assert not storage.is_pinned()
 
 
 def test_where_memory_is_full_no_block_is_made_and_nobody_is_killed(tmpfs: Callable[[str], Path]) -> None:
     shared = SharedBlocks.begin("store", 1, tmpfs("64m"))
     data = pa.py_buffer(bytes(20 * 1024 * 1024))
-    homes = [shared.put(1, number, data) for number in range(4)]
-    assert [home is not None for home in homes] == [True, True, True, False]
-    assert homes[0] is not None
-    homes[0].release()
+    storages = [shared.put(1, number, data) for number in range(4)]
+    assert [storage is not None for storage in storages] == [True, True, True, False]
+    assert storages[0] is not None
+    storages[0].release()
     assert shared.put(1, 4, data) is not None  # there is room again
     shared.close()
 
@@ -212,10 +212,10 @@ def test_brokers_that_begin_and_end_at_the_same_time_all_have_their_memory(tmp_p
             blocks = SharedBlocks.begin(f"store{number}", epoch, tmp_path)
             assert blocks
             for first in range(2):
-                home = blocks.put(1, first, frames)
-                assert home is not None
-                assert bytes(home.frames) == BYTES[:1000]
-                home.release()
+                storage = blocks.put(1, first, frames)
+                assert storage is not None
+                assert bytes(storage.frames) == BYTES[:1000]
+                storage.release()
             blocks.close()
 
     with ThreadPoolExecutor(6) as brokers:
@@ -226,61 +226,61 @@ def test_brokers_that_begin_and_end_at_the_same_time_all_have_their_memory(tmp_p
 
 def test_the_next_broker_counts_what_is_mapped_and_frees_it(tmp_path: Path) -> None:
     dead = SharedBlocks.begin("store", 1, tmp_path)
-    homes = [put(dead) for _ in range(3)]
-    mine = [map_shared(home.place, 0, len(BYTES)) for home in homes[:2]]
+    storages = [put(dead) for _ in range(3)]
+    mine = [map_shared(storage.place, 0, len(BYTES)) for storage in storages[:2]]
     os.close(dead._lock)  # as the kernel does when it is killed
     blocks = SharedBlocks.begin("store", 2, tmp_path)
-    assert [(home.size, home.lingers()) for home in blocks.left] == [(len(BYTES), True)] * 2
+    assert [(storage.size, storage.is_pinned()) for storage in blocks.left] == [(len(BYTES), True)] * 2
     with pytest.raises(NotFound):
-        map_shared(homes[0].place, 0, len(BYTES))
+        map_shared(storages[0].place, 0, len(BYTES))
     assert bytes(mine[1]) == BYTES
     del mine[0]
     gc.collect()
-    assert sorted(home.lingers() for home in blocks.left) == [False, True]
+    assert sorted(storage.is_pinned() for storage in blocks.left) == [False, True]
     del mine[0]
     gc.collect()
-    assert not any(home.lingers() for home in blocks.left)
+    assert not any(storage.is_pinned() for storage in blocks.left)
     blocks.close()
 
 
 def test_a_broker_of_another_store_leaves_what_is_mapped_to_its_own(tmp_path: Path) -> None:
     dead = SharedBlocks.begin("store", 1, tmp_path)
-    homes = [put(dead) for _ in range(3)]
-    mine = [map_shared(home.place, 0, len(BYTES)) for home in homes[:2]]
+    storages = [put(dead) for _ in range(3)]
+    mine = [map_shared(storage.place, 0, len(BYTES)) for storage in storages[:2]]
     os.close(dead._lock)  # as the kernel does when it is killed
     other = SharedBlocks.begin("other", 1, tmp_path)
     assert not other.left
-    assert not Path(homes[2].place.path).exists()
+    assert not Path(storages[2].place.path).exists()
     blocks = SharedBlocks.begin("store", 2, tmp_path)
-    assert [(home.size, home.lingers()) for home in blocks.left] == [(len(BYTES), True)] * 2
+    assert [(storage.size, storage.is_pinned()) for storage in blocks.left] == [(len(BYTES), True)] * 2
     assert bytes(mine[1]) == BYTES
     del mine
     gc.collect()
-    assert not any(home.lingers() for home in blocks.left)
+    assert not any(storage.is_pinned() for storage in blocks.left)
     other.close()
     blocks.close()
     assert not list(tmp_path.iterdir())
 
 
 def test_whether_a_block_is_in_somebodys_hands_can_be_asked(shared: SharedBlocks) -> None:
-    home = put(shared)
-    assert not home.in_hands()
-    frames = map_shared(home.place, 0, 10)
-    assert home.in_hands()
+    storage = put(shared)
+    assert not storage.is_referenced()
+    frames = map_shared(storage.place, 0, 10)
+    assert storage.is_referenced()
     del frames
     gc.collect()
-    assert not home.in_hands()
-    home.release()
-    assert not home.in_hands()
+    assert not storage.is_referenced()
+    storage.release()
+    assert not storage.is_referenced()
 
 
 def test_nobody_is_turned_away_while_the_broker_asks(shared: SharedBlocks) -> None:
-    home = put(shared)
-    asking = os.open(home.place.path, os.O_RDWR)
+    storage = put(shared)
+    asking = os.open(storage.place.path, os.O_RDWR)
     fcntl.flock(asking, fcntl.LOCK_EX)
     with ThreadPoolExecutor(1) as reading:
-        found = reading.submit(map_shared, home.place, 0, 10)
-        while not _waits(home.place.path):
+        found = reading.submit(map_shared, storage.place, 0, 10)
+        while not _waits(storage.place.path):
             assert not found.done()
         os.close(asking)
         assert bytes(found.result(60)) == BYTES[:10]

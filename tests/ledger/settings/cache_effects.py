@@ -31,8 +31,8 @@ def held(broker: DrivenBroker, blocks: int = 20, *, local: bool = False) -> int:
     """Return how many of so many blocks of 100,000 bytes the cache holds in the end."""
     emptied(broker)
     for number in range(blocks):
-        home = None if local else CountedHome()
-        insert(broker.cache, "a", block(number, number + 1, size=100_000, home=home))
+        storage = None if local else CountedHome()
+        insert(broker.cache, "a", block(number, number + 1, size=100_000, storage=storage))
     return broker.cache.ledger("a").cache.entries
 
 
@@ -49,7 +49,7 @@ def old(
     emptied(broker)
     if wanted:
         expected(broker)
-    cached = block(0, 1, home=CountedHome() if offloaded else None)
+    cached = block(0, 1, storage=CountedHome() if offloaded else None)
     insert(broker.cache, "a", cached)
     if again:
         broker.cache.fetch("a", "x", 1, 0, 1, lambda *_: cached)
@@ -83,7 +83,7 @@ def freed_when_full(broker: DrivenBroker) -> object:
     emptied(broker)
     expected(broker)
     for name in "abc":
-        insert(broker.cache, name, block(0, 1, size=400_000, home=CountedHome()))
+        insert(broker.cache, name, block(0, 1, size=400_000, storage=CountedHome()))
         broker.pass_ms(500)
     return [name for name in "abc" if broker.cache.ledger(name).cache.entries]
 
@@ -124,7 +124,7 @@ def copied(broker: DrivenBroker) -> object:
     log.append([entry(b"x")]).result(60)
     (found,) = log.blocks(PositionRange(EARLIEST, LATEST), 1000)
     spans = list(broker.cache.ledger(log.name).cache)
-    return broker.source.copied(found) is not None, [span.block.home is not None for span in spans]
+    return broker.source.copied(found) is not None, [span.block.storage is not None for span in spans]
 
 
 def seconds_between_passes(broker: DrivenBroker) -> object:

@@ -81,7 +81,7 @@ def payload_there(broker: DrivenBroker) -> object:
 def read_from(broker: DrivenBroker) -> object:
     log = broker.offloaded()
     assert contents(log)
-    return [not getattr(block.home, "mappable", True) for block in log.blocks(PositionRange(EARLIEST, LATEST), 1000)]
+    return [not getattr(block.source, "mappable", True) for block in log.blocks(PositionRange(EARLIEST, LATEST), 1000)]
 
 
 def put(show: Callable[[Request], object]) -> Callable[[DrivenBroker], object]:

@@ -64,7 +64,7 @@ class Model:
             while coming:
                 block = coming.pop(0)
                 self.plans[reading] = self.plans.pop(reading)
-                if block.home is not REMOTE:
+                if block.source is not REMOTE:
                     return reading, block
                 if block not in self.reads.cached:
                     begun.append(block)

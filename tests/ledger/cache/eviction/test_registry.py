@@ -89,7 +89,7 @@ def test_random_traffic_keeps_the_invariants(policy: EvictionPolicy) -> None:
 
     def load(first: int, end: int) -> CachedBlock:
         """Every other block is in memory, the others are accounts of local files."""
-        return block(first, end, home=CountedHome() if first % 2 else None)
+        return block(first, end, storage=CountedHome() if first % 2 else None)
 
     cache = cache_of(type(policy), policy.limits, clock)
     for step in range(1500):
@@ -127,7 +127,7 @@ def test_one_kind_of_blocks_never_makes_room_for_the_other(policy: EvictionPolic
             readers.follow(name, EARLIEST, LATER)
     for entry in range(0, 600, 10):
         in_memory = held == (entry < 80)
-        insert(cache, "orders", block(entry, entry + 10, home=CountedHome() if in_memory else None))
+        insert(cache, "orders", block(entry, entry + 10, storage=CountedHome() if in_memory else None))
     kept = {span.first for span in cache.ledger("orders").cache}
     assert set(range(0, 80, 10)) <= kept
     stays, evicted = cache.pools if held else reversed(cache.pools)
@@ -306,7 +306,7 @@ def test_ranges_from_object_storage_stay_since_read_and_are_evicted_first() -> N
     )
     cache = cache_of(CursorDistancePolicy, limits, clock)
     for entry in range(3):
-        insert(cache, "orders", block(entry, entry + 1, size=300, home=CountedHome() if entry < 2 else None))
+        insert(cache, "orders", block(entry, entry + 1, size=300, storage=CountedHome() if entry < 2 else None))
     clock.pass_ms(900)
     cache.fetch("orders", "a", 1, 1, 2, block)
     cache.expire()
@@ -316,5 +316,5 @@ def test_ranges_from_object_storage_stay_since_read_and_are_evicted_first() -> N
     assert [span.first for span in cache.ledger("orders").cache] == [1]
     cache.ledger("orders").readers.follow("a", Position(1, 5), 10**9)
     for entry in range(5, 8):
-        insert(cache, "orders", block(entry, entry + 1, size=300, home=CountedHome()))
+        insert(cache, "orders", block(entry, entry + 1, size=300, storage=CountedHome()))
     assert [span.first for span in cache.ledger("orders").cache] == [5, 6, 7]
