@@ -14,6 +14,8 @@ from pyspark_ledger.ledger.errors import LedgerError
 ROOT = Path(__file__).resolve().parents[2]
 # These pages are generated or written with what they describe.
 LATER = {"docs/options.md"}
+GENERATED = {"options.md", "settings.md"}
+PERFORMANCE_LINES_MAX = 150
 
 
 def pages() -> list[Path]:
@@ -32,6 +34,20 @@ def test_links_lead_somewhere(page: Path) -> None:
         linked = (page.parent / target).resolve()
         if str(linked.relative_to(ROOT)) not in LATER:
             assert linked.exists(), f"{page.name} links {target}, which is not there"
+
+
+def test_a_page_says_what_it_is_for_and_what_to_read_next() -> None:
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        if page.name in {"index.md", *GENERATED}:
+            continue
+        paragraphs = page.read_text(encoding="utf-8").strip().split("\n\n")
+        assert paragraphs[1].startswith("This page"), f"{page.name}: {paragraphs[1]}"
+        assert re.match(r"Next: .*\]\(", paragraphs[-1]), f"{page.name}: {paragraphs[-1]}"
+
+
+def test_the_page_of_performance_is_method_and_tables() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= PERFORMANCE_LINES_MAX, "the background of a figure belongs into docs/decisions"
 
 
 def test_extras_that_are_to_be_installed_are_there() -> None:
