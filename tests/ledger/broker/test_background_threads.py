@@ -89,7 +89,7 @@ def test_the_writer_of_the_metadata_tells_its_callers_and_goes_on(
     assert "bit flip" in told.message
     assert "is not known" in told.message
     assert in_time(insert) == 1
-    assert "nobody foresaw" in caplog.text
+    assert "unexpected error" in caplog.text
     in_time(file.close)
 
 
