@@ -178,7 +178,7 @@ def dies(patch: pytest.MonkeyPatch, died: set[tuple[str, str]]) -> None:
 
         return run
 
-    for kind, name in ((DeltaTable, "create"), (DeltaTable, "append"), (LatestRows, "refresh"), (Publisher, "_note")):
+    for kind, name in ((DeltaTable, "create"), (DeltaTable, "append"), (LatestRows, "refresh"), (Publisher, "_report_to_broker")):
         patch.setattr(kind, name, step(name, getattr(kind, name)))
 
 
@@ -201,7 +201,7 @@ def test_who_dies_between_any_two_steps_leaves_letters_rows_and_view_once(
                     continue
                 break
         step = "create" if len(users) == 1 else "append"
-        assert died >= {(step, "letters"), (step, "table"), ("refresh", ""), ("_note", "")}
+        assert died >= {(step, "letters"), (step, "table"), ("refresh", ""), ("_report_to_broker", "")}
         for target, column in ((table, "user"), (view, "user")):
             rows = DeltaTable(spark_session, target).frame().select(column).collect()
             assert sorted(row.user for row in rows) == users
