@@ -1,23 +1,23 @@
 """Base of the eviction policies: their interface and limits, and the removal queue.
 
-A policy decides which cached spans are evicted. It keeps an order of its own over all spans of the broker. It is called
-for each span that is added, or is read or removed by others. It runs two passes: `expire` evicts by time, `free` frees
-at least so many bytes of memory, as far as there are any.
+A policy decides which cached ranges are evicted. It keeps its own order of all ranges of the broker. It is called for
+each range that is added, read or removed. It runs two passes: `expire` evicts by time, `free` frees the requested bytes
+of memory, or all evictable ones.
 
-`RemovalQueue` has all cached spans of a broker in order of arrival, and one loop that evicts. The loop is mechanism,
-the predicate is policy. The loop takes the head of the queue and asks:
+`RemovalQueue` has all cached ranges of a broker in order of arrival, and one loop that evicts. The loop is mechanism,
+the predicate is policy. The loop takes the head of the queue, and the predicate decides:
 
-    REMOVE    let it go
-    REQUEUE   to the tail, as if it had come now: its life begins anew, and it is noted how often it did
-    STASH     to the stash, which the next pass walks first; what is in the stash already stays there
-    STOP      this pass is over; from the stash the loop goes on with the queue
-    MISSING   somebody else removed it: drop it
+    REMOVE    evict the range
+    REQUEUE   move it to the tail, as if it had just arrived, and count that
+    STASH     move it to the stash, which the next pass walks first; a stashed range stays there
+    STOP      end this pass; from the stash the loop continues with the queue
+    MISSING   drop it: the range was removed elsewhere
 
 Rules
-- A policy evicts a span by the `remove` that it is given, and must have forgotten the span by then.
+- A policy evicts a range by calling the given `remove`, after it has forgotten the range itself.
 - Policies are called under one lock. The owner's lock also allows one pass at a time.
-- A requeued span is looked at again in the same pass. A pass ends when the predicate stops it or nothing is left, so a
-  predicate must not requeue the same span for ever.
+- A requeued range is checked again in the same pass. A pass ends when the predicate stops it or nothing is left, so a
+  predicate must not requeue the same range for ever.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class EvictionPolicy(ABC):
     """Policy that decides which ranges stay. A policy overrides the methods that it needs."""
 
     grows = True
-    """Whether a span may grow by what is appended behind it."""
+    """Whether a range may be extended by the entries appended after it."""
 
     def __init__(self, limits: CacheLimits) -> None:
         self.limits = limits
