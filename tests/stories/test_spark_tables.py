@@ -178,7 +178,12 @@ def dies(patch: pytest.MonkeyPatch, died: set[tuple[str, str]]) -> None:
 
         return run
 
-    for kind, name in ((DeltaTable, "create"), (DeltaTable, "append"), (LatestRows, "refresh"), (Publisher, "_report_to_broker")):
+    for kind, name in (
+        (DeltaTable, "create"),
+        (DeltaTable, "append"),
+        (LatestRows, "refresh"),
+        (Publisher, "_report_to_broker"),
+    ):
         patch.setattr(kind, name, step(name, getattr(kind, name)))
 
 
