@@ -16,7 +16,7 @@ from pyspark_ledger.connector.options.option import (
     text,
 )
 
-PATH = Option("path", "", EVERYWHERE, "The ledger: what `load()`, `start()` and `save()` are given.", text)
+PATH = Option("path", "", EVERYWHERE, "The ledger: the argument of `load()`, `start()` or `save()`.", text)
 """Spark's own name for what it is given as an argument; read as `ledger`."""
 
 
@@ -24,45 +24,45 @@ PATH = Option("path", "", EVERYWHERE, "The ledger: what `load()`, `start()` and 
 class AddressOptions:
     """Ledger, store and credentials."""
 
-    ledger: str = option(text, EVERYWHERE, "The ledger, where there is no argument to name it.", absent="")
+    ledger: str = option(text, EVERYWHERE, "The ledger, for a call that takes no name as its argument.", absent="")
     ledgers: tuple[str, ...] = option(
-        names, READS, "Several ledgers, with commas between them, instead of one.", absent=(), chars_max=LONG_CHARS_MAX
+        names, READS, "Several ledgers instead of one, separated by commas.", absent=(), chars_max=LONG_CHARS_MAX
     )
     ledgers_pattern: str | None = option(
         pattern,
         READS,
-        "All ledgers whose whole name matches this regular expression, instead of one; also those that come while a "
-        "query runs, from their beginning.",
+        "All ledgers whose whole name matches this regular expression, instead of one. A matching ledger that is "
+        "created while a query runs is read from its beginning.",
     )
     store: str | None = option(
         text,
         EVERYWHERE,
-        "A directory of this host, whose broker is started when none runs, or a broker's address: "
-        "`grpc://host:port`, `grpc+tls://host:port`, `grpc+unix:///path`.",
+        "A directory of this host, or a broker's address: `grpc://host:port`, `grpc+tls://host:port` or "
+        "`grpc+unix:///path`. For a directory without a running broker, a broker is started.",
         otherwise="$LEDGER_STORE, else ./ledger-store",
     )
     tls_trust_certs_file_path: str = option(
         text,
         EVERYWHERE,
-        "For a store at `grpc+tls://`: the authority that the broker's certificate is checked with, PEM. This file and "
-        "those of the next two options are read by the driver and by every task, each on its own host: at this path, "
-        "or among the files that Spark ships.",
+        "For a store at `grpc+tls://`: a PEM file with the authority that signed the broker's certificate. The "
+        "driver and every task read this file and those of the next two options on their own host. The file is at "
+        "this path, or among the files that Spark ships.",
         absent="",
         otherwise="the system's authorities",
     )
-    tls_certificate_file_path: str = option(text, EVERYWHERE, "The certificate to show to the broker, PEM.", absent="")
-    tls_key_file_path: str = option(text, EVERYWHERE, "The key of that certificate, PEM.", absent="")
+    tls_certificate_file_path: str = option(text, EVERYWHERE, "A PEM file with the client's certificate.", absent="")
+    tls_key_file_path: str = option(text, EVERYWHERE, "A PEM file with the key of the client's certificate.", absent="")
     auth_params: str = option(
         reference,
         EVERYWHERE,
-        "Where the bearer token is: `file:/path` or `env:NAME`. Never the token itself: plans and logs show options. "
-        "It is read by the driver; each task is given one of its own, which runs out.",
+        "The place of the bearer token: `file:/path` or `env:NAME`, never the token itself, because plans and logs "
+        "show options. The driver reads the token. Each task is given a short-lived token of its own.",
         absent="",
         shown=False,
     )
     subscription: str | None = option(
         text,
         ("stream read", "batch write"),
-        "A durable cursor of the ledger to read with: it keeps its place over lost checkpoints, and holds back "
-        "whatever it has not acknowledged. One live query at a time.",
+        "A durable cursor of the ledger to read with. The broker keeps its position when a checkpoint is lost, and "
+        "retains what it has not acknowledged. One running query at a time may use a subscription.",
     )

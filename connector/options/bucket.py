@@ -47,34 +47,36 @@ class BucketOptions(EveryReadOptions):
     offload: str = option(
         text,
         READS,
-        "Read sealed ledgers straight from the objects that `ledger offload` or a Pulsar wrote, without a broker: "
-        "`s3://bucket[/prefix]`, `file:///path` or a directory. A batch read without a ledger lists what is there.",
+        "Read sealed segments from the objects that `ledger offload` or a Pulsar wrote, without a broker. The "
+        "address is `s3://bucket[/prefix]`, `file:///path` or a directory. A batch read without a ledger lists the "
+        "ledgers in the bucket.",
         absent="",
     )
     offload_metadata: str = option(
         text,
         READS,
-        "With `offload`: what Pulsar says of the topic's ledgers, so that missing ones are known. Files on the driver, "
-        "with commas between them: internal statistics (JSON) or the raw metadata record.",
+        "With `offload`: Pulsar's metadata of the topic, by which missing segments are known. Name files on the "
+        "driver, separated by commas: internal statistics (JSON) or raw metadata records.",
         absent="",
         chars_max=LONG_CHARS_MAX,
     )
     offload_cluster: str = option(
-        text, READS, "With `offload`: the cluster, where several wrote a topic of that name.", absent=""
+        text, READS, "With `offload`: the cluster, when several clusters wrote a topic of the same name.", absent=""
     )
     offload_scan: str = option(
         one_of("auto", "none"),
         READS,
-        "With `offload`, of topics of messages: `auto` looks through all entries first, for transactions, chunked "
-        "messages, times and rows. `none` promises that there are no transactions and no chunks: one fails the read.",
+        "With `offload`, for topics of messages: `auto` first scans all entries for transactions, chunked "
+        "messages, times and rows. `none` declares that there are no transactions and no chunks; the read fails "
+        "when one is found.",
         default="auto",
     )
     crypto_keys: KeyReferences = option(
         key_references,
         READS,
-        "With `offload`: where the private keys of messages are that Pulsar's clients encrypted: `file:/path` or "
-        '`env:NAME`, or by the names of the keys, as JSON: `{"orders": "file:/path"}`. Never a key itself: plans and '
-        "logs show options. Read by every task, on its own host.",
+        "With `offload`: the places of the private keys for messages that Pulsar's clients encrypted. Give "
+        '`file:/path` or `env:NAME`, or JSON by the names of the keys: `{"orders": "file:/path"}`. Never give a '
+        "key itself, because plans and logs show options. Every task reads the keys on its own host.",
         absent=(),
         shown=False,
         chars_max=LONG_CHARS_MAX,
@@ -90,13 +92,16 @@ class BucketOptions(EveryReadOptions):
     offload_path_style: bool | None = option(
         flag,
         READS,
-        "With `offload` or `history`: whether the bucket stands in the path of requests, not in their host.",
+        "With `offload` or `history`: put the bucket's name into the path of requests instead of their host name.",
         otherwise="true with an endpoint",
     )
     offload_profile: str = option(
-        text, READS, "With `offload` or `history`: a profile of the AWS files, instead of boto3's chain.", absent=""
+        text,
+        READS,
+        "With `offload` or `history`: a profile of the AWS files, instead of boto3's chain of credentials.",
+        absent="",
     )
-    offload_role: str = option(text, READS, "With `offload` or `history`: a role (ARN) to assume.", absent="")
+    offload_role: str = option(text, READS, "With `offload` or `history`: the ARN of a role to assume.", absent="")
     offload_role_external_id: str = option(
         text, READS, "With `offload` or `history`: the external id for that role.", absent=""
     )
@@ -106,8 +111,9 @@ class BucketOptions(EveryReadOptions):
     credential_provider: str = option(
         text,
         READS,
-        "With `offload` or `history`: `module:function`, called with the address in each process that reads; it "
-        "answers a boto3 session, or a mapping with `access_key`, `secret_key` and perhaps `token` and `expiry_time`.",
+        "With `offload` or `history`: `module:function`, called with the address in each process that reads. The "
+        "function returns a boto3 session, or a mapping with `access_key`, `secret_key` and optionally `token` and "
+        "`expiry_time`.",
         absent="",
     )
 

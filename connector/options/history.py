@@ -39,9 +39,10 @@ class HistoryOptions:
     table: str = option(
         text,
         READS,
-        "A Delta table to which the ledger is published, a path or `s3://` address: what is published is read from the "
-        "table, what came after it from the log, without gap or double; a batch with `offload` reads it from the "
-        "bucket. The options for how a bucket is reached count for it, too. Such a stream begins at `earliest`.",
+        "The Delta table to which the ledger is published, as a path or `s3://` address. The read takes published "
+        "rows from the table and later rows from the log, each row once. A batch with `offload` takes later rows "
+        "from the bucket. The bucket's access options apply to the table, too. A stream with this option begins at "
+        "`earliest`.",
         absent="",
         name="history",
     )

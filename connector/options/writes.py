@@ -25,48 +25,51 @@ class WriteOptions:
     merge_schema: bool = option(
         flag,
         WRITES,
-        "Add columns that the ledger has not to its schema, and let columns that are not written be null. Types of "
-        "columns never change.",
+        "Add columns that are missing in the ledger's schema, and write null for columns that are missing in the "
+        "rows. The type of a column never changes.",
         default="false",
     )
     action: Literal["ack", "nack"] | None = option(
         _action,
         ("batch write",),
-        "Write nothing, and say something of the rows that `__position` or `__messageId` name: `ack` acknowledges them "
-        "for `subscription`, for good; `nack` gives back at once what was delivered with `ackMode` explicit.",
+        "Acknowledge rows instead of writing them. `ack` acknowledges the rows named by `__position` or "
+        "`__messageId` for `subscription`. `nack` asks for redelivery at once of rows that were delivered with "
+        "`ackMode` explicit.",
     )
     entry_bytes: int = option(
         size(1024, 64 * MIB),
         WRITES,
-        "About how many bytes of rows make one entry. An entry must fit a block of the ledger.",
+        "Approximate size of an entry. An entry must fit into a block of the ledger.",
         default="4m",
     )
     compression: Literal["lz4", "zstd"] | None = option(
         _compression,
         WRITES,
-        "How the columns of an entry are compressed: `none` (mapped reads copy nothing), `lz4` or `zstd`.",
+        "Compression of an entry's columns: `none` (mapped reads copy nothing), `lz4` or `zstd`.",
         default="none",
     )
     create_ledgers: bool = option(
         flag,
         WRITES,
-        "Create a ledger that a row names in `__ledger` and that is not there, instead of failing.",
+        "Create a missing ledger that a row names in `__ledger`, instead of failing.",
         default="false",
     )
     txn_app_id: str | None = option(
         text,
         ("batch write",),
-        "With `txnVersion`: makes a write idempotent, for `foreachBatch`. Of one application, a version that is not "
-        "above the newest in the ledger is skipped. A stream is so by itself.",
+        "Name of an application that repeats writes, for `foreachBatch`; needs `txnVersion`. A version that is not "
+        "above the newest one of its application in the ledger is skipped. A streaming write is idempotent without "
+        "this option.",
     )
     txn_version: int | None = option(
         number(0, 2**63 - 1),
         ("batch write",),
-        "The version of this write, rising within its `txnAppId`: in `foreachBatch` the number of the batch.",
+        "Version of this write, rising within its `txnAppId`. In `foreachBatch`, give the number of the batch.",
     )
     commit_timeout_ms: int = option(
         number(1, DAY_MS),
         WRITES,
-        "How long a commit is retried while the broker cannot be reached. Repeating is safe: a batch is appended once.",
+        "Longest time that a commit is retried while the broker is unreachable. A repeated commit appends its "
+        "batch once.",
         default="60000",
     )
