@@ -6,7 +6,9 @@ BIN := .venv/bin
 # Every broker and every Spark worker would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 # The locks of other Sparks than that of .venv.
-SPARKS ?= spark40 spark41 spark42
+SPARKS ?= spark40 spark41 spark42 spark43
+# The interpreter of spark43: the stories run on Python 3.11 and 3.13.
+PYTHON313 ?= python3.13
 # Processes that share the tests, a file at a time: tests wait for their brokers for half of their time.
 WORKERS ?= 2
 # The package that is installed: its folders are links to those at the top, which mypy follows and ruff does not.
@@ -73,13 +75,16 @@ test-long: setup
 test-pulsar: setup
 	$(BIN)/python -m pytest -m "pulsar" tests/pulsar
 
-# test-spark: the Spark stories on the newest Spark of each release line, each in an environment of its own
-.PHONY: test-spark
-test-spark:
-	@set -e; for spark in $(SPARKS); do \
+# test-sparks: the Spark stories on the newest Spark of each release line, and the table of docs/clusters.md from them
+.PHONY: test-sparks
+test-sparks: setup
+	@set -e; rm -rf build/features; for spark in $(SPARKS); do \
+		if [ $$spark = spark43 ]; then export PYTHON=$(PYTHON313) PYTHON_VERSION=3.13; fi; \
 		LOCK=requirements/$$spark.lock tools/setup.sh .venv-$$spark; \
-		.venv-$$spark/bin/python -m pytest tests/stories/test_spark_versions.py tests/stories/test_spark_batch.py $(T); \
+		LEDGER_FEATURES=build/features .venv-$$spark/bin/python -m pytest -m "feature and not slow" \
+			$$(grep -l "mark.feature" tests/stories/test_*.py) $(T); \
 	done
+	@$(BIN)/python tools/feature_table.py build/features docs/clusters.md
 
 # test-connect: the story over Spark Connect, whose packages are put beside the environment
 .PHONY: test-connect
@@ -108,6 +113,11 @@ wheel: setup
 .PHONY: smoke
 smoke: wheel
 	@tools/smoke_wheel.sh requirements/wheel.lock
+
+# smoke-spark41: the same with Spark 4.1
+.PHONY: smoke-spark41
+smoke-spark41: wheel
+	@tools/smoke_wheel.sh requirements/spark41.lock
 
 # smoke-lowest: the same with the lowest versions that pyproject.toml allows
 .PHONY: smoke-lowest

@@ -166,10 +166,10 @@ class LedgerSource:
     def stream_writer(self, schema: StructType) -> LedgerStreamWriter:
         """Return a streaming sink. In complete mode each batch appends the whole result."""
         from pyspark_ledger.connector.write.target import prepare_target
-        from pyspark_ledger.connector.write.writers import stream_writer
+        from pyspark_ledger.connector.write.writers import LedgerStreamWriter
 
         self._require_store()
-        return stream_writer(prepare_target(self._options("stream write"), schema), self._version)
+        return LedgerStreamWriter(prepare_target(self._options("stream write"), schema), self._version)
 
     def _options(self, use: Use) -> LedgerOptions:
         return self._located(read_options(self._option_texts, use))

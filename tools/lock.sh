@@ -10,18 +10,20 @@ cd "$(dirname "$0")/.."
 
 upgrade=(--upgrade)
 [ $# -eq 0 ] || upgrade=("${@/#/--upgrade-package=}")
-compile=("${UV:-.venv/bin/uv}" pip compile --quiet "${upgrade[@]}" --python-version 3.11
-    --generate-hashes --no-emit-index-url --no-header)
-"${compile[@]}" requirements/bootstrap.in --output-file requirements/bootstrap.lock
-"${compile[@]}" pyproject.toml --extra spark --extra delta --extra history --extra s3 --extra demo --extra metrics --group dev \
-    --override requirements/overrides.txt --constraint requirements/bootstrap.lock \
-    --output-file requirements/dev.lock
-# What a user of the wheel gets with Spark: the newest allowed, and the lowest allowed.
-"${compile[@]}" pyproject.toml --extra spark --output-file requirements/wheel.lock
-"${compile[@]}" pyproject.toml --extra spark --resolution lowest-direct --output-file requirements/lowest.lock
-# Other Sparks for the Spark stories, and what Spark Connect's client imports.
-for spark in spark40 spark41 spark42; do
-    "${compile[@]}" pyproject.toml "requirements/$spark.in" --group stories --constraint requirements/bootstrap.lock \
+compile() {
+    "${UV:-.venv/bin/uv}" pip compile --quiet "${upgrade[@]}" --python-version "${python:-3.11}" \
+        --generate-hashes --no-emit-index-url --no-header "$@"
+}
+compile requirements/bootstrap.in --output-file requirements/bootstrap.lock
+compile pyproject.toml --extra spark --extra delta --extra history --extra s3 --extra demo --extra metrics --group dev \
+    --override requirements/overrides.txt --constraint requirements/bootstrap.lock --output-file requirements/dev.lock
+# The packages of a user of the wheel with Spark: the newest allowed, and the lowest allowed.
+compile pyproject.toml --extra spark --output-file requirements/wheel.lock
+compile pyproject.toml --extra spark --resolution lowest-direct --output-file requirements/lowest.lock
+# Other Sparks for the Spark stories, and the imports of Spark Connect's client.
+for spark in spark40 spark41 spark42 spark43; do
+    [ "$spark" != spark43 ] || python=3.13 # the stories run on both Pythons
+    compile pyproject.toml "requirements/$spark.in" --group stories --constraint requirements/bootstrap.lock \
         --output-file "requirements/$spark.lock"
 done
-"${compile[@]}" requirements/connect.in --constraint requirements/dev.lock --output-file requirements/connect.lock
+python=3.11 compile requirements/connect.in --constraint requirements/dev.lock --output-file requirements/connect.lock

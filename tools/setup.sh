@@ -5,13 +5,15 @@
 # Packages come from whatever index pip is configured for. Instant when nothing changed: the stamp holds
 # the checksum of everything the environment is made from.
 #
-# Use: tools/setup.sh [VENV]      PYTHON=python3.11 chooses the interpreter, LOCK=requirements/….lock what goes into it.
+# Use: tools/setup.sh [VENV]      PYTHON=python3.11 chooses the interpreter, LOCK=requirements/….lock what goes into it,
+#                                 PYTHON_VERSION=3.13 the version that a lock is for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=${1:-.venv}
 lock=${LOCK:-requirements/dev.lock}
-python=${PYTHON:-$(command -v python3.11 || command -v python3 || true)}
+wanted=${PYTHON_VERSION:-3.11}
+python=${PYTHON:-$(command -v "python$wanted" || command -v python3 || true)}
 disk_needed_mib=3000
 stamp=$venv/.made-from
 
@@ -20,11 +22,11 @@ missing() {
     exit 1
 }
 
-[ -n "$python" ] || missing "no python3.11 found; install Python 3.11 (with its venv module)"
+[ -n "$python" ] || missing "no python$wanted found; install Python $wanted (with its venv module)"
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])') \
-    || missing "$python does not run; install Python 3.11 or set PYTHON=/path/to/python3.11"
-[ "$version" = 3.11 ] \
-    || missing "$python is Python $version, the locks are for 3.11; set PYTHON=/path/to/python3.11"
+    || missing "$python does not run; install Python $wanted or set PYTHON=/path/to/python$wanted"
+[ "$version" = "$wanted" ] \
+    || missing "$python is Python $version, the locks are for $wanted; set PYTHON=/path/to/python$wanted"
 
 java=${JAVA_HOME:+$JAVA_HOME/bin/}java
 command -v "$java" >/dev/null \

@@ -1,4 +1,4 @@
-"""First steps of a new user with the installed wheel and nothing else: write rows and read them back.
+"""First steps of a new user with the installed wheel and nothing else: write rows, read and copy them with Spark.
 
 Run it with the interpreter of a clean environment, from a directory that is not the checkout. Prints one line, or
 fails.
@@ -21,7 +21,7 @@ ROWS = 1_000
 
 
 def main() -> None:
-    """Write and read through `format("ledger")`, in batches, without registering anything."""
+    """Write and read through `format("ledger")`, in batches and streams, without registering anything."""
     environment = Path(sys.prefix)
     home = Path(str(pyspark_ledger.__file__)).parent
     if environment not in home.parents:
@@ -53,8 +53,31 @@ def main() -> None:
         if total is None or (total.rows, total.total) != (ROWS, ROWS * (ROWS - 1) // 2):
             message = f"wrote {ROWS} rows with sum {ROWS * (ROWS - 1) // 2}, read {total}"
             raise RuntimeError(message)
-        print(f"smoke: {ROWS} rows written and read with Spark {spark.version}")
+        batches = copy_as_stream(spark, store, directory)
+        print(f"smoke: {ROWS} rows written, read and copied in {batches} batches with Spark {spark.version}")
     spark.stop()
+
+
+def copy_as_stream(spark: SparkSession, store: str, directory: str) -> int:
+    """Copy the ledger by two runs of a limited stream into the streaming sink. Return the number of batches."""
+    sizes = []
+    for _ in range(2):
+        stream = spark.readStream.format("ledger").option("store", store).option("maxRowsPerTrigger", "400")
+        rows = stream.option("startingPosition", "earliest").option("subscription", "smoke").load("smoke")
+        write = rows.writeStream.format("ledger").option("store", store).queryName("smoke")
+        query = write.option("checkpointLocation", f"{directory}/checkpoint").start("copied")
+        query.processAllAvailable()
+        sizes += [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+        query.stop()
+        spark.range(ROWS).withColumnRenamed("id", "number").write.format("ledger").option("store", store).mode(
+            "append"
+        ).save("smoke")
+    copied = spark.read.format("ledger").option("store", store).load("copied")
+    total = copied.selectExpr("sum(number) as total", "count(*) as rows").first()
+    if total is None or (total.rows, total.total) != (2 * ROWS, ROWS * (ROWS - 1)):
+        message = f"copied {2 * ROWS} rows with sum {ROWS * (ROWS - 1)}, read {total}"
+        raise RuntimeError(message)
+    return len(sizes)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,15 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.doctor import tested_versions, worker_probe
 from pyspark_ledger.connector.doctor.diagnosis import Diagnosis
 from pyspark_ledger.connector.doctor.store import check_store
 from pyspark_ledger.connector.doctor.worker_start import MESSAGE, check_start, timed_start
+
+if TYPE_CHECKING:
+    from pyspark_ledger.connector.spark_features import SparkFeatures
 
 _PROBE_SECONDS = 60
 _SAYS = f"; of a stream Spark says '{MESSAGE}'"
@@ -158,6 +161,10 @@ def check_spark(surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
     from pyspark import __version__ as version
 
     yield check_spark_version(version)
+    if tested_versions.release_line(version) >= tested_versions.OLDEST:
+        from pyspark_ledger.connector.spark_features import spark_features
+
+        yield check_features(spark_features())
     yield _check_jars(surroundings, version)
     if find_spec("delta") is not None:
         yield check_delta_version(metadata.version("delta-spark"), version)
@@ -165,19 +172,30 @@ def check_spark(surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
 
 
 def check_spark_version(version: str) -> Diagnosis:
-    """Check whether this release is tested with a version of Spark, and what that version lacks."""
-    line, tested = tested_versions.numbers(version)[:2], tested_versions.spark_versions()
+    """Check whether this release is tested with a version of Spark."""
+    line, tested = tested_versions.release_line(version), tested_versions.spark_versions()
     if line < tested_versions.OLDEST:
         return Diagnosis("spark", "problem", f"pyspark is {version}", "Python data sources need Spark 4.0 or newer")
     found = f"pyspark is {version}; this release is tested with {', '.join(tested)}"
-    if line < tested_versions.NEWEST:
-        found += ". On it streams know no limits, no Trigger.AvailableNow and no progress of ledgers"
-        found += ", and cannot be written to ledgers" if line < (4, 1) else ""
-        return Diagnosis("spark", "warning", found, "Use Spark 4.2 for all of it")
-    if version not in tested:
-        do = f"pip install 'pyspark=={tested[-1]}', or try your queries on {version} before you rely on it"
+    if not tested_versions.is_tested(version):
+        nearest = tested_versions.SPARK.get(line, tested)[-1]
+        do = f"pip install 'pyspark=={nearest}', or try your queries on {version} before you rely on it"
         return Diagnosis("spark", "warning", found, do)
     return Diagnosis("spark", "ok", found)
+
+
+def check_features(features: SparkFeatures) -> Diagnosis:
+    """Name the features that this Spark lacks, and what replaces them."""
+    if not features.missing:
+        return Diagnosis("features", "ok", "this Spark has all features that the source uses")
+    replaced = {
+        "arrow_stream_writer": "",
+        "admission_control": "Trigger.AvailableNow is one micro-batch, within the limits",
+        "progress_report": "the progress has the figures of the last batch",
+    }
+    notes = [note for name, note in replaced.items() if note and name in features.missing]
+    found = f"this Spark lacks {', '.join(name.replace('_', ' ') for name in features.missing)}"
+    return Diagnosis("features", "ok", f"{found}: {'; '.join(notes)}" if notes else f"{found}; no function needs this")
 
 
 def _check_jars(surroundings: SparkEnvironment, version: str) -> Diagnosis:

@@ -2,18 +2,19 @@
 
 Rules
 - The extras of pyproject.toml, the locks, `ledger doctor` and the docs follow this table; tests compare them with it.
-- A version is listed when the Spark stories passed on it (`make test`, `make test-spark`, `make smoke-lowest`).
+- A version is listed when the Spark stories passed on it (`make test`, `make test-sparks`, `make smoke-lowest`).
 """
 
 from __future__ import annotations
 
 import re
 
-# By release line, oldest first. The last line has all features.
+# By release line, oldest first.
 SPARK: dict[tuple[int, int], tuple[str, ...]] = {
     (4, 0): ("4.0.0", "4.0.5"),
     (4, 1): ("4.1.4",),
     (4, 2): ("4.2.0", "4.2.1"),
+    (4, 3): ("4.3.0",),
 }
 # The Python package names the jar of its own version: only a version whose jar is on Maven Central works.
 DELTA = "4.4.0"
@@ -26,6 +27,18 @@ OLDEST, NEWEST = min(SPARK), max(SPARK)
 def numbers(version: str) -> tuple[int, ...]:
     """Return the numbers of a version, for comparison; `4.3.0.dev1` begins with (4, 3, 0)."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def release_line(version: str) -> tuple[int, int]:
+    """Return the release line of a version, such as (4, 2)."""
+    major, minor, *_ = (*numbers(version), 0, 0)
+    return major, minor
+
+
+def is_tested(version: str) -> bool:
+    """Return whether a version is tested, or lies between two tested patches of its release line."""
+    patches = [numbers(patch) for patch in SPARK.get(release_line(version), ())]
+    return bool(patches) and patches[0] <= numbers(version) <= patches[-1]
 
 
 def spark_versions() -> list[str]:

@@ -19,6 +19,8 @@ Rules
   `"history": {"id": …, "upTo": {name: ledger}, "version": …}`. Rows up to that segment are read from the table, later
   rows from the log. The position of a row is the same in both. If a batch reads only the log, `history` has only the
   table's id. Offsets with `history` have version 2.
+- Spark without progress reports gets the report of a batch in the end offset: `"report": {…}`, of `progress.py`.
+  No batch depends on the report.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from pyspark_ledger.ledger.position import EARLIEST, Position, PositionRange
 
 OFFSET_VERSION = 1
 HISTORY_VERSION = 2
+REPORT_KEY = "report"
 
 
 @dataclass(frozen=True, slots=True)

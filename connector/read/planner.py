@@ -66,10 +66,6 @@ class StreamPlanner(Protocol):
         """Return the end of the next batch from `start`; None if no batch is due. `limited` applies the limits."""
         ...
 
-    def latest_without_start(self) -> StreamOffset:
-        """Return the current end. Called by a Spark that passes no start offset (before 4.2)."""
-        return self.latest(self.initial(), limited=False) or self.initial()
-
     def tasks(self, start: StreamOffset, end: StreamOffset) -> Sequence[Task]:
         """Return the tasks of a batch."""
         ...

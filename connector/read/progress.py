@@ -1,6 +1,7 @@
 """Progress report of a stream: the value that Spark copies into `sources[i].latestOffset` of its progress.
 
-A Python source can write to no other field of the progress.
+Spark before 4.2 asks a Python source for no report. There the end offset of a batch carries the report, as its member
+`report`, with the figures of the last batch. A Python source can write to no other field of the progress.
 
     {"v": 1, "store": "/data/store", "storeId": "<uuid>", "subscription": "billing", "credentials": {…},
      "batch": {"endedBy": "maxRowsPerTrigger"},
@@ -32,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.read.data_loss import DataLossRange
+from pyspark_ledger.connector.read.offsets import REPORT_KEY
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 from pyspark_ledger.ledger.protocol.cache import CacheReads
@@ -179,6 +181,16 @@ def _sums(ledgers: Sequence[LedgerLag]) -> dict[str, int]:
         "lagRows": sum(log.rows for log in left),
         "ledgers": len(ledgers),
     }
+
+
+def source_report(source: Mapping[str, Any]) -> Any:
+    """Return the report in one source of a progress: its latest offset, or in an end offset; None without one."""
+    for name in ("latestOffset", "endOffset"):
+        value = parse_report(source.get(name))
+        report = value.get(REPORT_KEY, value) if isinstance(value, Mapping) else None
+        if parse_source_identity(report) is not None:
+            return report
+    return None
 
 
 def parse_report(report: Any) -> Any:

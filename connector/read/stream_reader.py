@@ -3,6 +3,10 @@
 Spark keeps one reader on the driver for each run of a query. For each trigger Spark calls `latestOffset(start)`,
 `reportLatestOffset`, `commit(previous end)` and `partitions(start, end)`. After a failure it calls `partitions` first.
 
+Spark without admission control calls `latestOffset()` without a start. The start is then the newest offset of the run,
+else the initial offset (`connector.spark_features` has the order of calls). Such a Spark does not call
+`reportLatestOffset` either, so the end of a batch carries its report.
+
 Rules
 - Offsets are JSON values. An unchanged offset is returned exactly as it was passed.
 - The planner is created at the first call. Reason: Spark also creates readers only to pickle them.
@@ -16,40 +20,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bounds import IgnoredStart
-from pyspark_ledger.connector.read.offsets import StreamOffset
+from pyspark_ledger.connector.read.offsets import REPORT_KEY, StreamOffset
 from pyspark_ledger.connector.read.planner import StreamPlanner, partitions_of, read_partition
 from pyspark_ledger.connector.spark_errors import plain_errors
-from pyspark_ledger.ledger.errors import LedgerError, Unsupported
-
-try:
-    from pyspark.sql.streaming import datasource as admission
-except ImportError:  # Spark 4.0 and 4.1 have no limits and no AvailableNow for Python sources
-    admission = None  # type: ignore[assignment]
+from pyspark_ledger.connector.spark_features import admission, spark_features, stream_reader_classes
+from pyspark_ledger.ledger.errors import LedgerError
 
 _log = logging.getLogger(__name__)
-_MIXIN: Any = getattr(admission, "SupportsTriggerAvailableNow", object)
 
 
 @plain_errors
-class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
+class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the classes of the running Spark
     """Spark's reader of a stream: plans batches on the driver with the planner of `plan`, reads tasks on executors."""
 
     def __init__(self, options: LedgerOptions, plan: Callable[[], StreamPlanner]) -> None:
-        limits = (options.max_rows_per_trigger, options.max_bytes_per_trigger, options.min_rows_per_trigger)
-        if admission is None and limits != (None, None, None):
-            raise Unsupported(
-                "maxRowsPerTrigger, maxBytesPerTrigger and minRowsPerTrigger need Spark 4.2: this one knows no limits "
-                "of Python sources",
-                hint="Leave them out, or use Spark 4.2 or newer",
-            )
         self._options = options
         self._plan = plan
         self._running: StreamPlanner | None = None
         self._ignored_start = IgnoredStart(options)
+        self._features = spark_features()
+        self._last_end: dict[str, Any] | None = None
+        self._limits_reported = False
 
     def __getstate__(self) -> dict[str, object]:
         return {}  # a task has all that an executor needs
@@ -66,16 +61,34 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         return initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch; `start` itself if there is nothing to deliver.
+        """Return the end of the next batch; the start itself if there is nothing to deliver.
 
-        Spark before 4.2 passes no arguments. The answer is then the current end of the ledgers.
+        Spark without admission control passes no arguments. The limits apply to its batches, too.
         """
         if start is None:
-            return self._planner.latest_without_start().to_json()
-        self._ignored_start.on_start_offset()
+            start = self._start_without_admission_control()
+        else:
+            self._ignored_start.on_start_offset()
         read_all = type(limit).__name__ == "ReadAllAvailable"
         end = self._planner.latest(StreamOffset.from_json(start), limited=not read_all)
-        return start if end is None else end.to_json()
+        self._last_end = start if end is None else self._with_report(end.to_json())
+        return self._last_end
+
+    def _start_without_admission_control(self) -> dict[str, Any]:
+        """Return the start of the next batch. Warn in the first call of a run that limits end Trigger.AvailableNow."""
+        options = self._options
+        if not self._limits_reported and (options.max_rows_per_trigger or options.max_bytes_per_trigger):
+            _log.warning(
+                "this Spark runs Trigger.AvailableNow as one micro-batch: such a run ends at maxRowsPerTrigger or "
+                "maxBytesPerTrigger; start it again for the rest, or leave the limits out"
+            )
+        self._limits_reported = True
+        return self._last_end or self._planner.initial().to_json()
+
+    def _with_report(self, end: dict[str, Any]) -> dict[str, Any]:
+        """Return the end of a batch; with the progress report if Spark asks for none."""
+        report = None if self._features.progress_report else self._planner.report()
+        return end if report is None else end | {REPORT_KEY: report}
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Return one of the set limits as Spark's token. `latestOffset` applies all limits."""
@@ -96,6 +109,8 @@ class LedgerStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch: the same tasks for the same arguments, in any process."""
         self._ignored_start.on_start_offset()
+        if self._last_end is None:
+            self._last_end = end
         return partitions_of(self._planner.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end)))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.read.offsets import StreamOffset
-from pyspark_ledger.connector.read.progress import SourceIdentity, parse_report, parse_source_identity
+from pyspark_ledger.connector.read.progress import SourceIdentity, parse_report, parse_source_identity, source_report
 from pyspark_ledger.connector.session.listeners import add_listener
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
@@ -153,7 +153,7 @@ class CommitListener(StreamingQueryListener):
 
 def committed(source: Mapping[str, Any]) -> list[tuple[SourceIdentity, str, Position]]:
     """Return the first uncommitted position of each cursor, from one source of a progress."""
-    origin = parse_source_identity(parse_report(source.get("latestOffset")))
+    origin = parse_source_identity(source_report(source))
     if origin is None or not origin.subscription:
         return []
     try:

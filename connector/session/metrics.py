@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pyspark_ledger.connector.read.progress import parse_report, parse_source_identity
+from pyspark_ledger.connector.read.progress import parse_source_identity, source_report
 from pyspark_ledger.connector.session.listeners import add_listener
 from pyspark_ledger.ledger.names import short_name
 
@@ -70,10 +70,15 @@ class LedgerProgress:
 
 
 def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
-    """Return the ledgers of a progress, given as its JSON value (`query.lastProgress` is one too)."""
+    """Return the ledgers of a progress: `query.lastProgress`, or the JSON value of a progress.
+
+    The members of `lastProgress` are texts that differ between releases of Spark, so its `json` is parsed.
+    """
+    text = getattr(progress, "json", None)
+    value = json.loads(text) if isinstance(text, str) else progress
     found = []
-    for source in progress.get("sources", []):
-        report = parse_report(source.get("latestOffset"))
+    for source in value.get("sources", []):
+        report = source_report(source)
         origin = parse_source_identity(report)
         if origin is None:
             continue
@@ -81,8 +86,8 @@ def ledgers_of(progress: Mapping[str, Any]) -> list[LedgerProgress]:
         for name, lag in report["ledgers"].items():
             found.append(
                 LedgerProgress(
-                    query=str(progress.get("name") or progress.get("id")),
-                    batch=int(progress.get("batchId", -1)),
+                    query=str(value.get("name") or value.get("id")),
+                    batch=int(value.get("batchId", -1)),
                     rows=int(source.get("numInputRows", 0)),
                     ledger=name,
                     subscription=origin.subscription,

@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter
 
 from pyspark_ledger.connector.spark_errors import plain_errors
+from pyspark_ledger.connector.spark_features import stream_writer_classes
 from pyspark_ledger.connector.write.commit import (
     PartMessage,
     abort_parts,
@@ -38,11 +39,6 @@ from pyspark_ledger.connector.write.commit import (
 from pyspark_ledger.connector.write.target import SinkTarget
 from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import Unsupported
-
-try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError:  # Spark 4.0 passes single rows to its writers
-    DataSourceStreamArrowWriter = None  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage
@@ -77,7 +73,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
 
 
 @plain_errors
-class LedgerStreamWriter(DataSourceStreamArrowWriter or object):  # type: ignore[misc]
+class LedgerStreamWriter(*stream_writer_classes()):  # type: ignore[misc]  # the classes of the running Spark
     """Writer of micro-batches to a ledger, each exactly once."""
 
     def __init__(self, target: SinkTarget, version: str) -> None:
@@ -112,12 +108,3 @@ def running_batch() -> tuple[str, int]:
             hint="Exactly-once needs both; use a Spark release that sets them (4.2 does)",
         )
     return query, int(batch)
-
-
-def stream_writer(target: SinkTarget, version: str) -> LedgerStreamWriter:
-    """Return the writer. Raises Unsupported if Spark has no Arrow writer for streams."""
-    if DataSourceStreamArrowWriter is None:
-        raise Unsupported(
-            "this Spark hands a streaming sink rows instead of Arrow batches", hint="Use Spark 4.1 or newer"
-        )
-    return LedgerStreamWriter(target, version)

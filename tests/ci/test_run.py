@@ -12,7 +12,7 @@ import pytest
 RUN = Path(__file__).resolve().parents[2] / ".ci" / "run"
 GOOD = "=== 3 passed, 1 skipped in 61.02s (0:01:01) ==="
 DOCS = 2
-OTHER_STEPS = 6  # set-up, check, demo, notebooks, two wheels
+OTHER_STEPS = 7  # set-up, check, demo, notebooks, three wheels
 
 
 def run_with(directory: Path, **steps: str) -> tuple[int, str]:
@@ -29,6 +29,7 @@ def run_with(directory: Path, **steps: str) -> tuple[int, str]:
         "demo",
         "notebooks",
         "smoke",
+        "smoke-spark41",
         "smoke-lowest",
     ]
     counted = {"test": GOOD, "test_docs": "2 passed in 9.00s", "test_faults": "1 passed in 2.00s"}
@@ -51,7 +52,7 @@ def test_failures_and_errors_of_tests_are_counted(tmp_path: Path) -> None:
     assert run_with(tmp_path, test=failing) == (1, f"{5 + DOCS + 1 + OTHER_STEPS} passed, 3 failed")
 
 
-@pytest.mark.parametrize("step", ["check", "demo", "notebooks", "smoke", "smoke_lowest"])
+@pytest.mark.parametrize("step", ["check", "demo", "notebooks", "smoke", "smoke_spark41", "smoke_lowest"])
 def test_any_step_can_fail_the_run_and_the_rest_still_runs(tmp_path: Path, step: str) -> None:
     assert run_with(tmp_path, **{step: "exit 3"}) == (1, f"{3 + DOCS + 1 + OTHER_STEPS - 1} passed, 1 failed")
 

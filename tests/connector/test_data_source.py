@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -88,37 +87,6 @@ def test_a_time_to_start_from(store: Path, orders: Ledger) -> None:
     assert numbers(0) == [1, 2]
     assert numbers(orders.end().last_publish_ms + 1) == []
     assert numbers(orders.end().last_publish_ms)[-1:] == [2]
-
-
-def test_a_spark_without_admission_control_streams_whole_batches(store: Path, orders: Ledger) -> None:
-    """Spark 4.1 has no `pyspark.sql.streaming.datasource` and passes no arguments to `latestOffset`."""
-    code = f"""
-import sys, json
-sys.path.insert(0, {str(ROOT)!r})
-import pyspark.sql.datasource, pyspark.sql.streaming
-sys.modules["pyspark.sql.streaming.datasource"] = None
-del pyspark.sql.streaming.datasource
-from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.ledger.api.store import connect
-given = {{"path": "orders", "store": {str(store)!r}, "startingPosition": "earliest"}}
-source = LedgerSource(given, "0")
-stream = source.stream_reader(source.schema())
-start, end = stream.initialOffset(), stream.latestOffset()
-count = lambda a, b: sum(batch.num_rows for part in stream.partitions(a, b) for batch in stream.read(part))
-seen = [count(start, end), stream.latestOffset() == end]
-connect({str(store)!r}).ledger("orders").append([{{"n": 2}}, {{"n": 3}}])
-seen.append(count(end, stream.latestOffset()))
-try:
-    LedgerSource({{**given, "maxRowsPerTrigger": "5"}}, "0").stream_reader(source.schema())
-except Exception as refused:
-    seen.append(str(refused))
-print(json.dumps(seen))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    first, still, second, refused = json.loads(done.stdout)
-    assert (first, still, second) == (1, True, 2)
-    assert "need Spark 4.2" in refused
 
 
 def test_a_store_that_nobody_named_is_told_once(

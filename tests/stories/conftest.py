@@ -2,12 +2,20 @@
 
 Spark waits ten seconds for the Python process that plans a stream, and no setting changes this timeout. On an
 overloaded machine the process starts later. A story that fails only for this reason is run once more.
+
+With LEDGER_FEATURES=DIRECTORY a run writes the results of stories with the mark `feature` to a file named by Spark's
+version (`tools/feature_table.py`).
 """
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 import warnings
+from pathlib import Path
 
+import pyspark
 import pytest
 from _pytest.runner import runtestprotocol
 
@@ -15,6 +23,7 @@ from tests.rigs.broker_process import store
 
 __all__ = ["store"]
 SPARKS_LIMIT = "Python worker failed to connect back"
+_features: dict[str, bool] = {}
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
@@ -25,7 +34,20 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         warnings.warn(f"{item.nodeid} runs again: {SPARKS_LIMIT}", stacklevel=1)
         item._initrequest()  # type: ignore[attr-defined]
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    mark = item.get_closest_marker("feature")
+    if mark is not None:
+        name = mark.args[0]
+        _features[name] = _features.get(name, True) and not any(report.failed for report in reports)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def pytest_sessionfinish() -> None:
+    """Write the results by feature."""
+    directory = os.environ.get("LEDGER_FEATURES")
+    if directory and _features:
+        run = {"spark": pyspark.__version__, "python": platform.python_version(), "features": _features}
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        (Path(directory) / f"{pyspark.__version__}.json").write_text(json.dumps(run, indent=1), encoding="utf-8")

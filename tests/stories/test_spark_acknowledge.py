@@ -31,6 +31,8 @@ from tests.rigs import broker_process as fixtures
 from tests.rigs.deadline import wait_until
 from tests.rigs.explicit_app import LEDGER, SUBSCRIPTION, ExplicitApp, finish, require_once
 
+pytestmark = pytest.mark.feature("acknowledgement of rows, redelivery")
+
 ROWS, LIMIT, SHARE = 8_000, 4_000, 30
 MANY_LIMIT = 200_000
 

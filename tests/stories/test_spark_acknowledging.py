@@ -20,6 +20,8 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from tests.rigs.stream import append
 
+pytestmark = pytest.mark.feature("acknowledgement of batches")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

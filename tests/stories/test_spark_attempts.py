@@ -18,6 +18,8 @@ import pytest
 from pyspark_ledger.ledger.api.store import connect
 from tests.rigs import cluster as rig
 
+pytestmark = pytest.mark.feature("failed and speculative attempts of tasks")
+
 ROWS, TASKS = 4000, 4
 FAILURE = "an attempt fails when its rows are written already"
 DRIVER = """

@@ -16,6 +16,8 @@ from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from streaming_examples.broker_control import stop_broker_of
 
+pytestmark = pytest.mark.feature("batch reads and writes")
+
 YEAR_MS = 365 * 24 * 60 * 60 * 1000
 
 

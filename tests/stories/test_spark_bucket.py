@@ -14,6 +14,8 @@ from pyspark_ledger.offload.storage.factory import open_object_store
 from streaming_examples.s3_server import S3Server
 from tests.ledger.message.test_fixtures_pulsar import ROOT, expected
 
+pytestmark = pytest.mark.feature("reads of a bucket without a broker")
+
 PROVIDER = "streaming_examples.s3_server:credentials"
 FOLDER, NAME = "11-transactions", "persistent://public/fx/11-transactions"
 

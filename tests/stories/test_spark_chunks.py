@@ -33,6 +33,8 @@ from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from tests.rigs.explicit_app import LEDGER, SUBSCRIPTION, ExplicitApp, finish
 from tests.stories.test_spark_acknowledge import Story, fixtures
 
+pytestmark = pytest.mark.feature("cursors in several chunks")
+
 ROWS, LIMIT, ENTRY_BYTES = 12_000, 6_000, 1024
 CONFIG = f"persistentUnackedRangesMaxEntrySize = {ENTRY_BYTES}\n"
 

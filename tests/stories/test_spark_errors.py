@@ -23,6 +23,8 @@ from pyspark_ledger.connector.write.writers import LedgerStreamWriter
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused
 
+pytestmark = pytest.mark.feature("errors in one frame")
+
 
 def faces() -> list[type]:
     """Return every class of the project whose objects Spark calls."""

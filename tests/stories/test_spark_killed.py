@@ -21,6 +21,8 @@ from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from tests.rigs import broker_process as fixtures
 
+pytestmark = pytest.mark.feature("kills of Spark at any point of a batch")
+
 ROWS = 600
 ROUNDS = 3
 COPY = """

@@ -18,6 +18,8 @@ from pyspark.sql import functions as f
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 
+pytestmark = pytest.mark.feature("many ledgers, patterns, positions and times")
+
 ROWS, LEDGERS, ENTRIES = 2_000_000, 5, 4
 Sums = tuple[int, int, int]
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_ledger.ledger.api.store import connect
+
+pytestmark = pytest.mark.feature("added columns, payloads, rescued rows")
 
 
 def append(frame: DataFrame, store: Path, **options: str) -> None:

@@ -15,6 +15,8 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 
+pytestmark = pytest.mark.feature("the sink: routing, repeated batches, refusals")
+
 
 def numbers(api: LedgerStore, name: str) -> list[int]:
     return sorted(api.ledger(name).read().column("n").to_pylist())

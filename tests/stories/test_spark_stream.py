@@ -17,6 +17,8 @@ from pyspark_ledger.ledger.api.store import connect
 from tests.rigs import broker_process as fixtures
 from tests.rigs.stream import append, numbers
 
+pytestmark = pytest.mark.feature("streams over kills and repeated batches")
+
 
 class Copy:
     """Start a query from `in` to `out`."""

@@ -18,6 +18,8 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
 from pyspark_ledger.ledger.api.store import connect
 
+pytestmark = pytest.mark.feature("views, unions and repeated jobs")
+
 TESTS = Path(__file__).resolve().parents[1]
 ACKNOWLEDGING, SINK, STREAM = "test_spark_acknowledging.py", "test_spark_sink.py", "test_stream_reader.py"
 HERE = Path(__file__).name

@@ -1,6 +1,6 @@
-"""Goal: functions that a Spark version lacks are refused with an explanation, and all others work.
+"""Goal: every feature works on every tested release of Spark.
 
-Method: the same stories on each version. `make test-spark` runs them on versions other than that of .venv.
+Method: the same stories on each release. `make test-sparks` runs them on releases other than that of .venv.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_ledger.connector.session.commit_listener import settle
+from pyspark_ledger.connector.session.metrics import ledgers_of
+from pyspark_ledger.connector.session.session import configure_session
 from pyspark_ledger.ledger.api.store import connect
 from tests.rigs.stream import append
 
 VERSION = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
 
 
+@pytest.mark.feature("streams, subscriptions, restarts")
 def test_a_stream_is_followed_and_acknowledged_over_restarts(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:
@@ -45,35 +49,54 @@ def test_a_stream_is_followed_and_acknowledged_over_restarts(
     assert orders.cursor("billing").state().backlog_rows <= 10
 
 
-def test_limits_are_refused_where_spark_knows_none(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
-    append(connect(store).ledger("orders"), 0, 10, step=10)
+@pytest.mark.feature("limits of a batch; lag and reason in the progress")
+def test_limits_apply_to_every_batch_of_a_query(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    append(connect(store).ledger("orders"), 0, 20, step=2)
+    sizes: list[int] = []
     stream = spark_session.readStream.format("ledger").option("store", str(store)).option("maxRowsPerTrigger", "4")
-    write = stream.option("startingPosition", "earliest").load("orders").writeStream.format("noop")
-    write = write.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
-    if VERSION >= (4, 2):
-        query = write.start()
-        assert query.awaitTermination(60)
-        return
-    with pytest.raises(Exception, match=r"minRowsPerTrigger need Spark 4\.2"):
-        write.start().awaitTermination(60)
+    write = stream.option("startingPosition", "earliest").load("orders").writeStream
+    write = write.foreachBatch(lambda frame, _: sizes.append(frame.count()))
+    query = write.option("checkpointLocation", str(tmp_path / "c")).start()
+    try:
+        query.processAllAvailable()
+        report = query.lastProgress
+    finally:
+        query.stop()
+    assert [size for size in sizes if size] == [4] * 5
+    assert {(seen.lag_rows, seen.ledger) for seen in ledgers_of(report)} == {(0, "public/default/persistent/orders")}
 
 
-def test_the_streaming_sink_is_refused_where_spark_has_no_arrow_writer(
+@pytest.mark.feature("`Trigger.AvailableNow`; acknowledgement of the last batch")
+def test_available_now_ends_and_acknowledges_its_last_batch(
     spark_session: SparkSession, store: Path, tmp_path: Path
 ) -> None:
-    append(connect(store).ledger("orders"), 0, 10, step=10)
-    stream = spark_session.readStream.format("ledger").option("store", str(store))
-    write = stream.option("startingPosition", "earliest").load("orders").writeStream.format("ledger")
-    write = write.option("store", str(store)).option("checkpointLocation", str(tmp_path / "c"))
-    query = write.trigger(availableNow=True).start("copied")
-    if VERSION >= (4, 1):
-        assert query.awaitTermination(60)
-        assert connect(store).ledger("copied").describe().rows == 10
-        return
-    with pytest.raises(Exception, match=r"rows instead of Arrow batches.*Use Spark 4\.1 or newer"):
-        query.awaitTermination(60)
+    orders = connect(store).ledger("orders")
+    append(orders, 0, 10, step=10)
+    configure_session(spark_session)
+    stream = spark_session.readStream.format("ledger").option("store", str(store)).option("subscription", "nightly")
+    stream = stream.option("startingPosition", "earliest").load("orders")
+    for rows in (10, 20):
+        write = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+        assert write.trigger(availableNow=True).start().awaitTermination(60)
+        assert settle(spark_session)
+        state = orders.cursor("nightly").state()
+        assert (state.backlog_rows, orders.describe().rows) == (0, rows)
+        append(orders, rows, rows + 10, step=10)
 
 
+@pytest.mark.feature("the exactly-once streaming sink")
+def test_the_streaming_sink_writes_each_batch_once(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
+    orders, copied = connect(store).ledger("orders"), connect(store).ledger("copied")
+    for rows in (10, 20):
+        append(orders, rows - 10, rows, step=10)
+        stream = spark_session.readStream.format("ledger").option("store", str(store))
+        write = stream.option("startingPosition", "earliest").load("orders").writeStream.format("ledger")
+        write = write.option("store", str(store)).option("checkpointLocation", str(tmp_path / "c"))
+        assert write.trigger(availableNow=True).start("copied").awaitTermination(60)
+        assert sorted(copied.read().column("n").to_pylist()) == list(range(rows))
+
+
+@pytest.mark.feature("temporary views of SQL")
 def test_sql_sees_a_ledger_as_it_was_when_the_view_was_made(spark_session: SparkSession, store: Path) -> None:
     orders = connect(store).ledger("orders")
     append(orders, 0, 10, step=10)

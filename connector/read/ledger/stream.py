@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +54,7 @@ from pyspark_ledger.connector.read.progress import (
 from pyspark_ledger.connector.read.redelivery import split_limits
 from pyspark_ledger.connector.read.task_split import SizedRange
 from pyspark_ledger.connector.rows.dead_letters import prepare_dead_letters
-from pyspark_ledger.ledger.errors import DataLoss, Unsupported
+from pyspark_ledger.ledger.errors import DataLoss
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import Empty
 from pyspark_ledger.ledger.protocol.cache import CacheReads
@@ -96,7 +95,6 @@ class LedgerStream(StreamPlanner):
         self.losses: dict[DataLossRange, None] = {}
         self._bounds = ReadBounds(options, stream=True)
         self._initial: StreamOffset | None = None
-        self._last_end: StreamOffset | None = None
         self._log_states: LogStates | None = None
         self._parts: dict[str, SplitPart] = {}
         self._size_reason: Reason = "nothing"
@@ -153,27 +151,6 @@ class LedgerStream(StreamPlanner):
             }
         )
         return self._batch_end(start, states, ends)
-
-    def latest_without_start(self) -> StreamOffset:
-        """Return the current end. Called by a Spark that passes no start offset; then only `commit` acknowledges."""
-        if self._explicit:
-            raise Unsupported("ackMode 'explicit' needs Spark 4.2", hint="This Spark does not say where a batch starts")
-        start = self._last_end or self._initial
-        if start is None:
-            # Such a Spark asks for the end first. The start is decided, and cursors are created, before that.
-            with suppress(DataLoss):  # after a restart the checkpoint has the start
-                self.initial()
-            statuses = self.read.statuses({})
-            ends = {log.name: LedgerOffset(log.end, log.incarnation) for log in statuses.logs}
-            self.subscriptions.acquire({log.name: (log.incarnation, log.end) for log in statuses.logs})
-            self._last_end = StreamOffset(ends)
-            return self._last_end
-        states = self._refresh(start)
-        self.subscriptions.acquire({name: (log.incarnation, log.begin) for name, log in states.logs.items()})
-        self._log_states = states
-        self._parts, self._size_reason = admit_rows(states.backlogs, Limits(), self.read.split_by_limits)
-        self._last_end = self._batch_end(start, states, self._range_ends(states)) if self._parts else start
-        return self._last_end
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> Sequence[Task]:
         self._require_addressed(end)

@@ -27,7 +27,6 @@ from pyspark_ledger.connector.read.offsets import HistoryPin, LedgerOffset, Ledg
 from pyspark_ledger.connector.read.planner import Task
 from pyspark_ledger.connector.read.table.bounds import TableBounds
 from pyspark_ledger.connector.read.table.published_table import BEGINNING, FROM_BEGINNING, HistoryRead, HistoryTable
-from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.position import LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import LogStatus, LogStatuses, ReadProgress
 from pyspark_ledger.offload.table.limit_splitter import LimitSplit
@@ -109,10 +108,6 @@ class TableStream(LedgerStream):
             newest = self._newest_table()
             self._retry_trimmed = False
             return self._planned_tasks(ranges, newest if _reaches_further(newest, table, trimmed.loss) else table)
-
-    def latest_without_start(self) -> StreamOffset:
-        """Raise Unsupported: Spark before 4.2 passes no start offset."""
-        raise Unsupported("option 'history' of a stream needs Spark 4.2", hint="Read the table and the log in a batch")
 
     def _start_positions(self, statuses: LogStatuses) -> dict[str, Position]:
         """Return the start of each ledger, in the table or in the ledger."""

@@ -17,9 +17,16 @@ from typer.testing import CliRunner
 
 from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.connector.doctor import tested_versions
-from pyspark_ledger.connector.doctor.checks import SparkEnvironment, check_delta_version, check_spark_version, examine
+from pyspark_ledger.connector.doctor.checks import (
+    SparkEnvironment,
+    check_delta_version,
+    check_features,
+    check_spark_version,
+    examine,
+)
 from pyspark_ledger.connector.doctor.diagnosis import Diagnosis
 from pyspark_ledger.connector.doctor.worker_start import WorkerStart, check_start, timed_start
+from pyspark_ledger.connector.spark_features import SparkFeatures
 from pyspark_ledger.ledger.api.store import connect
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -163,27 +170,31 @@ def test_deltas_jar(tmp_path: Path) -> None:
     assert found.state == "ok"
 
 
-@pytest.mark.parametrize("version", tested_versions.SPARK[tested_versions.NEWEST])
+@pytest.mark.parametrize("version", [*tested_versions.spark_versions(), "4.0.2"])
 def test_a_tested_spark_is_in_order_and_the_tested_versions_are_named(version: str) -> None:
     found = check_spark_version(version)
     assert (found.state, found.do) == ("ok", "")
     assert all(tested in found.found for tested in tested_versions.spark_versions())
 
 
-@pytest.mark.parametrize("version", ["4.2.99", "4.3.0", "5.0.0.dev1"])
-def test_a_spark_that_nothing_was_tested_with(version: str) -> None:
+@pytest.mark.parametrize(("version", "nearest"), [("4.1.3", "4.1.4"), ("4.2.99", "4.2.1"), ("5.0.0.dev1", "4.3.0")])
+def test_a_spark_that_nothing_was_tested_with(version: str, nearest: str) -> None:
     found = check_spark_version(version)
     assert found.state == "warning"
     assert f"pyspark is {version}; this release is tested with 4.0.0" in found.found
-    assert "pip install 'pyspark==4.2.1'" in found.do
+    assert f"pip install 'pyspark=={nearest}'" in found.do
 
 
-def test_an_older_spark_lacks_something_and_one_before_it_everything() -> None:
-    for version, sink in (("4.0.0", True), ("4.1.4", False)):
-        found = check_spark_version(version)
-        assert (found.state, "cannot be written to ledgers" in found.found) == ("warning", sink)
-        assert "tested with 4.0.0" in found.found
+def test_a_spark_before_python_sources_is_a_problem() -> None:
     assert check_spark_version("3.5.8").state == "problem"
+
+
+def test_missing_features_and_their_replacements_are_named() -> None:
+    assert check_features(SparkFeatures(True, True, True)).found == "this Spark has all features that the source uses"
+    found = check_features(SparkFeatures(True, False, False))
+    assert found.state == "ok"
+    assert "lacks admission control, progress report: Trigger.AvailableNow is one micro-batch" in found.found
+    assert "no function needs this" in check_features(SparkFeatures(False, True, True)).found
 
 
 def test_a_delta_or_a_spark_that_do_not_go_together() -> None:

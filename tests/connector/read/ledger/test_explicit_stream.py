@@ -18,7 +18,7 @@ from pyspark_ledger.connector.schema import spark_schema
 from pyspark_ledger.connector.session.commit_listener import committed
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
-from pyspark_ledger.ledger.errors import LedgerError, Refused, Unsupported
+from pyspark_ledger.ledger.errors import LedgerError, Refused
 from tests.rigs.explicit import (
     ALL,
     EXPLICIT,
@@ -105,12 +105,6 @@ def test_rows_that_come_back_do_not_wait_for_new_ones(orders: Ledger) -> None:
     again = text(stream.latestOffset(end, limit))
     assert sorted(numbers(batch(stream, end, again))) == [3, 12]
     stream.stop()
-
-
-def test_a_spark_that_says_no_start_is_refused(orders: Ledger) -> None:
-    """Spark before 4.2 does not pass the start of a batch."""
-    with pytest.raises(Unsupported, match=r"needs Spark 4\.2"):
-        reader(orders, **EXPLICIT).latestOffset()
 
 
 def test_a_query_without_its_checkpoint_goes_on_and_loses_nothing(orders: Ledger) -> None:

@@ -1,0 +1,69 @@
+"""Features of the running Spark, asked of Spark itself. The one place that knows how releases of Spark differ.
+
+    feature              asked of Spark                                             upstream since
+    arrow stream writer  class DataSourceStreamArrowWriter                          4.1
+    admission control    module pyspark.sql.streaming.datasource                    4.2
+    progress report      method DataSourceStreamReader.reportLatestOffset           4.2
+
+Rules
+- Versions decide nothing. Reason: platforms such as Databricks add features of newer releases to older ones.
+- A missing feature is replaced here or by `connector.read.stream_reader`. Nothing is refused for it.
+- The order of Spark's calls to a source without admission control was recorded on 4.0.0, 4.0.5 and 4.1.4:
+  - without a checkpoint: `latestOffset()`, `initialOffset()`, `partitions(initial, end)`.
+  - with a checkpoint: `partitions(newest, newest)` with the newest logged offset, and only then `latestOffset()`.
+  - with an unfinished batch: `partitions(newest, newest)`, `partitions(start, newest)`, and then `latestOffset()`.
+- Spark without admission control runs Trigger.AvailableNow as Trigger.Once: one batch, with an end from its start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any
+
+from pyspark.sql import datasource
+
+try:
+    admission: Any = import_module("pyspark.sql.streaming.datasource")
+except ImportError:
+    admission = None
+
+
+@dataclass(frozen=True, slots=True)
+class SparkFeatures:
+    """Features of one Spark that this package uses."""
+
+    arrow_stream_writer: bool
+    admission_control: bool
+    progress_report: bool
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the features that this Spark lacks."""
+        return [field.name for field in fields(self) if not getattr(self, field.name)]
+
+
+def spark_features() -> SparkFeatures:
+    """Return the features of the imported pyspark."""
+    return SparkFeatures(
+        arrow_stream_writer=hasattr(datasource, "DataSourceStreamArrowWriter"),
+        admission_control=admission is not None,
+        progress_report=hasattr(datasource.DataSourceStreamReader, "reportLatestOffset"),
+    )
+
+
+def stream_reader_classes() -> tuple[type, ...]:
+    """Return the base classes of a stream reader: with admission control also that of Trigger.AvailableNow."""
+    if admission is None:
+        return (datasource.DataSourceStreamReader,)
+    return (datasource.DataSourceStreamReader, admission.SupportsTriggerAvailableNow)
+
+
+def stream_writer_classes() -> tuple[type, ...]:
+    """Return the base classes of a streaming sink that receives Arrow batches.
+
+    Spark without DataSourceStreamArrowWriter passes Arrow batches to every DataSourceArrowWriter, also of a stream.
+    """
+    if hasattr(datasource, "DataSourceStreamArrowWriter"):
+        return (datasource.DataSourceStreamArrowWriter,)
+    return (datasource.DataSourceStreamWriter, datasource.DataSourceArrowWriter)
