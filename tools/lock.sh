@@ -23,7 +23,7 @@ compile pyproject.toml --extra spark --resolution lowest-direct --output-file re
 # Other Sparks for the Spark stories, and the imports of Spark Connect's client.
 for spark in spark40 spark41 spark42 spark43; do
     [ "$spark" != spark43 ] || python=3.13 # the stories run on both Pythons
-    compile pyproject.toml "requirements/$spark.in" --group stories --constraint requirements/bootstrap.lock \
+    compile pyproject.toml "requirements/$spark.in" --extra s3 --group stories --constraint requirements/bootstrap.lock \
         --output-file "requirements/$spark.lock"
 done
 python=3.11 compile requirements/connect.in --constraint requirements/dev.lock --output-file requirements/connect.lock

@@ -1,4 +1,4 @@
-"""Options of a publication, validated before any write. Values."""
+"""Options of a publication, validated before any write. Immutable values without I/O."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class Publishing:
 
     - partitions: partition columns of a new table.
     - file_bytes: approximate bytes of the log per data file.
-    - dead_letters: table for rows that cannot be decoded. Without it, such a row fails its segment.
+    - dead_letters: table for rows that cannot be decoded. Without it, such a row fails the publication of its segment.
     - restart: continue with the existing segments after the table or the ledger was deleted and created again.
     - accept_changes: continue although another program changed rows of the table.
-    - latest: view table with the newest row of each `key`, a column of the table.
-    - deleted_when: SQL condition for rows that delete their key from the view.
+    - latest: a second table that keeps only the newest row of each key.
+    - key: column of the published table with the key.
+    - deleted_when: SQL condition for rows that delete their key from the second table.
     - follow_retention: delete the rows of segments that retention deleted.
     - seal_after_ms: seal the open segment if it is older than this. None: never.
     - optimize_after: run OPTIMIZE after this number of segments. 0: never.
@@ -62,11 +63,13 @@ class Publishing:
 
     @classmethod
     def of(cls, partition_by: Sequence[str] | None = None, **options: object) -> Publishing:
-        """Make the options from a user's arguments. `partition_by`: None means the publish date, empty means none."""
+        """Make the options from a user's arguments. `partition_by`: None for the publish date, an empty list for no
+        partition columns.
+        """
         if isinstance(partition_by, str):
             raise Refused(f"partition_by is the text {partition_by!r}", hint=f"Give a list: [{partition_by!r}]")
         if partition_by is None:
-            return cls(**options)  # type: ignore[arg-type]  # each is named
+            return cls(**options)  # type: ignore[arg-type]  # keyword arguments of this class
         return cls(tuple(map(PartitionColumn.parse, partition_by)), **options)  # type: ignore[arg-type]
 
 

@@ -10,6 +10,7 @@
     billing.acknowledge(position)
 
     store.offload_to("s3://history/flights", region="eu-central-1")
+    # `credential_provider` is `module:function`.
     store.offload_to("s3://history", endpoint="http://127.0.0.1:9000", credential_provider="mine:credentials")
 
 Rules of `offload_to`
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.protocol.ledgers import Policies
 
 
-# The bucket last: the settings that it needs are set by then.
 _SETTINGS = {
     "endpoint": "managedLedgerOffloadServiceEndpoint",
     "region": "managedLedgerOffloadRegion",
@@ -143,7 +143,7 @@ class LedgerStore:
         deduplication: bool = False,
         durability: Literal["fsync", "os"] = "fsync",
     ) -> PartitionedLedger:
-        """Create a ledger with partitions. Return an existing one that has as many."""
+        """Create a ledger with partitions. Return an existing one; Refused if its number of partitions differs."""
         name = canonical_name(name)
         require_partitions(partitions)
         request = CreateLedger(

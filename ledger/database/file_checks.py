@@ -1,10 +1,10 @@
-"""Queries on a metadata file that change nothing, not even by SQLite; and the check before any change.
+"""Read-only queries on a metadata file, which SQLite does not modify either, and the check before any write.
 
 Rules
 - While a broker has the file open, a query sees the last committed state.
-- SQLite must not clean up after a query. A writer that closes a damaged file copies the readable part of the log into
-  the file, and deletes the log with the other commits. A read-only connection keeps both.
-- If only a writer could merge file and log, the query reads a copy of both.
+- The connection is read-only. Reason: when the last writer of a damaged database closes, SQLite deletes the write-ahead
+  log. SQLite first copies only the readable part of the log into the file, so the other commits are lost.
+- If SQLite cannot read the write-ahead log on a read-only connection, the query reads a copy of file and log.
 """
 
 from __future__ import annotations
@@ -65,13 +65,15 @@ def require_version(path: Path, version: int) -> None:
     if not FIRST_VERSION <= version <= FORMAT_VERSION:
         older = "Open the store with the version of pyspark-ledger that wrote it"
         hint = "Upgrade pyspark-ledger" if version > FORMAT_VERSION else older
-        raise Unsupported(f"{path} has format {version}, this code reads {FORMAT_VERSION}", hint=hint)
+        raise Unsupported(
+            f"{path} has format {version}, this code reads {FIRST_VERSION} to {FORMAT_VERSION}", hint=hint
+        )
 
 
 def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: bool = False) -> int:
     """Check all of a metadata file. Return its format. Raises Corrupt.
 
-    `behind`: metadata that lack commits are accepted. For a file without checksums, SQLite checks its own structure.
+    `behind` accepts metadata that lack commits. A file of format 1 has no checksums: only SQLite's own check runs.
     """
     require_ours(path)
     # Read before the metadata: if a broker commits meanwhile, the metadata are ahead.
@@ -94,14 +96,16 @@ def require_sound_file(path: Path, tables: Sequence[RecordTable], *, behind: boo
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """Return the format of an open file. The head of the file may lack the content of its log."""
+    """Return the format of an open file. The file's head may be older than its write-ahead log."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def read_committed(
-    path: Path, query: Query[T], told: Callable[[Path, sqlite3.Error | UnicodeDecodeError], Exception] = failure
+    path: Path,
+    query: Query[T],
+    convert_error: Callable[[Path, sqlite3.Error | UnicodeDecodeError], Exception] = failure,
 ) -> T:
-    """Run a query on the last committed state. `told` converts errors of SQLite."""
+    """Run a query on the last committed state. `convert_error` converts errors of SQLite."""
     connection = None
     try:
         try:
@@ -120,14 +124,14 @@ def read_committed(
             return query(connection)
     except SQLITE_ERRORS as error:
         found = connection.damage if connection is not None else []
-        raise Corrupt(f"{path}: {found[0]}", hint=RESTORE) if found else told(path, error) from error
+        raise Corrupt(f"{path}: {found[0]}", hint=RESTORE) if found else convert_error(path, error) from error
     finally:
         if connection is not None:
             connection.close()
 
 
 def _opened(path: Path) -> CheckedConnection:
-    # Without a write-ahead log no process writes, and SQLite would create one to read the file.
+    # Without a write-ahead log no writer has the file open. `immutable` keeps SQLite from creating a log for a read.
     mode = "mode=ro" if _log_of(path).exists() else "mode=ro&immutable=1"
     return connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
 

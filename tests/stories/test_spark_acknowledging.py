@@ -18,6 +18,7 @@ import pyspark_ledger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from tests.rigs.available_now import RUN_ALL, run_all
 from tests.rigs.stream import append
 
 pytestmark = pytest.mark.feature("acknowledgement of batches")
@@ -50,8 +51,7 @@ def test_backlog_reaches_zero_also_after_the_last_batch(
     sink = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
     for end in (25, 30):
         append(orders, 25, end)
-        query = sink.trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        run_all(sink.trigger(availableNow=True).start)
         assert pyspark_ledger.settle(spark, 30)
         state = orders.cursor("billing").state()
         assert (state.backlog_rows, state.backlog_entries, state.next_position) == (0, 0, orders.end().end)
@@ -108,10 +108,10 @@ def sink(frame, batch):
         os.killpg(0, signal.SIGKILL)
 read = spark.readStream.format("ledger").option("store", store).option("subscription", "billing")
 rows = read.option("startingPosition", "earliest").option("maxRowsPerTrigger", "10").load("orders")
-query = rows.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-query.awaitTermination()
+write, names = rows.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint), ()
+RUN_ALL
 # Nothing is waited for here: the process does it when it ends.
-"""
+""".replace("RUN_ALL", RUN_ALL)
 
 
 @pytest.mark.fault

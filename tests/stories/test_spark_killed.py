@@ -20,6 +20,7 @@ import pytest
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from tests.rigs import broker_process as fixtures
+from tests.rigs.available_now import RUN_ALL
 
 pytestmark = pytest.mark.feature("kills of Spark at any point of a batch")
 
@@ -37,10 +38,10 @@ if ledgers != "1":
     ledger = f"concat('out-', (n + {random.randrange(100)}) % {ledgers})"
     rows = rows.selectExpr("n", f"{ledger} as __ledger")
 write = rows.writeStream.format("ledger").option("store", store).option("checkpointLocation", checkpoint)
-write = write.option("createLedgers", "true").trigger(availableNow=True)
-query = write.start("out") if ledgers == "1" else write.start()
-query.awaitTermination()
-"""
+write = write.option("createLedgers", "true")
+names = ("out",) if ledgers == "1" else ()
+RUN_ALL
+""".replace("RUN_ALL", RUN_ALL)
 
 
 def copying(store: Path, tmp_path: Path, ledgers: int = 1) -> subprocess.Popen[bytes]:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from tests.rigs.available_now import ONE_BATCH
 
 pytestmark = pytest.mark.feature("many ledgers, patterns, positions and times")
 
@@ -47,6 +48,13 @@ class Story:
         self.batches[batch] = sums(frame)
 
     def run(self, *, fails: bool = False, **trigger: bool) -> None:
+        """Run until everything is read, or the sink fails."""
+        before = -1
+        while len(self.batches) > before:
+            before = len(self.batches) if ONE_BATCH else len(self.batches) + 1
+            self._run(fails, trigger)
+
+    def _run(self, fails: bool, trigger: dict[str, bool]) -> None:
         reader = self.spark.readStream.format("ledger").option("store", str(self.store)).options(**self.options)
         write = reader.load().writeStream.foreachBatch(self.take).trigger(**(trigger or {"availableNow": True}))
         query = write.option("checkpointLocation", str(self.checkpoint)).start()
@@ -125,6 +133,7 @@ def test_a_lost_checkpoint_goes_on_at_the_cursors_of_all_ledgers(
     assert again.total == sums(spark_session.range(2000 - left, 3000).withColumnRenamed("id", "n"))
 
 
+@pytest.mark.skipif(ONE_BATCH, reason="this Spark does not tell a source of its trigger")
 def test_a_trigger_that_takes_all_ignores_the_limits(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     fill(connect(store), 0, 1000)
     limits = {"maxRowsPerTrigger": "10", "minRowsPerTrigger": "5", "maxTriggerDelay": "1h"}
