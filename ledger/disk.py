@@ -36,7 +36,7 @@ _RANGE_WRITE = 2  # SYNC_FILE_RANGE_WRITE; it consumes no error of the device, w
 _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # fmt: off
-_NETWORK_TYPES = frozenset((
+NETWORK_TYPES = frozenset((
     "afs", "ceph", "cifs", "davfs", "dbfs", "gcsfuse", "glusterfs", "goofys", "gpfs", "lustre", "ncpfs",
     "nfs", "nfs4", "s3fs", "smb2", "smb3", "smbfs", "sshfs",
     "fuse.blobfuse", "fuse.blobfuse2", "fuse.ceph", "fuse.cephfs", "fuse.curlftpfs", "fuse.dbfs",
@@ -251,8 +251,8 @@ def require_suitable(directory: Path, *, mounts: str | None = None) -> None:
     /proc/mounts.
     """
     text = Path("/proc/mounts").read_text(encoding="utf-8") if mounts is None else mounts
-    point, kind = _mount_of(directory.resolve(), text)
-    if kind in _NETWORK_TYPES:
+    point, kind = mount_of(directory.resolve(), text)
+    if kind in NETWORK_TYPES:
         raise Refused(f"{directory} lies on {point}, a network file system ({kind})", hint=_LOCAL_HINT)
     try:
         _probe(directory)
@@ -299,7 +299,7 @@ def _after(buffers: Sequence[ReadableBuffer], skip: int) -> list[memoryview]:
     return left
 
 
-def _mount_of(path: Path, mounts: str) -> tuple[str, str]:
+def mount_of(path: Path, mounts: str) -> tuple[str, str]:
     """Return the deepest mount point that contains `path`, and its type. A later mount covers an earlier one."""
     found, kind = "/", "unknown"
     for line in mounts.splitlines():

@@ -65,9 +65,7 @@ def run_directory() -> Path:
     """Return a short, private directory for sockets. It is created if missing, and refused unless it is this user's
     alone.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    shared = Path(f"/tmp/pyspark-ledger-{os.getuid()}")  # noqa: S108 — owner and mode are checked below
-    path = Path(base) / "pyspark-ledger" if base and Path(base).is_dir() else shared
+    path = run_directory_path()
     with suppress(FileExistsError):  # an existing file or link is checked below
         path.mkdir(mode=0o700)
     status = path.lstat()
@@ -79,6 +77,13 @@ def run_directory() -> Path:
             hint="Remove it, or set XDG_RUNTIME_DIR to a private directory",
         )
     return path
+
+
+def run_directory_path() -> Path:
+    """Return the path of the run directory, which need not exist."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    shared = Path(f"/tmp/pyspark-ledger-{os.getuid()}")  # noqa: S108 — `run_directory` checks owner and mode
+    return Path(base) / "pyspark-ledger" if base and Path(base).is_dir() else shared
 
 
 def require_private(store: Path) -> None:

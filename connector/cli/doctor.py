@@ -25,10 +25,22 @@ def doctor(
     conf: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE of the session, if not in spark-defaults.conf.")
     ] = None,
+    platform: Annotated[
+        bool, typer.Option("--platform", help="Try what a platform may forbid, with a Spark session.")
+    ] = False,
+    bucket: Annotated[str, typer.Option(help="With --platform: list s3://BUCKET/PREFIX from driver and task.")] = "",
+    endpoint: Annotated[str, typer.Option(help="With --bucket: the server's address, if it is not Amazon's.")] = "",
     output: OutputOption = Output.text,
 ) -> None:
-    """Check what keeps Spark from running the source here: interpreters, packages, jars, discovery, the broker."""
-    findings = list(examine(surroundings_here(dict(_pair(text) for text in conf or ())), store))
+    """Check what keeps Spark from running the source here: interpreters, packages, jars, discovery, the broker.
+
+    With --platform instead try what a platform may forbid: processes, sockets, shared memory, addresses, credentials.
+    """
+    surroundings = surroundings_here(dict(_pair(text) for text in conf or ()))
+    if platform:
+        findings = platform_findings(surroundings, store, bucket, endpoint)
+    else:
+        findings = list(examine(surroundings, store))
     show(output, findings, lambda console: _print(console, findings))
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)
@@ -43,6 +55,16 @@ def surroundings_here(conf: dict[str, str]) -> SparkEnvironment:
         version=__version__,
     )
     return here.with_conf({**here.defaults(), **conf})
+
+
+def platform_findings(surroundings: SparkEnvironment, store: str | None, bucket: str, endpoint: str) -> list[Diagnosis]:
+    """Return the diagnoses of the platform. A local session gets this interpreter for its tasks, as in `session()`."""
+    from pyspark_ledger.connector.doctor.platform import probe_platform
+
+    if surroundings.conf.get("spark.master", "local").startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    report = probe_platform(store=store, bucket=bucket, endpoint=endpoint, conf=surroundings.conf)
+    return list(report.findings)
 
 
 def _pair(text: str) -> tuple[str, str]:

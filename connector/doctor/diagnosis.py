@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,3 +17,9 @@ class Diagnosis:
     state: State
     found: str
     do: str = ""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a report in text: the result, and what to do."""
+        yield f"{self.state:8}{self.check}: {self.found}"
+        if self.do:
+            yield f"{'':8}→ {self.do}"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.read.ledger.subscription import Heartbeat
 from pyspark_ledger.connector.session.certificates import EphemeralCertificates
+from pyspark_ledger.connector.session.ephemeral_disk import dies_with_its_machine
 from pyspark_ledger.connector.session.listeners import is_connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.location import store_location
@@ -181,30 +182,3 @@ def _free_port(host: str) -> int:
             f"no broker can listen at {host!r}: {error.strerror}", hint="Give `host`: how executors call this host"
         ) from None
     return found
-
-
-# Ephemeral mount points and directories of platforms, and their descriptions.
-_OF_PLATFORMS = {
-    "/local_disk0": "a disk of this Databricks cluster",
-    "/databricks/driver": "the driver's own disk of this Databricks cluster",
-    "/mnt/tmp": "the instance store of this EMR node",
-    "/mnt/yarn": "the instance store of this EMR node",
-    "/mnt1": "the instance store of this EMR node",
-    "/tmp": "a directory for temporary files",  # noqa: S108  # it is looked for, not used
-}
-_OF_KINDS = {"tmpfs": "memory", "ramfs": "memory", "overlay": "the layer of a container"}
-
-
-def dies_with_its_machine(path: Path, mounts: str) -> str:
-    """Return the kind of disk if it is deleted with the cluster, else empty. `mounts` is the text of /proc/mounts.
-
-    This is a guess from the path and the file system: it may cause a warning, never a refusal.
-    """
-    for known, what in _OF_PLATFORMS.items():
-        if path.is_relative_to(known):
-            return what
-    points = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
-    holding = [(len(point), kind) for point, kind in points if path.is_relative_to(point)]
-    # The last of equals: a later mount hides an earlier one.
-    kind = max(reversed(holding), key=lambda held: held[0], default=(0, ""))[1]
-    return _OF_KINDS.get(kind, "")

@@ -37,7 +37,12 @@ SAYS = {
         r"\|no json\|\s*\d+:\d+(:\d)?\|",
     ],
     "docs/quickstart.md": [r"in the view: 1000, made again: 1001"],
-    "docs/clusters.md": [r"grpc\+tls is how executors call it", r"rows: 1000", r"without Spark: 1000"],
+    "docs/clusters.md": [
+        r"grpc\+tls is how executors call it",
+        r"rows: 1000",
+        r"without Spark: 1000",
+        r"ok +driver's address: a task reaches a listener",
+    ],
     "docs/acknowledging.md": [r"batch 0: 1,000 rows \(all there was\); parcels up to date", r"backlog: 0"],
     "docs/cursors.md": [r"left: 7 in part: 1", r"skipped to 0 rows\nagain: 10", r"backlog: 5"],
     "docs/writing.md": [r"copied: 100", r"mornings: 100", r"carrier 2\|\s*16"],

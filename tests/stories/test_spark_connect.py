@@ -19,6 +19,7 @@ import json, sys
 from pyspark.sql import SparkSession
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger import configure, connect, register, serve, settle, watch
+from pyspark_ledger.connector.doctor.platform import probe_platform
 store, checkpoint = sys.argv[1:]
 builder = SparkSession.builder.remote("local[2]").config("spark.sql.catalogImplementation", "in-memory")
 spark = configure(register(builder.config("spark.ui.enabled", "false").getOrCreate(), store=store))
@@ -40,6 +41,7 @@ try:
     serve(spark, store)
 except Refused as refused:
     found["refused"] = refused.message
+found["platform"] = [(one.check, one.state, one.found) for one in probe_platform(spark, store=store).findings]
 # One more, and nobody waits for it: the process that ends does.
 connect(store).ledger("orders").append([{"n": 100}])
 again = write.trigger(availableNow=True).start("copied")
@@ -63,6 +65,9 @@ def test_a_story_over_connect(store: Path, tmp_path: Path) -> None:
     assert (found["ended"], found["settled"], found["backlog"], found["copied"]) == (True, True, 0, True)
     assert found["lines"] == [0]
     assert "a session of Spark Connect is not there" in found["refused"]
+    platform = {check: (state, told) for check, state, told in found["platform"]}
+    assert "Spark Connect" in platform["platform"][1]
+    assert {platform[check][0] for check in ("task", "python", "package in a task", "driver's address")} == {"ok"}
     from pyspark_ledger.ledger.api.store import connect
 
     assert connect(store).ledger("orders").cursor("copy").state().backlog_rows == 0

@@ -100,6 +100,8 @@ def test_a_stream_planner_is_read_by_sparks_reader() -> None:
 def test_sparks_readers_exist_once() -> None:
     found: dict[str, list[str]] = {}
     for path in CONNECTOR.rglob("*.py"):
+        if path.parent.name == "doctor":  # a probe of the platform, which reads no ledger
+            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             for base in node.bases if isinstance(node, ast.ClassDef) else []:
                 found.setdefault(ast.unparse(base), []).append(node.name)

@@ -16,9 +16,9 @@ from pyspark_ledger.connector.session.cluster import (
     ServedStore,
     _free_port,
     _start,
-    dies_with_its_machine,
     warn_of_short_life,
 )
+from pyspark_ledger.connector.session.ephemeral_disk import dies_with_its_machine
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import LedgerError, Refused

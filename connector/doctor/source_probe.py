@@ -1,0 +1,39 @@
+"""Probe of a Python data source: whether its planner and its tasks import Unity Catalog's provider of credentials.
+
+Rule: the class is sent by value, because Spark's processes may lack this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_ledger.connector.doctor.task_probe import CREDENTIALS_MODULE, imported
+
+NAME = "ledger_platform_probe"
+
+
+class ProbeReader(DataSourceReader):
+    """Reader of one row: the errors of the import in the planner and in a task; empty where the import works."""
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(imported(CREDENTIALS_MODULE).get("error", ""))]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str, str]]:
+        yield partition.value, imported(CREDENTIALS_MODULE).get("error", "")
+
+
+class ProbeSource(DataSource):
+    """Source with a `ProbeReader`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return "planner string, task string"
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # Spark passes it
+        return ProbeReader()

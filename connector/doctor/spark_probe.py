@@ -1,0 +1,202 @@
+"""Probe of a Spark session: one job of one task, which also connects to the driver's address.
+
+Rules
+- The job is a DataFrame with a Python function: it needs neither RDDs nor pandas, and runs over Spark Connect.
+- The function is sent by value, so that a task without this package answers as well.
+- A job that is late is interrupted by its tag. A session that was started here is stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from pyspark_ledger.connector.doctor import task_probe
+from pyspark_ledger.connector.doctor.deadline import error_text, within
+from pyspark_ledger.connector.doctor.platform_probe import SECONDS
+from pyspark_ledger.ledger.clock import new_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+START_SECONDS = 120.0
+_STOP_SECONDS = 30.0
+TASK_SECONDS = 30.0
+"""The first task of a session also waits for an executor and for Python."""
+
+
+class EchoListener:
+    """Listener at a free port of `host` that sends each caller a token; `echoed` is set if one sends it back.
+
+    Raises OSError if the host's name is unknown or not this machine's.
+    """
+
+    def __init__(self, host: str) -> None:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        self.echoed = threading.Event()
+        self._token = new_id().encode()
+        self._socket = socket.socket(family, kind, protocol)
+        try:
+            self._socket.bind(address)
+            self._socket.listen()
+        except OSError:
+            self._socket.close()
+            raise
+        self.port: int = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._answer, name="ledger-doctor echo", daemon=True)
+        self._thread.start()
+
+    def _answer(self) -> None:
+        with suppress(OSError):  # `close` ends the wait
+            while True:
+                peer, _ = self._socket.accept()
+                with peer, suppress(OSError):
+                    self._converse(peer)
+
+    def _converse(self, peer: socket.socket) -> None:
+        peer.settimeout(SECONDS)
+        peer.sendall(self._token)
+        if peer.recv(len(self._token)) == self._token:
+            self.echoed.set()
+            peer.sendall(b"ok")
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@contextmanager
+def probed_session(spark: SparkSession | None, conf: Mapping[str, str]) -> Iterator[tuple[SparkSession | None, str]]:
+    """Yield the session, else the active one, else a new one with `conf`, which is stopped at the end.
+
+    If there is none, yield None and the reason.
+    """
+    created = False
+    why = ""
+    try:
+        spark = spark or _active_session()
+        if spark is None:
+            created = not _has_context()
+            spark = within(START_SECONDS, lambda: _new_session(conf))
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # no pyspark, no Java, a platform; Connect without pandas
+        why = error_text(error)
+    try:
+        yield spark, why
+    finally:
+        if created and spark is not None and _has_context():
+            with suppress(Exception):
+                within(_STOP_SECONDS, spark.stop)
+
+
+def _has_context() -> bool:
+    try:
+        from pyspark import SparkContext
+    except ImportError:
+        return False
+    return getattr(SparkContext, "_active_spark_context", None) is not None
+
+
+def _active_session() -> SparkSession | None:
+    """Return the session of this thread: another thread has none."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _new_session(conf: Mapping[str, str]) -> SparkSession:
+    """Return a new session, or that of the existing context, whose settings are kept."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    if not _has_context():
+        for name, value in {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **conf}.items():
+            builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def driver_host(spark: SparkSession) -> str:
+    """Return the name of the driver's host for tasks: Spark's, else this machine's, as `serve` chooses it."""
+    with suppress(Exception):  # a platform may hide its settings
+        host = within(SECONDS, lambda: spark.conf.get("spark.driver.host", ""))
+        if host:
+            return host
+    return socket.getfqdn()
+
+
+def ask_task(spark: SparkSession, question: Mapping[str, Any], seconds: float = TASK_SECONDS) -> dict[str, Any]:
+    """Return what one task finds (`task_probe`). Raises TimeoutError, and Spark's errors."""
+    tag = f"ledger-doctor-{new_id()}"
+    found: dict[str, Any] = json.loads(_interruptible(spark, tag, lambda: _asked(spark, tag, question), seconds))
+    return found
+
+
+def _asked(spark: SparkSession, tag: str, question: Mapping[str, Any]) -> str:
+    from pyspark.sql.functions import lit, udf
+
+    with suppress(Exception):  # without tags, a late job is not interrupted
+        spark.addTag(tag)
+    with _by_value(task_probe):
+        asked = udf(task_probe.task_facts, "string", useArrow=False)
+        (row,) = spark.range(0, 1, 1, 1).select(asked(lit(json.dumps(question))).alias("facts")).collect()
+    return str(row[0])
+
+
+def ask_source(spark: SparkSession, seconds: float = TASK_SECONDS) -> tuple[str, str]:
+    """Return the errors of the import of Unity Catalog's provider in the planner and in a task of a Python source.
+
+    The session keeps the source's name; a later probe replaces it. Raises TimeoutError, and Spark's errors.
+    """
+    tag = f"ledger-doctor-{new_id()}"
+    return _interruptible(spark, tag, lambda: _read(spark, tag), seconds)
+
+
+def _read(spark: SparkSession, tag: str) -> tuple[str, str]:
+    from pyspark_ledger.connector.doctor import source_probe
+
+    with suppress(Exception):  # as above
+        spark.addTag(tag)
+    with _by_value(task_probe, source_probe):
+        spark.dataSource.register(source_probe.ProbeSource)
+        (row,) = spark.read.format(source_probe.NAME).load().collect()
+    return str(row[0]), str(row[1])
+
+
+def _interruptible(spark: SparkSession, tag: str, call: Callable[[], T], seconds: float) -> T:
+    try:
+        return within(seconds, call)
+    except TimeoutError:
+        with suppress(Exception):
+            within(SECONDS, lambda: spark.interruptTag(tag))
+        raise
+
+
+@contextmanager
+def _by_value(*modules: ModuleType) -> Iterator[None]:
+    """Send the functions and classes of these modules as code instead of by name."""
+    from pyspark import cloudpickle as untyped
+
+    cloudpickle: Any = untyped
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)

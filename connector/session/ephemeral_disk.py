@@ -1,0 +1,31 @@
+"""Disks that are deleted with their cluster: a guess from paths and file systems. Needs only the standard library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# Ephemeral mount points and directories of platforms, and their descriptions.
+_OF_PLATFORMS = {
+    "/local_disk0": "a disk of this Databricks cluster",
+    "/databricks/driver": "the driver's own disk of this Databricks cluster",
+    "/mnt/tmp": "the instance store of this EMR node",
+    "/mnt/yarn": "the instance store of this EMR node",
+    "/mnt1": "the instance store of this EMR node",
+    "/tmp": "a directory for temporary files",  # noqa: S108  # it is looked for, not used
+}
+_OF_KINDS = {"tmpfs": "memory", "ramfs": "memory", "overlay": "the layer of a container"}
+
+
+def dies_with_its_machine(path: Path, mounts: str) -> str:
+    """Return the kind of disk if it is deleted with the cluster, else empty. `mounts` is the text of /proc/mounts.
+
+    This is a guess from the path and the file system: it may cause a warning, never a refusal.
+    """
+    for known, what in _OF_PLATFORMS.items():
+        if path.is_relative_to(known):
+            return what
+    points = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
+    holding = [(len(point), kind) for point, kind in points if path.is_relative_to(point)]
+    # The last of equals: a later mount hides an earlier one.
+    kind = max(reversed(holding), key=lambda held: held[0], default=(0, ""))[1]
+    return _OF_KINDS.get(kind, "")
