@@ -13,7 +13,7 @@ PYTHON313 ?= python3.13
 WORKERS ?= 2
 # The package that is installed: its folders are links to those at the top, which mypy follows and ruff does not.
 TYPED := pyspark_ledger
-FORMATTED := ledger connector offload pyspark_ledger benchmarks streaming_examples tests tools
+FORMATTED := ledger connector offload pyspark_ledger benchmarks streaming_examples deploy tests tools
 
 # help: this list
 .PHONY: help
@@ -78,13 +78,18 @@ test-pulsar: setup
 # test-sparks: the Spark stories on the newest Spark of each release line, and the table of docs/clusters.md from them
 .PHONY: test-sparks
 test-sparks: setup
-	@set -e; rm -rf build/features; for spark in $(SPARKS); do \
+	@set -e; for spark in $(SPARKS); do \
 		if [ $$spark = spark43 ]; then export PYTHON=$(PYTHON313) PYTHON_VERSION=3.13; fi; \
 		LOCK=requirements/$$spark.lock tools/setup.sh .venv-$$spark; \
 		LEDGER_FEATURES=build/features .venv-$$spark/bin/python -m pytest -m "feature and not slow" \
 			$$(grep -l "mark.feature" tests/stories/test_*.py) $(T); \
 	done
 	@$(BIN)/python tools/feature_table.py build/features docs/clusters.md
+
+# test-delivery: a packed environment and a zip file as --py-files, on a cluster whose workers have no package
+.PHONY: test-delivery
+test-delivery: setup
+	$(BIN)/python -m pytest tests/stories/test_delivery.py $(T)
 
 # test-connect: the story over Spark Connect, whose packages are put beside the environment
 .PHONY: test-connect

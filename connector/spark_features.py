@@ -12,6 +12,7 @@ Rules
   - without a checkpoint: `latestOffset()`, `initialOffset()`, `partitions(initial, end)`.
   - with a checkpoint: `partitions(newest, newest)` with the newest logged offset, and only then `latestOffset()`.
   - with an unfinished batch: `partitions(newest, newest)`, `partitions(start, newest)`, and then `latestOffset()`.
+- Spark 4.0 does not register a source in place of a discovered one. `register_source` replaces the discovered source.
 - Spark without admission control runs Trigger.AvailableNow as Trigger.Once: one batch, with an end from its start.
 """
 
@@ -19,9 +20,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import datasource
+
+from pyspark_ledger.ledger.errors import Unsupported
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 try:
     admission: Any = import_module("pyspark.sql.streaming.datasource")
@@ -67,3 +74,43 @@ def stream_writer_classes() -> tuple[type, ...]:
     if hasattr(datasource, "DataSourceStreamArrowWriter"):
         return (datasource.DataSourceStreamArrowWriter,)
     return (datasource.DataSourceStreamWriter, datasource.DataSourceArrowWriter)
+
+
+def register_source(spark: SparkSession, source: type[datasource.DataSource]) -> None:
+    """Register a source with a session, in place of a discovered one.
+
+    Raises Unsupported if Spark 4.0 keeps the discovered source.
+    """
+    try:
+        spark.dataSource.register(source)
+    except PySparkException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+        _replace_discovered(spark, source)
+
+
+def _replace_discovered(spark: SparkSession, source: type[datasource.DataSource]) -> None:
+    """Replace a source that Spark 4.0 has discovered, in this session and in later sessions of its JVM.
+
+    Spark has no call for this, so the function sets the maps of discovered sources. A stream runs in a clone of its
+    session, and the clone takes the JVM's map.
+    """
+    from pyspark.sql.udf import _wrap_function
+
+    package = "org.apache.spark.sql.execution.datasources"
+    try:
+        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
+        wrapped = _wrap_function(spark.sparkContext, source)
+        builder = getattr(jvm, f"{package}.v2.python.UserDefinedPythonDataSource")(wrapped)
+        manager = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001
+        field = manager.getClass().getDeclaredField("staticDataSourceBuilders")
+        field.setAccessible(True)
+        builders = field.get(manager).updated(source.name(), builder)
+        field.set(manager, builders)
+        shared = getattr(getattr(jvm, f"{package}.DataSourceManager$"), "MODULE$")
+        getattr(shared, "dataSourceBuilders_$eq")(jvm.scala.Option.apply(builders))
+    except Exception as error:  # of Spark Connect, or of another build of Spark
+        raise Unsupported(
+            "Spark 4.0 keeps the source that it has discovered, so this session takes no default store",
+            hint="Give option 'store' (and the options for its broker) to each read and write",
+        ) from error

@@ -137,12 +137,13 @@ def register(
     chosen = store or os.environ.get("LEDGER_STORE")
     _registered[spark] = (store, options)
     from pyspark_ledger.connector.default_source import DefaultSource
+    from pyspark_ledger.connector.spark_features import register_source
 
     source: Any = DefaultSource
     if chosen:
         defaults = {"default_store": store_location(chosen), "default_options": dict(options or {})}
         source = type("LedgerDefaultSource", (DefaultSource,), defaults)
-    spark.dataSource.register(source)
+    register_source(spark, source)
     return spark
 
 

@@ -45,9 +45,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_sessionfinish() -> None:
-    """Write the results by feature."""
+    """Write the results by feature. Features of an earlier run that this run left out are kept."""
     directory = os.environ.get("LEDGER_FEATURES")
     if directory and _features:
-        run = {"spark": pyspark.__version__, "python": platform.python_version(), "features": _features}
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        (Path(directory) / f"{pyspark.__version__}.json").write_text(json.dumps(run, indent=1), encoding="utf-8")
+        path = Path(directory) / f"{pyspark.__version__}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        earlier = json.loads(path.read_text(encoding="utf-8"))["features"] if path.exists() else {}
+        features = dict(sorted({**earlier, **_features}.items()))
+        run = {"spark": pyspark.__version__, "python": platform.python_version(), "features": features}
+        path.write_text(json.dumps(run, indent=1), encoding="utf-8")

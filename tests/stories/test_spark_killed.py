@@ -20,7 +20,7 @@ import pytest
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from tests.rigs import broker_process as fixtures
-from tests.rigs.available_now import RUN_ALL
+from tests.rigs.available_now import ONE_BATCH, RUN_ALL
 
 pytestmark = pytest.mark.feature("kills of Spark at any point of a batch")
 
@@ -32,7 +32,7 @@ from pyspark_ledger import session
 store, checkpoint, ledgers = sys.argv[1:]
 spark = session("copy")
 read = spark.readStream.format("ledger").option("store", store).option("startingPosition", "earliest")
-rows = read.option("maxRowsPerTrigger", "20").option("subscription", "copy").load("in").repartition(2)
+rows = read.option("maxRowsPerTrigger", "BATCH_ROWS").option("subscription", "copy").load("in").repartition(2)
 if ledgers != "1":
     # Another routing in every process: a batch that is run again would go elsewhere.
     ledger = f"concat('out-', (n + {random.randrange(100)}) % {ledgers})"
@@ -41,7 +41,7 @@ write = rows.writeStream.format("ledger").option("store", store).option("checkpo
 write = write.option("createLedgers", "true")
 names = ("out",) if ledgers == "1" else ()
 RUN_ALL
-""".replace("RUN_ALL", RUN_ALL)
+""".replace("RUN_ALL", RUN_ALL).replace("BATCH_ROWS", "100" if ONE_BATCH else "20")
 
 
 def copying(store: Path, tmp_path: Path, ledgers: int = 1) -> subprocess.Popen[bytes]:

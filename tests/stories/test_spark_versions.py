@@ -12,6 +12,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_ledger import register, serve
 from pyspark_ledger.connector.session.commit_listener import settle
 from pyspark_ledger.connector.session.metrics import ledgers_of
 from pyspark_ledger.connector.session.session import configure_session
@@ -94,6 +95,27 @@ def test_the_streaming_sink_writes_each_batch_once(spark_session: SparkSession, 
         write = write.option("store", str(store)).option("checkpointLocation", str(tmp_path / "c"))
         assert write.trigger(availableNow=True).start("copied").awaitTermination(60)
         assert sorted(copied.read().column("n").to_pylist()) == list(range(rows))
+
+
+@pytest.mark.feature("a session's default store; `serve`")
+def test_a_session_takes_a_default_store_and_another_one(
+    spark_session: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    connect(store).create("orders")
+    served = serve(spark_session, store)
+    try:
+        spark_session.range(3).write.format("ledger").mode("append").save("orders")
+        assert spark_session.read.format("ledger").load("orders").count() == 3
+        stream = spark_session.readStream.format("ledger").option("startingPosition", "earliest").load("orders")
+        write = stream.writeStream.format("ledger").option("checkpointLocation", str(tmp_path / "c"))
+        assert write.trigger(availableNow=True).start("orders").awaitTermination(60)
+    finally:
+        served.stop()
+    register(spark_session, store=store)
+    try:
+        assert spark_session.read.format("ledger").load("orders").count() == 6
+    finally:
+        register(spark_session)
 
 
 @pytest.mark.feature("temporary views of SQL")
