@@ -10,9 +10,12 @@ name of the socket and sends it in its welcome. Both ends check that the other i
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import socket
 from collections.abc import Sequence
+from functools import cache
 from typing import Protocol, TypeAlias
 
 from pyarrow import flight
@@ -23,6 +26,9 @@ from pyspark_ledger.ledger.protocol.actions import ENTRY_SCHEMA, AppendCommand, 
 from pyspark_ledger.ledger.protocol.names import request_body
 from pyspark_ledger.ledger.transport.shared_ring import RingWriter, entry_batch, is_same_user, pack_places, sealed_file
 
+_log = logging.getLogger(__name__)
+# A kernel's answers to a call that a container's policy forbids.
+_FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 _REPLY_BYTES_MAX = 64 * 1024
 # A ring larger than the data of a few syncs gains nothing, and the kernel must allocate each of its pages.
 _RING_BYTES_MAX = 32 * 1024 * 1024
@@ -65,11 +71,24 @@ class EntryStream(Protocol):
 def open_stream(
     client: BrokerConnection, welcome: Welcome, command: AppendCommand, max_in_flight_bytes: int
 ) -> EntryStream:
-    """Open a stream by shared memory if the broker is on this host and of this user, else by Flight."""
-    local = _same_user_socket(welcome.append_socket)
-    if local is not None:
-        return RingStream(local, command, min(2 * max_in_flight_bytes, _RING_BYTES_MAX))
+    """Open a stream by shared memory if the broker is on this host and of this user, else by Flight.
+
+    A kernel that forbids such sockets or anonymous files is logged once for a process.
+    """
+    try:
+        local = _same_user_socket(welcome.append_socket)
+        if local is not None:
+            return RingStream(local, command, min(2 * max_in_flight_bytes, _RING_BYTES_MAX))
+    except OSError as error:
+        if error.errno not in _FORBIDDEN:
+            raise
+        _warn_once(f"a producer's entries go over Flight, because this host forbids shared memory: {error}")
     return FlightStream(client, command)
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _log.warning("%s", text)
 
 
 class RingStream:
@@ -77,7 +96,11 @@ class RingStream:
 
     def __init__(self, local: socket.socket, command: AppendCommand, ring_bytes: int) -> None:
         self._socket = local
-        self._ring = RingWriter(ring_bytes)
+        try:
+            self._ring = RingWriter(ring_bytes)
+        except BaseException:
+            local.close()
+            raise
         try:
             socket.send_fds(local, [request_body(command)], [self._ring.fd])
         except BaseException:
