@@ -13,7 +13,7 @@ _CURVE = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
 
 
 class Authority:
-    """Signs certificates for `localhost` and 127.0.0.1."""
+    """Signs certificates, for `localhost` and 127.0.0.1 unless an address is given."""
 
     def __init__(self, directory: Path, name: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -22,13 +22,13 @@ class Authority:
         self.ca = directory / f"{name}.pem"
         _openssl("req", "-x509", *_CURVE, "-keyout", self._key, "-out", self.ca, "-subj", f"/CN={name}", "-days", "2")
 
-    def sign(self, name: str, *, days: int = 2) -> tuple[Path, Path]:
+    def sign(self, name: str, *, days: int = 2, address: str = "127.0.0.1") -> tuple[Path, Path]:
         """A certificate and its key; with -1 days, one that has expired."""
         certificate, key, request, extensions = (
             self._directory / f"{name}.{kind}" for kind in ("crt", "key", "csr", "ext")
         )
         _openssl("req", *_CURVE, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
-        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        extensions.write_text(f"subjectAltName=DNS:localhost,IP:{address}\n")
         signer = ["-CA", self.ca, "-CAkey", self._key, "-CAcreateserial", "-extfile", extensions]
         _openssl("x509", "-req", "-in", request, *signer, "-days", str(days), "-out", certificate)
         key.chmod(0o600)

@@ -29,11 +29,16 @@ _HEAP = "256m"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Addresses for a driver. `host` is where workers reach the driver."""
+    """Addresses for a driver. `host` is where workers reach the driver.
+
+    `elsewhere` begins a command that runs on the first worker's host. `elsewhere_address` is that host's address.
+    """
 
     master: str
     host: str
     apart: bool
+    elsewhere: tuple[str, ...] = ()
+    elsewhere_address: str = "127.0.0.1"
 
 
 @contextmanager
@@ -57,7 +62,8 @@ def cluster(directory: Path) -> Iterator[Cluster]:
             words = ["--cores", "1", "--memory", "700m", "--work-dir", str(directory / f"work{number}")]
             processes.append(_start(directory, f"worker{number}", inside, own, [*words, f"spark://{host}:{port}"]))
         _await_workers(directory / "master.log")
-        yield Cluster(f"spark://{host}:{port}", host, apart)
+        command, address = _inside(spaces[0]) if apart else ([], "127.0.0.1")
+        yield Cluster(f"spark://{host}:{port}", host, apart, tuple(command), address)
     finally:
         for process in reversed(processes):
             os.killpg(process.pid, signal.SIGTERM)
@@ -99,7 +105,7 @@ def _ip(command: str) -> None:
 
 
 def _inside(space: tuple[str, str, str]) -> tuple[list[str], str]:
-    hide = f'mount -t tmpfs none {run_directory()} && exec "$0" "$@"'
+    hide = f'mount -t tmpfs -o mode=700 none {run_directory()} && exec "$0" "$@"'
     return ["ip", "netns", "exec", space[0], "sh", "-c", hide], space[2]
 
 
