@@ -1,0 +1,37 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # A ledger on this cluster
+# MAGIC
+# MAGIC A broker starts on the driver's host. Executors write and read through the broker. The store is deleted with the
+# MAGIC cluster. Offload its segments to a bucket before, if you need them.
+
+# COMMAND ----------
+
+from pathlib import Path
+
+from pyspark_ledger import serve, session
+
+spark = session()  # the session of the notebook
+store = "/local_disk0/ledger-store" if Path("/local_disk0").is_dir() else "ledger-store"
+served = serve(spark, store)
+
+# COMMAND ----------
+
+spark.range(100_000).selectExpr("id", "id % 7 AS day").write.format("ledger").mode("append").save("visits")
+
+# COMMAND ----------
+
+stream = spark.readStream.format("ledger").option("startingPosition", "earliest")
+rows = stream.option("subscription", "weekly").load("visits")
+counts = rows.writeStream.format("ledger").option("checkpointLocation", f"{store}-checkpoint")
+counts.trigger(availableNow=True).start("copied").awaitTermination()
+print("copied:", spark.read.format("ledger").load("copied").count())
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC `ledger doctor --platform` in a cell with `%sh` reports what this platform permits.
+
+# COMMAND ----------
+
+served.stop()
