@@ -9,11 +9,11 @@ Rules
 - After any other status the broker is restarted at once. After several quick deaths in a row the delay grows up to
   five seconds.
 - SIGTERM ends both processes at any time.
-- Only the first broker may create the store. A store that was deleted since then is not recreated empty.
+- A broker may create the store until one has run for five seconds. After that a deleted store is not created again.
 - The supervisor gives up with status 3 if the broker dies quickly several times without ever answering calls. It
-  prints the broker's last error for the process that started it.
-- Standard error is a log file that grows without bound. A log that is too large is moved to `.old`: by the supervisor
-  before a restart, and by the running broker.
+  prints the broker's last error, for the program that started the supervisor.
+- Standard error is a log file. Above 16 MiB its content is moved to `.old`: by the supervisor before a restart, and by
+  the running broker.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Supervisor:
                 return max(status, 0)
             self._answered = self._answered or self._has_answered()
             if time.monotonic() - started >= _QUICK_SECONDS:
-                self._answered = True
+                self._answered = True  # five seconds of life count as an answer
                 self._quick_deaths = 0
                 self._command = [word for word in self._command if word != "--create"]
             delay = min(0.1 * (2**self._quick_deaths - 1), _DELAY_SECONDS_MAX)
@@ -95,7 +95,7 @@ class Supervisor:
             self._child.terminate()
 
     def _wait(self, seconds: float) -> None:
-        """Sleep in short steps, because a signal does not interrupt a sleep."""
+        """Sleep in short steps, because Python resumes a sleep after the handler of a signal."""
         until = time.monotonic() + seconds
         while not self._leaving and time.monotonic() < until:
             time.sleep(_STEP_SECONDS)  # noqa: TID251 — nothing to wait on but time
@@ -109,10 +109,10 @@ def bound_log(fd: int, path: str | None = None) -> None:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size <= _LOG_BYTES_MAX:
         return
-    name = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 — see below
+    name = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 — see `_has_answered`
     if path not in (None, name):
         return
-    with open(name, "rb") as full, open(f"{name}.old", "wb", opener=_private) as old:  # noqa: PTH123 — see below
+    with open(name, "rb") as full, open(f"{name}.old", "wb", opener=_private) as old:  # noqa: PTH123 — as above
         shutil.copyfileobj(full, old)
     os.ftruncate(fd, 0)
 
@@ -122,11 +122,11 @@ def _private(path: str, flags: int) -> int:
 
 
 def _last_words(fd: int) -> str:
-    """Return the last line of a log that the supervisor did not write."""
+    """Return the last line of a log that is not the supervisor's own."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         return "see its log"
-    with open(f"/proc/self/fd/{fd}", "rb") as file:  # noqa: PTH123 — see above
+    with open(f"/proc/self/fd/{fd}", "rb") as file:  # noqa: PTH123 — see `_has_answered`
         file.seek(max(status.st_size - _TAIL_BYTES, 0))
         lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     broker_lines = [line for line in lines if not line.startswith(_ENDED)]

@@ -1,17 +1,18 @@
 """Repair of a store whose metadata lost records of segments. No existing file is overwritten or deleted.
 
-    find      read only: metadata that lack commits, and each segment without a record, with its place or a refusal
+    find      read only: metadata older than the last commit (such as a restored copy), and each segment without a
+              record, with the ledger to which it can be added, or the reason why it cannot
     repair    find again, accept the metadata, put back each segment that has a place
 
 A segment has a place at the end of a managed ledger if all of this holds
-- its sidecar names this store and that incarnation; or no incarnation, and a person names the ledger
+- its sidecar names this store and the ledger's incarnation. If it names no incarnation, the user names the ledger
 - its file is whole up to the acknowledged end, and has entries
-- its id comes after every id that the managed ledger lists, and was never trimmed; the log is not terminated
+- its id is above every id of the ledger, and retention never deleted it; the ledger is not closed for good (terminated)
 - its first row is the row at which the log ends
 
 Rules
 - A segment is put back as if its broker had died while writing: listed as open, then recovered and sealed.
-- Before metadata that lack commits are accepted, their files are copied to a new directory in the store.
+- Before older metadata are accepted, their files are copied to a new directory in the store.
 - No broker serves the store meanwhile.
 """
 
@@ -56,7 +57,7 @@ class UnknownSegment(msgspec.Struct, frozen=True):
 
 
 class RepairReport(msgspec.Struct, frozen=True):
-    """Faults of a store. `behind` names the commits that its metadata lack, empty if none."""
+    """Faults of a store. `behind` is the reason why its metadata are out of date, or empty."""
 
     behind: str
     unknown: list[UnknownSegment]
@@ -67,7 +68,7 @@ class RepairReport(msgspec.Struct, frozen=True):
 
 
 def find(store: Path, into: str = "") -> RepairReport:
-    """Inspect a store and change nothing. `into` names the managed ledger of segments whose files name none.
+    """Inspect a store and change nothing. `into` is the ledger for segments whose files name none.
 
     Raises Corrupt if the metadata themselves are damaged: restore them from a copy.
     """
@@ -86,7 +87,8 @@ def repair(
 ) -> list[UnknownSegment]:
     """Put back the segments that have a place, or `only` some of them. Return those that were put back.
 
-    `accept` accepts metadata that lack commits; without it they are refused. Raises Refused while a broker runs.
+    `accept` accepts metadata that are out of date. Raises Refused while a broker runs, or for such metadata without
+    `accept`.
     """
     with _alone(store):
         _accept(store, clock, accept=accept)
@@ -99,7 +101,7 @@ def repair(
         if chosen is None:
             return done
         with _alone(store):
-            _list(store, clock, chosen)
+            _add_record(store, clock, chosen)
         _recover(store, clock, {chosen.ledger})
         done.append(chosen)
 
@@ -115,7 +117,7 @@ def _alone(store: Path) -> Iterator[None]:
 
 
 def _accept(store: Path, clock: Clock, *, accept: bool) -> None:
-    """Write a new commit number, and never again allocate an id whose files exist."""
+    """Raise the epoch, which writes a new commit number. Reserve the ids whose files exist."""
     if accept:
         _set_aside(store)
     metadata = Metadata.open(store / "metadata.sqlite", clock, behind=accept)
@@ -148,7 +150,7 @@ def _recover(store: Path, clock: Clock, names: Collection[str]) -> None:
         opened.close()
 
 
-def _list(store: Path, clock: Clock, found: UnknownSegment) -> None:
+def _add_record(store: Path, clock: Clock, found: UnknownSegment) -> None:
     """List a segment as the open one at the end of its log."""
     sidecar = load_open(index_path(store / "ledgers", found.ledger_id), found.ledger_id)
     metadata = Metadata.open(store / "metadata.sqlite", clock)
@@ -170,7 +172,7 @@ def _placed(directory: Path, metadata: Metadata, unknown: dict[int, list[Path]],
         files = [path.name for path in paths]
         try:
             sidecar = load_open(index_path(directory, ledger_id), ledger_id)
-            whole = _whole(directory, ledger_id, sidecar, metadata)
+            whole = _recovered(directory, ledger_id, sidecar, metadata)
             record = _owner(sidecar.owner, records, named)
             if record.name not in ends:
                 ends[record.name] = _end_of(directory, metadata, record)
@@ -188,11 +190,14 @@ def _named(records: list[LedgerRecord], into: str) -> LedgerRecord | None:
     name = canonical_name(into)
     found = next((record for record in records if record.name == name), None)
     if found is None:
-        raise NotFound(f"there is no ledger {name!r}", hint="Create it first; an empty one takes what begins at row 0")
+        raise NotFound(
+            f"there is no ledger {name!r}", hint="Create it first. A new ledger accepts a segment that begins at row 0"
+        )
     return found
 
 
-def _whole(directory: Path, ledger_id: int, sidecar: OpenSidecar, metadata: Metadata) -> RecoveredSegment:
+def _recovered(directory: Path, ledger_id: int, sidecar: OpenSidecar, metadata: Metadata) -> RecoveredSegment:
+    """Return the segment, read up to its last whole entry. Raises Corrupt for another store's, or one without rows."""
     path, ours = data_path(directory, ledger_id), metadata.store_record().store_id
     if sidecar.store_id != ours:
         raise Corrupt(f"{path} is of store {sidecar.store_id}, this is {ours}")
@@ -207,14 +212,14 @@ def _whole(directory: Path, ledger_id: int, sidecar: OpenSidecar, metadata: Meta
     if not whole.entries:
         raise Corrupt(f"{path} holds no entry")
     if whole.row_end == sidecar.first_row:
-        raise Corrupt(f"{path} holds {whole.entries} entries and no row: it is a cursor's own, or of markers alone")
+        raise Corrupt(f"{path} holds {whole.entries} entries and no row: it stores a cursor's state, or only markers")
     return whole
 
 
 def _owner(owner: str, records: list[LedgerRecord], named: LedgerRecord | None) -> LedgerRecord:
     found = next((record for record in records if record.incarnation == owner), None)
     if found is not None and named is not None and found.name != named.name:
-        raise Refused(f"it is of {found.name!r}, {named.name!r} was named")
+        raise Refused(f"the segment belongs to {found.name!r}, {named.name!r} was named")
     chosen = found or named
     if chosen is None:
         said = f"it is of incarnation {owner}, which no ledger has" if owner else "nothing says of which ledger it is"
@@ -228,7 +233,7 @@ def _end_of(directory: Path, metadata: Metadata, record: LedgerRecord) -> int:
     if not segments:
         return TrimMark.of(record.info, f"the record of {record.name!r}").rows
     last = segments[-1]
-    if last.listed().timestamp:
+    if last.listed().timestamp:  # a sealed segment has one
         return last.first_row + last.rows
     return recover_segment(
         data_path(directory, last.ledger_id),
@@ -245,8 +250,8 @@ def _require_place(ledger_id: int, first_row: int, end: int, metadata: Metadata,
     if record.info.HasField("terminatedPosition"):
         raise Refused(f"{record.name!r} is terminated")
     if ledger_id in {trimmed.ledger_id for trimmed in metadata.segments.trimmed(record.name)}:
-        raise Refused(f"retention took it from {record.name!r}")
+        raise Refused(f"retention has deleted this segment of {record.name!r}")
     if ledger_id < last:
-        raise Refused(f"{record.name!r} lists ledger {last}, which comes after it")
+        raise Refused(f"{record.name!r} has the later segment {last}")
     if first_row != end:
         raise Refused(f"it begins at row {first_row}, {record.name!r} ends at row {end}")

@@ -1,4 +1,4 @@
-"""Catalogue of a bucket, built from its objects alone: topics, their segments, and gaps. Pure.
+"""Catalogue of a bucket, built from its objects alone: topics, their segments, and gaps. Does no I/O.
 
     attempt   one upload of one segment: <uuid>-ledger-<id> and its index, in any folder below the address
     segment   the valid attempt of a ledger id
@@ -6,14 +6,14 @@
 
 Rules
 - The topic of an object is in its user metadata, else in the custom metadata of its index.
-- Objects of one topic are grouped by cluster and by incarnation of the managed ledger. Older versions of Pulsar state
-  neither. Their objects belong to the topic's only cluster, if its segments are later.
+- Objects of one topic are grouped by cluster and by incarnation, the id that changes when a ledger is created again.
+  Older versions of Pulsar state neither. Their objects join the topic's one group, if all its segments have higher ids.
 - An attempt is valid if its index is readable and its data object is at least as long as the index states.
 - Valid attempts of one segment must agree in last entry id and length. The attempt with the most entries is read.
 - A missing segment is a gap only if later segments of the topic exist. Reason: the last segments may still be in
   upload. Exception: an index without its data object is always a gap, because the index is written last.
-- A Pulsar record, if given, determines the segments of the topic and the valid attempt of each. Objects that state no
-  topic are found only through such a record.
+- Pulsar's metadata of a topic (option `offloadMetadata`), if given, determine the segments of the topic and the valid
+  attempt of each. Objects that state no topic are found only through such metadata.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _UNSTATED = ("", "")  # no cluster, no incarnation
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Upload of a segment. `fault` is the reason why it is invalid; `damaged` if bytes disagree.
+    """Upload of a segment. `fault` is the reason why it is invalid; `damaged` is true for corrupt bytes.
 
     `topic` is the managed ledger in Pulsar's spelling, or empty if no object states it. `data_bytes` is -1 without a
     data object. `object_name` is the name of the data object if it differs from the name of `key`. `entries` is the
-    number of entries of an unreadable segment, or -1.
+    number of entries of a segment without a readable index, as far as known, or -1.
     """
 
     key: ObjectKey
@@ -153,17 +153,17 @@ class Catalogue:
         ]
 
     def _paths(self, name: str) -> list[str]:
-        written = {path: spelled(path) for path in self._topics if path}
-        encoded = {path: path for path in written}
+        plain_names = {path: spelled(path) for path in self._topics if path}
+        paths = {path: path for path in plain_names}  # a user may also give the path itself
         for wanted in spellings(name):
-            found = _paths_of(wanted, written) or _paths_of(wanted, encoded)
+            found = _paths_of(wanted, plain_names) or _paths_of(wanted, paths)
             if found:
                 return found
-        near = nearest(spellings(name)[0], written.values())
+        near = nearest(spellings(name)[0], plain_names.values())
         hint = f"Did you mean {near!r}?" if near else "Read without a name to list the topics"
         faults = self.topicless_faults
         more = f"; {len(faults)} unreadable segments state no topic: {faults[0]}" if faults else ""
-        raise NotFound(f"no object is of topic {name!r}; there are {len(written)} topics{more}", hint=hint)
+        raise NotFound(f"no object is of topic {name!r}; there are {len(plain_names)} topics{more}", hint=hint)
 
     def _topic(self, path: str, cluster: str) -> list[Attempt]:
         groups = _merge_unstated_cluster(self._topics[path])
@@ -175,7 +175,7 @@ class Catalogue:
             wanted = f"cluster {cluster!r}" if cluster else "one cluster"
             raise Refused(
                 f"topic {spelled(path)} exists {len(groups)} times: {found_text}; {wanted} was expected",
-                hint="Name the cluster, or give an address that contains one of them only",
+                hint="Name a cluster with offloadCluster, or give an address that contains one of them only",
             )
         return next(iter(found.values()))
 
@@ -219,6 +219,7 @@ def _attempts_by_record(
     """Yield each record of this topic or its partitions with its attempts, among attempts that state no topic."""
     wanted = spellings(name)[0]
     for record in records:
+        # A single record without a topic is that of the wanted topic.
         called = spellings(record.topic)[0] if record.topic else wanted if len(records) == 1 else ""
         part = partition_of(called) if called else None
         attempts = _attempts_of(record, topicless)
@@ -266,16 +267,14 @@ def _choose_segment(ledger_id: int, attempts: Sequence[Attempt]) -> Segment | Ga
 
     Raises Corrupt if no attempt is valid and one is damaged, Refused if valid attempts disagree.
     """
-    counting = [attempt for attempt in attempts if not attempt.fault and attempt.index is not None]
-    if not counting:
+    valid = [attempt for attempt in attempts if not attempt.fault and attempt.index is not None]
+    if not valid:
         damaged = [attempt for attempt in attempts if attempt.damaged]
         if damaged:
             raise Corrupt(f"ledger {ledger_id}: {damaged[0].fault}")
         entries = max(attempt.entries for attempt in attempts)
         return Gap(ledger_id, 0, entries, "; ".join(attempt.fault for attempt in attempts))
-    segments = [
-        Segment(ledger_id, attempt.data_name, attempt.index) for attempt in counting if attempt.index is not None
-    ]
+    segments = [Segment(ledger_id, attempt.data_name, attempt.index) for attempt in valid if attempt.index is not None]
     totals = {(segment.index.metadata.lastEntryId, segment.index.metadata.length) for segment in segments}
     if len(totals) > 1:
         names = ", ".join(segment.data_name for segment in segments)

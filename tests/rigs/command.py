@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from pyspark_ledger.connector.cli.ledgers import app
+from pyspark_ledger.connector.cli.app import app
 
 
 def run(*arguments: str, status: int = 0, stdin: str | None = None) -> str:

@@ -99,5 +99,5 @@ def test_segments_reach_a_table_on_s3_as_they_are_sealed(
     assert told_segments == [one.ledger_id for one in orders.describe().segments if one.close_ms]
     client, name = s3_server.client(), bucket.removeprefix("s3://").split("/", 1)
     keys = [one["Key"] for one in client.list_objects_v2(Bucket=name[0], Prefix=name[1])["Contents"]]
-    assert sum(key.endswith(".json") and "_delta_log" in key for key in keys) == 3
+    assert sum(key.endswith(".json") and "_delta_log" in key for key in keys) == 2
     assert sum(key.endswith(".parquet") for key in keys) == 2

@@ -317,7 +317,7 @@ def test_what_both_formats_lack_is_named(path: Path, metadata: Metadata) -> None
     with sqlite3.connect(path, isolation_level=None) as connection:
         connection.execute("PRAGMA user_version=4")
     connection.close()
-    with pytest.raises(Unsupported, match=r"has format 4, this code reads 3\. Upgrade"):
+    with pytest.raises(Unsupported, match=r"has format 4, this code reads 1 to 3\. Upgrade"):
         Metadata.open(path, lambda: NOW)
 
 

@@ -84,7 +84,7 @@ def test_what_has_no_place_is_kept_with_a_reason(rig: LogRig) -> None:
     rig.store.close()
     before = data(rig.path)
     (found,) = find(rig.path).unknown
-    assert "lists ledger" in found.refusal
+    assert "later segment" in found.refusal
     assert fix(rig) == []
     assert data(rig.path) == before
     rig.store = rig._open()
