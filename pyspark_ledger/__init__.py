@@ -228,12 +228,13 @@ def publish(
     """Publish the sealed segments of a ledger to a Delta table, each once. Return the newly published ones.
 
     `table` is a path or `[catalog.][schema.]table`. `options` are those of `format("ledger")` that locate the ledger:
-    `store`, or `offload` for a bucket. docs/tables.md explains `wishes`.
+    `store`, or `offload` for a bucket. Without them it is in the session's default store. docs/tables.md explains
+    `wishes`.
     """
     from pyspark_ledger.connector.publish.publisher import Publisher
     from pyspark_ledger.connector.publish.request import Publishing
 
-    return list(Publisher(spark, ledger, table, options, Publishing.of(**wishes)).publish())
+    return list(Publisher(spark, ledger, table, _located(spark, options), Publishing.of(**wishes)).publish())
 
 
 def publish_stream(
@@ -247,7 +248,16 @@ def publish_stream(
     from pyspark_ledger.connector.publish.publisher import publishing_query
     from pyspark_ledger.connector.publish.request import Publishing
 
-    return publishing_query(spark, ledger, table, options or {}, Publishing.of(**wishes))
+    return publishing_query(spark, ledger, table, _located(spark, options), Publishing.of(**wishes))
+
+
+def _located(spark: SparkSession, options: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return options of a ledger. The session's default store is added if they name neither a store nor a bucket."""
+    given = options or {}
+    store, client = _registered.get(spark, (None, None))
+    if store is None or {"store", "offload"} & {name.lower() for name in given}:
+        return given
+    return {"store": os.fspath(store), **(client or {}), **given}
 
 
 def history_of(spark: SparkSession, table: str) -> str:
