@@ -25,6 +25,7 @@ def test_docstrings_comments_and_pages_are_plain_english() -> None:
         ("long.py", f'"""Rule.\n\n{LONG}\n"""\n', ["3: 26 words, at most 25"]),
         ("item.py", f'"""Rules\n\n- One.\n- {LONG}\n"""\n', ["4: 26 words, at most 25"]),
         ("comment.py", f'"""Rule."""\n\n# {LONG}\n', ["3: 26 words, at most 25"]),
+        ("cell.py", f"# MAGIC %md\n# MAGIC # Title\n# MAGIC\n# MAGIC {LONG}\n", ["4: 26 words, at most 25"]),
         ("words.md", "# Title\n\nLeft to whoever comes.\n", ["3: do not use 'whoever'"]),
         (
             "fine.md",

@@ -135,19 +135,25 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the first line and the text of each comment. Whole lines that follow each other are one comment."""
+    """Yield the first line and the text of each comment. Whole lines that follow each other are one comment.
+
+    The text cells of a Databricks notebook are comments, too.
+    """
     lines: list[str] = []
     start = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT or re.match(r"#\s*(noqa|type:|MAGIC|COMMAND|Databricks|%%|!)", token.string):
+        if token.type != tokenize.COMMENT or re.match(
+            r"#\s*(noqa|type:|MAGIC %|COMMAND|Databricks|%%|!)", token.string
+        ):
             continue
         row, column = token.start
+        text = token.string.lstrip("#").removeprefix(" MAGIC").removeprefix(" ")
         if lines and row == start + len(lines) and not token.line[:column].strip():
-            lines.append(token.string.lstrip("#").removeprefix(" "))
+            lines.append(text)
             continue
         if lines:
             yield start, "\n".join(lines)
-        start, lines = row, [token.string.lstrip("#").removeprefix(" ")]
+        start, lines = row, [text]
     if lines:
         yield start, "\n".join(lines)
 
