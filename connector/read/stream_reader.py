@@ -28,7 +28,7 @@ from pyspark_ledger.connector.read.offsets import REPORT_KEY, StreamOffset
 from pyspark_ledger.connector.read.planner import StreamPlanner, partitions_of, read_partition
 from pyspark_ledger.connector.spark_errors import plain_errors
 from pyspark_ledger.connector.spark_features import admission, spark_features, stream_reader_classes
-from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.errors import LedgerError, Unsupported
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         self._ignored_start = IgnoredStart(options)
         self._features = spark_features()
         self._last_end: dict[str, Any] | None = None
+        self._first_end: dict[str, Any] | None = None  # of a batch that starts at the initial offset
         self._limits_reported = False
 
     def __getstate__(self) -> dict[str, object]:
@@ -65,13 +66,17 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
 
         Spark without admission control passes no arguments. The limits apply to its batches, too.
         """
+        states_start = start is not None
         if start is None:
             start = self._start_without_admission_control()
         else:
             self._ignored_start.on_start_offset()
         read_all = type(limit).__name__ == "ReadAllAvailable"
-        end = self._planner.latest(StreamOffset.from_json(start), limited=not read_all)
+        from_offset = StreamOffset.from_json(start)
+        end = self._planner.latest(from_offset, limited=not read_all)
         self._last_end = start if end is None else self._with_report(end.to_json())
+        if from_offset.initial and not states_start:
+            self._first_end = self._last_end
         return self._last_end
 
     def _start_without_admission_control(self) -> dict[str, Any]:
@@ -111,7 +116,13 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         self._ignored_start.on_start_offset()
         if self._last_end is None:
             self._last_end = end
-        return partitions_of(self._planner.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end)))
+        from_offset = StreamOffset.from_json(start)
+        if end == self._first_end and not from_offset.initial:
+            raise Unsupported(
+                "this Spark asked for the end of a batch before it stated the newest offset of the checkpoint",
+                hint="Nothing was read. Use Spark 4.0.5, 4.1.4 or newer, or start with a new checkpoint",
+            )
+        return partitions_of(self._planner.tasks(from_offset, StreamOffset.from_json(end)))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)

@@ -27,6 +27,7 @@ class OlderSpark:
 
     def __init__(self, make_reader: Callable[[], LedgerStreamReader]) -> None:
         self.make_reader = make_reader
+        self.states_newest_offset = True
         self.offset_log: list[str] = []
         self.committed = 0
         self.read_rows: list[int] = []
@@ -40,7 +41,7 @@ class OlderSpark:
         self._reader = reader = self.make_reader()
         reader._features = OLDER_SPARK
         with suppress(Killed):
-            if self.offset_log:
+            if self.offset_log and self.states_newest_offset:
                 newest = json.loads(self.offset_log[-1])
                 assert list(reader.partitions(newest, text(newest))) == []
             if self.committed < len(self.offset_log):

@@ -16,6 +16,7 @@ from pyspark_ledger.connector.session.commit_listener import committed
 from pyspark_ledger.connector.session.metrics import ledgers_of
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.position import Position
 from tests.rigs.older_spark import CALLS, OlderSpark
 from tests.rigs.stream import append, reader
@@ -93,6 +94,21 @@ def test_a_restart_without_new_rows_plans_no_batch(store: Path, orders: Ledger) 
     logged = list(spark.offset_log)
     spark.run(3)
     assert spark.offset_log == logged
+
+
+def test_a_spark_that_does_not_state_its_offset_is_refused(store: Path, orders: Ledger) -> None:
+    """Without the refusal the batch would be empty, or repeat rows."""
+    for start in ("earliest", "latest"):
+        spark = query(store, startingPosition=start)
+        spark.run(1)
+        append(orders, 10, 12)
+        spark.run(1)
+        read = list(spark.read_rows)
+        append(orders, 12, 15)
+        spark.states_newest_offset = False
+        with pytest.raises(Unsupported, match="before it stated the newest offset"):
+            spark.run(1)
+        assert spark.read_rows == read
 
 
 @pytest.mark.parametrize("subscription", SUBSCRIPTIONS)
