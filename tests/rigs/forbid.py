@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import struct
+import subprocess
 import sys
 
 _LOAD, _EQUAL, _AND, _RETURN = 0x20, 0x15, 0x54, 0x06  # BPF: load a word, jump if equal, and, return
@@ -37,13 +39,20 @@ FILTERS = {
 
 
 def install(steps: list[bytes]) -> None:
-    """Install a filter for this process and its children."""
+    """Install a filter for this process and its children. Raises OSError on another processor than x86-64."""
+    if platform.machine() != "x86_64":
+        raise OSError(f"the numbers of system calls are those of x86-64, this is {platform.machine()}")
     libc, code = ctypes.CDLL(None, use_errno=True), b"".join(steps)
     program = ctypes.create_string_buffer(code)
     header = struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(program))
     for arguments in ((_NO_NEW_PRIVILEGES, 1, 0, 0, 0), (_SECCOMP, _FILTER, header, 0, 0)):
         if libc.prctl(*arguments) != 0:
             raise OSError(ctypes.get_errno(), "the kernel takes no filter")
+
+
+def is_possible(what: str) -> bool:
+    """Return whether this host lets a process forbid that."""
+    return subprocess.run([sys.executable, __file__, what, "true"], capture_output=True, check=False).returncode == 0
 
 
 def main(what: str, *command: str) -> None:
