@@ -7,12 +7,13 @@
 
 Rules
 - Versions decide nothing. Reason: platforms such as Databricks add features of newer releases to older ones.
-- A missing feature is replaced here or by `connector.read.stream_reader`. Nothing is refused for it.
+- A missing feature is replaced here or by `connector.read.stream_reader`.
 - The order of Spark's calls to a source without admission control was recorded on 4.0.5 and 4.1.4:
   - without a checkpoint: `latestOffset()`, `initialOffset()`, `partitions(initial, end)`.
   - with a checkpoint: `partitions(newest, newest)` with the newest logged offset, and only then `latestOffset()`.
   - with an unfinished batch: `partitions(newest, newest)`, `partitions(start, newest)`, and then `latestOffset()`.
-- A Spark that asks for the end of a batch first, with a checkpoint, is refused: its batch would be empty or repeated.
+- A Spark that asks for the end of a batch first, although there is a checkpoint, is refused when it plans the batch.
+  Reason: the batch would be empty, or repeat rows.
 - Spark 4.0 does not register a source in place of a discovered one. `register_source` replaces the discovered source.
 - Spark without admission control runs Trigger.AvailableNow as Trigger.Once: one batch, with an end from its start.
 """

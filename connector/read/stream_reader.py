@@ -43,8 +43,9 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         self._running: StreamPlanner | None = None
         self._ignored_start = IgnoredStart(options)
         self._features = spark_features()
+        # Without admission control: the newest offset, and the end of a batch that starts at the initial offset.
         self._last_end: dict[str, Any] | None = None
-        self._first_end: dict[str, Any] | None = None  # of a batch that starts at the initial offset
+        self._first_end: dict[str, Any] | None = None
         self._limits_reported = False
 
     def __getstate__(self) -> dict[str, object]:
@@ -66,18 +67,22 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
 
         Spark without admission control passes no arguments. The limits apply to its batches, too.
         """
-        states_start = start is not None
-        if start is None:
-            start = self._start_without_admission_control()
-        else:
+        if start is not None:
             self._ignored_start.on_start_offset()
-        read_all = type(limit).__name__ == "ReadAllAvailable"
-        from_offset = StreamOffset.from_json(start)
-        end = self._planner.latest(from_offset, limited=not read_all)
-        self._last_end = start if end is None else self._with_report(end.to_json())
-        if from_offset.initial and not states_start:
+            return self._end_after(start, limited=type(limit).__name__ != "ReadAllAvailable")
+        start = self._start_without_admission_control()
+        self._last_end = self._end_after(start, limited=True)
+        if StreamOffset.from_json(start).initial:
             self._first_end = self._last_end
         return self._last_end
+
+    def _end_after(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any]:
+        """Return the end of the batch after `start`; with the progress report if Spark asks for none."""
+        end = self._planner.latest(StreamOffset.from_json(start), limited=limited)
+        if end is None:
+            return start
+        report = None if self._features.progress_report else self._planner.report()
+        return end.to_json() if report is None else end.to_json() | {REPORT_KEY: report}
 
     def _start_without_admission_control(self) -> dict[str, Any]:
         """Return the start of the next batch. Warn in the first call of a run that limits end Trigger.AvailableNow."""
@@ -89,11 +94,6 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
             )
         self._limits_reported = True
         return self._last_end or self._planner.initial().to_json()
-
-    def _with_report(self, end: dict[str, Any]) -> dict[str, Any]:
-        """Return the end of a batch; with the progress report if Spark asks for none."""
-        report = None if self._features.progress_report else self._planner.report()
-        return end if report is None else end | {REPORT_KEY: report}
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Return one of the set limits as Spark's token. `latestOffset` applies all limits."""
@@ -117,10 +117,10 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         if self._last_end is None:
             self._last_end = end
         from_offset = StreamOffset.from_json(start)
-        if end == self._first_end and not from_offset.initial:
+        if end == self._first_end != start and not from_offset.initial:
             raise Unsupported(
                 "this Spark asked for the end of a batch before it stated the newest offset of the checkpoint",
-                hint="Nothing was read. Use Spark 4.0.5, 4.1.4 or newer, or start with a new checkpoint",
+                hint="Nothing was read. Run the query on Spark 4.0.5, 4.1.4 or newer",
             )
         return partitions_of(self._planner.tasks(from_offset, StreamOffset.from_json(end)))
 

@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.position import Position
 from tests.rigs.older_spark import CALLS, OlderSpark
-from tests.rigs.stream import append, reader
+from tests.rigs.stream import append, reader, text
 
 SUBSCRIPTIONS = [{}, {"subscription": "billing"}]
 
@@ -109,6 +109,13 @@ def test_a_spark_that_does_not_state_its_offset_is_refused(store: Path, orders: 
         with pytest.raises(Unsupported, match="before it stated the newest offset"):
             spark.run(1)
         assert spark.read_rows == read
+
+
+def test_an_empty_range_at_the_first_end_is_no_checkpoint(store: Path, orders: Ledger) -> None:
+    stream = reader(store, startingPosition="earliest")
+    end = text(stream.latestOffset())
+    assert len(stream.partitions(text(stream.initialOffset()), end)) == 1
+    assert list(stream.partitions(end, end)) == []
 
 
 @pytest.mark.parametrize("subscription", SUBSCRIPTIONS)
