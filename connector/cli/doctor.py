@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from pyspark_ledger.connector.cli.ledgers import Output, OutputOption, reporting, show
 from pyspark_ledger.connector.cli.wording import counted
@@ -36,6 +37,8 @@ def doctor(
 
     With --platform instead try what a platform may forbid: processes, sockets, shared memory, addresses, credentials.
     """
+    if (bucket or endpoint) and not (platform and bucket):
+        raise typer.BadParameter("--bucket needs --platform, and --endpoint needs --bucket", param_hint="--bucket")
     surroundings = surroundings_here(dict(_pair(text) for text in conf or ()))
     if platform:
         findings = platform_findings(surroundings, store, bucket, endpoint)
@@ -76,10 +79,10 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _print(console: Console, findings: list[Diagnosis]) -> None:
     for finding in findings:
-        console.print(f"{finding.state:8}", style=_COLOURS[finding.state], end="")
-        console.print(f"{finding.check}: {finding.found}")
-        if finding.do:
-            console.print(f"{'':8}→ {finding.do}")
+        first, *rest = finding.lines()
+        console.print(Text.assemble((first[:8], _COLOURS[finding.state]), first[8:]))
+        for line in rest:
+            console.print(line)
     problems = sum(finding.state == "problem" for finding in findings)
     said = f"{counted(problems, 'problem')}; interpreter here: {sys.executable}"
     console.print(said if problems else "nothing is wrong")

@@ -185,15 +185,14 @@ def check_spark_version(version: str) -> Diagnosis:
 
 
 def check_features(features: SparkFeatures) -> Diagnosis:
-    """Name the features that this Spark lacks, and what replaces them."""
+    """Name the features that this Spark lacks, and the effects on queries."""
     if not features.missing:
         return Diagnosis("features", "ok", "this Spark has all features that the source uses")
-    replaced = {
-        "arrow_stream_writer": "",
+    effects = {
         "admission_control": "Trigger.AvailableNow is one micro-batch, within the limits",
         "progress_report": "the progress has the figures of the last batch",
     }
-    notes = [note for name, note in replaced.items() if note and name in features.missing]
+    notes = [effects[name] for name in features.missing if name in effects]
     found = f"this Spark lacks {', '.join(name.replace('_', ' ') for name in features.missing)}"
     return Diagnosis("features", "ok", f"{found}: {'; '.join(notes)}" if notes else f"{found}; no function needs this")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+_LETTERS_MAX = 240
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
@@ -44,6 +45,3 @@ def error_text(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return str(error) if isinstance(error, OSError) and lines else text[:_LETTERS_MAX]
-
-
-_LETTERS_MAX = 240

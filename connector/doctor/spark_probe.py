@@ -13,8 +13,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark_ledger.connector.doctor import task_probe
 from pyspark_ledger.connector.doctor.deadline import error_text, within
@@ -72,14 +72,6 @@ class EchoListener:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join(SECONDS)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @contextmanager

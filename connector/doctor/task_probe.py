@@ -24,7 +24,6 @@ def task_facts(question: str) -> str:
     facts = {
         "python": list(sys.version_info[:3]),
         "ledger": imported("pyspark_ledger"),
-        "credentials": imported(CREDENTIALS_MODULE),
         "reached": reached(asked["host"], asked["port"], asked["seconds"]) if asked.get("port") else None,
         "listed": listed(bucket, asked["prefix"], asked["endpoint"], asked["seconds"]) if bucket else None,
     }

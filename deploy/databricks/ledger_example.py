@@ -10,6 +10,7 @@
 from pathlib import Path
 
 from pyspark_ledger import serve, session
+from pyspark_ledger.connector.doctor.platform import probe_platform
 
 spark = session()  # the session of the notebook
 store = "/local_disk0/ledger-store" if Path("/local_disk0").is_dir() else "ledger-store"
@@ -30,7 +31,11 @@ print("copied:", spark.read.format("ledger").load("copied").count())
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC `ledger doctor --platform` in a cell with `%sh` reports what this platform permits.
+# MAGIC **Platform.** The report says what this platform permits. Paste the text into a question about the platform.
+
+# COMMAND ----------
+
+print(probe_platform(spark, store=store))
 
 # COMMAND ----------
 

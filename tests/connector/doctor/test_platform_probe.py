@@ -13,11 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pyspark_ledger.connector.cli.app import app
 from pyspark_ledger.connector.doctor.diagnosis import Diagnosis
 from pyspark_ledger.connector.doctor.hosting import check_disk, platform_name
 from pyspark_ledger.connector.doctor.platform import (
@@ -56,7 +58,12 @@ def socket_in(directory: Path) -> Diagnosis:
 
 
 def children() -> set[str]:
-    return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+    """The processes that this one's threads began. A thread may end while it is asked."""
+    found: set[str] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.update((task / "children").read_text().split())
+    return found
 
 
 def left_behind() -> set[str]:
@@ -173,7 +180,7 @@ def test_probe_that_would_end_the_process_is_diagnosed() -> None:
 
 
 def test_driver_is_reached_by_who_echoes_its_token() -> None:
-    with EchoListener("localhost") as listener:
+    with closing(EchoListener("localhost")) as listener:
         question = {"host": "localhost", "port": listener.port, "seconds": 5}
         facts = json.loads(task_facts(json.dumps(question)))
         assert (facts["reached"], facts["listed"], facts["python"]) == ("", None, list(sys.version_info[:3]))
@@ -301,3 +308,10 @@ def test_report_of_an_odd_store_and_bucket_is_still_a_report(monkeypatch: pytest
     failed(found["S3 from the driver"], "problem", "not of the form s3://bucket/prefix")
     failed(found["task"], "warning", "division by zero")
     assert "store's disk" not in found
+
+
+@pytest.mark.parametrize("words", [["--bucket", "s3://b"], ["--platform", "--endpoint", "http://127.0.0.1:1"]])
+def test_an_option_without_the_one_that_it_needs_is_refused(words: list[str]) -> None:
+    done = CliRunner().invoke(app, ["doctor", *words])
+    assert done.exit_code == 2
+    assert "needs" in done.output
