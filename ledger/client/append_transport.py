@@ -98,16 +98,13 @@ class RingStream:
         self._socket = local
         try:
             self._ring = RingWriter(ring_bytes)
+            try:
+                socket.send_fds(local, [request_body(command)], [self._ring.fd])
+            finally:
+                self._ring.close()
         except BaseException:
             local.close()
             raise
-        try:
-            socket.send_fds(local, [request_body(command)], [self._ring.fd])
-        except BaseException:
-            local.close()
-            raise
-        finally:
-            self._ring.close()
 
     def has_room(self, size: int) -> bool:
         """Return whether the ring has room. A larger entry needs none of it."""
