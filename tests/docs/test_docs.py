@@ -90,3 +90,21 @@ def test_every_spark_setting_has_its_reason() -> None:
                     break
                 comment.append(above)
             assert "Default" in " ".join(comment), f"{line.split()[0]} states neither its default nor why"
+
+
+def test_the_table_of_features_has_the_stories_of_every_release() -> None:
+    """The table is written by `make test-sparks`. Stories that are slow as a whole are left out there."""
+    page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    heads, _, *rows = re.findall(
+        r"^\| .*|^\|---.*", page.partition("<!-- features")[2].partition("<!-- end")[0], re.MULTILINE
+    )
+    newest = [patches[-1] for patches in tested_versions.SPARK.values()]
+    assert [head.split(",")[0] for head in heads.strip("| ").split(" | ")[1:]] == newest
+    marks = {
+        name
+        for path in (ROOT / "tests" / "stories").glob("test_*.py")
+        for name in re.findall(r'mark\.feature\(\s*"(.*)"\s*\)', path.read_text(encoding="utf-8"))
+    }
+    features = {row.strip("| ").split(" | ")[0] for row in rows}
+    assert features == marks - {"failed and speculative attempts of tasks"}
+    assert all(row.strip("| ").split(" | ")[1:] == ["yes"] * len(newest) for row in rows)
