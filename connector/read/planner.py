@@ -23,6 +23,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_ledger.connector.read.offsets import StreamOffset
+from pyspark_ledger.connector.task_client import require_release
+from pyspark_ledger.ledger.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -87,9 +89,10 @@ class StreamPlanner(Protocol):
 
 @dataclass(frozen=True)
 class TaskPartition(InputPartition):
-    """Task as a partition of Spark."""
+    """Task as a partition of Spark, with the driver's release."""
 
     value: Task
+    release: str = __version__
 
 
 def partitions_of(tasks: Sequence[Task]) -> list[InputPartition]:
@@ -98,5 +101,11 @@ def partitions_of(tasks: Sequence[Task]) -> list[InputPartition]:
 
 
 def read_partition(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition. Spark passes `InputPartition(None)` for an empty range; Spark 4.0 passes None."""
-    return iter(()) if partition is None or partition.value is None else partition.value.read()
+    """Yield the rows of a partition. Raises Unsupported if the driver has another release.
+
+    Spark passes `InputPartition(None)` for an empty range; Spark 4.0 passes None.
+    """
+    if not isinstance(partition, TaskPartition):
+        return iter(())
+    require_release(partition.release)
+    return partition.value.read()

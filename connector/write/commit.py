@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_ledger.connector.connection import DRIVER_DEADLINE_MS, DriverConnection, local_credentials
+from pyspark_ledger.connector.connection import DRIVER_DEADLINE_MS, DriverConnection
+from pyspark_ledger.connector.task_client import require_release, task_client
 from pyspark_ledger.connector.write.staging import StagingTask, staged_parts
 from pyspark_ledger.connector.write.target import SinkTarget
 from pyspark_ledger.ledger.errors import Refused, Unavailable
@@ -121,17 +122,17 @@ def running_task() -> int:
     return 0 if context is None else int(context.partitionId())
 
 
-def task_client(target: SinkTarget) -> Client:
-    from pyspark_ledger.ledger.client.client import client_for
-
-    return client_for(target.address, target.store_id, local_credentials(target.task_credentials))
+def sink_client(target: SinkTarget) -> Client:
+    """Return the client of a task that writes. Raises Unsupported if the driver has another release."""
+    require_release(target.release)
+    return task_client(target.address, target.store_id, target.task_credentials)
 
 
 def stage_rows(
     target: SinkTarget, version: str, query: str, batch: int, rows: Iterable[pa.RecordBatch], task: int = 0
 ) -> PartMessage:
     """Write the rows of one task to staged parts of their own, which are invisible before the commit."""
-    client = task_client(target)
+    client = sink_client(target)
     staged = staged_parts(client, target, StagingTask(query, batch, run_of(query, batch), task), rows)
     return PartMessage(query, batch, target.store_id, version, tuple(staged))
 
@@ -203,8 +204,7 @@ def _by_ledger(told: Sequence[PartMessage]) -> list[LedgerParts]:
 
 
 def _connection(target: SinkTarget, *, deadline_ms: int = DRIVER_DEADLINE_MS) -> DriverConnection:
-    given = None if target.credentials.empty else target.credentials
-    return DriverConnection(target.location, deadline_ms=deadline_ms, credentials=given)
+    return DriverConnection(target.location, deadline_ms=deadline_ms, credentials=target.credentials)
 
 
 def _agreed(target: SinkTarget, version: str, messages: Sequence[PartMessage | None], batch: int) -> list[PartMessage]:

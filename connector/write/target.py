@@ -10,7 +10,7 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from pyspark_ledger.ledger.protocol.actions import (
     SchemaVersion,
 )
 from pyspark_ledger.ledger.segment.format import entry_bytes_max
+from pyspark_ledger.ledger.version import __version__
 
 if TYPE_CHECKING:
     import msgspec
@@ -62,10 +63,11 @@ class SinkTarget:
     """Target and parameters of a write, as a task needs them. Pickled into every task.
 
     `named` is the ledger that the write names, None if every row names its own. `several`: the rows of one batch may
-    have several ledgers. Tasks use `task_credentials`, whose token allows staging and expires; the commit uses the
-    others.
+    have several ledgers. Tasks use `task_credentials`, whose token allows staging and expires. The commit connects
+    to `location` with the `credentials` of the options, as the query did.
     """
 
+    release: str = field(default=__version__, init=False)  # of the driver
     address: str
     store_id: str
     location: str
@@ -77,7 +79,7 @@ class SinkTarget:
     entry_bytes: int
     compression: Any
     commit_timeout_ms: int
-    credentials: Credentials
+    credentials: Credentials | None
     task_credentials: Credentials
 
     @property
@@ -94,7 +96,8 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
     columns = columns_to_write(own_columns(schema), name)
     # Compared with themselves first: a type that is read as another one could never be written again.
     require_writable(spark_schema(columns, name), columns, name)
-    connection = DriverConnection(location, create=True, credentials=options.credentials())
+    credentials = options.credentials()
+    connection = DriverConnection(location, create=True, credentials=credentials)
 
     def ask(action: str, request: msgspec.Struct) -> Any:
         return connection.call(lambda client: client.call(action, request))
@@ -106,7 +109,7 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
     writes = [] if several or named is None else [named.name]
     return SinkTarget(
         client.address, client.store_id, location, named, several, schema_bytes(columns), options.create_ledgers,
-        merge, options.entry_bytes, options.compression, options.commit_timeout_ms, client.credentials,
+        merge, options.entry_bytes, options.compression, options.commit_timeout_ms, credentials,
         client.credentials.for_task("write", writes, system_clock_ms),
     )  # fmt: skip
 

@@ -33,8 +33,8 @@ from pyspark_ledger.connector.write.commit import (
     is_written,
     nothing_staged,
     running_task,
+    sink_client,
     stage_rows,
-    task_client,
 )
 from pyspark_ledger.connector.write.target import SinkTarget
 from pyspark_ledger.ledger.clock import new_id
@@ -83,7 +83,7 @@ class LedgerStreamWriter(*stream_writer_classes()):  # type: ignore[misc]  # the
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task on an executor. Pulls none if the log has the batch already."""
         query, batch = running_batch()
-        if is_repeated_task(task_client(self._target).call, self._target, query, batch):
+        if is_repeated_task(sink_client(self._target).call, self._target, query, batch):
             return nothing_staged(self._target, self._version, query, batch)
         return stage_rows(self._target, self._version, query, batch, iterator, running_task())
 

@@ -271,7 +271,10 @@ class BrokerServer(flight.FlightServerBase):  # type: ignore[misc]
     def _hello(self, request: Hello) -> Welcome:
         self._admission.connections.require_room()
         if request.version != PROTOCOL_VERSION:
-            raise Unsupported(f"the client speaks protocol {request.version}, this broker {PROTOCOL_VERSION}")
+            raise Unsupported(
+                f"the client speaks protocol {request.version}, this broker {PROTOCOL_VERSION}",
+                hint="Install the broker's release of pyspark-ledger on the driver and on the executors",
+            )
         if request.store_id and request.store_id != self._store.store_id:
             raise Refused(
                 f"this broker serves store {self._store.store_id}, the client wants {request.store_id}",

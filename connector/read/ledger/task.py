@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from pyspark_ledger.connector.connection import local_credentials
 from pyspark_ledger.connector.read.data_loss import DataLossRange, find_loss
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.rows.arrow_rows import ArrowRows, entry_rows, join_batches
@@ -29,6 +28,7 @@ from pyspark_ledger.connector.rows.dead_letters import DeadLetters
 from pyspark_ledger.connector.rows.metadata_columns import Topic
 from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.connector.schema import REDELIVERY_COUNT
+from pyspark_ledger.connector.task_client import task_client
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import DataLoss, NotFound
 from pyspark_ledger.ledger.message.entry import ParsedEntry, parse_entry
@@ -99,10 +99,8 @@ class LedgerTask:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Raises errors of the broker; Unavailable only after the client's retries."""
-        from pyspark_ledger.ledger.client.client import client_for
-
         source = self.source
-        return read_rows(client_for(source.address, source.store_id, local_credentials(source.credentials)), self)
+        return read_rows(task_client(source.address, source.store_id, source.credentials), self)
 
 
 def read_rows(client: Client, task: LedgerTask) -> Iterator[pa.RecordBatch]:

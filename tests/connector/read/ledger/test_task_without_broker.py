@@ -6,6 +6,7 @@ Spark) and in a new process.
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import shutil
@@ -104,8 +105,10 @@ def test_a_new_worker_names_them_and_starts_nobody(
     read, written = worker.stdout.decode().splitlines()
     for said in (read, written):
         assert said.startswith(
-            f"[{Unavailable.code}] no broker of store {target.store_id} answers at {target.address}: "
+            f"[{Unavailable.code}] a task on {os.uname().nodename}: "
+            f"no broker of store {target.store_id} answers at {target.address}: "
         )
+        assert "pyspark_ledger.serve(spark, STORE)" in said
     assert fixtures.serving(store) == []
     assert sorted(store.rglob("*")) == before
     assert store.exists() is not deleted

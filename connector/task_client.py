@@ -1,0 +1,53 @@
+"""Client of a task: checks of the task's host, and errors that name the host.
+
+Rules
+- Driver and executors must have the same release of this package, because tasks are pickled. Another release is refused
+  before the task reads or writes.
+- A broker that a task cannot reach may be reachable from the driver. The error names the task's host and the remedies.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pyspark_ledger.connector.connection import local_credentials
+from pyspark_ledger.ledger.errors import Unavailable, Unsupported
+from pyspark_ledger.ledger.version import __version__
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.client.client import Client
+    from pyspark_ledger.ledger.client.credentials import Credentials
+
+_ONE_HOST = ("grpc+unix://", "grpc://127.", "grpc://localhost", "grpc://[::1]")
+
+
+def require_release(release: str) -> None:
+    """Check the driver's release. Raises Unsupported if this process has another release."""
+    if release != __version__:
+        raise Unsupported(
+            f"the driver has pyspark-ledger {release}, the task's host {os.uname().nodename} has {__version__}",
+            hint="Install the same release on the driver and on the executors",
+        )
+
+
+def task_client(address: str, store_id: str, credentials: Credentials) -> Client:
+    """Return the client of a task. Raises Unavailable with the host's name if no broker answers the task."""
+    from pyspark_ledger.ledger.client.client import client_for
+
+    try:
+        return client_for(address, store_id, local_credentials(credentials))
+    except Unavailable as error:
+        raise Unavailable(f"a task on {os.uname().nodename}: {error.message}", hint=_remedy(address)) from None
+
+
+def _remedy(address: str) -> str:
+    if address.startswith(_ONE_HOST):
+        return (
+            "Only the broker's host reaches this address. For executors on other hosts call "
+            "pyspark_ledger.serve(spark, STORE) on the driver; on the broker's host see broker.log in the store"
+        )
+    return (
+        "If the driver reaches the broker, open the port for the hosts of the executors (ledger doctor --platform "
+        "tries the way). Else see broker.log in the store"
+    )
