@@ -109,13 +109,10 @@ def _of_driver(question: PlatformQuestion) -> Iterator[Diagnosis]:
     """Run the checks that need no session."""
     yield probe_process()
     run = run_directory_path()
-    do = "Set XDG_RUNTIME_DIR to a directory that takes sockets, or use a broker on another host (ledger serve)"
-    yield probe_unix_socket("socket of the broker", existing(run), "problem", do)
+    do = "Nothing to do: the broker of a directory then listens at a port of this host, with a token of its store"
+    yield probe_unix_socket("socket of the broker", existing(run), "warning", do)
     if "://" not in question.location:
-        store = Path(question.location)
-        do = f"Nothing to do: the broker's socket is in {run}"
-        yield probe_unix_socket("socket in the store", existing(store), "warning", do)
-        yield _disk(store)
+        yield _disk(Path(question.location))
     yield probe_shared_memory()
     yield probe_descriptor()
     if question.bucket:

@@ -6,6 +6,8 @@ Rules
 - A key or token file that every user of the host can read is refused.
 - A certificate that does not fit its key is refused at the start. gRPC would instead refuse every call.
 - A TCP address that is in use is refused, because gRPC lets two processes share a port.
+- A host that forbids Unix sockets gets a loopback port for the clients of the directory, with a token. Reason: every
+  user of the host can connect to a port.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pyspark_ledger.ledger.transport.tokens import TLS_SCHEME, is_loopback, read
 
 _UNIX = "grpc+unix://"
 _TCP = ("grpc://", "grpc+tcp://")
+_LOOPBACK = "grpc://127.0.0.1"
 _SOCKET_BYTES_MAX = 107  # limit of the kernel (sun_path)
 _FORMS = "Use grpc+unix:///path, grpc://127.0.0.1:PORT or grpc+tls://HOST:PORT"
 
@@ -62,6 +65,15 @@ class Listening:
             reference = require_reference(settings.authenticationTokens, "setting 'authenticationTokens'")
             tokens = read_tokens(reference, private=True)
         return cls(address, tokens, _tls(address, settings) if encrypted else {})
+
+    @classmethod
+    def loopback(cls, port: int, token: str) -> Self:
+        """Return a port of this host, with a token. A port that is in use gives way to a free port."""
+        try:
+            _require_free(f"{_LOOPBACK}:{port}")
+        except Refused:
+            port = 0
+        return cls(f"{_LOOPBACK}:{port}", read_tokens(token, private=True))
 
     def with_port(self, port: int) -> str:
         """Return the address that clients use, with the actual port."""

@@ -24,8 +24,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 import pyarrow as pa
+from msgspec import UNSET
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
@@ -42,7 +44,7 @@ from pyspark_ledger.ledger.errors import Fenced, LedgerError
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
 from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checked_by, made_by
-from pyspark_ledger.ledger.transport.discovery import BrokerRecord, socket_path, sweep_run_directory
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord, loopback_token, socket_path, sweep_run_directory
 
 _CANNOT_START = 2
 # Named by text: this package depends on `ledger.tiering.offloader`, and on no module of object storage.
@@ -132,6 +134,7 @@ def _bound(
     An address that requires credentials gets the private socket beside it. That socket requires none: a client that can
     open the store directory has this user's rights.
     """
+    previous = BrokerRecord.read(store.path)
     sweep_run_directory(system_clock_ms)
     token_path = socket_path(store.store_id).with_suffix(".token")
     token = _write_token(token_path)
@@ -156,15 +159,15 @@ def _bound(
             stopping=stopping,
         )
 
-    servers, addresses = [], []
+    servers, addresses, guarded = [], [], False
     if listening is not None:
         servers.append(server_at(listening))
         addresses.append(listening.with_port(servers[0].port))
     if listening is None or listening.guarded:
-        socket = socket_path(store.store_id)
-        socket.unlink(missing_ok=True)
-        addresses.insert(0, f"grpc+unix://{socket}")
-        servers.append(server_at(Listening(addresses[0])))
+        private, address = _private_server(store, server_at, previous)
+        guarded = not address.startswith("grpc+unix:")
+        addresses.insert(0, address)
+        servers.append(private)
     try:
         append_socket = AppendSocketListener(servers[-1].append).name
     except PermissionError as error:
@@ -174,7 +177,28 @@ def _bound(
         server.append_socket = append_socket
     admission.connections.begin()
     remote = addresses[1] if len(addresses) > 1 else ""
-    return servers, BrokerRecord(addresses[0], os.getpid(), store.epoch, store.store_id, remote)
+    record = BrokerRecord(addresses[0], os.getpid(), store.epoch, store.store_id, remote, guarded=guarded or UNSET)
+    return servers, record
+
+
+def _private_server(
+    store: Store, server_at: Callable[[Listening], BrokerServer], previous: BrokerRecord | None
+) -> tuple[BrokerServer, str]:
+    """Start the server for clients of the directory. Return it with its address.
+
+    A host that forbids Unix sockets gets a loopback port, that of the previous broker if possible: tasks know it.
+    """
+    socket = socket_path(store.store_id)
+    socket.unlink(missing_ok=True)
+    address = f"grpc+unix://{socket}"
+    try:
+        return server_at(Listening(address)), address
+    except (OSError, pa.ArrowException) as error:
+        _log.warning("clients of the directory connect to a loopback port, because %s was refused: %s", address, error)
+    port = urlsplit(previous.address).port if previous is not None and previous.guarded is True else None
+    listening = Listening.loopback(port or 0, f"file:{loopback_token(store.path)}")
+    server = server_at(listening)
+    return server, listening.with_port(server.port)
 
 
 def _serve(

@@ -212,7 +212,10 @@ class FlightStream:
 def _same_user_socket(name: str) -> socket.socket | None:
     if not name:
         return None
-    local = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except PermissionError:
+        return None  # this host forbids such sockets
     try:
         local.connect(f"\0{name}")
         if is_same_user(local):

@@ -35,7 +35,7 @@ from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.ownership import is_gone, process_identity, require_open_to_us
 from pyspark_ledger.ledger.protocol.actions import Empty
-from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord, token_path
 
 _SCHEMES = ("grpc://", "grpc+unix://", "grpc+tls://", "grpc+tcp://")
 _PROBE_MS = 2_000
@@ -144,7 +144,7 @@ def _awaited(store: Path, deadline_ms: int) -> Client:
     record = BrokerRecord.read(store)
     if record is None:
         raise Unavailable(f"no broker was ever started for the store at {store}", hint=_START_HINT)
-    client = Client(record.address, record.store_id, deadline_ms=deadline_ms)
+    client = _client_of(record, store, deadline_ms)
     try:
         client.hello()
     except (Unavailable, Refused) as error:
@@ -157,9 +157,9 @@ def _awaited(store: Path, deadline_ms: int) -> Client:
 
 def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -> Client | None:
     record = BrokerRecord.read(store)
-    if record is None:
-        return None
-    client = Client(record.address, record.store_id, deadline_ms=deadline_ms)
+    if record is None or (record.guarded and not _alive(record.pid)):
+        return None  # the port of a dead broker may be another process's, which must not get the token
+    client = _client_of(record, store, deadline_ms)
     client.connection()  # refuse a forked process here: below it would wait for a broker that it cannot call
     try:
         client.hello(deadline_ms=_PROBE_MS if _alive(record.pid) else 0)
@@ -171,6 +171,12 @@ def _answering(store: Path, deadline_ms: int, *, of_any_version: bool = False) -
                 f"the broker of {store} is of another version: {other.message}", hint=f"ledger stop --store {store}"
             ) from None
     return client
+
+
+def _client_of(record: BrokerRecord, store: Path, deadline_ms: int) -> Client:
+    """Return a client of a store's broker, with the store's token if its address requires one."""
+    credentials = Credentials(token=f"file:{token_path(store)}") if record.guarded else None
+    return Client(record.address, record.store_id, credentials=credentials, deadline_ms=deadline_ms)
 
 
 def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[str] = ()) -> Client:

@@ -1,6 +1,7 @@
 """Discovery of a store's broker: a record in the store directory, and the fixed socket path of a private broker.
 
-    <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote", "crc32c"}
+    <store>/broker.json                       {"address", "pid", "epoch", "store_id", "remote", "crc32c", "guarded"}
+    <store>/broker.token                      of a host without Unix sockets: the token of clients of the directory
     <run directory>/<16 hex digits>.sock      by store id, so the address outlives any one broker process
     <run directory>/<16 hex digits>.token     locked while its broker runs
 
@@ -8,12 +9,15 @@ Rules
 - The record is replaced whole.
 - A record is only a hint. A client accepts a broker only if it answers with the store's id.
 - A record with a wrong checksum is ignored. A record of an older broker has no checksum.
+- A host that forbids Unix sockets gets a loopback port and a token. The token file is kept, like a socket's path, so
+  tasks outlive a restart of the broker. The store directory protects the file.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import socket
 from pathlib import Path
 
@@ -29,7 +33,10 @@ _YOUNG_MS = 60_000
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
-    """Record that a broker writes once it answers calls. `remote` is its address with credentials, if it has one."""
+    """Record that a broker writes once it answers calls. `remote` is its address with credentials, if it has one.
+
+    `guarded` says that `address` requires the token of `broker.token`; unset for a Unix socket.
+    """
 
     address: str
     pid: int
@@ -37,6 +44,7 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     store_id: str
     remote: str = ""
     crc32c: int | None = None
+    guarded: bool | msgspec.UnsetType = msgspec.UNSET
 
     def write(self, store: Path) -> None:
         scratch = store / f"broker.json.{os.getpid()}"
@@ -63,6 +71,26 @@ _RECORD = msgspec.json.Decoder(BrokerRecord)
 
 def _sum_of(record: BrokerRecord) -> int:
     return crc32c(msgspec.json.encode(msgspec.structs.replace(record, crc32c=None)))
+
+
+def loopback_token(store: Path) -> Path:
+    """Return the file with the token of a store's loopback port. The store's owner creates a missing file."""
+    path = token_path(store)
+    if not path.exists():
+        scratch = path.with_suffix(f".token.{os.getpid()}")
+        scratch.unlink(missing_ok=True)
+        fd = disk.create_file(scratch)
+        try:
+            disk.write_all(fd, [secrets.token_hex(32).encode()], 0, scratch)
+        finally:
+            os.close(fd)
+        scratch.rename(path)
+    return path
+
+
+def token_path(store: Path) -> Path:
+    """Return the path of the token file."""
+    return store / "broker.token"
 
 
 def sweep_run_directory(clock: Clock) -> None:

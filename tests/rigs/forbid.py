@@ -2,9 +2,10 @@
 
     python forbid.py memfd COMMAND…          memfd_create fails with EPERM
     python forbid.py packets COMMAND…        sockets of the type SEQPACKET fail with EPERM
+    python forbid.py unix COMMAND…           sockets of the family AF_UNIX fail with EPERM
     python forbid.py shared-memory COMMAND…  /dev/shm is a read-only mount of the command's own
 
-The first two are a seccomp filter (x86-64), which child processes inherit. The third takes `unshare` and root.
+The first three are a seccomp filter (x86-64), which child processes inherit. The last takes `unshare` and root.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import sys
 
 _LOAD, _EQUAL, _AND, _RETURN = 0x20, 0x15, 0x54, 0x06  # BPF: load a word, jump if equal, and, return
 _ALLOW, _EPERM = 0x7FFF0000, 0x00050000 | 1
-_NUMBER_AT, _SECOND_ARGUMENT_AT = 0, 24
-_MEMFD_CREATE, _SOCKET, _SEQPACKET, _TYPE_MASK = 319, 41, 5, 0xF
+_NUMBER_AT, _FIRST_ARGUMENT_AT, _SECOND_ARGUMENT_AT = 0, 16, 24
+_MEMFD_CREATE, _SOCKET, _AF_UNIX, _SEQPACKET, _TYPE_MASK = 319, 41, 1, 5, 0xF
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 
 
@@ -34,6 +35,10 @@ FILTERS = {
     "packets": [
         _step(_LOAD, _NUMBER_AT), _step(_EQUAL, _SOCKET, 0, 4), _step(_LOAD, _SECOND_ARGUMENT_AT),
         _step(_AND, _TYPE_MASK), _step(_EQUAL, _SEQPACKET, 0, 1), _step(_RETURN, _EPERM), _step(_RETURN, _ALLOW),
+    ],
+    "unix": [
+        _step(_LOAD, _NUMBER_AT), _step(_EQUAL, _SOCKET, 0, 3), _step(_LOAD, _FIRST_ARGUMENT_AT),
+        _step(_EQUAL, _AF_UNIX, 0, 1), _step(_RETURN, _EPERM), _step(_RETURN, _ALLOW),
     ],
 }  # fmt: skip
 

@@ -30,25 +30,84 @@ assert again["n"].to_pylist() == list(range(1000)), again
 print("rows", again.num_rows, "read", table.num_rows, "backlog", cursor.state().backlog_rows)
 """
 
+# A broker that is killed comes back at its port, with its token: a reader and a token of a task go on.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import pyarrow as pa
+from pyspark_ledger import connect
+from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.clock import system_clock_ms
+from pyspark_ledger.ledger.errors import Unauthenticated
+from pyspark_ledger.ledger.transport.discovery import BrokerRecord
+path = Path(sys.argv[1])
+store = connect(path, create=True)
+orders = store.create("orders")
+orders.append(pa.table({"n": [1, 2, 3]}))
+client, before = store.client, BrokerRecord.read(path)
+task = client.credentials.for_task("read", [orders.name], system_clock_ms)
+os.kill(before.pid, signal.SIGKILL)
+orders.append(pa.table({"n": [4]}))
+after = BrokerRecord.read(path)
+assert after.pid != before.pid and after.address == before.address, (before, after)
+assert Client(after.address, client.store_id, credentials=task).hello().store_id == client.store_id
+try:
+    Client(after.address, client.store_id).hello()
+except Unauthenticated as refused:
+    print("refused:", refused.message)
+assert oct((path / "broker.token").stat().st_mode & 0o777) == "0o600"
+assert (path / "broker.token").read_text() not in (path / "broker.log").read_text() + (path / "broker.json").read_text()
+print("rows", orders.read().num_rows, after.address)
+"""
+SPARK = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+path = sys.argv[1]
+spark.range(1000).write.format("ledger").option("store", path).mode("append").save("orders")
+rows = spark.readStream.format("ledger").options(store=path, subscription="billing", startingPosition="earliest")
+write = rows.load("orders").writeStream.format("ledger").options(store=path, checkpointLocation=path + "-checkpoint")
+assert write.trigger(availableNow=True).start("copied").awaitTermination(100)
+assert spark.read.format("ledger").option("store", path).load("copied").count() == 1000
+print("copied")
+"""
+
+
+def run_without(forbidden: str, program: str, store: Path) -> tuple[str, str]:
+    """Run a program under the filter. Return its standard output, and its errors with the broker's log."""
+    if not forbid.is_possible(forbidden):
+        pytest.skip(f"this host lets no process forbid {forbidden}: mounts take root, filters x86-64")
+    command = [sys.executable, forbid.__file__, forbidden, sys.executable, "-c", program, str(store)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=store.parent)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout, done.stderr + (store / "broker.log").read_text(encoding="utf-8")
+    finally:
+        kill_all(store)
+
 
 @pytest.mark.parametrize(
     ("forbidden", "said"),
     [
         ("memfd", "a producer's entries go over Flight"),
         ("packets", "a producer's entries go over Flight"),
+        ("unix", "clients of the directory connect to a loopback port"),
         ("shared-memory", "no blocks in shared memory"),
     ],
 )
 def test_a_store_works_without(forbidden: str, said: str, tmp_path: Path) -> None:
-    if not forbid.is_possible(forbidden):
-        pytest.skip(f"this host lets no process forbid {forbidden}: mounts take root, filters x86-64")
-    store = tmp_path / "store"
-    command = [sys.executable, forbid.__file__, forbidden, sys.executable, "-c", STORY, str(store)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert "rows 1000" in done.stdout
-        logs = done.stderr + (store / "broker.log").read_text(encoding="utf-8")
-        assert logs.count(said) == 1, logs[-3000:]
-    finally:
-        kill_all(store)
+    printed, logs = run_without(forbidden, STORY, tmp_path / "store")
+    assert "rows 1000" in printed
+    assert logs.count(said) == 1, logs[-3000:]
+
+
+def test_a_port_and_its_token_outlive_a_killed_broker(tmp_path: Path) -> None:
+    printed, _ = run_without("unix", KILLED, tmp_path / "store")
+    assert "rows 4 grpc://127.0.0.1:" in printed
+    assert "refused:" in printed
+
+
+def test_spark_works_without_unix_sockets(tmp_path: Path) -> None:
+    printed, logs = run_without("unix", SPARK, tmp_path / "store")
+    assert "copied" in printed
+    assert "a loopback port" in logs
