@@ -211,13 +211,17 @@ def _check_jars(surroundings: SparkEnvironment, version: str) -> Diagnosis:
 
 
 def check_delta_version(delta: str, spark: str) -> Diagnosis:
-    """Check whether this release is tested with a version of Delta, and whether that accepts this Spark."""
-    tested, newest = tested_versions.DELTA, tested_versions.SPARK_WITH_DELTA
-    do = f"pip install 'pyspark=={newest}' 'delta-spark=={tested}'"
-    if delta != tested:
-        return Diagnosis("delta", "warning", f"delta-spark is {delta}; this release is tested with {tested}", do)
-    if tested_versions.numbers(spark) > tested_versions.numbers(newest):
-        found = f"delta-spark is {delta}, which takes pyspark up to {newest}; pyspark is {spark}"
+    """Check whether this release is tested with a version of Delta, and whether that version works with this Spark."""
+    tested = tested_versions.DELTA
+    line = tested_versions.release_line
+    of_line = [known for known, newest in tested.items() if line(newest) == line(spark)]
+    proposed = (of_line or list(tested))[-1]
+    do = f"pip install 'pyspark=={tested[proposed]}' 'delta-spark=={proposed}'"
+    if delta not in tested:
+        found = f"delta-spark is {delta}; this release is tested with {' and '.join(tested)}"
+        return Diagnosis("delta", "warning", found, do)
+    if tested_versions.numbers(spark) > tested_versions.numbers(tested[delta]):
+        found = f"delta-spark is {delta}, which works with pyspark up to {tested[delta]}; pyspark is {spark}"
         return Diagnosis("delta", "warning", found, do)
     return Diagnosis("delta", "ok", f"delta-spark is {delta}, with which this release is tested")
 

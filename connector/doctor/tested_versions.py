@@ -16,10 +16,9 @@ SPARK: dict[tuple[int, int], tuple[str, ...]] = {
     (4, 2): ("4.2.0", "4.2.1"),
     (4, 3): ("4.3.0",),
 }
-# The Python package names the jar of its own version: only a version whose jar is on Maven Central works.
-DELTA = "4.4.0"
-# The newest Spark that this Delta's package accepts.
-SPARK_WITH_DELTA = "4.2.0"
+# Versions of Delta, oldest first, each with the newest Spark that it works with. The Python package names the jar of
+# its own version: only a version whose jar is on Maven Central works.
+DELTA: dict[str, str] = {"4.0.0": "4.0.5", "4.4.0": "4.2.0"}
 
 OLDEST, NEWEST = min(SPARK), max(SPARK)
 

@@ -24,14 +24,21 @@ def delta_settings() -> Mapping[str, str]:
             "delta-spark is not installed here, so its version is not known",
             hint="pip install 'pyspark-ledger[delta]', or give the session Delta's jars as your platform does",
         ) from None
-    spark = ".".join(version("pyspark").split(".")[:2])
     return {
-        PACKAGES: f"io.delta:delta-spark_{spark}_{_SCALA}:{delta}",
+        PACKAGES: f"io.delta:{_artifact(delta)}:{delta}",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # By default Delta computes a table's state in 50 tasks, which takes a second of every commit on a laptop.
         "spark.databricks.delta.snapshotPartitions": "2",
     }
+
+
+def _artifact(delta: str) -> str:
+    """Return the name of Delta's artifact. Since Delta 4.1 there is one for each release line of Spark."""
+    if delta.startswith("4.0."):
+        return f"delta-spark_{_SCALA}"
+    spark = ".".join(version("pyspark").split(".")[:2])
+    return f"delta-spark_{spark}_{_SCALA}"
 
 
 def with_packages(settings: Mapping[str, str], conf: Mapping[str, object]) -> dict[str, object]:

@@ -15,10 +15,11 @@ from pyspark.sql import SparkSession
 from pyspark_ledger import history_of, publish, register
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
+from tests.rigs.available_now import run_all
 from tests.rigs.published_history import trim
 
 pytest.importorskip("delta")
-pytestmark = pytest.mark.tables
+pytestmark = [pytest.mark.tables, pytest.mark.feature("tables of Delta: publish and history")]
 
 
 def append(ledger: Ledger, first: int, end: int) -> None:
@@ -53,20 +54,13 @@ def test_a_table_and_its_log_are_one_to_spark(spark_session: SparkSession, store
 
     checkpoint = str(tmp_path / "checkpoint")
 
-    def stream(name: str) -> None:
-        query = (
-            spark_session.readStream.format("ledger")
-            .options(history=table, maxRowsPerTrigger="4", columns="n")
-            .load("orders")
-            .writeStream.format("parquet")
-            .options(checkpointLocation=checkpoint, path=str(tmp_path / "out"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(120), name
-        assert query.exception() is None
+    def stream() -> None:
+        rows = spark_session.readStream.format("ledger").options(history=table, maxRowsPerTrigger="4", columns="n")
+        write = rows.load("orders").writeStream.format("parquet")
+        write = write.options(checkpointLocation=checkpoint, path=str(tmp_path / "out"))
+        run_all(write.trigger(availableNow=True).start)
 
-    stream("backfill, then the log")
+    stream()  # rows of the table, and then of the log
     ledger.seal()
     append(ledger, 10, 13)
     publishing = threading.Thread(target=publish, args=(spark_session, "orders", table), kwargs={"options": options})
@@ -78,7 +72,7 @@ def test_a_table_and_its_log_are_one_to_spark(spark_session: SparkSession, store
     publish(spark_session, "orders", table, options=options)
     trim(store)  # the unread rows of the stream are only in the table
     append(ledger, 13, 15)
-    stream("again")
+    stream()
     out = spark_session.read.parquet(str(tmp_path / "out"))
     assert sorted(row["n"] for row in out.collect()) == list(range(30))
     spark_session.sql(f"DELETE FROM delta.`{table}` WHERE n = 3")  # noqa: S608 — a path of the test

@@ -28,11 +28,12 @@ from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from tests.rigs.available_now import run_all
 from tests.rigs.published_history import as_set, place_of
 from tests.rigs.scan import read_rows
 from tests.stories.test_spark_history import append
 
-pytestmark = pytest.mark.tables
+pytestmark = [pytest.mark.tables, pytest.mark.feature("tables of Delta: publish and history")]
 PHASES = ("kept", "published goes", "retention")
 SEGMENTS_IN_A_PHASE = 2
 AHEAD = 12
@@ -134,9 +135,7 @@ def test_table_and_log_are_the_log_row_by_row(spark_session: SparkSession, store
     query.stop()
     assert crossed > len(PHASES), f"{crossed} of {compared} ranges were in both"
     assert ledger.end().start.ledger_id > first.segment, "the log has let go of nothing"
-    last = start(availableNow=True)
-    assert last.awaitTermination(120)
-    assert last.exception() is None
+    run_all(lambda: start(availableNow=True))
     out = [row for file in streamed_files(tmp_path / "out") for row in rows_of(file)]
     assert as_set(out) == as_set(reference.rows)
     found = spark_session.read.format("ledger").options(history=str(table), columns="n").load("orders")

@@ -24,7 +24,7 @@ from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 
-pytestmark = pytest.mark.tables
+pytestmark = [pytest.mark.tables, pytest.mark.feature("tables of Delta: publish and history")]
 NAME = "public/default/persistent/orders"
 
 

@@ -29,7 +29,7 @@ from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.offload.storage.directory import DirectoryStore
 from tests.ledger.message.test_fixtures_pulsar import ROOT, expected
 
-pytestmark = pytest.mark.tables
+pytestmark = [pytest.mark.tables, pytest.mark.feature("tables of Delta: publish and history")]
 CLICK = {
     "type": "record",
     "name": "Click",

@@ -199,10 +199,14 @@ def test_missing_features_and_their_replacements_are_named() -> None:
 
 def test_a_delta_or_a_spark_that_do_not_go_together() -> None:
     assert check_delta_version("4.4.0", "4.2.0").state == check_delta_version("4.4.0", "4.1.4").state == "ok"
+    assert check_delta_version("4.0.0", "4.0.2").state == "ok"
     later = check_delta_version("4.4.0", "4.2.1")
-    assert "takes pyspark up to 4.2.0; pyspark is 4.2.1" in later.found
+    assert "works with pyspark up to 4.2.0; pyspark is 4.2.1" in later.found
     assert "'pyspark==4.2.0' 'delta-spark==4.4.0'" in later.do
-    assert "delta-spark is 4.4.1; this release is tested with 4.4.0" in check_delta_version("4.4.1", "4.2.0").found
+    assert "works with pyspark up to 4.0.5; pyspark is 4.1.4" in check_delta_version("4.0.0", "4.1.4").found
+    unknown = check_delta_version("4.0.1", "4.0.2")
+    assert "delta-spark is 4.0.1; this release is tested with 4.0.0 and 4.4.0" in unknown.found
+    assert "'pyspark==4.0.5' 'delta-spark==4.0.0'" in unknown.do
 
 
 def test_no_java_or_an_old_one(tmp_path: Path) -> None:
