@@ -26,7 +26,8 @@ from benchmarks.raw_disk import bench_dir
 from benchmarks.spark_queries import Took, drained, session, start
 from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.client.client import Client
-from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
+from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata
+from pyspark_ledger.ledger.message.column_encoding import RowEncoder
 from pyspark_ledger.ledger.message.columns import schema_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.names import canonical_name
@@ -114,9 +115,9 @@ def fill(client: Client, ledger: str, rows: int, row_bytes: int) -> None:
     name = canonical_name(ledger)
     client.create(CreateLedger(name))
     version = client.register_schema(name, schema_bytes(SCHEMA)).version
-    per_entry = ENTRY_BYTES // row_bytes
+    per_entry, encoder = ENTRY_BYTES // row_bytes, RowEncoder()
     with client.producer(name) as producer:
         for first in range(0, rows, per_entry):
             batch = values(first, min(per_entry, rows - first), row_bytes)
             metadata = arrow_metadata("bench", first, 1, batch.num_rows, version)
-            producer.append(*encode_entry(metadata, encode_rows([batch])))
+            producer.append(*encode_entry(metadata, encoder.encode([batch])))

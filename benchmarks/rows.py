@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.client.client import Client
-from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
+from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata
+from pyspark_ledger.ledger.message.column_encoding import RowEncoder
 from pyspark_ledger.ledger.message.columns import schema_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
@@ -55,7 +56,7 @@ def entry(number: int, row_bytes: int, version: int, txn: tuple[int, int] | None
     """Return the entry with this number. Its rows are distinct from those of other entries."""
     rows = entry_rows(row_bytes)
     metadata = arrow_metadata("bench", number, 1, rows, version, txn)
-    return encode_entry(metadata, encode_rows([rows_of(number * rows, rows, row_bytes)]))
+    return encode_entry(metadata, RowEncoder().encode([rows_of(number * rows, rows, row_bytes)]))
 
 
 def fill(client: Client, ledger: str, entries: int, row_bytes: int) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from pyspark_ledger.connector.options.option import DAY_MS, MIB, WRITES, flag, number, one_of, option, size, text
 
-
-def _compression(value: str) -> Literal["lz4", "zstd"] | None:
-    """Return the name of a codec; None for none."""
-    known: dict[str, Literal["lz4", "zstd"] | None] = {"none": None, "lz4": "lz4", "zstd": "zstd"}
-    return known[one_of(*known)(value)]
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.message.column_encoding import Compression
 
 
 def _action(value: str) -> Literal["ack", "nack"]:
     return "ack" if one_of("ack", "nack")(value) == "ack" else "nack"
+
+
+def _compression(value: str) -> Compression:
+    return cast("Compression", one_of("auto", "none", "lz4", "zstd")(value))
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,12 @@ class WriteOptions:
         "Approximate size of an entry. An entry must fit into a block of the ledger.",
         default="4m",
     )
-    compression: Literal["lz4", "zstd"] | None = option(
+    compression: Compression = option(
         _compression,
         WRITES,
-        "Compression of an entry's columns: `none` (mapped reads copy nothing), `lz4` or `zstd`.",
-        default="none",
+        "Encoding of an entry's columns. `lz4` and `zstd` compress them, and columns that repeat get a dictionary. "
+        "`auto` does so by LZ4 if the first rows shrink by a fifth. `none`: mapped reads copy nothing.",
+        default="auto",
     )
     create_ledgers: bool = option(
         flag,

@@ -22,7 +22,8 @@ from pyspark_ledger.connector.write.target import LedgerTarget, LedgerTargets, S
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
+from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata
+from pyspark_ledger.ledger.message.column_encoding import RowEncoder
 from pyspark_ledger.ledger.message.columns import ColumnFit, schema_from_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.run_marker import RunId
@@ -102,6 +103,7 @@ class _LedgerStream:
         self._fit: ColumnFit | None = None
         self._gathered: list[pa.RecordBatch] = []
         self._size = 0
+        self._encoder = RowEncoder(target.compression)
         self._writer: PartWriter | None = None
         self._ordinal = 0
 
@@ -152,7 +154,7 @@ class _LedgerStream:
             self._ledger.schema_version,
             (run.most, run.least),
         )
-        entry = encode_entry(metadata, encode_rows(batches, compression=self._target.compression))
+        entry = encode_entry(metadata, self._encoder.encode(batches))
         size = sum(memoryview(buffer).nbytes for buffer in entry)
         if size <= most:
             self._ordinal += 1

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_ledger.ledger.client.credentials import Credentials
+    from pyspark_ledger.ledger.message.column_encoding import Compression
 
 _BLOCK_BYTES = "ledger.blockBytes"
 _BLOCK_BYTES_DEFAULT = 64 * 1024 * 1024
@@ -77,7 +78,7 @@ class SinkTarget:
     create_ledgers: bool
     merge_schema: bool
     entry_bytes: int
-    compression: Any
+    compression: Compression
     commit_timeout_ms: int
     credentials: Credentials | None
     task_credentials: Credentials

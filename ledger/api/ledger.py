@@ -27,7 +27,7 @@ from pyspark_ledger.ledger.api.schemas import register_payload_schemas, register
 from pyspark_ledger.ledger.client.kept_producer import Columns, Entry, KeptProducer, NothingAppended
 from pyspark_ledger.ledger.clock import monotonic_ms, new_id, system_clock_ms
 from pyspark_ledger.ledger.errors import NotFound, Refused
-from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata, encode_rows
+from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata
 from pyspark_ledger.ledger.message.columns import ColumnFit, require_columns, schema_bytes, schema_from_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
@@ -223,4 +223,4 @@ class Ledger(LedgerAdmin):
 
 def _entry(kept: KeptProducer, rows: pa.RecordBatch, version: int) -> Entry:
     metadata = arrow_metadata(kept.name, kept.next_sequence_id(), system_clock_ms(), rows.num_rows, version, None)
-    return encode_entry(metadata, encode_rows([rows], compression=None))
+    return encode_entry(metadata, kept.encoder.encode([rows]))

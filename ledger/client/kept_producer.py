@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Terminated
+from pyspark_ledger.ledger.message.column_encoding import RowEncoder
 from pyspark_ledger.ledger.message.entry import parse_entry
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, DescribeLedger, LedgerDescription
@@ -57,6 +58,7 @@ class KeptProducer:
         self.ledger = ledger
         self.name = f"ledger-api-{new_id()}"
         self.columns: Columns | None = None
+        self.encoder = RowEncoder()
         self.takes_messages = False
         """Whether the ledger was seen to have no columns."""
         self._client = client

@@ -1,7 +1,8 @@
 """Rows as the payload of an entry: one complete Arrow IPC stream, schema first.
 
 Rules
-- Reading copies nothing: columns are views of the buffer they came in, unless they were compressed.
+- Reading copies nothing: columns are views of the buffer they came in, unless they were encoded
+  (`ledger.message.column_encoding`).
 - A stream that was cut between two of its messages reads like a shorter one. So the payload must be the whole stream
   with its end mark and nothing behind it. The entry's metadata state the row count.
 - A schema's version is eight bytes big-endian, as Pulsar numbers the schemas of a topic.
@@ -21,6 +22,8 @@ from pyspark_ledger.ledger.message.entry import ARROW_PROPERTY
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import KeyValue, MessageMetadata
 
 _VERSION = struct.Struct(">q")
+DICTIONARY = {b"ledger.encoding": b"dictionary"}
+"""Field metadata of a column that is a dictionary in the stream only."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
@@ -64,6 +67,7 @@ def decode_rows(
             batches = _some_columns(source, included)
         for batch in batches:
             batch.validate()
+        batches = [_decoded(batch) for batch in batches]
     except (pa.ArrowException, OSError) as wrong:
         raise Corrupt(f"{where} of {buffer.size} bytes is no stream of rows: {wrong}") from wrong
     if source.tell() != buffer.size:
@@ -72,11 +76,35 @@ def decode_rows(
 
 
 def leading_schema(begin: Buffer) -> pa.Schema | None:
-    """Return the schema of a stream from its first bytes; None if the schema does not end in them."""
+    """Return the columns of a stream from its first bytes; None if the schema does not end in them."""
     try:
-        return pa.ipc.read_schema(pa.BufferReader(pa.py_buffer(begin)))
+        schema = pa.ipc.read_schema(pa.BufferReader(pa.py_buffer(begin)))
     except (pa.ArrowException, OSError, ValueError):
         return None
+    return pa.schema([_decoded_field(field) for field in schema], schema.metadata)
+
+
+def _is_encoded(field: pa.Field) -> bool:
+    return bool(field.metadata) and DICTIONARY.items() <= field.metadata.items()
+
+
+def _decoded_field(field: pa.Field) -> pa.Field:
+    if not _is_encoded(field):
+        return field
+    metadata = {name: value for name, value in field.metadata.items() if name not in DICTIONARY}
+    return field.with_type(field.type.value_type).with_metadata(metadata or None)
+
+
+def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with values instead of encoded columns. Raises ArrowException for an index without a value."""
+    if not any(map(_is_encoded, batch.schema)):
+        return batch
+    columns = [
+        column.dictionary.take(column.indices) if _is_encoded(field) else column
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    ]
+    fields = [_decoded_field(field) for field in batch.schema]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, batch.schema.metadata))
 
 
 def _some_columns(source: pa.BufferReader, included: list[int]) -> list[pa.RecordBatch]:

@@ -216,7 +216,7 @@ def test_values_and_sparks_own_options() -> None:
     assert read.fail_on_data_loss
     assert read_options({"startingPosition": "Earliest"}).starting_position == EARLIEST
     assert read_options({"startingPosition": "3:17"}).starting_position == Position(3, 17)
-    assert read_options({"compression": "none"}).compression is None
+    assert read_options({}).compression == "auto"
 
 
 def test_what_one_use_only_makes_no_sense_of() -> None:

@@ -1,0 +1,127 @@
+"""Encodings of the columns of entries: plain buffers, dictionaries, and compressed buffers.
+
+    plain         a column's Arrow buffers; a mapped read copies nothing
+    dictionary    the distinct values, and an index of one or two bytes for each row
+    compressed    all buffers of the entry by LZ4 or ZSTD
+
+Rules
+- A dictionary column has the field metadata `ledger.encoding: dictionary`. A reader returns the column of its values.
+  A column that a user appended as a dictionary has no such metadata, and stays a dictionary.
+- A column becomes a dictionary if the sample shrinks more by it. Each entry is a stream of its own, so an entry with
+  too many distinct values has the column without a dictionary.
+- With `auto`, entries are encoded if the sample shrinks by a fifth. Otherwise all columns are plain, because reading
+  plain columns costs nothing.
+- The sample is the beginning of the first entry of a writer, and again of every 256th. Small entries stay plain.
+- Floating-point numbers are compared as bits, so no NaN and no sign of zero is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.types as of
+
+from pyspark_ledger.ledger.message.arrow_payload import DICTIONARY, encode_rows
+
+Compression = Literal["auto", "none", "lz4", "zstd"]
+Codec = Literal["lz4", "zstd"]
+
+_AUTO: Codec = "lz4"
+_SAVED_MIN = 0.2
+_SAMPLE_ROWS = 65_536
+_ENTRIES_PER_SAMPLE = 256
+_BYTES_MIN = 16 * 1024
+_ROWS_PER_VALUE = 4  # a dictionary of fewer rows for each value saves little
+_INDEXES = ((2**8, pa.uint8()), (2**16, pa.uint16()))
+_BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Encoding of an entry: a codec for its buffers, and the names of its dictionary columns."""
+
+    codec: Codec | None = None
+    dictionaries: frozenset[str] = frozenset()
+
+
+class RowEncoder:
+    """Encoder of one writer's entries. Used by one thread at a time."""
+
+    def __init__(self, compression: Compression = "auto") -> None:
+        self._compression = compression
+        self._encoding = Encoding()
+        self._entries = 0
+
+    def encode(self, batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
+        """Return the payload of an entry. Raises what `encode_rows` raises."""
+        if self._compression == "none" or sum(batch.nbytes for batch in batches) < _BYTES_MIN:
+            return encode_rows(batches)
+        joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        if len(joined) != 1:
+            return encode_rows(batches)  # more than 2 GiB of text
+        (batch,) = joined
+        if self._entries % _ENTRIES_PER_SAMPLE == 0:
+            self._encoding = choose_encoding(batch.slice(0, _SAMPLE_ROWS), self._compression)
+        self._entries += 1
+        return encode_rows([_with_dictionaries(batch, self._encoding)], compression=self._encoding.codec)
+
+
+def choose_encoding(sample: pa.RecordBatch, compression: Compression) -> Encoding:
+    """Return the encoding that makes the sample small; with `auto` plain columns if that saves less than a fifth."""
+    if compression == "none":
+        return Encoding()
+    codec: Codec = _AUTO if compression == "auto" else compression
+    dictionaries, size = set[str](), 0
+    for name, column in zip(sample.schema.names, sample.columns, strict=True):
+        plain = _stream_size(column, codec)
+        encoded = dictionary_of(column)
+        size += plain
+        if encoded is not None and (small := _stream_size(encoded, codec)) < plain:
+            dictionaries.add(name)
+            size += small - plain
+    if compression == "auto" and size > (1 - _SAVED_MIN) * sample.nbytes:
+        return Encoding()
+    return Encoding(codec, frozenset(dictionaries))
+
+
+def dictionary_of(column: pa.Array) -> pa.DictionaryArray | None:
+    """Return the column as a dictionary with a small index; None for another type or too many distinct values."""
+    if not _has_dictionary(column.type):
+        return None
+    bits = _BITS.get(column.type)
+    encoded = (column if bits is None else column.view(bits)).dictionary_encode()
+    values = encoded.dictionary if bits is None else encoded.dictionary.view(column.type)
+    index = next((kind for most, kind in _INDEXES if len(values) <= most), None)
+    if index is None or len(values) * _ROWS_PER_VALUE > len(column):
+        return None
+    return pa.DictionaryArray.from_arrays(encoded.indices.cast(index), values)
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    """Return whether values of a type are worth an index: fixed values of two bytes or more, texts and bytes."""
+    text = of.is_string(kind) or of.is_binary(kind) or of.is_large_string(kind) or of.is_large_binary(kind)
+    wide = of.is_primitive(kind) and not of.is_boolean(kind) and kind.bit_width > 8
+    return bool(text or wide or of.is_decimal(kind))
+
+
+def _with_dictionaries(batch: pa.RecordBatch, encoding: Encoding) -> pa.RecordBatch:
+    if not encoding.dictionaries:
+        return batch
+    fields, columns = list(batch.schema), list(batch.columns)
+    for number, field in enumerate(batch.schema):
+        encoded = dictionary_of(columns[number]) if field.name in encoding.dictionaries else None
+        if encoded is not None:
+            columns[number] = encoded
+            fields[number] = field.with_type(encoded.type).with_metadata({**(field.metadata or {}), **DICTIONARY})
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, batch.schema.metadata))
+
+
+def _stream_size(column: pa.Array, codec: Codec) -> int:
+    """Return the bytes of a column alone, as a stream."""
+    batch, sink = pa.RecordBatch.from_arrays([column], names=["_"]), pa.MockOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_batch(batch)
+    return int(sink.size())
