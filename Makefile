@@ -75,7 +75,7 @@ test-long: setup
 test-pulsar: setup
 	$(BIN)/python -m pytest -m "pulsar" tests/pulsar
 
-# test-sparks: the Spark stories on the newest Spark of each release line, and the table of docs/clusters.md from them
+# test-sparks: end-to-end tests on the newest Spark of each release line, and the table of docs/clusters.md from them
 .PHONY: test-sparks
 test-sparks: setup
 	@set -e; for spark in $(SPARKS); do \
