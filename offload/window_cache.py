@@ -57,7 +57,8 @@ class WindowCache:
     def read(self, source: WindowedObject, start: int, length: int, *, alone: bool = False) -> pa.Buffer:
         """Return exactly the bytes `[start, start + length)`. Within one window the result is a view of the window.
 
-        With `alone` nothing else is fetched: the caller plans its own reads. Raises Unavailable after `close`.
+        With `alone` nothing else is fetched: the caller plans its own reads. After `close`, raises Unavailable for a
+        read through windows.
         """
         end = start + length
         first, last = start // self._window_bytes, (end - 1) // self._window_bytes

@@ -3,12 +3,13 @@
 Invariants
 - `positions` holds all acknowledgements. `pending` holds the part that no flush has made durable. `add` adds to both,
   so a failed flush loses no position.
+- A whole state has all acknowledgements. A later delta has only those since the previous delta.
 - A new ledger has a durable whole state before the metadata names it. The previous ledger is deleted afterwards.
 - A crash in between leaves files that a record lists as unwanted (`ledger.metadata.unwanted_files`). The next start
   deletes them.
 - `flush` returns True until `retire` confirms that the metadata names the new ledger.
 - Recovery returns at least all flushed and at most all added positions. It joins the state in the ledger with the
-  mark-delete position in the metadata, neither of which is ever ahead.
+  mark-delete position in the metadata. Neither of them ever covers an unacknowledged position.
 """
 
 from __future__ import annotations
@@ -162,7 +163,10 @@ class Acknowledgements:
         self._place.delete_ledgers(old)
 
     def leave_ledger(self) -> None:
-        """Detach the ledger because its state moves. `retire` deletes the ledger after the metadata change."""
+        """Detach the ledger: a new ledger or the cursor's record replaces its state, or the state is cleared.
+
+        `retire` deletes the ledger after the metadata change.
+        """
         self.close_log()
         if self.ledger_id >= 0:
             self._replaced.append(self.ledger_id)

@@ -1,7 +1,7 @@
 """Encoding of a `PositionInfo` as entries of a cursor's ledger: whole, in chunks with a footer (PIP-381), or as deltas.
 
     whole, small        0x08 …                                   the PositionInfo itself
-    whole, compressed   size u32 | codec …                        size of the PositionInfo; its first byte is below 0x08
+    whole, compressed   size u32 | codec …                        size of the PositionInfo, with a first byte below 0x08
     whole, large        chunk | chunk | … | {"numParts":N,"length":L}    slices of either, then the footer
     delta               0xD5 | version | base u64 | number u32 | codec u8 | size u32 | PositionInfo or codec …
 
@@ -13,8 +13,9 @@ Rules
   `base`. Deltas are numbered from 1 without gaps. A reader without support for deltas does not accept them as states.
 - Footers, sizes and numbers are untrusted: each is checked against its bound before use.
 - A footer is valid only if all its parts are present and have the stated total length.
-- A footer cannot refer to more entries than precede it. An uncompressed state may therefore have the full length of
-  PIP-381's `int`. A state that could not be read again is refused when it is written.
+- A footer cannot refer to more entries than precede it, so the ledger's entries limit the memory of a read. The only
+  other limit of an uncompressed state is PIP-381's `int`: `FOOTER_LENGTH_MAX` bytes.
+- A state that could not be read again is refused when it is written.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def in_chunks(state: bytes, entry_bytes: int = ENTRY_BYTES_MAX) -> list[bytes]:
 
 
 def decode_state(state: bytes | memoryview, compression: int, where: str) -> memoryview:
-    """Return the PositionInfo of a whole state with joined parts.
+    """Return the PositionInfo of a whole state. `state` is the state's one entry, or its joined chunks.
 
     Raises Corrupt or Unsupported with `where` in the text.
     """
