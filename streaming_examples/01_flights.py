@@ -10,7 +10,7 @@
 # MAGIC that left New York in January and February 2013. One reader takes all rows at once. Another reader follows the
 # MAGIC ledger and remembers its position.
 # MAGIC
-# MAGIC **Set-up.** The notebook uses the Spark session that is there, or makes a local one. All files go to a new
+# MAGIC **Set-up.** The notebook uses the active Spark session, or makes a local one. All files go to a new
 # MAGIC folder. On a cluster, `serve` starts a broker that the executors reach.
 
 # COMMAND ----------

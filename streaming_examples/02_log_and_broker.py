@@ -313,7 +313,7 @@ print(f"the log ends at {ended}; its last quarter is {followed.num_rows:,} messa
 
 # MAGIC %md
 # MAGIC **Spark** reads each partition as a table. Keys and event times are columns, and Spark parses the values. The
-# MAGIC notebook uses the session that is there, or makes a local one. On a cluster, `serve` starts a broker that the
+# MAGIC notebook uses the active Spark session, or makes a local one. On a cluster, `serve` starts a broker that the
 # MAGIC executors reach. Spark counts the same flights for each carrier and month as pyarrow counts in the file.
 
 # COMMAND ----------

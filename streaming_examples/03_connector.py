@@ -10,7 +10,7 @@
 # MAGIC pattern, in batches of limited size. Its backlog falls from 336,776 rows to zero. Then a new airport opens, and
 # MAGIC the stream finds it. At the end the notebook deletes entries on purpose, and the error names them.
 # MAGIC
-# MAGIC **Set-up.** The notebook uses the Spark session that is there, or makes a local one. All files go to a new
+# MAGIC **Set-up.** The notebook uses the active Spark session, or makes a local one. All files go to a new
 # MAGIC folder. On a cluster, `serve` starts a broker that the executors reach.
 
 # COMMAND ----------

@@ -10,7 +10,7 @@
 # MAGIC reads the rows directly from the objects: it needs no broker and no Pulsar. The rows are the flights that left
 # MAGIC New York in 2013. The bucket is a directory, so the notebook needs no server.
 # MAGIC
-# MAGIC **Set-up.** The notebook uses the Spark session that is there, or makes a local one. All files go to a new
+# MAGIC **Set-up.** The notebook uses the active Spark session, or makes a local one. All files go to a new
 # MAGIC folder. On a cluster, `serve` starts a broker that the executors reach.
 # MAGIC
 # MAGIC Executors on other hosts do not reach a directory of the driver. On a cluster, set `bucket` to an address in S3

@@ -10,7 +10,7 @@
 # MAGIC each query, so the broker reads each entry from storage once for all of them. Then the notebook compares the
 # MAGIC eviction policies of the cache.
 # MAGIC
-# MAGIC **Set-up.** The notebook uses the Spark session that is there, or makes a local one. All files go to a new
+# MAGIC **Set-up.** The notebook uses the active Spark session, or makes a local one. All files go to a new
 # MAGIC folder. On a cluster, `serve` starts a broker that the executors reach.
 
 # COMMAND ----------

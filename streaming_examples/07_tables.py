@@ -9,7 +9,7 @@
 # MAGIC The notebook appends the flights that left New York in 2013 to a ledger. `publish` copies each sealed segment to
 # MAGIC a Delta table exactly once. Every engine that reads Delta can then query the flights, with time travel.
 # MAGIC
-# MAGIC **Set-up.** The notebook uses the Spark session that is there, or makes a local one. All files go to a new
+# MAGIC **Set-up.** The notebook uses the active Spark session, or makes a local one. All files go to a new
 # MAGIC folder. On a cluster, `serve` starts a broker that the executors reach. The session needs Delta: Databricks has
 # MAGIC it, and `session(delta=True)` downloads it once.
 # MAGIC Outside Databricks, first run `pip install 'pyspark-ledger[spark,delta]'`.
