@@ -2,12 +2,14 @@
 
 Rules
 - A ledger's columns are registered as an Arrow schema, all nullable, by the first write.
-- Columns are only added, after the existing columns. A type never changes, and a column is never removed.
+- Columns are only added, after the existing columns, and only widened (`ledger.message.columns`). A column is never
+  removed.
 - A reader's schema must equal `to_arrow_schema(schema, timezone="UTC")` exactly. Only `arrow_schema` calls this.
 - A ledger without registered columns has messages as a Pulsar client wrote them: one column, `value binary`. Except if
   the schema of the payloads is known (`connector.rows.shape`).
 - A type that Arrow, Spark or the ledger cannot store is refused with the name of the column.
-- A write must have the columns of its ledger. With `mergeSchema` it may add columns.
+- A write must have the columns of its ledger, or narrower columns, which are cast. With `mergeSchema` it may add and
+  widen columns.
 - Rows that cannot be written are refused before anything is registered or staged.
 - If two writers add columns at the same time, the second writer adds its columns after those of the first.
 """
@@ -22,12 +24,12 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.api.schemas import require_columns_registered
 from pyspark_ledger.ledger.errors import Refused, Unsupported
-from pyspark_ledger.ledger.message.columns import require_columns, schema_bytes, schema_from_bytes
+from pyspark_ledger.ledger.message.columns import require_columns, schema_bytes, schema_from_bytes, widens
 from pyspark_ledger.ledger.protocol.actions import RegisterSchema, SchemaVersion
 
 if TYPE_CHECKING:
     import msgspec
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 
 RAW = pa.schema([pa.field("value", pa.binary())])
@@ -58,9 +60,7 @@ WRITABLE_METADATA = ("__key", "__eventTime", "__messageProperties")
 # Names that no column of a ledger may have; compared without case.
 _RESERVED_NAMES = {name.lower(): name for name in (*METADATA.names, "__ledger")}
 # Arrow can store some of these types, but other readers than this Spark cannot interpret them.
-_UNSUPPORTED_TYPES = frozenset(
-    {"VariantType", "CalendarIntervalType", "YearMonthIntervalType", "GeometryType", "GeographyType"}
-)
+_UNSUPPORTED_TYPES = frozenset({"CalendarIntervalType", "YearMonthIntervalType", "GeometryType", "GeographyType"})
 
 
 def spark_schema(columns: pa.Schema, ledger: str) -> StructType:
@@ -91,8 +91,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **arguments)
 
 
-def require_same_schema(user_schema: StructType, own: StructType, ledger: str) -> None:
-    """Raise Refused if the schema of `.schema()` differs from the ledger's schema, with the first difference."""
+def require_same_schema(user_schema: StructType, own: StructType, ledger: str, row_columns: int) -> None:
+    """Raise Refused if the schema of `.schema()` differs from the read's by more than wider types of row columns."""
     for position, field in enumerate(own):
         if position >= len(user_schema) or user_schema[position].name != field.name:
             found = f"{user_schema[position].name!r}" if position < len(user_schema) else "nothing"
@@ -100,11 +100,13 @@ def require_same_schema(user_schema: StructType, own: StructType, ledger: str) -
                 f"the schema given for ledger {ledger!r} has {found} where the ledger has column {field.name!r}",
                 hint="Leave .schema() out: the ledger knows its columns",
             )
-        if nullable_type(user_schema[position].dataType) != field.dataType:
+        kind = nullable_type(user_schema[position].dataType)
+        may_widen = position < row_columns and widens(arrow_type(field.dataType), arrow_type(kind))
+        if kind != field.dataType and not may_widen:
             raise Refused(
                 f"the schema given for ledger {ledger!r} says column {field.name!r} is "
                 f"{user_schema[position].dataType.simpleString()}, the ledger says {field.dataType.simpleString()}",
-                hint="Leave .schema() out and cast afterwards",
+                hint="Leave .schema() out and cast afterwards; a wider type is allowed",
             )
     if len(user_schema) > len(own):
         raise Refused(
@@ -136,18 +138,20 @@ def columns_to_write(schema: StructType, ledger: str) -> pa.Schema:
 
 
 def require_writable(schema: StructType, registered: pa.Schema, ledger: str) -> None:
-    """Raise Refused if the columns of a write differ from the ledger's in name or Spark type."""
+    """Raise Refused if the columns of a write differ from the ledger's by more than narrower types."""
     columns = columns_to_write(schema, ledger)
     require_columns(columns, registered, ledger)
     own = spark_schema(registered, ledger)
     for field in schema:
-        _require_same_type(field.name, own[field.name].dataType, field.dataType, ledger)
+        written, kept = columns.field(field.name).type, registered.field(field.name).type
+        if not widens(written, kept):
+            _require_same_type(field, own[field.name].dataType, ledger, may_merge=widens(kept, written))
 
 
 def merged_columns(schema: StructType, registered: pa.Schema, ledger: str) -> pa.Schema:
-    """Return the ledger's columns, followed by the columns that a Spark schema adds.
+    """Return the ledger's columns, widened for a Spark schema, followed by the columns that the schema adds.
 
-    Raises Refused with the column and both types if the type of a column differs.
+    Raises Refused with the column and both types if neither type is wider.
     """
     columns = columns_to_write(schema, ledger)
     own = spark_schema(registered, ledger)
@@ -160,18 +164,34 @@ def merged_columns(schema: StructType, registered: pa.Schema, ledger: str) -> pa
                 hint="Spark ignores case: rename it to what the ledger has",
             )
         if spelled is not None:
-            _require_same_type(field.name, own[field.name].dataType, field.dataType, ledger)
-    return pa.schema([*registered, *(field for field in columns if field.name not in registered.names)])
+            narrow, wide = registered.field(field.name).type, columns.field(field.name).type
+            if not (widens(narrow, wide) or widens(wide, narrow)):
+                _require_same_type(field, own[field.name].dataType, ledger)
+    merged = [
+        columns.field(field.name)
+        if field.name in columns.names and widens(field.type, columns.field(field.name).type)
+        else field
+        for field in registered
+    ]
+    return pa.schema([*merged, *(field for field in columns if field.name not in registered.names)])
 
 
-def _require_same_type(column: str, expected: DataType, actual: DataType, ledger: str) -> None:
-    found = nullable_type(actual)
+def _require_same_type(field: StructField, expected: DataType, ledger: str, *, may_merge: bool = False) -> None:
+    found = nullable_type(field.dataType)
     if found != expected:
+        merge = "; or set mergeSchema, which widens the column" if may_merge else ""
         raise Refused(
-            f"column {column!r} of ledger {ledger!r} is {expected.simpleString()}, "
+            f"column {field.name!r} of ledger {ledger!r} is {expected.simpleString()}, "
             f"what is written is {found.simpleString()}",
-            hint=f"Cast it: col({column!r}).cast({expected.simpleString()!r})",
+            hint=f"Cast it: col({field.name!r}).cast({expected.simpleString()!r}){merge}",
         )
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """Return the exact Arrow type that Spark expects of a reader of this type."""
+    from pyspark.sql.types import StructType
+
+    return arrow_schema(StructType().add("c", kind)).field(0).type
 
 
 def _require_supported(column: str, kind: DataType, ledger: str) -> None:
@@ -225,7 +245,7 @@ _ROUNDS_MAX = 100
 
 
 def resolve_columns(ask: Ask, schema: StructType, current: SchemaVersion, ledger: str, *, merge: bool) -> SchemaVersion:
-    """Return the registered columns for a write of a Spark schema. Registers added columns if `merge` is set.
+    """Return the registered columns for a write of a Spark schema. Registers added and wider columns with `merge`.
 
     `current` are the columns that the ledger has.
     """

@@ -27,7 +27,7 @@ class WriteOptions:
         flag,
         WRITES,
         "Add columns that are missing in the ledger's schema, and write null for columns that are missing in the "
-        "rows. The type of a column never changes.",
+        "rows. A column becomes wider if the rows need it, such as `int` to `bigint`.",
         default="false",
     )
     action: Literal["ack", "nack"] | None = option(

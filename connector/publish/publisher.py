@@ -34,7 +34,13 @@ from typing import TYPE_CHECKING
 from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace, tagged_session
 from pyspark_ledger.connector.publish.latest_table import LatestRows
 from pyspark_ledger.connector.publish.request import Publishing
-from pyspark_ledger.connector.publish.segment_rows import BY_DATE, computed_columns, dead_letters, table_rows
+from pyspark_ledger.connector.publish.segment_rows import (
+    BY_DATE,
+    computed_columns,
+    dead_letters,
+    require_types_of_table,
+    table_rows,
+)
 from pyspark_ledger.connector.publish.segments import (
     BucketSegments,
     PublishableSegment,
@@ -59,6 +65,7 @@ from pyspark_ledger.offload.table.commit_metadata import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
 
 _log = logging.getLogger(__name__)
@@ -98,6 +105,7 @@ class Publisher:
         self.latest = self._latest(self.publishing) if self.publishing.latest else None
         _require_apart(self.table, self.dead_letters, self.latest.view if self.latest is not None else None)
         self._table_id = ""
+        self._compared: StructType | None = None
         self._partitions = self.publishing.partitions
         self._reviewed_version = NO_SEGMENT
         self._starts: dict[str, Position] = {}
@@ -203,6 +211,9 @@ class Publisher:
                 letters.append(rows, *commit)
         rows = table_rows(frame, self._partitions, log.incarnation)
         if self._table_id:
+            if rows.schema != self._compared:
+                require_types_of_table(self.table.frame().schema, rows.schema, str(self.table))
+                self._compared = rows.schema
             self.table.append(rows, *commit)
             return
         properties = {_SKIP_INDEX: _INDEXED, **self.publishing.properties}
@@ -212,6 +223,7 @@ class Publisher:
     def _set_table_id(self, identity: str) -> None:
         """Record the table's id, empty if there is no table, and the partition columns to write."""
         if identity and identity != self._table_id:
+            self._compared = None
             wanted = self.publishing.partitions
             self._partitions = computed_columns(wanted, self.table.partition_columns(), self.table.frame().columns)
         elif not identity:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.publish.segments import INCARNATION, PUBLISHED_METADATA, RESCUED
 from pyspark_ledger.connector.rows.metadata_columns import PROVENANCE
-from pyspark_ledger.connector.schema import METADATA
+from pyspark_ledger.connector.schema import METADATA, nullable_type
 from pyspark_ledger.ledger.errors import Refused
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 PUBLISH_DATE = "__publishDate"
 _DATE = "date_from_unix_date(cast(unix_micros(__publishTime) div 86400000000 as int))"
-_UNSUPPORTED_TYPES = frozenset({"DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "TimeType"})
+_UNSUPPORTED_TYPES = frozenset(
+    {"VariantType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "TimeType"}
+)
 _UNSUPPORTED_NESTED_TYPES = frozenset({"NullType"})  # a top-level column without a type becomes text
 
 
@@ -138,6 +140,19 @@ def _require_partitions(partitions: Sequence[PartitionColumn], columns: Sequence
             )
 
 
+def require_types_of_table(table_schema: StructType, rows: StructType, table: str) -> None:
+    """Raise Refused if a column of the rows has another type than in the table, such as a column that was widened."""
+    for field in rows:
+        if field.name in table_schema.names and nullable_type(field.dataType) != nullable_type(
+            table_schema[field.name].dataType
+        ):
+            raise Refused(
+                f"column {field.name!r} of the ledger is {field.dataType.simpleString()}, {table} has "
+                f"{table_schema[field.name].dataType.simpleString()}: nothing was published",
+                hint="Publish to another table: the column of a table is not widened",
+            )
+
+
 def require_types(schema: StructType, rows: Sequence[str]) -> None:
     """Raise Refused for the first of these columns whose type Delta does not support."""
     for name in rows:
@@ -146,7 +161,7 @@ def require_types(schema: StructType, rows: Sequence[str]) -> None:
             kind.typeName() != "void" and _contains_type(kind, _UNSUPPORTED_NESTED_TYPES)
         ):
             raise Refused(
-                f"column {name!r} is {kind.simpleString()}, which no Delta table can hold",
+                f"column {name!r} is {kind.simpleString()}, which is not published to Delta tables",
                 hint="Name the columns to publish by option 'columns', without it",
             )
 

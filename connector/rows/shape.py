@@ -9,9 +9,9 @@ Rules
 - Option `columns` selects among all columns, in its order, metadata columns last. A column that is not selected is not
   decoded.
 - Spark fixes the columns when a query is planned. Columns that are added to a ledger after that are not read. The
-  schema that Spark passes may lack such columns, and must be equal otherwise.
-- A read returns the union of all ledgers' columns. Ledgers that have the same column with different types cannot be
-  read together.
+  schema that Spark passes may lack such columns or have wider row columns, and must be equal otherwise.
+- A read returns the union of all ledgers' columns, each with its widest type. Ledgers that have the same column with
+  other types cannot be read together.
 - Ledgers of messages in one read must have the same payload schema, or none. Ledgers without entries are ignored.
 """
 
@@ -29,11 +29,12 @@ from pyspark_ledger.connector.schema import (
     RAW,
     REDELIVERY_COUNT,
     arrow_schema,
+    nullable_type,
     require_same_schema,
     spark_schema,
 )
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.message.columns import schema_bytes, schema_from_bytes
+from pyspark_ledger.ledger.message.columns import schema_bytes, schema_from_bytes, widens
 from pyspark_ledger.ledger.message.schema.documents import (
     PRIMITIVES,
     SCHEMA_BYTES_MAX,
@@ -125,10 +126,15 @@ class RowShape:
             fewer = replace(
                 self, target=schema_bytes(pa.schema(fields)), row_columns=len(planned), known=tuple(planned)
             )
-            require_same_schema(user_schema, fewer.spark_schema(ledger), ledger)
-            return fewer
-        require_same_schema(user_schema, self.spark_schema(ledger), ledger)
-        return self
+            return fewer.with_types_of(user_schema, ledger)
+        return self.with_types_of(user_schema, ledger)
+
+    def with_types_of(self, user_schema: StructType, ledger: str) -> RowShape:
+        """Return this shape with the types of a schema that has the same columns. Raises Refused for another schema."""
+        require_same_schema(user_schema, self.spark_schema(ledger), ledger, self.row_columns)
+        wider, fields = arrow_schema(nullable_type(user_schema)), list(self.schema)
+        fields[: self.row_columns] = list(wider)[: self.row_columns]
+        return replace(self, target=schema_bytes(pa.schema(fields)))
 
 
 def row_shape(
@@ -272,7 +278,9 @@ def _union(schemas: Sequence[SchemaOfMany]) -> pa.Schema:
                     "Spark ignores case",
                     hint=_HINT_APART,
                 )
-            if existing.type != field.type:
+            if widens(existing.type, field.type):
+                fields[field.name] = field
+            elif existing.type != field.type and not widens(field.type, existing.type):
                 raise Refused(
                     f"column {field.name!r} is {existing.type} in {owner} and {field.type} in {schema.names[0]}: "
                     f"they cannot be one read",

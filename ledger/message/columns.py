@@ -4,11 +4,23 @@ Rules
 - A missing column becomes null. An unrequested column is left out.
 - A column of another type is cast without loss or refused, naming the column and both types.
 - Equal types are re-wrapped, never copied.
+
+Widening: every value of the narrow type is a value of the wide type.
+
+    narrow                      wide
+    signed whole number         signed whole number with more bits
+    float                       double
+    date                        timestamp without a zone
+    decimal(p, s)               decimal with as many digits before the point and behind it, or more
+    list, struct                the same with wider elements or fields
+
+Source: the widenings of Spark's Parquet reader and of Delta that keep the kind of a value.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.types as of
 
 from pyspark_ledger.ledger.errors import Refused
 
@@ -58,6 +70,31 @@ def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
             f"column {field.name!r} of {where} is {column.type} and cannot become {field.type}: {wrong}",
             hint="Convert the column before it is written, or read with a schema that holds it",
         ) from wrong
+
+
+def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """Return whether a column of the narrow type can become the wide type without a loss. Equal types do not widen."""
+    if of.is_list(narrow) and of.is_list(wide):
+        return widens(narrow.value_type, wide.value_type)
+    if of.is_struct(narrow) and of.is_struct(wide):
+        return narrow != wide and _fields_widen(narrow, wide)
+    return _number_widens(narrow, wide) or (of.is_date32(narrow) and of.is_timestamp(wide) and wide.tz is None)
+
+
+def _number_widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    if of.is_signed_integer(narrow) and of.is_signed_integer(wide):
+        return bool(narrow.bit_width < wide.bit_width)
+    if of.is_decimal(narrow) and of.is_decimal(wide):
+        whole_digits = narrow.precision - narrow.scale, wide.precision - wide.scale
+        return bool(narrow != wide and narrow.scale <= wide.scale and whole_digits[0] <= whole_digits[1])
+    return bool(of.is_float32(narrow) and of.is_float64(wide))
+
+
+def _fields_widen(narrow: pa.StructType, wide: pa.StructType) -> bool:
+    """Return whether two structs have the same fields in order, each with the same or a wider type."""
+    if [field.name for field in narrow] != [field.name for field in wide]:
+        return False
+    return all(old.type == new.type or widens(old.type, new.type) for old, new in zip(narrow, wide, strict=True))
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:

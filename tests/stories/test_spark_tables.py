@@ -265,6 +265,26 @@ def test_a_column_that_the_view_needs_is_refused_before_anything_is_made(
     assert publish(spark_session, "orders", table, **wishes), "without the view"
 
 
+def test_a_widened_column_is_not_published_into_its_table(
+    spark_session: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    table, options = str(tmp_path / "table"), {"store": str(store)}
+    for kind in ("int", "bigint"):
+        rows = spark_session.sql(f"select cast(1 as {kind}) as n")
+        rows.write.format("ledger").options(mergeSchema="true", **options).mode("append").save("orders")
+        orders = connect(store).ledger("orders")
+        assert isinstance(orders, Ledger)
+        orders.seal()
+        if kind == "int":
+            assert len(publish(spark_session, "orders", table, options=options)) == 1
+    with pytest.raises(Refused, match=r"column 'n' of the ledger is bigint, .* has int: nothing was published"):
+        publish(spark_session, "orders", table, options=options)
+    assert DeltaTable(spark_session, table).frame().count() == 1
+    joined = spark_session.read.format("ledger").options(history=table, **options).load("orders")
+    assert (joined.dtypes, joined.count()) == ([("n", "bigint")], 2)
+    assert len(publish(spark_session, "orders", str(tmp_path / "another"), options=options)) == 2
+
+
 def test_retention_of_log_and_table(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:
     orders, table = connect(store).ledger("orders"), str(tmp_path / "table")
     assert isinstance(orders, Ledger)

@@ -33,6 +33,7 @@ from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
 from pyspark_ledger.connector.schema import METADATA
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.message.arrow_payload import decode_rows, leading_schema
+from pyspark_ledger.ledger.message.columns import widens
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, parse_entry, parse_head
 from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, parse_schemas
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
@@ -303,9 +304,12 @@ def _ends(segment: Segment) -> list[ByteRange]:
 
 
 def _join(fields: dict[str, pa.Field], columns: pa.Schema, topic: str) -> None:
+    """Add new columns to `fields`, and widen them. Raises Corrupt if a column has two types."""
     for field in columns:
         existing = fields.setdefault(field.name, field)
-        if existing.type != field.type:
+        if widens(existing.type, field.type):
+            fields[field.name] = field
+        elif existing.type != field.type and not widens(field.type, existing.type):
             raise Corrupt(
                 f"column {field.name!r} of {topic} is {existing.type} in one entry and {field.type} in another"
             )

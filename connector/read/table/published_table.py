@@ -23,8 +23,9 @@ from pyspark_ledger.connector.read.table.task import TableTask
 from pyspark_ledger.connector.read.task_split import part_bytes
 from pyspark_ledger.connector.rows.metadata_columns import Topic
 from pyspark_ledger.connector.rows.shape import RowShape
-from pyspark_ledger.connector.schema import nullable_type
+from pyspark_ledger.connector.schema import arrow_type, nullable_type
 from pyspark_ledger.ledger.errors import DataLoss, Refused
+from pyspark_ledger.ledger.message.columns import widens
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.reads import LogStatus, ReadProgress
 from pyspark_ledger.offload.table.commit_metadata import app_id
@@ -197,17 +198,17 @@ class HistoryRead:
 
 
 def require_columns(snapshot: TableSnapshot, shape: RowShape, ledger: str) -> None:
-    """Raise Refused for a column whose type differs from the ledger's, and for a table without any column of it."""
+    """Raise Refused for a column that does not become the ledger's type, and for a table without any column of it."""
     table_columns = StructType.fromJson(json.loads(snapshot.columns))
     for column in shape.spark_schema(ledger):
         if column.name not in table_columns.names or isinstance(column.dataType, NullType):
             continue
         actual = nullable_type(table_columns[column.name].dataType)
-        if actual != column.dataType:
+        if actual != column.dataType and not widens(arrow_type(actual), arrow_type(column.dataType)):
             raise Refused(
                 f"column {column.name!r} is {actual.simpleString()} in {snapshot} and {column.dataType.simpleString()} "
                 f"in ledger {ledger!r}",
-                hint="A ledger's types never change: this is not the table that it is published to",
+                hint="A ledger's types only become wider: this is not the table that it is published to",
             )
     if not set(shape.known) & set(table_columns.names):
         raise Refused(
