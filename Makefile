@@ -7,7 +7,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 # The locks of other Sparks than that of .venv.
 SPARKS ?= spark40 spark41 spark42 spark43
-# The interpreter of spark43: the stories run on Python 3.11 and 3.13.
+# The interpreter of spark43: tests/stories runs on Python 3.11 and 3.13.
 PYTHON313 ?= python3.13
 # Processes that share the tests, a file at a time: tests wait for their brokers for half of their time.
 WORKERS ?= 2

@@ -1,4 +1,4 @@
-"""Table of features by release of Spark, from runs of the Spark stories on each release.
+"""Table of features by release of Spark, from runs of `tests/stories` on each release.
 
     build/features/4.0.5.json     {"spark": "4.0.5", "python": "3.11.7", "features": {"limits of a batch": true, …}}
 

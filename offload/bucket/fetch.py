@@ -1,5 +1,7 @@
 """Reads of a bucket's segments: the visible entries of a task's part, and the heads of all entries of some segments.
 
+The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`).
+
 Rules of a part
 - The checksum of every entry that has one is verified here, in the process that uses its rows. Pulsar's clients may
   leave it out.

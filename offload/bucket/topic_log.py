@@ -1,5 +1,8 @@
 """Log of one topic in a bucket, for the planning of reads: positions, ranges, and the parts of tasks. Pure.
 
+The head of an entry is its offset, length, time, number of rows and transaction (`entry_heads`). A log is *scanned* if
+the heads of all its entries have been read.
+
 Rules
 - Segments with heads are split at any entry, other segments at blocks. A part reads exactly its entries in both cases.
 - The log starts at its first stored entry and ends after its last stored entry. It ends earlier, before the first
@@ -28,9 +31,11 @@ from pyspark_ledger.offload.bucket.visibility import Visibility, visibility_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Input of one task. If `scanned`, `hidden` entries and whole `messages` are known by position.
+    """Input of one task. `scanned` says whether the heads of all entries of the log are known.
 
-    In a part that is not scanned, an entry of a transaction or a chunk is an error, unless the entry is Arrow.
+    If `scanned`, `hidden` has the entries of aborted transactions. `messages` has the chunks of each complete message,
+    keyed by the position of the last chunk. Otherwise an entry of a transaction or a chunk is an error. Exception:
+    an entry of rows in Arrow format is read.
     """
 
     ranges: tuple[ByteRange, ...]
@@ -48,7 +53,7 @@ class BucketLog:
 
     @cached_property
     def visibility(self) -> Visibility:
-        """The visibility of entries of transactions and of chunks; empty if the log was not scanned."""
+        """Entries hidden by transactions, and complete chunked messages; empty if the log was not scanned."""
         return (
             visibility_of(self.heads[segment.ledger_id] for segment in self.topic.segments)
             if self.scanned
@@ -248,7 +253,10 @@ def _narrow(byte_range: ByteRange, first: int, end: int) -> ByteRange:
 def _split_block(
     byte_range: ByteRange, heads: EntryHeads, first: int, end: int, target_bytes: int
 ) -> Iterator[ByteRange]:
-    """Yield the entries `[first, end)` of a block in ranges of whole frames, of `target_bytes` or one entry."""
+    """Yield the entries `[first, end)` of a block as ranges of whole frames.
+
+    A range has at most `target_bytes`, but at least one entry.
+    """
     offsets, ends = heads.offsets, heads.ends
     while first < end:
         limit = int(offsets[first]) + target_bytes

@@ -1,10 +1,10 @@
 """Options of S3 access: endpoint, credentials by reference, encryption. A value that pickles and contains no secret.
 
 Credentials come from the first of these sources that is set:
-1. `credentialProvider`, `module:function`: called with the address in the process that reads or writes. For example,
-   Unity Catalog's credentials exist only there. The function returns a boto3 or botocore session, or a mapping. The
-   mapping has `access_key`, `secret_key`, and optionally `token` and `expiry_time` (ISO 8601). The function is called
-   again before `expiry_time`.
+1. `credentialProvider`, `module:function`: called with the address in the process that reads or writes. Reason: some
+   credentials, for example Unity Catalog's, exist only in that process. The function returns a boto3 or botocore
+   session, or a mapping. The mapping has `access_key`, `secret_key`, and optionally `token` and `expiry_time` (ISO
+   8601). The function is called again before `expiry_time`.
 2. `profile` of the AWS files.
 3. boto3's default chain: environment, web identity, container, instance.
 With `role`, these credentials are used to assume the role. The role is assumed again when it expires.
