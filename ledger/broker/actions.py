@@ -157,7 +157,7 @@ class Actions:
             "cache.reads": lambda _: self._source.sums.now(),
             "cache.follow": self._follow,
             "cache.follow.many": self._follow_many,
-            "cache.hint": self._source.hint,
+            "cache.hint": self._source.prefetch,
             "health": self._health,
             "settings": lambda _: self._settings.describe(),
             "settings.change": self._settings.change,

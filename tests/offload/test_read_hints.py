@@ -68,7 +68,7 @@ class HintedLog:
 
     def hint(self, reader: str, first: int, end: int, *, paced: bool = True, left: int = 0) -> int:
         wanted = PrefetchRange(NAME, self.range(first, end), left)
-        return self.reads.hint(PrefetchRequest(reader, [wanted], paced)).wait_ms
+        return self.reads.prefetch(PrefetchRequest(reader, [wanted], paced)).wait_ms
 
     def blocks(self, first: int, end: int) -> list[SegmentBlock]:
         return self.rig.store.ledger("log").blocks(self.range(first, end), 10_000)
@@ -90,7 +90,7 @@ class HintedLog:
 
     def settled(self) -> None:
         """Wait until no prefetch is in flight."""
-        wait_until(lambda: self.reads.hints.prefetcher._threads == 0)
+        wait_until(lambda: self.reads.prefetch_planner.prefetcher._threads == 0)
 
 
 @pytest.fixture
@@ -165,14 +165,14 @@ def test_what_was_planned_is_forgotten_with_its_reader(make: Callable[..., Hinte
     log = make(managedLedgerCacheReadAheadPercent=0)
     log.follow("a")
     log.hint("a", 0, 32)
-    assert not log.reads.hints.prefetcher._plans
+    assert not log.reads.prefetch_planner.prefetcher._plans
     log = make()
     log.follow("a")
-    log.reads.hints.prefetcher.plan(ReaderId(NAME, "a"), log.blocks(0, 32))
+    log.reads.prefetch_planner.prefetcher.plan(ReaderId(NAME, "a"), log.blocks(0, 32))
     log.settled()
-    assert log.reads.hints.prefetcher._plans
+    assert log.reads.prefetch_planner.prefetcher._plans
     log.reads.leave(NAME, "a")
-    assert not log.reads.hints.prefetcher._plans
+    assert not log.reads.prefetch_planner.prefetcher._plans
 
 
 def test_what_was_read_ahead_for_a_query_that_died_stands_in_nobodys_way(make: Callable[..., HintedLog]) -> None:
@@ -180,16 +180,16 @@ def test_what_was_read_ahead_for_a_query_that_died_stands_in_nobodys_way(make: C
     log.reads.follow(NAME, "dead", log.position(0), 1000)
     log.hint("dead", 0, 32)
     log.settled()
-    assert log.reads.hints.prefetcher.readings()
+    assert log.reads.prefetch_planner.prefetcher.readings()
     log.now += 2000
     log.reads.cache.expire()
-    log.reads.hints.expire()
-    assert not log.reads.hints.prefetcher.readings()
+    log.reads.prefetch_planner.expire()
+    assert not log.reads.prefetch_planner.prefetcher.readings()
     log.follow("a")
     log.hint("a", 0, 32)
     log.reads.drop(NAME)
-    log.reads.hints.expire()
-    assert not log.reads.hints.prefetcher.readings()
+    log.reads.prefetch_planner.expire()
+    assert not log.reads.prefetch_planner.prefetcher.readings()
     assert not log.reads.cache.ledgers()  # and the ledger is not created again
 
 
@@ -215,7 +215,7 @@ def test_what_is_here_is_not_fetched(make: Callable[..., HintedLog]) -> None:
     assert log.hint("a", 32, 32) == 0
     end = Position(log.ids[-1], 1)
     wanted = PrefetchRange(NAME, PositionRange(log.position(32), end))
-    assert log.reads.hint(PrefetchRequest("a", [wanted])).wait_ms == 0
+    assert log.reads.prefetch(PrefetchRequest("a", [wanted])).wait_ms == 0
     log.settled()
     assert (log.entries(), log.fetched) == (0, [])
 
@@ -224,7 +224,7 @@ def test_a_ledger_that_is_gone_is_passed_over(make: Callable[..., HintedLog]) ->
     log = make()
     log.follow("a")
     gone = PrefetchRange("public/default/persistent/gone", log.range(0, 8))
-    assert log.reads.hint(PrefetchRequest("a", [gone, PrefetchRange(NAME, log.range(0, 8))])).wait_ms == 0
+    assert log.reads.prefetch(PrefetchRequest("a", [gone, PrefetchRange(NAME, log.range(0, 8))])).wait_ms == 0
     wait_until(lambda: log.entries() == 8)
 
 

@@ -74,7 +74,7 @@ class CachedReads:
         self._blocks = shared
         self._offloaded = OffloadedReads(self.cache, shared)
         self._shared = SharedReads(self._offloaded, shared, self.copied, clock) if shared is not None else None
-        self.hints = PrefetchPlanner(self.cache, self._offloaded, lambda: self._settings, clock, snapshot_of)
+        self.prefetch_planner = PrefetchPlanner(self.cache, self._offloaded, lambda: self._settings, clock, snapshot_of)
         self._active_ledgers: set[str] = set()
         # Snapshots are stored here: opening a ledger under the cache's lock may deadlock with a ledger that closes.
         self._snapshots: dict[str, LogSnapshot] = {}
@@ -130,7 +130,9 @@ class CachedReads:
             counts.mapped_bytes += sum(place.length for place in places)
         self.served(blocks[:count], reading)
         for place in places[-1:]:
-            self.hints.prefetcher.passed(reading, Position(place.ledger_id, place.first_entry + place.entries))
+            self.prefetch_planner.prefetcher.passed(
+                reading, Position(place.ledger_id, place.first_entry + place.entries)
+            )
         return places
 
     @property
@@ -151,7 +153,9 @@ class CachedReads:
         source = self.copied(block)
         if source is not None:
             frames = self._offloaded.read(block, source, reading)
-            self.hints.prefetcher.passed(reading, Position(block.ledger_id, block.first_entry + block.entries))
+            self.prefetch_planner.prefetcher.passed(
+                reading, Position(block.ledger_id, block.first_entry + block.entries)
+            )
             return frames
         with self.cache.permits.one(block.length) if self._account(block, reading) else nullcontext():
             return read_block(block)
@@ -160,15 +164,15 @@ class CachedReads:
         """Register that a reader will be sent these blocks in this order."""
         self._refresh(reading.ledger)
         self._register_leased(reading.ledger)
-        self.hints.begins(reading, blocks)
+        self.prefetch_planner.begins(reading, blocks)
 
-    def hint(self, request: PrefetchRequest) -> PrefetchReply:
+    def prefetch(self, request: PrefetchRequest) -> PrefetchReply:
         for wanted in request.ranges:
             if self._shared is not None:
                 self._shared.finished(ReaderId(canonical_name(wanted.name), request.reader))
             with suppress(NotFound):
                 self._refresh(canonical_name(wanted.name))
-        return self.hints.hint(request)
+        return self.prefetch_planner.plan(request)
 
     def served(self, blocks: Iterable[SegmentBlock], reading: ReaderId) -> None:
         """Record that the reader has these blocks completely."""
@@ -193,7 +197,7 @@ class CachedReads:
 
     def reset(self, ledger: str, reader: str, position: Position) -> None:
         if ledger in self._active_ledgers:
-            self.hints.forget(ReaderId(ledger, reader))
+            self.prefetch_planner.forget(ReaderId(ledger, reader))
             with self.cache.moving(ledger) as readers:
                 readers.reset(reader, position)
 
@@ -201,7 +205,7 @@ class CachedReads:
         if ledger in self._active_ledgers:
             with self.cache.moving(ledger) as readers:
                 readers.leave(reader, self._clock())
-            self.hints.forget(ReaderId(ledger, reader))
+            self.prefetch_planner.forget(ReaderId(ledger, reader))
 
     def again(self, ledger: str, reader: str, positions: PositionSet) -> None:
         """Expect a redelivery of entries, in whole or in part, after a negative acknowledgement or a time-out."""
@@ -316,7 +320,7 @@ class CachedReads:
     def _expire(self) -> None:
         if self._active_ledgers or any(pool.size for pool in self.cache.pools):
             self.cache.expire()
-            self.hints.expire()
+            self.prefetch_planner.expire()
         if self._shared is not None:
             self._shared.expire()
 

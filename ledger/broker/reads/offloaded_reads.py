@@ -117,7 +117,7 @@ class OffloadedReads:
         fetched = _Fetched(self._cache, block, LOCAL_FILE, None, alone=True)
         self._cache.append(ledger, fetched.load(block.first_entry, block.first_entry + block.entries))
 
-    def ahead(self, block: SegmentBlock, source: FrameSource, ledger: str) -> int:
+    def prefetch(self, block: SegmentBlock, source: FrameSource, ledger: str) -> int:
         """Load the frames of a block into the cache. Return the number of bytes read from storage."""
         fetched = self._fetched(block, source, alone=True)
         first, end = block.first_entry, block.first_entry + block.entries

@@ -53,7 +53,7 @@ class PrefetchPlanner:
             lambda: settings().managedLedgerOffloadReadThreads,
         )
 
-    def hint(self, request: PrefetchRequest) -> PrefetchReply:
+    def plan(self, request: PrefetchRequest) -> PrefetchReply:
         """Prefetch the announced ranges, or return how long the reader must wait before it reads them."""
         self._reads.mapped = self._reads.mapped or request.mapping
         planned = list[tuple[ReaderId, list[SegmentBlock]]]()

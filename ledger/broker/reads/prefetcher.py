@@ -5,8 +5,8 @@
 
 Rules
 - A block is fetched into the cache once for all readers. A block that is cached or being fetched is skipped.
-- Prefetched and still unread blocks take at most `room` bytes in all. At the limit no reader is prefetched for, so that
-  prefetching never evicts more than that of other blocks.
+- A prefetch starts only while prefetched blocks that no reader has read yet take fewer than `room` bytes in all.
+  Reason: prefetching must not evict more of the other cached blocks than `room` bytes and one block.
 - A block in a local file is not fetched: the kernel is asked to read it into the page cache.
 - An error of a prefetch is only logged. The reader reads the block itself, and gets the error.
 - The cost of a plan depends on its own blocks, not on the number of readers. A query over a thousand ledgers makes a
@@ -36,17 +36,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Plan:
-    """Plan of one reader: pending blocks, and blocks that were started and are still unread.
+    """Plan of one reader: pending blocks, and blocks whose prefetch has started and that the reader has not read yet.
 
-    `turn` rises whenever one of the blocks is started. The reader with the lowest turn has waited longest.
+    `queue_number` is replaced by the next higher number whenever a prefetch for the reader starts. The reader with the
+    lowest number has waited longest.
     """
 
     pending: deque[SegmentBlock]
     started: list[SegmentBlock]
-    turn: int
+    queue_number: int
 
     @property
-    def ahead_bytes(self) -> int:
+    def prefetched_bytes(self) -> int:
         return sum(block.length for block in self.started)
 
     def passed(self, at: Position) -> None:
@@ -63,10 +64,10 @@ class BrokerPrefetcher:
         self._room = room
         self._threads_max = threads
         self._plans: dict[ReaderId, _Plan] = {}
-        self._turns: SortedDict = SortedDict()
-        """Readers with pending blocks, by turn."""
+        self._queue: SortedDict = SortedDict()
+        """Readers with pending blocks, by `queue_number`."""
         self._numbers = count()
-        self._pending_count = self._ahead_bytes = 0
+        self._pending_count = self._prefetched_bytes = 0
         self._threads = 0
         self._lock = threading.Lock()
 
@@ -77,8 +78,8 @@ class BrokerPrefetcher:
             started = [block for block in before.started if block in wanted] if before else []
             for block in started:
                 del wanted[block]
-            turn = before.turn if before else next(self._numbers)
-            self._put(reading, _Plan(deque(wanted), started, turn))
+            queue_number = before.queue_number if before else next(self._numbers)
+            self._put(reading, _Plan(deque(wanted), started, queue_number))
         self._start()
 
     def covers(self, reading: ReaderId, blocks: Sequence[SegmentBlock]) -> bool:
@@ -110,26 +111,26 @@ class BrokerPrefetcher:
     def _put(self, reading: ReaderId, plan: _Plan) -> None:
         self._plans[reading] = plan
         self._pending_count += len(plan.pending)
-        self._ahead_bytes += plan.ahead_bytes
+        self._prefetched_bytes += plan.prefetched_bytes
         if plan.pending:
-            self._turns[plan.turn] = reading
+            self._queue[plan.queue_number] = reading
 
     def _pop(self, reading: ReaderId) -> _Plan | None:
         plan = self._plans.pop(reading, None)
         if plan is not None:
             self._pending_count -= len(plan.pending)
-            self._ahead_bytes -= plan.ahead_bytes
-            self._turns.pop(plan.turn, None)
+            self._prefetched_bytes -= plan.prefetched_bytes
+            self._queue.pop(plan.queue_number, None)
         return plan
 
     def _start(self) -> None:
-        """Start one thread for each pending block, up to the setting. Each thread ends when no block is pending."""
+        """Start one thread for each pending block, up to the maximum. Each thread ends when no block is pending."""
         with self._lock:
             new = min(self._threads_max(), self._pending_count) - self._threads if self._has_room() else 0
             self._threads += max(new, 0)
         for started in range(new):
             try:
-                threading.Thread(target=self._work, name="ahead", daemon=True).start()
+                threading.Thread(target=self._work, name="prefetch", daemon=True).start()
             except RuntimeError as error:
                 _log.info("could not start %d prefetch threads: %s", new - started, error)
                 with self._lock:
@@ -137,7 +138,7 @@ class BrokerPrefetcher:
                 return
 
     def _has_room(self) -> bool:
-        return self._ahead_bytes < self._room()
+        return self._prefetched_bytes < self._room()
 
     def _work(self) -> None:
         try:
@@ -153,7 +154,7 @@ class BrokerPrefetcher:
                 self._threads -= 1
 
     def _claim(self) -> tuple[ReaderId, SegmentBlock] | None:
-        """Return the next block to fetch. If there is none, return None and discount the calling thread."""
+        """Return the next block to fetch. If there is none, return None and count one thread less."""
         with self._lock:
             found = self._next()
             if found is None:
@@ -162,13 +163,13 @@ class BrokerPrefetcher:
 
     def _next(self) -> tuple[ReaderId, SegmentBlock] | None:
         """Return the next block of the reader that has waited longest."""
-        while self._turns and self._has_room():
-            _, reading = self._turns.popitem(0)
+        while self._queue and self._has_room():
+            _, reading = self._queue.popitem(0)
             plan = self._plans[reading]
-            plan.turn = next(self._numbers)
+            plan.queue_number = next(self._numbers)
             block = self._start_next(reading, plan)
             if plan.pending:
-                self._turns[plan.turn] = reading
+                self._queue[plan.queue_number] = reading
             if block is not None:
                 return reading, block
         return None
@@ -182,7 +183,7 @@ class BrokerPrefetcher:
                 return block
             if self._reads.is_missing(block, reading.ledger):
                 plan.started.append(block)
-                self._ahead_bytes += block.length
+                self._prefetched_bytes += block.length
                 return block
         return None
 
@@ -191,7 +192,7 @@ class BrokerPrefetcher:
             with opened(block.path) as fd:
                 os.posix_fadvise(fd, block.offset, block.length, os.POSIX_FADV_WILLNEED)
         else:
-            self._reads.ahead(block, block.source, reading.ledger)
+            self._reads.prefetch(block, block.source, reading.ledger)
 
 
 def _end(block: SegmentBlock) -> Position:

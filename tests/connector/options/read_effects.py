@@ -175,15 +175,15 @@ def _counted(broker: DrivenBroker, call: Callable[[], object]) -> int:
     return len(served)
 
 
-def hints(world: World, given: Given) -> object:
+def announced(world: World, given: Given) -> object:
     """Return the ranges that a stream's driver announces to the broker."""
     world.ledger(2)
     seen = []
-    planner = world.broker.source.hints
-    hint = planner.hint
+    planner = world.broker.source.prefetch_planner
+    plan = planner.plan
     with world.patch.context() as patch:
         patch.setattr(prefetch_client, "WORTH_BYTES", 1)
-        patch.setattr(planner, "hint", lambda asked: seen.append((asked.paced, asked.mapping)) or hint(asked))
+        patch.setattr(planner, "plan", lambda asked: seen.append((asked.paced, asked.mapping)) or plan(asked))
         world.stream(given)
     return sorted(set(seen))
 
@@ -234,6 +234,9 @@ DRIVES: OptionDrives = {
     "maxTriggerDelay": [OptionDrive(after_a_minute, [], {"30s": ALL}, {"minRowsPerTrigger": "20"})],
     "minPartitionBytes": [OptionDrive(tasks, 1, {"1": 4})],
     "targetPartitionBytes": [OptionDrive(tasks, 4, {"1": 10}, {"minPartitionBytes": "1"})],
-    "mapping": [OptionDrive(over_flight, 0, {"off": 1}), OptionDrive(hints, [(True, True)], {"off": [(True, False)]})],
-    "pacing": [OptionDrive(hints, [(True, True)], {"false": [(False, True)]})],
+    "mapping": [
+        OptionDrive(over_flight, 0, {"off": 1}),
+        OptionDrive(announced, [(True, True)], {"off": [(True, False)]}),
+    ],
+    "pacing": [OptionDrive(announced, [(True, True)], {"false": [(False, True)]})],
 }

@@ -124,7 +124,7 @@ class Reads:
     """Reads of object storage, of which the first raises."""
 
     def __init__(self) -> None:
-        self.ahead = Once(lambda *_: None)
+        self.prefetch = Once(lambda *_: None)
 
     def is_missing(self, *_: object) -> bool:
         return True
@@ -141,7 +141,7 @@ def test_blocks_are_read_ahead_after_an_error(monkeypatch: pytest.MonkeyPatch, s
     reads = Reads()
     ahead = BrokerPrefetcher(reads, lambda: 1000, lambda: 1)  # type: ignore[arg-type]
     if step == "start":
-        reads.ahead.calls = 1
+        reads.prefetch.calls = 1
         with monkeypatch.context() as patch:
             patch.setattr(prefetcher.threading.Thread, "start", Once(lambda *_: None, RuntimeError("no thread")))
             planned(ahead, "a")
@@ -149,7 +149,7 @@ def test_blocks_are_read_ahead_after_an_error(monkeypatch: pytest.MonkeyPatch, s
         planned(ahead, "a")
     wait_until(lambda: not ahead._threads)
     planned(ahead, "b")
-    assert reads.ahead.repeated.wait(SECONDS)
+    assert reads.prefetch.repeated.wait(SECONDS)
 
 
 def test_cursors_are_flushed_after_an_error_and_beside_one_that_fails(

@@ -154,7 +154,7 @@ def hinted(broker: DrivenBroker, seen: list[object]) -> int:
         patch.setattr(pace, "may_wait_ms", lambda _self, _now, _left, part: seen.append(part) or 0)
         patch.setattr(prefetch_planner, "wait_ms", lambda *_: 50)
         wanted = PrefetchRange(log.name, PositionRange(log.snapshot.start, log.snapshot.end))
-        return broker.source.hint(PrefetchRequest("a", [wanted], paced=True)).wait_ms
+        return broker.source.prefetch(PrefetchRequest("a", [wanted], paced=True)).wait_ms
 
 
 def paced(broker: DrivenBroker) -> object:
@@ -165,15 +165,15 @@ def paced(broker: DrivenBroker) -> object:
 def read_ahead(broker: DrivenBroker) -> object:
     """Bytes that may be ahead, bytes that readers may lie apart, and whether anything is planned for a hint."""
     planned = list[ReaderId]()
-    hints = broker.source.hints
+    planner = broker.source.prefetch_planner
     log = broker.offloaded(gone=True)
     broker.source.follow(log.name, "a", EARLIEST, 10**6)
     with broker.patch.context() as patch:
-        patch.setattr(hints.prefetcher, "plan", lambda reading, _: planned.append(reading))
+        patch.setattr(planner.prefetcher, "plan", lambda reading, _: planned.append(reading))
         wanted = PrefetchRange(log.name, PositionRange(log.snapshot.start, log.snapshot.end))
-        broker.source.hint(PrefetchRequest("a", [wanted], paced=False))
-        hints._throttles.clear()
-    return hints.prefetcher._room(), hints._lag_bytes(), len(planned)
+        broker.source.prefetch(PrefetchRequest("a", [wanted], paced=False))
+        planner._throttles.clear()
+    return planner.prefetcher._room(), planner._lag_bytes(), len(planned)
 
 
 def second_read(broker: DrivenBroker) -> object:

@@ -53,7 +53,11 @@ def upload_threads(broker: DrivenBroker) -> object:
 
 
 def read_threads(broker: DrivenBroker) -> object:
-    return copies(broker).windows._pool._max_workers, broker.source.hints.prefetcher._threads_max(), connections(broker)
+    return (
+        copies(broker).windows._pool._max_workers,
+        broker.source.prefetch_planner.prefetcher._threads_max(),
+        connections(broker),
+    )
 
 
 def connections(broker: DrivenBroker) -> int:

@@ -1,4 +1,4 @@
-"""Goal: of many plans the blocks that are read ahead, and their order, are those of the plainest account of them.
+"""Goal: of many plans the blocks that are prefetched, and their order, are those of the plainest account of them.
 
 Method: random plans beside a model that looks through all of them each time; no thread, each step is taken by hand.
 """
@@ -87,7 +87,7 @@ def blocks(ledger_id: int, first: int, count: int) -> list[SegmentBlock]:
 @pytest.mark.parametrize("seed", range(10))
 def test_plans_are_followed_in_turn_as_a_plain_account_of_them_says(seed: int) -> None:
     dice, reads = random.Random(seed), Reads()
-    ahead, model = BrokerPrefetcher(reads, lambda: ROOM, lambda: 0), Model(reads)  # type: ignore[arg-type]
+    prefetcher, model = BrokerPrefetcher(reads, lambda: ROOM, lambda: 0), Model(reads)  # type: ignore[arg-type]
     readings = [ReaderId(f"log{number}", "q") for number in range(12)]
     begun = 0
     for _ in range(2_000):
@@ -96,38 +96,38 @@ def test_plans_are_followed_in_turn_as_a_plain_account_of_them_says(seed: int) -
         kind = dice.choice(["plan", "plan", "next", "next", "next", "passed", "passed", "cached", "forget"])
         if kind == "plan":
             wanted = blocks(number, at, dice.randrange(1, 12))
-            ahead.plan(reading, wanted)
+            prefetcher.plan(reading, wanted)
             model.plan(reading, wanted)
         elif kind == "next":
-            found = ahead._next()
+            found = prefetcher._next()
             assert found == model.next()
             begun += found is not None
         elif kind == "passed":
-            ahead.passed(reading, Position(number, at))
+            prefetcher.passed(reading, Position(number, at))
             model.passed(reading, Position(number, at))
         elif kind == "cached":
             reads.cached.update(blocks(number, at, 1))
         elif not dice.randrange(5):
-            ahead.forget(reading)
+            prefetcher.forget(reading)
             model.plans.pop(reading, None)
-        check(ahead)
-        assert {one: (list(plan.pending), plan.started) for one, plan in ahead._plans.items()} == model.plans
+        check(prefetcher)
+        assert {one: (list(plan.pending), plan.started) for one, plan in prefetcher._plans.items()} == model.plans
     assert begun > 100
 
 
-def check(ahead: BrokerPrefetcher) -> None:
+def check(prefetcher: BrokerPrefetcher) -> None:
     """Compare the counters with the contents."""
-    plans = ahead._plans
-    assert ahead._pending_count == sum(len(plan.pending) for plan in plans.values())
-    assert ahead._ahead_bytes == sum(block.length for plan in plans.values() for block in plan.started)
-    assert dict(ahead._turns) == {plan.turn: reading for reading, plan in plans.items() if plan.pending}
+    plans = prefetcher._plans
+    assert prefetcher._pending_count == sum(len(plan.pending) for plan in plans.values())
+    assert prefetcher._prefetched_bytes == sum(block.length for plan in plans.values() for block in plan.started)
+    assert dict(prefetcher._queue) == {plan.queue_number: reading for reading, plan in plans.items() if plan.pending}
 
 
 def test_prefetcher_of_many_ledgers_serves_each_once_before_any_twice() -> None:
-    ahead = BrokerPrefetcher(Reads(), lambda: 10**9, lambda: 0)  # type: ignore[arg-type]
+    prefetcher = BrokerPrefetcher(Reads(), lambda: 10**9, lambda: 0)  # type: ignore[arg-type]
     readings = [ReaderId(f"log{number}", "q") for number in range(1_000)]
     for number, reading in enumerate(readings):
-        ahead.plan(reading, blocks(number, 0, 3))
+        prefetcher.plan(reading, blocks(number, 0, 3))
     for _ in range(3):
-        assert [found[0] for _ in readings if (found := ahead._next())] == readings
-    assert ahead._next() is None
+        assert [found[0] for _ in readings if (found := prefetcher._next())] == readings
+    assert prefetcher._next() is None
