@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark_ledger.connector.options.address import AddressOptions
 from pyspark_ledger.connector.options.bucket import BucketOptions, take_bucket_options
 from pyspark_ledger.connector.options.checks import require_addressed, require_consistent, require_sense
+from pyspark_ledger.connector.options.foreign_names import require_no_foreign_name
 from pyspark_ledger.connector.options.history import HistoryOptions, take_history_options
 from pyspark_ledger.connector.options.ledger_selection import Addressing
 from pyspark_ledger.connector.options.option import Option, Use
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
 
 # Spark's own options, which it passes along.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
-_REFUSED = {
-    "paths": "name several ledgers by option 'ledgers'",
-    "overwriteschema": "columns are added with 'mergeSchema' and never replaced: a log keeps what was written",
-}
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 _OPTIONS_HINT = f"The options are {', '.join(sorted(option.name for option in OPTIONS))}"
 _KEY_CHARS_MAX = 64
@@ -147,9 +144,8 @@ def _known(key: str) -> Option | None:
     lowered = key.lower()
     if lowered in SPARKS_OWN:
         return None
-    if lowered in _REFUSED:
-        raise Refused(f"option {key!r} is not supported: {_REFUSED[lowered]}")
     if lowered not in _BY_NAME:
+        require_no_foreign_name(key)
         near = difflib.get_close_matches(lowered, _BY_NAME, n=1, cutoff=0.5)
         hint = f"Did you mean {_BY_NAME[near[0]].name!r}?" if near else _OPTIONS_HINT
         raise Refused(f"unknown option {key!r}", hint=hint)

@@ -46,6 +46,14 @@ SAYS = {
     "docs/acknowledging.md": [r"batch 0: 1,000 rows \(all there was\); parcels up to date", r"backlog: 0"],
     "docs/cursors.md": [r"left: 7 in part: 1", r"skipped to 0 rows\nagain: 10", r"backlog: 5"],
     "docs/writing.md": [r"copied: 100", r"mornings: 100", r"carrier 2\|\s*16"],
+    "docs/from-kafka.md": [
+        r"\|\s*attic\|\s*35\.25\|\n\|\s*cellar\|\s*12\.0\|\n\|\s*roof\|\s*31\.5\|",
+        r"alarms: 2",
+    ],
+    "docs/from-pulsar.md": [
+        r"\|\s*paris\|\s*3\.5\|\n\|\s*rome\|21\.0\|\n\|\s*rome\|21\.0\|\n\+",
+        r"long rides: 2",
+    ],
     "docs/broker.md": [
         r"\{'id': 1, 'item': 'tea'\}",
         r"LEDGER_UNAUTHENTICATED\] the call carried no token",

@@ -149,7 +149,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
         read_options({"startingOffset": "earliest"})
     with pytest.raises(Refused, match="a log keeps what was written"):
         read_options({"overwriteSchema": "true"})
-    with pytest.raises(Refused, match="name several ledgers by option 'ledgers'"):
+    with pytest.raises(Refused, match="Name several ledgers by option 'ledgers'"):
         read_options({"paths": '["a","b"]'})
 
 
