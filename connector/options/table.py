@@ -24,6 +24,8 @@ def options_reference() -> str:
         "",
         "Names are case-insensitive. Sizes take `k`, `m` and `g`. Spark's `checkpointLocation` and `queryName` pass.",
         "An unknown option, a value that cannot be read and an option without meaning for the use are refused.",
+        "Pages translate the options of other connectors: [Kafka's](from-kafka.md), [Pulsar's](from-pulsar.md) and",
+        "[Delta's](from-delta.md).",
     ]
     for area in _AREAS:
         title = (area.__doc__ or "").rstrip(".")

@@ -139,6 +139,7 @@ def test_what_a_user_sees_of_an_error_inside_spark(spark_session: SparkSession, 
     for attempt, said in (
         (lambda: read().load("ordres"), "[LEDGER_NOT_FOUND] there is no ledger 'ordres'"),
         (lambda: read(startingPosiiton="latest").load("orders"), "[LEDGER_REFUSED] unknown option"),
+        (lambda: read(startingOffsets="latest").load("orders"), "[LEDGER_REFUSED] option 'startingOffsets' belongs to"),
         (lambda: write.option("store", str(store)).save("orders"), "[LEDGER_REFUSED] column 'n'"),
         (lambda: read().load("damaged").collect(), "[LEDGER_CORRUPT] entry"),
         (lambda: large.option("store", str(store)).save("large"), "[LEDGER_REFUSED] one row"),
