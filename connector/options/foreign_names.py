@@ -24,7 +24,7 @@ class Origin(Enum):
     PULSAR = ("Pulsar's connector", ("docs/from-pulsar.md",))
     KAFKA_AND_PULSAR = ("the connectors of Kafka and Pulsar", ("docs/from-kafka.md", "docs/from-pulsar.md"))
     DELTA = ("Delta's connector", ("docs/from-delta.md",))
-    FILES = ("Spark's file sources", ("docs/from-delta.md",))
+    DELTA_AND_FILES = ("Delta's connector and Spark's file sources", ("docs/from-delta.md",))
 
     def __init__(self, owner: str, pages: tuple[str, ...]) -> None:
         self.owner = owner
@@ -206,8 +206,10 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ForeignName("userMetadata", Origin.DELTA, "Leave it out: a column __messageProperties describes each row"),
     ForeignName("optimizeWrite", Origin.DELTA, _ENTRY),
     ForeignName("maxRecordsPerFile", Origin.DELTA, _ENTRY),
-    ForeignName("maxFilesPerTrigger", Origin.FILES, "Use 'maxRowsPerTrigger', or 'maxBytesPerTrigger', such as 64m"),
-    ForeignName("paths", Origin.FILES, "Name several ledgers by option 'ledgers', such as orders,clicks"),
+    ForeignName(
+        "maxFilesPerTrigger", Origin.DELTA_AND_FILES, "Use 'maxRowsPerTrigger', or 'maxBytesPerTrigger', such as 64m"
+    ),
+    ForeignName("paths", Origin.DELTA_AND_FILES, "Name several ledgers by option 'ledgers', such as orders,clicks"),
 )
 _NAMES = {foreign.name.lower(): foreign for foreign in FOREIGN_NAMES}
 _PREFIXES = sorted((name.rstrip("*") for name in _NAMES if name.endswith("*")), key=len, reverse=True)
