@@ -4,7 +4,7 @@
     {"_position": …, "_topic": …, "column": value …}          columns that were added after the query was planned
 
 Rules
-- An undecodable value fails the read with ledger, position and reason. Except if the shape has a rescue column.
+- An undecodable value fails the read with ledger, position and reason. Except if the read has a rescue column.
 - Columns that are not selected are not decoded. If no column is selected, values are not read.
 - The text of a rescue column is JSON, in the form of Databricks' rescued data. The names of the project's own fields
   start with an underscore.
@@ -119,7 +119,10 @@ class MessageSlice:
 
 
 class MessageValues:
-    """Converter of messages into the row columns, and the rescue column if there is one."""
+    """Converter of messages into row columns, and the rescue column if there is one.
+
+    Row columns are the raw `value`, or the columns of the topic's schemas. Metadata columns are not among them.
+    """
 
     def __init__(self, topic: Topic, shape: RowShape) -> None:
         self._topic = topic
@@ -142,7 +145,7 @@ class MessageValues:
         return self._decoder is not None and self._decoder.needs_keys
 
     def columns(self, messages: MessageSlice) -> list[pa.Array]:
-        """Return the row columns of messages, and the rescue column if there is one."""
+        """Return the row columns of messages, then the rescue column if there is one."""
         failures: dict[int, tuple[str, bytes | None]] = dict(messages.rescued)
         if self._decoder is not None:
             decoded = self._decoder.decode(messages.values, messages.versions, messages.keys)

@@ -4,8 +4,8 @@
 
 Invariants
 - The rows of one ledger keep the task's order.
-- Collected rows are bounded for any number of ledgers. Above `_HELD_BYTES_MAX` all of them are written, so the number
-  of open files is bounded too.
+- Collected rows are bounded for any number of ledgers. After every `_HELD_BYTES_MAX` of input, a task with several
+  ledgers writes all collected rows and closes the files of its parts. So the number of open files is bounded too.
 - An entry that does not fit a block of its ledger is halved, down to a single row.
 """
 
@@ -38,7 +38,10 @@ _HELD_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StagingTask:
-    """Owner of staged rows: the query, its batch, their run, and the number of the task."""
+    """Owner of staged rows: the query, its batch, the batch's run in the log, and the number of the task.
+
+    A run is the rows of one batch of one query, in the log completely or not at all.
+    """
 
     query: str
     batch: int
@@ -49,8 +52,8 @@ class StagingTask:
     def turn(self) -> int:
         """First partition for rows without a key, the same in every attempt of the task.
 
-        It advances with the batch and starts elsewhere for each query, because a small batch is one task with a few
-        rows.
+        It advances with the batch, and starts at a hash of the query. Reason: a small batch is often one task with one
+        record batch. The rows of all batches and queries would go to one partition otherwise.
         """
         return self.run.most + self.batch + self.task
 
