@@ -30,6 +30,7 @@ from pyspark_ledger.connector.cli.ledgers import (
     position_at,
     reporting,
     show,
+    time_ms,
 )
 from pyspark_ledger.connector.cli.wording import counted, mark_delete_words, next_words
 from pyspark_ledger.ledger.cursor.cursor_log import recover_cursor_log
@@ -58,6 +59,7 @@ from pyspark_ledger.ledger.protocol.cursors import (
     ResetCursor,
 )
 from pyspark_ledger.ledger.protocol.reads import SeekTime
+from pyspark_ledger.ledger.times import TIME_FORMS
 
 cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
 _SHOWN = 20  # of ranges, and of entries of which rows are left
@@ -101,7 +103,7 @@ def reset_cursor(
     cursor: str,
     position: Annotated[str, typer.Argument(help="earliest, latest or LEDGER:ENTRY.")] = "",
     at_time: Annotated[
-        int | None, typer.Option(help="To the first entry of this time, ms by the broker's clock.")
+        int | None, typer.Option(parser=time_ms, metavar="TIME", help=f"To the first entry of this time: {TIME_FORMS}.")
     ] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from pyspark_ledger.connector.cli.cache import show_cache
 from pyspark_ledger.connector.cli.wording import counted, next_words
+from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused, Unsupported
@@ -33,6 +34,7 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty, LedgerDescription
 from pyspark_ledger.ledger.protocol.cursors import CursorState, NameCursor
 from pyspark_ledger.ledger.protocol.reads import SeekTime
+from pyspark_ledger.ledger.times import TIME_FORMS, parse_time_ms
 
 # Locals in a traceback could show a token.
 app = typer.Typer(
@@ -254,15 +256,14 @@ def append(
 @reporting
 def tail(
     name: Name,
-    start: Annotated[str, typer.Option(help="earliest, latest or LEDGER:ENTRY.")] = "latest",
+    start: Annotated[str, typer.Option(help=f"earliest, latest, LEDGER:ENTRY or TIME: {TIME_FORMS}.")] = "latest",
     wait_ms: Annotated[int | None, typer.Option(help="End after so much silence; default: never.")] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Print rows as they come."""
     ledger = opened(store).ledger(name)
-    begin = ledger.end().end if start == "latest" else position_at(start)
-    for table in ledger.tail(begin, wait_ms):
+    for table in ledger.tail(_tail_start(ledger, start), wait_ms):
         for row in _rows(table):
             if output is Output.json:
                 sys.stdout.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
@@ -275,12 +276,14 @@ def tail(
 @reporting
 def seek(
     name: Name,
-    timestamp_ms: Annotated[int, typer.Argument(help="Milliseconds since 1970, by the broker's clock.")],
+    time: Annotated[
+        int, typer.Argument(parser=time_ms, metavar="TIME", help=f"Time by the broker's clock: {TIME_FORMS}.")
+    ],
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Print the first position at or after a time."""
-    found = opened(store).client.call("seek", SeekTime(canonical_name(name), timestamp_ms))
+    found = opened(store).client.call("seek", SeekTime(canonical_name(name), time))
     show(output, found, lambda console: console.print(str(found.position)))
 
 
@@ -334,15 +337,34 @@ def cursor_label(state: CursorState, described: LedgerDescription) -> str:
     return f"{name} of {visible(short_name(state.ledger))}" if described.partitions else name
 
 
-def position_at(text: str) -> Position:
-    """Return the position of an argument."""
+def _tail_start(ledger: Ledger, text: str) -> Position:
+    """Return the position of an argument, which may be a time."""
+    if text == "latest":
+        return ledger.end().end
+    try:
+        milliseconds = parse_time_ms(text)
+    except ValueError:
+        return position_at(text, f", LEDGER:ENTRY nor {TIME_FORMS}")
+    return ledger.position_at(milliseconds)
+
+
+def time_ms(text: str) -> int:
+    """Return the milliseconds of an argument."""
+    try:
+        return parse_time_ms(text)
+    except ValueError as expected:
+        raise typer.BadParameter(f"{text!r} is no time, expected {expected}") from None
+
+
+def position_at(text: str, others: str = " nor LEDGER:ENTRY") -> Position:
+    """Return the position of an argument. `others` are the other forms that the argument may have."""
     named = {"earliest": EARLIEST, "latest": LATEST}
     if text in named:
         return named[text]
     try:
         return Position.parse(text)
     except ValueError as wrong:
-        raise typer.BadParameter(f"{text!r} is neither earliest, latest nor LEDGER:ENTRY") from wrong
+        raise typer.BadParameter(f"{text!r} is neither earliest, latest{others}") from wrong
 
 
 def _ledger_table(described: Iterable[LedgerDescription], title: str = "ledger") -> Table:

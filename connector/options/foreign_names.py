@@ -119,7 +119,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         "stores",
     ),
     ForeignName("kafka.sasl.*", Origin.KAFKA, _BEARER),
-    ForeignName("kafka.compression.type", Origin.KAFKA, "Use 'compression', such as zstd; or auto, lz4 or none"),
+    ForeignName("kafka.compression.type", Origin.KAFKA, "Use 'compression', such as zstd; or auto or none"),
     ForeignName("kafka.partitioner.class", Origin.KAFKA, "Leave it out: a column __key chooses the partition"),
     ForeignName("kafka.*", Origin.KAFKA, "Leave it out: no client of Kafka runs here. 'store' names the broker"),
     ForeignName(
@@ -173,7 +173,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ForeignName("pulsar.admin.*", Origin.PULSAR, _ONE_ADDRESS),
     ForeignName("pulsar.reader.subscriptionName", Origin.PULSAR, "Use 'subscription', such as billing"),
     ForeignName("pulsar.reader.*", Origin.PULSAR, "Leave it out: no reader of Pulsar runs here"),
-    ForeignName("pulsar.producer.compressionType", Origin.PULSAR, "Use 'compression', such as zstd; or auto, lz4 or none"),
+    ForeignName("pulsar.producer.compressionType", Origin.PULSAR, "Use 'compression', such as zstd; or auto or none"),
     ForeignName(
         "pulsar.producer.*", Origin.PULSAR, "Leave it out: 'entryBytes' is the size of an entry, and tasks fill entries"
     ),

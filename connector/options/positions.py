@@ -1,7 +1,8 @@
 """Positions by ledger as JSON text for options: builder and parser.
 
     {"clicks": "earliest", "orders": "3:17"}        startingPositions, endingPositions
-    {"orders": 1700000000000}                       startingTimestamps, endingTimestamps: milliseconds since 1970
+    {"orders": 1700000000000}                       startingTimestamps, endingTimestamps: milliseconds since 1970,
+    {"orders": "2026-11-23T10:15:00Z"}              or a time with a zone
 
 Rules: a ledger that is named twice, in two spellings, is refused. A position is that of an entry.
 """
@@ -17,6 +18,7 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
+from pyspark_ledger.ledger.times import TIME_FORMS, parse_time_ms, to_milliseconds
 
 T = TypeVar("T")
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
@@ -33,7 +35,7 @@ def positions_json(positions: Mapping[str, object]) -> str:
     return _built(positions, lambda value: _text_of(_place(value)))
 
 
-def timestamps_json(timestamps: Mapping[str, int | datetime]) -> str:
+def timestamps_json(timestamps: Mapping[str, int | str | datetime]) -> str:
     """Return the text for option `startingTimestamps` or `endingTimestamps`; a time is in milliseconds, or has a
     zone.
     """
@@ -47,13 +49,7 @@ def parse_positions(text: str) -> dict[str, Position]:
 
 def parse_timestamps(text: str) -> dict[str, int]:
     """Return milliseconds by canonical name. ValueError states the expected form."""
-
-    def parse(value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
-            raise ValueError
-        return value
-
-    return _parsed(text, 'JSON such as {"orders": 1700000000000}, in milliseconds since 1970', parse)
+    return _parsed(text, f'JSON such as {{"orders": "2026-11-23T10:15:00Z"}}, {TIME_FORMS}', _milliseconds)
 
 
 def parse_position(value: object) -> Position:
@@ -124,11 +120,7 @@ def _text_of(position: Position) -> str:
     return str(position)
 
 
-def _milliseconds(value: int | datetime) -> int:
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ValueError
-        return int(value.timestamp() * 1000)
-    if isinstance(value, bool) or not 0 <= int(value) <= _MOST:
-        raise ValueError
-    return int(value)
+def _milliseconds(value: object) -> int:
+    if isinstance(value, str):
+        return parse_time_ms(value)
+    return to_milliseconds(value)

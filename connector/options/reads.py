@@ -22,6 +22,7 @@ from pyspark_ledger.connector.options.option import (
 )
 from pyspark_ledger.connector.options.positions import parse_positions, parse_timestamps
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.times import parse_time_ms
 
 _BYTES_MOST = 2**50
 
@@ -31,10 +32,10 @@ class EveryReadOptions:
     """Every read, also of a bucket."""
 
     ending_timestamp: int | None = option(
-        number(0, 2**62),
+        parse_time_ms,
         READS,
-        "End before the first entry that the broker stored at or after this time, in milliseconds since 1970. "
-        "Excludes `endingPosition`.",
+        "End before the first entry that the broker stored at or after this time: milliseconds since 1970, or a time "
+        "with a zone such as `2026-11-23T10:15:00Z`. Excludes `endingPosition`.",
     )
     fail_on_data_loss: bool = option(
         flag,
@@ -57,9 +58,9 @@ class ReadOptions(EveryReadOptions):
         otherwise="earliest (batch), latest (stream)",
     )
     starting_timestamp: int | None = option(
-        number(0, 2**62),
+        parse_time_ms,
         READS,
-        "Start at the first entry that the broker stored at or after this time, in milliseconds since 1970. "
+        "Start at the first entry that the broker stored at or after this time, in the form of `endingTimestamp`. "
         "Without such an entry, start at the end. Excludes `startingPosition`.",
     )
     starting_positions: Mapping[str, Position] = option(

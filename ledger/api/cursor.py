@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -129,9 +130,12 @@ class Cursor:
         require_positions(position=position)
         self.ledger.client.call("cursor.reset", ResetCursor(self.ledger.name, self.name, position))
 
-    def seek(self, timestamp_ms: int) -> Position:
-        """Move the cursor to the first entry that the broker stored at or after a time. Return that position."""
-        position = self.ledger.position_at(timestamp_ms)
+    def seek(self, time: int | datetime) -> Position:
+        """Move the cursor to the first entry that the broker stored at or after a time. Return that position.
+
+        `time` is in milliseconds since 1970, or has a zone.
+        """
+        position = self.ledger.position_at(time)
         self.reset(position)
         return position
 

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.broker.append_socket import AppendSocketListener
@@ -186,7 +187,7 @@ def _private_server(
 ) -> tuple[BrokerServer, str]:
     """Start the server for clients of the directory. Return it with its address.
 
-    A host that forbids Unix sockets gets a loopback port, that of the previous broker if possible: tasks know it.
+    A host that forbids Unix sockets gets a loopback port. After a kill it is the previous port, because tasks know it.
     """
     socket = socket_path(store.store_id)
     socket.unlink(missing_ok=True)
@@ -195,8 +196,9 @@ def _private_server(
         return server_at(Listening(address)), address
     except (OSError, pa.ArrowException) as error:
         _log.warning("clients of the directory connect to a loopback port, because %s was refused: %s", address, error)
-    port = urlsplit(previous.address).port if previous is not None and previous.guarded is True else None
-    listening = Listening.loopback(port or 0, f"file:{loopback_token(store.path)}")
+    was_killed = previous is not None and previous.guarded is True
+    port = urlsplit(previous.address).port if previous is not None and was_killed else None
+    listening = Listening.loopback(port or 0, f"file:{loopback_token(store.path, keep=was_killed)}")
     server = server_at(listening)
     return server, listening.with_port(server.port)
 
@@ -239,6 +241,8 @@ def _serve(
         if idle_seconds and activity.idle_ms() > idle_seconds * 1000:
             _log.info("nobody has called for %d s; leaving", idle_seconds)
             break
+    if record.guarded is True:
+        replace(record, guarded=UNSET).write(store.path)  # the next broker has another token
     _leave(store, servers, live.now.brokerShutdownTimeoutMs)
 
 

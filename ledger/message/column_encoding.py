@@ -101,10 +101,10 @@ def dictionary_of(column: pa.Array) -> pa.DictionaryArray | None:
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:
-    """Return whether values of a type are worth an index: fixed values of two bytes or more, texts and bytes."""
+    """Return whether Arrow makes dictionaries of a type, and values are worth an index: two bytes or more."""
     text = of.is_string(kind) or of.is_binary(kind) or of.is_large_string(kind) or of.is_large_binary(kind)
     wide = of.is_primitive(kind) and not of.is_boolean(kind) and kind.bit_width > 8
-    return bool(text or wide or of.is_decimal(kind))
+    return bool(text or wide or of.is_decimal128(kind) or of.is_decimal256(kind))
 
 
 def _with_dictionaries(batch: pa.RecordBatch, encoding: Encoding) -> pa.RecordBatch:

@@ -20,6 +20,7 @@ Source: the widenings of Spark's Parquet reader and of Delta that keep the kind 
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as of
 
 from pyspark_ledger.ledger.errors import Refused
@@ -64,12 +65,23 @@ def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
     if column.type == field.type:
         return column
     try:
-        return column.cast(field.type, safe=True)
+        cast = column.cast(field.type, safe=True)
+        if widens(field.type, column.type):
+            _require_same_values(cast.cast(column.type), column)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
         raise Refused(
             f"column {field.name!r} of {where} is {column.type} and cannot become {field.type}: {wrong}",
             hint="Convert the column before it is written, or read with a schema that holds it",
         ) from wrong
+    return cast
+
+
+def _require_same_values(found: pa.Array, column: pa.Array) -> None:
+    """Raise ArrowInvalid if a narrow type lost a value. Arrow's safe casts round numbers and cut off times of day."""
+    if of.is_floating(column.type):
+        found, column = (pc.if_else(pc.is_nan(values), 0.0, values) for values in (found, column))
+    if not found.equals(column):
+        raise pa.ArrowInvalid("a value would be lost")
 
 
 def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:

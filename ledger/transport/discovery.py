@@ -9,8 +9,10 @@ Rules
 - The record is replaced whole.
 - A record is only a hint. A client accepts a broker only if it answers with the store's id.
 - A record with a wrong checksum is ignored. A record of an older broker has no checksum.
-- A host that forbids Unix sockets gets a loopback port and a token. The token file is kept, like a socket's path, so
-  tasks outlive a restart of the broker. The store directory protects the file.
+- A host that forbids Unix sockets gets a loopback port and a token. Both outlive a killed broker, because tasks know
+  them. The store directory protects the file.
+- After an orderly end the next broker has another token. Reason: a process of another user may take the free port, and
+  receive the old token from a client that stays connected.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 from pyspark_ledger.ledger.ownership import run_directory
 
 _YOUNG_MS = 60_000
+_TOKEN_CHARACTERS = 64
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
@@ -73,15 +76,15 @@ def _sum_of(record: BrokerRecord) -> int:
     return crc32c(msgspec.json.encode(msgspec.structs.replace(record, crc32c=None)))
 
 
-def loopback_token(store: Path) -> Path:
-    """Return the file with the token of a store's loopback port. The store's owner creates a missing file."""
+def loopback_token(store: Path, *, keep: bool) -> Path:
+    """Return the file with the token of a store's loopback port. Unless `keep` is set, the token is replaced."""
     path = token_path(store)
-    if not path.exists():
+    if not (keep and path.exists() and path.stat().st_size == _TOKEN_CHARACTERS):
         scratch = path.with_suffix(f".token.{os.getpid()}")
         scratch.unlink(missing_ok=True)
         fd = disk.create_file(scratch)
         try:
-            disk.write_all(fd, [secrets.token_hex(32).encode()], 0, scratch)
+            disk.write_all(fd, [secrets.token_hex(_TOKEN_CHARACTERS // 2).encode()], 0, scratch)
         finally:
             os.close(fd)
         scratch.rename(path)

@@ -37,6 +37,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark_ledger import connect
 from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.client.connect import stop_broker
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Unauthenticated
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
@@ -58,6 +59,15 @@ except Unauthenticated as refused:
 assert oct((path / "broker.token").stat().st_mode & 0o777) == "0o600"
 assert (path / "broker.token").read_text() not in (path / "broker.log").read_text() + (path / "broker.json").read_text()
 print("rows", orders.read().num_rows, after.address)
+token = (path / "broker.token").read_text()
+stop_broker(path)
+orders.append(pa.table({"n": [5]}))
+last = BrokerRecord.read(path)
+assert token != (path / "broker.token").read_text() and last.guarded, last
+try:
+    Client(last.address, client.store_id, credentials=task).hello()
+except Unauthenticated:
+    print("the old token is worthless; rows", orders.read().num_rows)
 """
 SPARK = """
 import sys
@@ -105,6 +115,7 @@ def test_a_port_and_its_token_outlive_a_killed_broker(tmp_path: Path) -> None:
     printed, _ = run_without("unix", KILLED, tmp_path / "store")
     assert "rows 4 grpc://127.0.0.1:" in printed
     assert "refused:" in printed
+    assert "the old token is worthless; rows 5" in printed
 
 
 def test_spark_works_without_unix_sockets(tmp_path: Path) -> None:

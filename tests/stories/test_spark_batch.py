@@ -79,13 +79,13 @@ def test_written_rows_are_read_rows(spark_session: SparkSession, store: Path) ->
         (
             lambda: (
                 spark.range(1)
-                .selectExpr("id", "named_struct('v', parse_json('1')) deep")
+                .selectExpr("id", "named_struct('v', INTERVAL '1' MONTH) deep")
                 .write.format("ledger")
                 .options(**options)
                 .mode("append")
-                .save("variants")
+                .save("intervals")
             ),
-            r"column 'deep\.v' is variant, which ledger .* cannot keep",
+            r"column 'deep\.v' is interval month, which ledger .* cannot keep",
         ),
         (lambda: writer.option("entrySize", "1").mode("append").save("orders"), "unknown option"),
         (lambda: spark.read.format("ledger").options(**options).load("odrers").count(), "Did you mean 'orders'"),

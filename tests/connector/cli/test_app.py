@@ -121,6 +121,11 @@ def test_a_cursor_is_moved_to_a_time(store: Path) -> None:
     assert (moved["next_position"], moved["backlog_rows"]) == (described["start"], 2)
     late = run_json("cursor", "reset", "orders", "billing", "--at-time", str(2**62))
     assert late["next_position"] == described["end"]
+    at_epoch = run_json("cursor", "reset", "orders", "billing", "--at-time", "1970-01-01T00:00:00Z")
+    assert at_epoch["next_position"] == described["start"]
+    assert run_json("seek", "orders", "2286-11-20T18:46:40+01:00")["position"] == described["end"]
+    assert len(run("tail", "orders", "--start", "2026-01-01T00:00:00Z", "--wait-ms", "0").splitlines()) == 2
+    assert "is no time, expected" in run("seek", "orders", "2026-01-01T00:00:00", status=2)
     run("cursor", "reset", "orders", "billing", status=2)
     run("cursor", "reset", "orders", "billing", "latest", "--at-time", "0", status=2)
     assert run_json("cursor", "delete", "orders", "billing") == {"deleted": "billing"}

@@ -34,13 +34,15 @@ REPEATED: dict[str, pa.Array] = {
     "day": pa.array([DAY, None, DAY + dt.timedelta(1)] * ROWS),
     "time": pa.array([TIMES[number % 24] for number in range(3 * ROWS)], pa.timestamp("us", "UTC")),
     "decimal": pa.array([decimal.Decimal("1.25"), None, decimal.Decimal("-3.50")] * ROWS, pa.decimal128(10, 2)),
+    "decimal32": pa.array([decimal.Decimal("1.25"), None, decimal.Decimal("-3.50")] * ROWS, pa.decimal32(5, 2)),
+    "decimal256": pa.array([decimal.Decimal("1.25"), None, decimal.Decimal("-3.50")] * ROWS, pa.decimal256(50, 2)),
     "double": pa.array([0.0, -0.0, 1.5] * ROWS, pa.float64()),
     "byte": pa.array([1, 2, None] * ROWS, pa.int8()),
     "flag": pa.array([True, False, None] * ROWS),
     "list": pa.array([[1, None], [], None] * ROWS, pa.list_(pa.int32())),
     "struct": pa.array([{"x": "a"}, {"x": None}, None] * ROWS, pa.struct([("x", pa.string())])),
 }
-PLAIN_ONLY = {"byte", "flag", "list", "struct"}
+PLAIN_ONLY = {"byte", "flag", "list", "struct", "decimal32"}
 
 
 def dictionaries(payload: pa.Buffer) -> set[str]:
