@@ -201,6 +201,7 @@ class LedgerReaders:
         if reader is None:
             return
         reader.served.discard(start.ledger_id, start.entry_id, end.entry_id)
+        reader.served.discard_before(reader.position)  # the rest of a range over the position
         if start < reader.position:
             last = end.entry_id
             if reader.position.ledger_id == start.ledger_id:

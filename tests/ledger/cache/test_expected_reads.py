@@ -4,7 +4,7 @@ beside a model. The model keeps the plain set of unread entries for every reader
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyspark_ledger.ledger.cache.expected_reads import LedgerReaders
@@ -213,6 +213,7 @@ class Model:
 
 
 @given(st.lists(STEP, max_size=40))
+@example([("follow", "a", 1, 1, 1), ("served", "a", 1, 0, 2), ("again", "a", 1, 1, 1)])
 def test_the_expected_reads_are_the_readers_whose_set_holds_an_entry(
     steps: list[tuple[str, str, int, int, int]],
 ) -> None:
