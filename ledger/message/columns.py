@@ -20,7 +20,6 @@ Source: the widenings of Spark's Parquet reader and of Delta that keep the kind 
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as of
 
 from pyspark_ledger.ledger.errors import Refused
@@ -78,6 +77,8 @@ def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
 
 def _require_same_values(found: pa.Array, column: pa.Array) -> None:
     """Raise ArrowInvalid if a narrow type lost a value. Arrow's safe casts round numbers and cut off times of day."""
+    import pyarrow.compute as pc  # few processes narrow a column
+
     if of.is_floating(column.type):
         found, column = (pc.if_else(pc.is_nan(values), 0.0, values) for values in (found, column))
     if not found.equals(column):

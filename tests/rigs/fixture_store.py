@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
 from pyspark_ledger.ledger.api.store import LedgerStore, open_read_only
 from pyspark_ledger.ledger.client.client import Client
-from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.errors import LedgerError, Unavailable
 from pyspark_ledger.ledger.message.entry import is_marker, parse_entry
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info
@@ -93,8 +93,9 @@ def served(folder: Path, name: str, *arguments: str) -> Iterator[tuple[LedgerSto
 
 
 def leave(api: LedgerStore, broker: subprocess.Popen[bytes]) -> None:
-    """Close the store as a broker does that is told to."""
-    api.client.call("shutdown", Empty())
+    """Close the store as a broker does that is told to. The broker may be gone before its answer arrives."""
+    with suppress(Unavailable):
+        api.client.call("shutdown", Empty())
     assert broker.wait(60) == 0
 
 
