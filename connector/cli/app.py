@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark_ledger.connector.cli.cursors import cursors, position_info
 from pyspark_ledger.connector.cli.doctor import doctor
 from pyspark_ledger.connector.cli.dump import dump, verify
+from pyspark_ledger.connector.cli.lag import lag
 from pyspark_ledger.connector.cli.ledger_admin import policy, properties, terminate, trim
 from pyspark_ledger.connector.cli.ledgers import app
 from pyspark_ledger.connector.cli.offload import offload
@@ -16,7 +17,7 @@ app.add_typer(cursors, name="cursor")
 dump.command("positioninfo")(position_info)
 app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")
-for command in (serve, stop, trim, terminate, properties, policy, offload, publish, verify, repair, doctor):
+for command in (lag, serve, stop, trim, terminate, properties, policy, offload, publish, verify, repair, doctor):
     app.command()(command)
 
 __all__ = ["app"]

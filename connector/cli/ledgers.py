@@ -155,7 +155,7 @@ def source_options(store: str | None) -> dict[str, str]:
 def list_ledgers(store: StoreOption = None, output: OutputOption = Output.text) -> None:
     """List the ledgers of a store."""
     found = opened(store)
-    described, damage = _ledgers_described(found.client, found.names())
+    described, damage = ledgers_described(found.client, found.names())
     show(output, described, lambda console: console.print(_ledger_table(described)))
     fail(*damage)
 
@@ -300,7 +300,7 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[LedgerDescription], list[str]]:
+def ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[LedgerDescription], list[str]]:
     """Return descriptions of ledgers without those that were deleted meanwhile.
 
     Return also a line for each damaged one, which does not hide the others.
@@ -316,16 +316,19 @@ def _ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[Ledge
     return described, damage
 
 
-def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[CursorState], list[str]]:
+def cursor_states(
+    client: Client, described: LedgerDescription, *, precise: bool = True
+) -> tuple[list[CursorState], list[str]]:
     """Return the states of a ledger's cursors, or of those of each of its partitions.
 
-    Return also a line for each damaged one, which does not hide the others.
+    Without `precise`, rows and bytes of a backlog are estimates. Return also a line for each damaged one, which
+    does not hide the others.
     """
     states, damage = list[CursorState](), list[str]()
     for log in described.partitions or [described]:
         for cursor in log.cursors:
             try:
-                states.append(client.call("cursor.describe", NameCursor(log.name, cursor)))
+                states.append(client.call("cursor.describe", NameCursor(log.name, cursor, precise=precise)))
             except _DAMAGE as error:
                 damage.append(f"{cursor}: {error}")
     return states, damage
