@@ -24,6 +24,7 @@ from rich.table import Table
 from pyspark_ledger.connector.cli.cache import show_cache
 from pyspark_ledger.connector.cli.wording import counted, next_words
 from pyspark_ledger.ledger.api.ledger import Ledger
+from pyspark_ledger.ledger.api.schemas import registered_columns
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused, Unsupported
@@ -206,7 +207,8 @@ def describe(
         show(output, described, lambda _: None)
         return
     states, damage = cursor_states(client, described)
-    show(output, described, lambda console: _describe(console, described, states))
+    columns = registered_columns(client, (described.partitions or [described])[0].name)
+    show(output, described, lambda console: _describe(console, described, states, columns))
     fail(*damage)
 
 
@@ -380,16 +382,19 @@ def _ledger_table(described: Iterable[LedgerDescription], title: str = "ledger")
     return table
 
 
-def _describe(console: Console, described: LedgerDescription, cursors: list[CursorState]) -> None:
+def _describe(
+    console: Console, described: LedgerDescription, cursors: list[CursorState], columns: pa.Schema | None
+) -> None:
     console.print(f"{visible(described.name)}  ({described.incarnation})")
     where = f"[{next_words(described.start)}, {next_words(described.end)})"
     if described.partitions:
         where = counted(len(described.partitions), "partition")
     held = f"{counted(described.rows, 'row')} in {counted(described.entries, 'entry', 'entries')}"
     console.print(f"  {held}, {where}")
-    console.print(
-        f"  columns: {'version ' + str(described.schema_version) if described.schema_version >= 0 else 'none'}"
-    )
+    typed = ", ".join(f"{visible(field.name)} {field.type}" for field in columns or ())
+    version = described.schema_version
+    said = f"{typed or 'a payload schema'} (version {version})" if version >= 0 else "none"
+    console.print(f"  columns: {said}", markup=False)
     console.print(f"  cursors: {', '.join(map(visible, described.cursors)) or 'none'}")
     for state in cursors:
         # Spark has read it, no query reads it now, and it has a backlog: most likely the last batch of its last run.

@@ -61,6 +61,16 @@ def test_what_the_cache_holds_is_shown(store: Path) -> None:
     assert "billing" in shown
 
 
+def test_columns_are_described_with_their_types(store: Path) -> None:
+    api = connect(store)
+    api.ledger("orders").append(pa.table({"id": [1], "tags": [["a"]], "[red]": [b"x"]}))
+    api.create_partitioned("wide", 2).append([{"id": 1}])
+    assert "columns: id int64, tags list<item: string>, [red] binary (version 0)" in run("describe", "orders")
+    assert "columns: id int64 (version 0)" in run("describe", "wide")
+    api.ledger("clicks").register_payload_schemas('{"type": "STRING"}')
+    assert "columns: a payload schema (version 0)" in run("describe", "clicks")
+
+
 def test_a_ledger_from_its_creation_to_its_end(store: Path) -> None:
     run("create", "orders", "--max-entries", "2")
     run("append", "orders", "a", "b")
@@ -69,6 +79,7 @@ def test_a_ledger_from_its_creation_to_its_end(store: Path) -> None:
     described = run_json("describe", "orders")
     assert [part["entries"] for part in described["segments"]] == [2, 2]
     assert "4 rows in 4 entries" in run("describe", "orders")
+    assert "columns: none" in run("describe", "orders")
     rows = run("tail", "orders", "--start", "earliest", "--wait-ms", "0", "--output", "json").splitlines()
     assert [json.loads(row)["value"] for row in rows] == ["YQ==", "Yg==", "Yw==", "ZA=="]
     assert run_json("verify") == {"public/default/persistent/orders": 4}
