@@ -207,8 +207,10 @@ def describe(
         show(output, described, lambda _: None)
         return
     states, damage = cursor_states(client, described)
-    columns = registered_columns(client, (described.partitions or [described])[0].name)
-    show(output, described, lambda console: _describe(console, described, states, columns))
+    # A partition has the columns since its first row.
+    written = max(described.partitions or [described], key=lambda log: log.schema_version)
+    columns = registered_columns(client, written.name)
+    show(output, described, lambda console: _describe(console, described, states, columns, written.schema_version))
     fail(*damage)
 
 
@@ -383,7 +385,11 @@ def _ledger_table(described: Iterable[LedgerDescription], title: str = "ledger")
 
 
 def _describe(
-    console: Console, described: LedgerDescription, cursors: list[CursorState], columns: pa.Schema | None
+    console: Console,
+    described: LedgerDescription,
+    cursors: list[CursorState],
+    columns: pa.Schema | None,
+    version: int,
 ) -> None:
     console.print(f"{visible(described.name)}  ({described.incarnation})")
     where = f"[{next_words(described.start)}, {next_words(described.end)})"
@@ -392,7 +398,6 @@ def _describe(
     held = f"{counted(described.rows, 'row')} in {counted(described.entries, 'entry', 'entries')}"
     console.print(f"  {held}, {where}")
     typed = ", ".join(f"{visible(field.name)} {field.type}" for field in columns or ())
-    version = described.schema_version
     said = f"{typed or 'a payload schema'} (version {version})" if version >= 0 else "none"
     console.print(f"  columns: {said}", markup=False)
     console.print(f"  cursors: {', '.join(map(visible, described.cursors)) or 'none'}")
