@@ -142,7 +142,7 @@ def test_what_a_user_sees_of_an_error_inside_spark(spark_session: SparkSession, 
         (lambda: read(startingOffsets="latest").load("orders"), "[LEDGER_REFUSED] option 'startingOffsets' belongs to"),
         (lambda: write.option("store", str(store)).save("orders"), "[LEDGER_REFUSED] column 'n'"),
         (lambda: read().load("damaged").collect(), "[LEDGER_CORRUPT] entry"),
-        (lambda: large.option("store", str(store)).save("large"), "[LEDGER_REFUSED] one row"),
+        (lambda: large.options(store=str(store), compression="none").save("large"), "[LEDGER_REFUSED] one row"),
         (lambda: spark_session.read.format("ledger").load("x", store="grpc://127.0.0.1:9"), "[LEDGER_UNAVAILABLE]"),
         (stream, "[LEDGER_DATA_LOSS] option 'startingPosition' is 77:3"),
     ):

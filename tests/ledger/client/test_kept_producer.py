@@ -224,7 +224,10 @@ def test_idle_producers_are_few_and_end_with_the_client(store: LedgerStore, monk
     threads = [kept._producer._receiver for kept in idle]
     store.client.close()
     wait_until(lambda: not any(thread.is_alive() for thread in threads), "the streams end")
-    assert not [thread for thread in threading.enumerate() if thread.name.endswith("log-0")]
+    wait_until(
+        lambda: not [thread for thread in threading.enumerate() if thread.name.endswith("log-0")],
+        "the oldest ends, too",
+    )
 
 
 def test_a_forked_child_leaves_the_stream_to_its_parent(store: LedgerStore, stream: Stream) -> None:
