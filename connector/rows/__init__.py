@@ -1,4 +1,5 @@
-"""Conversion of entries to record batches with metadata columns.
+"""Conversion of entries to record batches with metadata columns, and of texts to rows.
 
-Only `dead_letters` calls a broker: it appends rows that cannot be decoded to another ledger.
+Two modules call a broker. `dead_letters` appends rows that cannot be decoded to another ledger; `text_files` appends
+the rows of CSV and JSON lines.
 """

@@ -1,0 +1,219 @@
+"""Rows of CSV and of JSON lines, appended to a ledger as rows or as messages.
+
+Rules
+- All texts are parsed before anything is appended. So a line that cannot be read is refused, and nothing is appended.
+- A column of the ledger has the ledger's type. The type of another column is inferred from the whole text.
+- An empty field of CSV is null, unless it is quoted.
+- A message is a row with the column `value`, as a read returns it. Other columns hold its key and its properties, a
+  JSON object of texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+
+from pyspark_ledger.ledger.errors import NotFound, Refused
+from pyspark_ledger.ledger.json_errors import JSON_FAULTS
+
+if TYPE_CHECKING:
+    from pyspark_ledger.ledger.api.ledger import Ledger
+    from pyspark_ledger.ledger.position import MessageId, Position
+
+VALUE = "value"
+_BYTES_MAX = 2**31 - 2  # of a block of Arrow's parsers
+_LINES = 1024 * 1024
+_SHOWN = 300
+
+
+class TextFormat(StrEnum):
+    """Format of a text with rows."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+
+
+_SUFFIXES = {".csv": TextFormat.csv, ".jsonl": TextFormat.jsonl, ".ndjson": TextFormat.jsonl, ".json": TextFormat.jsonl}
+
+
+class RowText(NamedTuple):
+    """Text with rows; `where` names it in errors."""
+
+    where: str
+    written: TextFormat
+    data: bytes
+
+
+class RowMessage(NamedTuple):
+    """Message of a row; without a value a tombstone of its key."""
+
+    value: bytes | None
+    key: str | None
+    properties: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedColumns:
+    """Names of the columns of a message's key and properties; empty for none."""
+
+    key: str = ""
+    properties: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.key or self.properties)
+
+    def schema(self, written: TextFormat) -> pa.Schema:
+        """Return the types of the columns. JSON has properties as an object, whose type is inferred."""
+        texts = [self.key, self.properties if written is TextFormat.csv else ""]
+        return pa.schema([pa.field(VALUE, pa.binary()), *(pa.field(name, pa.string()) for name in texts if name)])
+
+
+def format_of(path: str) -> TextFormat:
+    """Return the format that a file's name states. Raises Refused for any other name."""
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise Refused(
+            f"the name of file {path!r} ends with {suffix!r}, expected {', '.join(_SUFFIXES)}",
+            hint="Name the format with --format",
+        )
+    return _SUFFIXES[suffix]
+
+
+def append_rows(ledger: Ledger, texts: Iterable[RowText]) -> Position | None:
+    """Append the rows of texts. Return the position after the last one; None without a row."""
+    columns: pa.Schema | None = None
+    with suppress(NotFound):
+        columns = ledger.schema()
+    parsed = list[pa.Table]()
+    for text in texts:
+        rows = parse_rows(text, columns)
+        _require_types(rows, text.where)
+        columns = columns or rows.schema
+        parsed.append(_like(rows, parsed[0], text.where) if parsed else rows)
+    rows = pa.concat_tables(parsed)
+    return ledger.append(rows) if rows.num_rows else None
+
+
+def append_messages(ledger: Ledger, texts: Iterable[RowText], columns: KeyedColumns) -> Position | None:
+    """Append the rows of texts as messages. Return the position after the last one; None without a row."""
+    parsed = [messages_of(parse_rows(text, columns.schema(text.written)), columns, text.where) for text in texts]
+    with suppress(NotFound):
+        if ledger.schema() is not None:
+            raise Refused(
+                f"ledger {ledger.name} holds rows, messages were given", hint="Leave out the names of columns"
+            )
+    last: Future[MessageId] | None = None
+    with ledger.producer() as producer:
+        for message in chain.from_iterable(parsed):
+            last = producer.send(message.value, key=message.key, properties=message.properties)
+    return None if last is None else last.result().position.next()
+
+
+def parse_rows(text: RowText, columns: pa.Schema | None) -> pa.Table:
+    """Return the rows of a text. Raises Refused that names the text and the reason."""
+    where, written, data = text
+    if len(data) > _BYTES_MAX:
+        raise Refused(f"{where} has {len(data)} bytes, at most {_BYTES_MAX} are read at once", hint="Split it")
+    try:
+        table = (_csv if written is TextFormat.csv else _json)(pa.BufferReader(data), max(len(data), _LINES), columns)
+    except pa.ArrowException as wrong:
+        reason = str(wrong).partition("\n")[0][:_SHOWN]
+        raise Refused(f"{where} cannot be read as {written.value}: {reason}", hint="Nothing was appended") from None
+    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if twice:
+        raise Refused(f"{where} has two columns {twice[0]!r}", hint="Give each column a name of its own")
+    return table
+
+
+def _require_types(rows: pa.Table, where: str) -> None:
+    for field in rows.schema:
+        if pa.types.is_null(field.type):
+            raise Refused(
+                f"column {field.name!r} of {where} has no value, so its type is unknown",
+                hint="Append a row with a value of it first, or leave the column out",
+            )
+
+
+def _like(rows: pa.Table, first: pa.Table, where: str) -> pa.Table:
+    """Return rows with the order of another text's columns. Raises Refused for other columns."""
+    if sorted(rows.column_names) != sorted(first.column_names):
+        raise Refused(
+            f"{where} has the columns {', '.join(rows.column_names)}, "
+            f"the text before it has {', '.join(first.column_names)}",
+            hint="Append texts with different columns by one call each",
+        )
+    return rows.select(first.column_names)
+
+
+def _csv(source: pa.BufferReader, block_bytes: int, columns: pa.Schema | None) -> pa.Table:
+    types = {} if columns is None else dict(zip(columns.names, columns.types, strict=True))
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+    )
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    read = pyarrow.csv.ReadOptions(block_size=block_bytes)
+    return pyarrow.csv.read_csv(source, read_options=read, parse_options=parse, convert_options=convert)
+
+
+def _json(source: pa.BufferReader, block_bytes: int, columns: pa.Schema | None) -> pa.Table:
+    known = columns or pa.schema([])
+    # Arrow's parser reads no dates: they are read as texts first.
+    texts = [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in known]
+    parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(texts), newlines_in_values=False)
+    rows = pyarrow.json.read_json(source, pyarrow.json.ReadOptions(block_size=block_bytes), parse)
+    return rows.cast(
+        pa.schema([known.field(found.name) if found.name in known.names else found for found in rows.schema])
+    )
+
+
+def messages_of(rows: pa.Table, columns: KeyedColumns, where: str) -> list[RowMessage]:
+    """Return the messages of rows. Raises Refused for other columns, and for properties that are no texts."""
+    known = [VALUE, *filter(None, (columns.key, columns.properties))]
+    if sorted(rows.column_names) != sorted(known):
+        raise Refused(
+            f"{where} has the columns {', '.join(rows.column_names)}, expected {', '.join(known)}",
+            hint=f"A message has its payload in the column {VALUE!r}",
+        )
+    values, keys = rows.column(VALUE).to_pylist(), _texts(rows, columns.key)
+    return [
+        RowMessage(value, key, properties)
+        for value, key, properties in zip(values, keys, _properties(rows, columns.properties, where), strict=True)
+    ]
+
+
+def _texts(rows: pa.Table, name: str) -> list[str | None]:
+    return rows.column(name).to_pylist() if name else [None] * rows.num_rows
+
+
+def _properties(rows: pa.Table, name: str, where: str) -> Iterator[dict[str, str]]:
+    values: Iterable[object] = rows.column(name).to_pylist() if name else [None] * rows.num_rows
+    for number, value in enumerate(values):
+        found = _object(value) if isinstance(value, str) else value
+        if found is None:
+            yield {}
+            continue
+        given = {key: text for key, text in found.items() if text is not None} if isinstance(found, dict) else None
+        if given is None or not all(isinstance(text, str) for text in given.values()):
+            raise Refused(
+                f"column {name!r} of row {number} of {where} is {str(value)[:_SHOWN]!r}, expected texts by name",
+                hint='Give a JSON object such as {"source": "web"}',
+            )
+        yield given
+
+
+def _object(text: str) -> object:
+    try:
+        return json.loads(text)
+    except JSON_FAULTS:
+        return text

@@ -1,0 +1,140 @@
+"""Goal: a text of rows is appended as its columns say, or refused whole. Method: texts parsed, and a ledger of a real
+broker.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_ledger.connector.rows.text_files import (
+    KeyedColumns,
+    RowMessage,
+    RowText,
+    TextFormat,
+    append_messages,
+    append_rows,
+    format_of,
+    messages_of,
+    parse_rows,
+)
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.errors import Refused
+
+AT = dt.datetime(2026, 11, 22, 10, 15, tzinfo=dt.UTC)
+COLUMNS = pa.schema([("id", pa.int32()), ("item", pa.string()), ("at", pa.timestamp("us", "UTC")), ("on", pa.date32())])
+CSV = b'id,item,at,on\n1,"sa\nlt",2026-11-22T10:15:00Z,2026-11-22\n2,,,\n3,"",,\n'
+JSON = (
+    b'{"id": 1, "item": "sa\\nlt", "at": "2026-11-22T10:15:00Z", "on": "2026-11-22"}\n'
+    b'{"id": 2}\n{"item": "", "id": 3, "at": null}\n'
+)
+KEYED = KeyedColumns("k", "p")
+
+
+def csv(data: bytes) -> RowText:
+    return RowText("a.csv", TextFormat.csv, data)
+
+
+def jsonl(data: bytes) -> RowText:
+    return RowText("a.jsonl", TextFormat.jsonl, data)
+
+
+@pytest.mark.parametrize("text", [csv(CSV), jsonl(JSON)])
+def test_rows_have_the_types_of_the_ledger(text: RowText) -> None:
+    rows = parse_rows(text, COLUMNS)
+    assert rows.schema == COLUMNS
+    nothing = {"at": None, "on": None}
+    assert rows.to_pylist() == [
+        {"id": 1, "item": "sa\nlt", "at": AT, "on": AT.date()},
+        {"id": 2, "item": None, **nothing},
+        {"id": 3, "item": "", **nothing},
+    ]
+
+
+def test_types_are_inferred_from_the_whole_text() -> None:
+    lines = b"n\n" + b"1\n" * 2_000_000 + b"2.5\n"
+    assert parse_rows(csv(lines), None).schema == pa.schema([("n", pa.float64())])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (csv(b""), "a.csv cannot be read as csv: Empty CSV file"),
+        (csv(b"id\n1,2\n"), "a.csv cannot be read as csv: CSV parse error: Expected 1 columns, got 2"),
+        (csv(b"id,id\n1,2\n"), "a.csv has two columns 'id'"),
+        (csv(b"id\nNULL\n"), "conversion error to int32: invalid value 'NULL'"),
+        (csv(b"at\n2026-11-22 10:15\n"), "expected a zone offset"),
+        (jsonl(b'{"id": 1}\n{"id": "x"}\n'), "a.jsonl cannot be read as jsonl: JSON parse error"),
+        (jsonl(b'{"on": "2026-02-30"}\n'), "a.jsonl cannot be read as jsonl: Failed to parse string: '2026-02-30'"),
+    ],
+)
+def test_a_text_that_cannot_be_read_is_one_line(text: RowText, words: str) -> None:
+    with pytest.raises(Refused) as refused:
+        parse_rows(text, COLUMNS)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_row_becomes_a_message_with_key_and_properties() -> None:
+    wanted = [
+        RowMessage(b"12", "007", {"a": "b"}),
+        RowMessage(None, "x", {}),
+        RowMessage(b"", None, {"c": "d"}),
+    ]
+    texts = (
+        csv(b'k,value,p\n007,12,"{""a"": ""b""}"\nx,,\n,"","{""c"": ""d""}"\n'),
+        jsonl(b'{"k": "007", "value": "12", "p": {"a": "b"}}\n{"k": "x"}\n{"value": "", "p": {"c": "d"}}\n'),
+    )
+    for text in texts:
+        assert messages_of(parse_rows(text, KEYED.schema(text.written)), KEYED, text.where) == wanted
+    assert messages_of(pa.table({"value": [b"1"]}), KeyedColumns(), "x") == [RowMessage(b"1", None, {})]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (csv(b"k,value\n1,2\n"), "a.csv has the columns k, value, expected value, k, p"),
+        (csv(b"k,value,p\n1,2,three\n"), "column 'p' of row 0 of a.csv is 'three', expected texts by name"),
+        (csv(b'k,value,p\n1,2,"{""a"": 1}"\n'), "expected texts by name"),
+        (jsonl(b'{"k": "1", "value": "2", "p": {"a": 1}}\n'), "expected texts by name"),
+        (jsonl(b'{"k": "1", "value": {"a": 1}, "p": null}\n'), "a.jsonl cannot be read as jsonl"),
+    ],
+)
+def test_a_row_that_is_no_message_is_refused(text: RowText, words: str) -> None:
+    with pytest.raises(Refused) as refused:
+        messages_of(parse_rows(text, KEYED.schema(text.written)), KEYED, text.where)
+    assert words in str(refused.value)
+
+
+def test_the_name_of_a_file_states_its_format() -> None:
+    assert [format_of(name) for name in ("a.CSV", "b/c.jsonl", "d.ndjson", "e.json")] == ["csv", *["jsonl"] * 3]
+    with pytest.raises(
+        Refused, match=r"'a.txt' ends with '.txt', expected .csv, .jsonl.*Name the format with --format"
+    ):
+        format_of("a.txt")
+
+
+def test_texts_are_appended_all_or_none(store: Path) -> None:
+    orders, clicks = connect(store).ledger("orders"), connect(store).ledger("clicks")
+    first = csv(b"id,item\n1,tea\n")
+    for wrong, words in (
+        (csv(b"id\n2\n"), "a.csv has the columns id, the text before it has id, item"),
+        (csv(b"item,id\nsalt,x\n"), "invalid value 'x'"),
+    ):
+        with pytest.raises(Refused, match=words):
+            append_rows(orders, [first, wrong])
+    with pytest.raises(Refused, match=r"column 'item' of a.csv has no value, so its type is unknown"):
+        append_rows(orders, [csv(b"id,item\n1,\n")])
+    assert connect(store).names() == []
+    assert append_rows(orders, [first, csv(b"item,id\nsalt,2\n"), jsonl(b'{"id": 3}\n')]) == orders.end().end
+    assert orders.read().to_pylist() == [{"id": n, "item": item} for n, item in ((1, "tea"), (2, "salt"), (3, None))]
+    assert append_rows(orders, [csv(b"id,item\n4,\n")]) == orders.end().end, "the ledger knows the type"
+    assert append_rows(orders, [csv(b"id,item\n")]) is None
+    with pytest.raises(Refused, match="orders holds rows, messages were given"):
+        append_messages(orders, [csv(b"k,value\n1,2\n")], KeyedColumns("k"))
+    assert append_messages(clicks, [csv(b"k,value\n1,2\n"), csv(b"k,value\n3,4\n")], KeyedColumns("k"))
+    assert clicks.read().to_pylist() == [{"value": b"2"}, {"value": b"4"}]
+    assert append_messages(clicks, [csv(b"k,value\n")], KeyedColumns("k")) is None
