@@ -1,4 +1,4 @@
-"""Wall clock and random ids. No other module of the package reads the clock or draws random numbers.
+"""Wall clock, local zone and random ids. No other module of the package reads the clock or draws random numbers.
 
 All code below the shells takes a clock as an argument (`Clock`: milliseconds since the epoch). So tests move time by
 hand, and no test sleeps.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from datetime import datetime, timedelta, tzinfo
 
 Clock = Callable[[], int]
 
@@ -48,3 +49,22 @@ class ForwardClock:
         last, self._last = self._last, self._clock()
         self._now = max(self._now + max(self._last - last, 0), at_least)
         return self._now
+
+
+class HostZone(tzinfo):
+    """Local time zone of this host, with its changes of daylight saving time."""
+
+    def __str__(self) -> str:
+        return "the host's local zone"
+
+    def utcoffset(self, at: datetime | None) -> timedelta | None:
+        return None if at is None else at.replace(tzinfo=None).astimezone().utcoffset()
+
+    def dst(self, _: datetime | None) -> None:
+        return None
+
+    def tzname(self, _: datetime | None) -> str:
+        return str(self)
+
+
+HOST_ZONE = HostZone()

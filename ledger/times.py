@@ -1,52 +1,125 @@
-"""Times as users write them: milliseconds since 1970, or ISO 8601 with a zone.
+"""Times that a person writes, as milliseconds since 1970, and such milliseconds as text. Pure.
 
-    1763892900123    2026-11-23T10:15:00.123Z    2026-11-23T11:15+01:00    2026-11-23 10:15:00Z
+    1763806500123                    milliseconds since 1970, as the log stores a time
+    2026-11-22T10:15:00Z             ISO 8601 in UTC; a space may replace the T
+    2026-11-22T10:15:00.123+01:00    with an offset, and with milliseconds
+    2026-11-22 10:15                 without a zone: in the zone that the caller names
+    2026-11-22                       the first moment of a day, in that zone
 
 Rules
-- A time without a zone is refused. Reason: the processes that plan a read of Spark do not know the session's zone.
+- A date is of the years 1970 to 9998: some zones have no last day of 9999. Milliseconds have no bounds here.
 - A fraction below a millisecond is refused, because the log stores milliseconds.
+- A time without a zone is refused if the caller names none. So is one that its zone has twice or skips.
+- Only these forms are read, although `fromisoformat` reads more: later Pythons read 24:00, and cut long fractions.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, tzinfo
+from operator import index
+from typing import TypeAlias
 
-TIME_FORMS = "milliseconds since 1970, or a time with a zone such as 2026-11-23T10:15:00Z"
+from pyspark_ledger.ledger.errors import Refused
+
+Time: TypeAlias = int | str | datetime
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_BELOW_MICROSECONDS = re.compile(r"[.,]\d{7}")
-_MOST = 2**62
+_CHARS_MAX = 40
+_SHOWN = 300  # characters of a value in an error
+_ISO = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"(?:[T ](?:[01][0-9]|2[0-3]):[0-9]{2}(?::[0-9]{2}(?:\.(?P<decimals>[0-9]{1,9}))?)?(?:Z|[+-][0-9]{2}:[0-9]{2})?)?"
+)
+_ZONED = "milliseconds since 1970, or a time such as 2026-11-22T10:15:00Z, 2026-11-22T10:15:00.123+01:00"
+_BOUNDS = "a time from 1970-01-01T00:00:00Z to the end of 9998"
+_YEARS = range(1970, 9999)
+_FINEST = "whole milliseconds, because the log stores milliseconds: at most three decimals of a second"
 
 
-def parse_time_ms(text: str) -> int:
-    """Return a time in milliseconds since 1970. Raises ValueError with the accepted forms."""
-    text = text.strip()
+class NotATime(ValueError):
+    """Value that is no time. The message states what is expected instead."""
+
+
+def milliseconds_of(time: Time, zone: tzinfo | None) -> int:
+    """Return milliseconds since 1970. A time without a zone is in `zone`. Raises NotATime."""
+    if isinstance(time, str):
+        return _of_text(time.strip(), zone)
+    if isinstance(time, datetime):
+        return _of_datetime(time, zone)
+    if isinstance(time, bool):
+        raise NotATime(_forms(zone))
     try:
-        if text.isdecimal() and text.isascii():
-            return _within(int(text))
-        # datetime would cut off what is below a microsecond
-        return to_milliseconds(None if _BELOW_MICROSECONDS.search(text) else datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        raise ValueError(TIME_FORMS) from None
+        return index(time)  # also an integer of NumPy
+    except TypeError:
+        raise NotATime(_forms(zone)) from None
 
 
-def to_milliseconds(time: object) -> int:
-    """Return a time in milliseconds: of a datetime with a zone, or of a whole number, which is in milliseconds.
-
-    Raises ValueError without a zone, with a fraction below a millisecond, before 1970, and for another type.
-    """
-    if not isinstance(time, datetime):
-        return _within(time)
-    if time.tzinfo is None:
-        raise ValueError(TIME_FORMS)
-    milliseconds, rest = divmod(time - _EPOCH, _MILLISECOND)
-    if rest:
-        raise ValueError(TIME_FORMS)
-    return _within(milliseconds)
+def require_time(what: str, time: Time, zone: tzinfo | None) -> int:
+    """Return milliseconds since 1970. Raises Refused that names `what`, the value and the accepted forms."""
+    try:
+        return milliseconds_of(time, zone)
+    except NotATime as expected:
+        shown = repr(time) if isinstance(time, str) else str(time)
+        raise Refused(f"{what} is {shown[:_SHOWN]}, expected {expected}") from None
 
 
-def _within(milliseconds: object) -> int:
-    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int) or not 0 <= milliseconds <= _MOST:
-        raise ValueError(TIME_FORMS)
+def iso_text(milliseconds: int) -> str:
+    """Return a time in UTC, such as `2026-11-22T10:15:00.123Z`; outside of the years 1 to 9999 the number itself."""
+    try:
+        at = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return str(milliseconds)
+    return f"{at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+def _forms(zone: tzinfo | None) -> str:
+    return f"{_ZONED} or 2026-11-22T10:15Z" if zone is None else f"{_ZONED}, 2026-11-22 10:15:00 or 2026-11-22"
+
+
+def _of_text(text: str, zone: tzinfo | None) -> int:
+    if len(text) > _CHARS_MAX:
+        raise NotATime(_forms(zone))
+    with suppress(ValueError):
+        return int(text)
+    written = _ISO.fullmatch(text)
+    if written is None:
+        raise NotATime(_forms(zone))
+    if (written["decimals"] or "")[3:].strip("0"):
+        raise NotATime(_FINEST)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as wrong:
+        raise NotATime(f"{_forms(zone)} ({wrong})") from None
+    return _of_datetime(at, zone)
+
+
+def _of_datetime(at: datetime, zone: tzinfo | None) -> int:
+    if at.microsecond % 1000:
+        raise NotATime(_FINEST)
+    if at.year not in _YEARS:
+        raise NotATime(_BOUNDS)
+    aware = _placed(at, zone) if at.utcoffset() is None else at
+    milliseconds = (aware - _EPOCH) // _MILLISECOND
+    if milliseconds < 0:
+        raise NotATime(_BOUNDS)
     return milliseconds
+
+
+def _placed(local: datetime, zone: tzinfo | None) -> datetime:
+    """Return a local time in its zone. Raises NotATime with both readings if the zone has it twice or skips it."""
+    text = _local_text(local)
+    if zone is None:
+        raise NotATime(f"a time with its zone, {text}Z in UTC or {text}+01:00 with an offset")
+    first, second = (local.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
+    before, after = first.utcoffset(), second.utcoffset()
+    if before == after or before is None or after is None:
+        return first
+    why = "comes twice" if before > after else "is skipped"
+    raise NotATime(f"{_local_text(first)} or {_local_text(second)}, because {text} {why} in {zone}")
+
+
+def _local_text(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds" if at.microsecond else "seconds")

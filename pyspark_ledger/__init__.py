@@ -19,8 +19,6 @@ from weakref import WeakKeyDictionary
 from pyspark_ledger.ledger.version import __version__
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
+    from pyspark_ledger.ledger.times import Time
 
 __all__ = [
     "EARLIEST",
@@ -274,9 +273,10 @@ def positions_json(positions: Mapping[str, object]) -> str:
     return built(positions)
 
 
-def timestamps_json(timestamps: Mapping[str, int | datetime]) -> str:
-    """Return the text for options `startingTimestamps` and `endingTimestamps`, from milliseconds or datetimes by
-    ledger.
+def timestamps_json(timestamps: Mapping[str, Time]) -> str:
+    """Return the text for options `startingTimestamps` and `endingTimestamps`, by ledger.
+
+    A time is milliseconds since 1970, or a datetime or ISO 8601 text with a zone.
     """
     from pyspark_ledger.connector.options.positions import timestamps_json as built
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyspark_ledger.connector.cli.cursors import cursors, position_info
+from pyspark_ledger.connector.cli.describe import describe
 from pyspark_ledger.connector.cli.doctor import doctor
 from pyspark_ledger.connector.cli.dump import dump, verify
 from pyspark_ledger.connector.cli.lag import lag
@@ -17,7 +18,9 @@ app.add_typer(cursors, name="cursor")
 dump.command("positioninfo")(position_info)
 app.add_typer(dump, name="dump")
 app.add_typer(settings, name="settings")
-for command in (lag, serve, stop, trim, terminate, properties, policy, offload, publish, verify, repair, doctor):
+for command in (
+    describe, lag, serve, stop, trim, terminate, properties, policy, offload, publish, verify, repair, doctor,
+):  # fmt: skip
     app.command()(command)
 
 __all__ = ["app"]

@@ -19,20 +19,23 @@ from rich.console import Console
 from rich.table import Table
 
 from pyspark_ledger.connector.cli.ledgers import (
+    TIME_FORMS,
     Name,
     Output,
     OutputOption,
+    Start,
     StoreOption,
     cursor_label,
     cursor_states,
     fail,
     opened,
     position_at,
+    position_of,
     reporting,
     show,
-    time_ms,
 )
 from pyspark_ledger.connector.cli.wording import counted, mark_delete_words, next_words
+from pyspark_ledger.ledger.clock import HOST_ZONE
 from pyspark_ledger.ledger.cursor.cursor_log import recover_cursor_log
 from pyspark_ledger.ledger.errors import Corrupt, NotFound, Refused
 from pyspark_ledger.ledger.hidden_characters import visible
@@ -58,8 +61,7 @@ from pyspark_ledger.ledger.protocol.cursors import (
     OpenCursor,
     ResetCursor,
 )
-from pyspark_ledger.ledger.protocol.reads import SeekTime
-from pyspark_ledger.ledger.times import TIME_FORMS
+from pyspark_ledger.ledger.times import require_time
 
 cursors = typer.Typer(no_args_is_help=True, help="Durable cursors of a ledger.")
 _SHOWN = 20  # of ranges, and of entries of which rows are left
@@ -87,12 +89,13 @@ def list_cursors(name: Name, store: StoreOption = None, output: OutputOption = O
 def create_cursor(
     name: Name,
     cursor: str,
-    start: Annotated[str, typer.Option(help="earliest, latest or LEDGER:ENTRY.")] = "earliest",
+    start: Start = "earliest",
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Create a cursor. An existing one does not move."""
-    state = opened(store).client.open_cursor(OpenCursor(canonical_name(name), cursor, position_at(start)))
+    client, name = opened(store).client, canonical_name(name)
+    state = client.open_cursor(OpenCursor(name, cursor, position_of(client, name, "--start", start)))
     show(output, state, lambda console: console.print(_place(state)))
 
 
@@ -101,9 +104,9 @@ def create_cursor(
 def reset_cursor(
     name: Name,
     cursor: str,
-    position: Annotated[str, typer.Argument(help="earliest, latest or LEDGER:ENTRY.")] = "",
+    position: Annotated[str, typer.Argument(help="earliest, latest, LEDGER:ENTRY, or a time as --at-time.")] = "",
     at_time: Annotated[
-        int | None, typer.Option(parser=time_ms, metavar="TIME", help=f"To the first entry of this time: {TIME_FORMS}.")
+        str | None, typer.Option(help=f"To the first entry of this time, by the broker's clock: {TIME_FORMS}.")
     ] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,
@@ -114,12 +117,11 @@ def reset_cursor(
     client = opened(store).client
     log = client.end(canonical_name(name))
     if at_time is not None:
-        position = str(client.call("seek", SeekTime(log.name, at_time)).position)
-    wanted = (
-        min(max(position_at(position), log.start), log.end)
-        if position in ("earliest", "latest")
-        else position_at(position)
-    )
+        wanted = position_at(client, log.name, require_time("--at-time", at_time, HOST_ZONE))
+    else:
+        wanted = position_of(client, log.name, "POSITION", position)
+    if wanted in (EARLIEST, LATEST):
+        wanted = min(max(wanted, log.start), log.end)
     state = client.call("cursor.reset", ResetCursor(canonical_name(name), cursor, wanted))
     show(output, state, lambda console: console.print(_place(state)))
 

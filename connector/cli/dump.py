@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID, TextColumn
 
 from pyspark_ledger.connector.cli.ledgers import (
+    EpochMs,
     Output,
     OutputOption,
     StoreOption,
@@ -30,7 +31,7 @@ from pyspark_ledger.connector.cli.ledgers import (
     reporting,
     show,
 )
-from pyspark_ledger.connector.cli.wording import counted
+from pyspark_ledger.connector.cli.wording import counted, time_words
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, NotFound, Refused
@@ -56,18 +57,22 @@ from pyspark_ledger.ledger.tiering.sealed_index import entry_traits
 from pyspark_ledger.offload.format.block_index import parse_index
 
 dump = typer.Typer(no_args_is_help=True, help="What stands in a file, ours or Pulsar's.")
+_TIMES = ("publishTime", "brokerTime")
 File = Annotated[Path, typer.Argument(help="The file.")]
 
 
 @dump.command()
 @reporting
-def segment(file: File, output: OutputOption = Output.text) -> None:
+def segment(file: File, epoch_ms: EpochMs = False, output: OutputOption = Output.text) -> None:
     """Print every entry of a sealed segment, or of a data object that Pulsar offloaded."""
-    rows = list(_entries(file))
+    rows, time = list(_entries(file)), time_words(epoch_ms)
+
+    def words(key: str, value: Any) -> str:
+        return time(value) if key in _TIMES and value is not None else str(value)
 
     def text(console: Console) -> None:
         for row in rows:
-            console.print("  ".join(f"{key}={value}" for key, value in row.items()))
+            console.print("  ".join(f"{key}={words(key, value)}" for key, value in row.items()))
 
     show(output, rows, text)
 

@@ -3,6 +3,7 @@
 Rules
 - Output is text for people, or one JSON document with `--output json`; for a stream of rows one a line.
 - An error is one line on standard error and status 1; nothing prints a traceback.
+- A time without a zone is in the host's zone. Text shows times as ISO 8601 in UTC, JSON as milliseconds since 1970.
 - A store is named by `--store`, else `LEDGER_STORE`, else `./ledger-store`.
 """
 
@@ -11,8 +12,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import StrEnum
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import msgspec
@@ -21,21 +24,27 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_ledger.connector.cli.cache import show_cache
-from pyspark_ledger.connector.cli.wording import counted, next_words
-from pyspark_ledger.ledger.api.ledger import Ledger
-from pyspark_ledger.ledger.api.schemas import registered_columns
+from pyspark_ledger.connector.cli.wording import counted
+from pyspark_ledger.connector.rows.text_files import (
+    KeyedColumns,
+    RowText,
+    TextFormat,
+    append_messages,
+    append_rows,
+    format_of,
+)
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.client.client import Client
+from pyspark_ledger.ledger.clock import HOST_ZONE
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LedgerError, NotFound, Refused, Unsupported
 from pyspark_ledger.ledger.hidden_characters import visible
 from pyspark_ledger.ledger.location import store_location
 from pyspark_ledger.ledger.names import canonical_name, short_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
-from pyspark_ledger.ledger.protocol.actions import CreateLedger, Empty, LedgerDescription
+from pyspark_ledger.ledger.protocol.actions import CreateLedger, LedgerDescription
 from pyspark_ledger.ledger.protocol.cursors import CursorState, NameCursor
-from pyspark_ledger.ledger.protocol.reads import SeekTime
-from pyspark_ledger.ledger.times import TIME_FORMS, parse_time_ms
+from pyspark_ledger.ledger.protocol.reads import PositionReply, SeekTime
+from pyspark_ledger.ledger.times import NotATime, milliseconds_of, require_time
 
 # Locals in a traceback could show a token.
 app = typer.Typer(
@@ -46,7 +55,7 @@ app = typer.Typer(
 )
 
 P = ParamSpec("P")
-_DAMAGE = (Corrupt, DataLoss, Unsupported)
+DAMAGE = (Corrupt, DataLoss, Unsupported)
 
 
 class Output(StrEnum):
@@ -65,6 +74,9 @@ class Durability(StrEnum):
 
 StoreOption = Annotated[str | None, typer.Option("--store", "-s", help="Directory or broker address.")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people, or for scripts.")]
+TIME_FORMS = "2026-11-22T10:15:00Z, 2026-11-22 10:15 in the host's zone, or milliseconds since 1970"
+Start = Annotated[str, typer.Option(help=f"earliest, latest, LEDGER:ENTRY, or a time: {TIME_FORMS}.")]
+EpochMs = Annotated[bool, typer.Option("--epoch-ms", help="Print times as milliseconds since 1970, as JSON has them.")]
 Name = Annotated[str, typer.Argument(help="A ledger: orders, or tenant/namespace/orders.")]
 
 
@@ -157,7 +169,7 @@ def list_ledgers(store: StoreOption = None, output: OutputOption = Output.text) 
     """List the ledgers of a store."""
     found = opened(store)
     described, damage = ledgers_described(found.client, found.names())
-    show(output, described, lambda console: console.print(_ledger_table(described)))
+    show(output, described, lambda console: console.print(ledger_table(described)))
     fail(*damage)
 
 
@@ -190,32 +202,6 @@ def create(
 
 @app.command()
 @reporting
-def describe(
-    name: Name,
-    cache: Annotated[bool, typer.Option("--cache", help="What the broker's cache holds of it, and for whom.")] = False,
-    store: StoreOption = None,
-    output: OutputOption = Output.text,
-) -> None:
-    """Describe a ledger: its end, its segments, its cursors."""
-    client = opened(store).client
-    described = client.describe(canonical_name(name))
-    if cache:
-        counted = client.call("cache", Empty())
-        show(output, counted, lambda console: show_cache(console, counted, described.name))
-        return
-    if output is Output.json:
-        show(output, described, lambda _: None)
-        return
-    states, damage = cursor_states(client, described)
-    # A partition has the columns since its first row.
-    written = max(described.partitions or [described], key=lambda log: log.schema_version)
-    columns = registered_columns(client, written.name)
-    show(output, described, lambda console: _describe(console, described, states, columns, written.schema_version))
-    fail(*damage)
-
-
-@app.command()
-@reporting
 def delete(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -227,7 +213,7 @@ def delete(
     try:
         described = found.client.describe(canonical)
         held = f" with {counted(described.rows, 'row')} and {counted(len(described.cursors), 'cursor')}"
-    except _DAMAGE as error:
+    except DAMAGE as error:
         held = f", which is damaged: {error.message}"
     if not yes:
         typer.confirm(f"Delete {canonical}{held}?", abort=True)
@@ -242,16 +228,33 @@ def append(
     messages: Annotated[
         list[str] | None, typer.Argument(help="Messages; without any, the lines of standard input.")
     ] = None,
+    files: Annotated[
+        list[Path] | None, typer.Option("--file", "-f", help="Rows: a .csv, .jsonl, .ndjson or .json; may be repeated.")
+    ] = None,
+    written: Annotated[
+        TextFormat | None, typer.Option("--format", help="Of the files; without a file, of the rows of standard input.")
+    ] = None,
+    key_column: Annotated[str, typer.Option(help="Append messages, with their keys in this column.")] = "",
+    properties_column: Annotated[str, typer.Option(help="The same for properties: JSON objects of texts.")] = "",
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Append messages to a ledger of messages, and print the position after the last."""
+    """Append messages, or the rows of CSV and JSON lines, and print the position after the last."""
+    columns, rows = KeyedColumns(key_column, properties_column), bool(files or written)
+    if rows and messages:
+        raise Refused(f"{counted(len(messages), 'message')} and rows were given", hint="Append one or the other")
+    if columns and not rows:
+        raise Refused("a column is named, but no rows are given", hint="Name a --file, or the --format of the input")
+    texts = _texts(files or [], written) if rows else []
     ledger = opened(store, create=True).ledger(name)
     end: Position | None = None
-    # Raw bytes: neither an argument nor a line need be text.
-    lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
-    for message in map(os.fsencode, messages) if messages else lines:
-        end = ledger.append(message)
+    if rows:
+        end = append_messages(ledger, texts, columns) if columns else append_rows(ledger, texts)
+    else:
+        # Raw bytes: neither an argument nor a line need be text.
+        lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
+        for message in map(os.fsencode, messages) if messages else lines:
+            end = ledger.append(message)
     said = "nothing was appended" if end is None else f"appended up to {end}"
     show(output, {"end": end}, lambda console: console.print(said))
 
@@ -260,14 +263,15 @@ def append(
 @reporting
 def tail(
     name: Name,
-    start: Annotated[str, typer.Option(help=f"earliest, latest, LEDGER:ENTRY or TIME: {TIME_FORMS}.")] = "latest",
+    start: Start = "latest",
     wait_ms: Annotated[int | None, typer.Option(help="End after so much silence; default: never.")] = None,
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Print rows as they come."""
     ledger = opened(store).ledger(name)
-    for table in ledger.tail(_tail_start(ledger, start), wait_ms):
+    begin = ledger.end().end if start == "latest" else position_of(ledger.client, ledger.name, "--start", start)
+    for table in ledger.tail(begin, wait_ms):
         for row in _rows(table):
             if output is Output.json:
                 sys.stdout.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
@@ -280,15 +284,25 @@ def tail(
 @reporting
 def seek(
     name: Name,
-    time: Annotated[
-        int, typer.Argument(parser=time_ms, metavar="TIME", help=f"Time by the broker's clock: {TIME_FORMS}.")
-    ],
+    time: Annotated[str, typer.Argument(help=f"By the broker's clock: {TIME_FORMS}.")],
     store: StoreOption = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Print the first position at or after a time."""
-    found = opened(store).client.call("seek", SeekTime(canonical_name(name), time))
+    request = SeekTime(canonical_name(name), require_time("TIME", time, HOST_ZONE))
+    found = opened(store).client.call("seek", request)
     show(output, found, lambda console: console.print(str(found.position)))
+
+
+def _texts(files: list[Path], written: TextFormat | None) -> list[RowText]:
+    """Return the files, or standard input, with their formats."""
+    if written is not None and not files:
+        return [RowText("standard input", written, sys.stdin.buffer.read())]
+    formats = [written or format_of(str(file)) for file in files]
+    try:
+        return [RowText(str(file), kind, file.read_bytes()) for file, kind in zip(files, formats, strict=True)]
+    except OSError as wrong:
+        raise NotFound(f"{wrong.filename} cannot be read: {wrong.strerror}") from None
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -315,25 +329,22 @@ def ledgers_described(client: Client, names: Iterable[str]) -> tuple[list[Ledger
             described.append(client.describe(name))
         except NotFound:
             continue
-        except _DAMAGE as error:
+        except DAMAGE as error:
             damage.append(f"{short_name(name)}: {error}")
     return described, damage
 
 
-def cursor_states(
-    client: Client, described: LedgerDescription, *, precise: bool = True
-) -> tuple[list[CursorState], list[str]]:
+def cursor_states(client: Client, described: LedgerDescription) -> tuple[list[CursorState], list[str]]:
     """Return the states of a ledger's cursors, or of those of each of its partitions.
 
-    Without `precise`, rows and bytes of a backlog are estimates. Return also a line for each damaged one, which
-    does not hide the others.
+    Return also a line for each damaged one, which does not hide the others.
     """
     states, damage = list[CursorState](), list[str]()
     for log in described.partitions or [described]:
         for cursor in log.cursors:
             try:
-                states.append(client.call("cursor.describe", NameCursor(log.name, cursor, precise=precise)))
-            except _DAMAGE as error:
+                states.append(client.call("cursor.describe", NameCursor(log.name, cursor)))
+            except DAMAGE as error:
                 damage.append(f"{cursor}: {error}")
     return states, damage
 
@@ -344,37 +355,27 @@ def cursor_label(state: CursorState, described: LedgerDescription) -> str:
     return f"{name} of {visible(short_name(state.ledger))}" if described.partitions else name
 
 
-def _tail_start(ledger: Ledger, text: str) -> Position:
-    """Return the position of an argument, which may be a time."""
-    if text == "latest":
-        return ledger.end().end
-    try:
-        milliseconds = parse_time_ms(text)
-    except ValueError:
-        return position_at(text, f", LEDGER:ENTRY nor {TIME_FORMS}")
-    return ledger.position_at(milliseconds)
-
-
-def time_ms(text: str) -> int:
-    """Return the milliseconds of an argument."""
-    try:
-        return parse_time_ms(text)
-    except ValueError as expected:
-        raise typer.BadParameter(f"{text!r} is no time, expected {expected}") from None
-
-
-def position_at(text: str, others: str = " nor LEDGER:ENTRY") -> Position:
-    """Return the position of an argument. `others` are the other forms that the argument may have."""
+def position_of(client: Client, name: str, option: str, text: str) -> Position:
+    """Return the position of an argument: earliest, latest, LEDGER:ENTRY, or the first one at or after a time."""
     named = {"earliest": EARLIEST, "latest": LATEST}
     if text in named:
         return named[text]
-    try:
+    with suppress(ValueError):
         return Position.parse(text)
-    except ValueError as wrong:
-        raise typer.BadParameter(f"{text!r} is neither earliest, latest{others}") from wrong
+    try:
+        return position_at(client, name, milliseconds_of(text, HOST_ZONE))
+    except NotATime as expected:
+        raise Refused(f"{option} is {text!r}, expected earliest, latest, LEDGER:ENTRY, or {expected}") from None
 
 
-def _ledger_table(described: Iterable[LedgerDescription], title: str = "ledger") -> Table:
+def position_at(client: Client, name: str, milliseconds: int) -> Position:
+    """Return the first position whose entry the broker stored at or after a time; the end if there is none."""
+    found: PositionReply = client.call("seek", SeekTime(name, milliseconds))
+    return found.position
+
+
+def ledger_table(described: Iterable[LedgerDescription], title: str = "ledger") -> Table:
+    """Return a table with a row for each ledger, or for each partition of one."""
     table = Table(title, "rows", "entries", "bytes", "segments", "cursors", "end")
     for ledger in described:
         numbers = (ledger.rows, ledger.entries, ledger.size_bytes, ledger.segment_count, len(ledger.cursors))
@@ -382,41 +383,3 @@ def _ledger_table(described: Iterable[LedgerDescription], title: str = "ledger")
         end = counted(len(ledger.partitions), "partition") if ledger.partitions else end
         table.add_row(visible(short_name(ledger.name)), *(f"{number:,}" for number in numbers), end)
     return table
-
-
-def _describe(
-    console: Console,
-    described: LedgerDescription,
-    cursors: list[CursorState],
-    columns: pa.Schema | None,
-    version: int,
-) -> None:
-    console.print(f"{visible(described.name)}  ({described.incarnation})")
-    where = f"[{next_words(described.start)}, {next_words(described.end)})"
-    if described.partitions:
-        where = counted(len(described.partitions), "partition")
-    held = f"{counted(described.rows, 'row')} in {counted(described.entries, 'entry', 'entries')}"
-    console.print(f"  {held}, {where}")
-    typed = ", ".join(f"{visible(field.name)} {field.type}" for field in columns or ())
-    said = f"{typed or 'a payload schema'} (version {version})" if version >= 0 else "none"
-    console.print(f"  columns: {said}", markup=False)
-    console.print(f"  cursors: {', '.join(map(visible, described.cursors)) or 'none'}")
-    for state in cursors:
-        # Spark has read it, no query reads it now, and it has a backlog: most likely the last batch of its last run.
-        if state.replay_floor is not None and state.backlog_rows and not state.lease_holder:
-            console.print(
-                f"  {cursor_label(state, described)}: {counted(state.backlog_rows, 'row')} not acknowledged. "
-                "A query's last batch stays until it starts again, unless its session comes from session() or "
-                "configure()"
-            )
-    if described.terminated is not None:
-        console.print(f"  terminated: its last entry is {described.terminated}")
-    if described.partitions:
-        console.print(_ledger_table(described.partitions, "partition"))
-        return
-    table = Table("segment", "entries", "rows", "bytes", "state")
-    for segment in described.segments:
-        numbers = (segment.entries, segment.rows, segment.size_bytes)
-        kind = "sealed" if segment.close_ms else "open"
-        table.add_row(str(segment.ledger_id), *(f"{number:,}" for number in numbers), kind)
-    console.print(table)

@@ -1,8 +1,13 @@
-"""Numbers and positions in sentences for people. JSON has the raw values."""
+"""Numbers, times and positions in sentences for people. JSON has the raw values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.times import iso_text
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -22,3 +27,17 @@ def mark_delete_words(mark_delete: Position) -> str:
     if mark_delete.entry_id < 0:
         return f"before the first entry of segment {mark_delete.ledger_id}"
     return str(mark_delete)
+
+
+def time_words(epoch_ms: bool) -> Callable[[int], str]:
+    """Return the function that prints a time: as milliseconds since 1970, or as ISO 8601 in UTC."""
+    return str if epoch_ms else iso_text
+
+
+def age_words(milliseconds: int) -> str:
+    """Return an age by its two largest units: `3 d 4 h`, `5 min 0 s`; below a minute `7.2 s`."""
+    if milliseconds < _UNITS[-2][1]:
+        return f"{milliseconds / 1000:.1f} s"
+    large = next(number for number, (_, size) in enumerate(_UNITS) if milliseconds >= size)
+    (first, size), (second, part) = _UNITS[large : large + 2]
+    return f"{milliseconds // size} {first} {milliseconds % size // part} {second}"

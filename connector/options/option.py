@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
+from pyspark_ledger.ledger.times import NotATime, Time, milliseconds_of
 
 Use = Literal["batch read", "stream read", "batch write", "stream write"]
 READS: tuple[Use, ...] = ("batch read", "stream read")
@@ -28,6 +29,7 @@ MIB = 1024 * 1024
 DAY_MS = 24 * 3600 * 1000
 LONG_CHARS_MAX = 4 * MIB  # of a list, or of JSON
 _DIGITS_MAX = 32
+_TIME_MOST = 2**62
 T = TypeVar("T")
 
 
@@ -157,6 +159,17 @@ def duration(value: str) -> int:
     if not digits.isdecimal() or unit not in units or int(digits) * units[unit] > DAY_MS:
         raise ValueError(expected)
     return int(digits) * units[unit]
+
+
+def time(value: Time) -> int:
+    """Parse a time to milliseconds since 1970. A time without a zone is refused.
+
+    Reason: Spark creates sources in processes that do not get its setting `spark.sql.session.timeZone`.
+    """
+    found = milliseconds_of(value, None)
+    if not 0 <= found <= _TIME_MOST:
+        raise NotATime(f"a time from 0 to {_TIME_MOST} milliseconds since 1970")
+    return found
 
 
 def _measured(value: str) -> str:

@@ -1,8 +1,8 @@
 """Positions by ledger as JSON text for options: builder and parser.
 
     {"clicks": "earliest", "orders": "3:17"}        startingPositions, endingPositions
-    {"orders": 1700000000000}                       startingTimestamps, endingTimestamps: milliseconds since 1970,
-    {"orders": "2026-11-23T10:15:00Z"}              or a time with a zone
+    {"orders": 1700000000000}                       startingTimestamps, endingTimestamps: milliseconds since 1970
+    {"orders": "2026-11-22T10:15:00Z"}              or a time with its zone
 
 Rules: a ledger that is named twice, in two spellings, is refused. A position is that of an entry.
 """
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import TypeVar
 
+from pyspark_ledger.connector.options.option import time
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 from pyspark_ledger.ledger.names import canonical_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
-from pyspark_ledger.ledger.times import TIME_FORMS, parse_time_ms, to_milliseconds
+from pyspark_ledger.ledger.times import NotATime, Time
 
 T = TypeVar("T")
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
@@ -35,11 +35,13 @@ def positions_json(positions: Mapping[str, object]) -> str:
     return _built(positions, lambda value: _text_of(_place(value)))
 
 
-def timestamps_json(timestamps: Mapping[str, int | str | datetime]) -> str:
-    """Return the text for option `startingTimestamps` or `endingTimestamps`; a time is in milliseconds, or has a
-    zone.
+def timestamps_json(timestamps: Mapping[str, Time]) -> str:
+    """Return the text for option `startingTimestamps` or `endingTimestamps`.
+
+    A time is milliseconds since 1970, a datetime, or ISO 8601 text. Raises Refused naming the ledger and the value,
+    also for a datetime or a text without a zone.
     """
-    return _built(timestamps, _milliseconds)
+    return _built(timestamps, time)
 
 
 def parse_positions(text: str) -> dict[str, Position]:
@@ -49,7 +51,13 @@ def parse_positions(text: str) -> dict[str, Position]:
 
 def parse_timestamps(text: str) -> dict[str, int]:
     """Return milliseconds by canonical name. ValueError states the expected form."""
-    return _parsed(text, f'JSON such as {{"orders": "2026-11-23T10:15:00Z"}}, {TIME_FORMS}', _milliseconds)
+
+    def parse(value: object) -> int:
+        if not isinstance(value, int | str):
+            raise ValueError  # noqa: TRY004 — see parse_position
+        return time(value)
+
+    return _parsed(text, 'JSON such as {"orders": 1700000000000, "clicks": "2026-11-22T10:15:00Z"}', parse)
 
 
 def parse_position(value: object) -> Position:
@@ -76,6 +84,8 @@ def _parsed(text: str, expected: str, parse: Callable[[object], T]) -> dict[str,
         try:
             canonical = canonical_name(name)
             place = parse(value)
+        except NotATime as wrong:
+            raise ValueError(f"for ledger {name[:_SHOWN]!r} {wrong}") from None
         except (ValueError, Refused):
             raise ValueError(f"{expected}; {name[:_SHOWN]!r}: {repr(value)[:_SHOWN]} is none") from None
         if canonical in found:
@@ -92,6 +102,8 @@ def _built(given: Mapping[str, T], text_of: Callable[[T], object]) -> str:
         canonical_name(name)
         try:
             built[name] = text_of(value)
+        except NotATime as wrong:
+            raise Refused(f"the time of ledger {name!r} is {str(value)[:_SHOWN]!r}, expected {wrong}") from None
         except (ValueError, TypeError, AttributeError, OverflowError):
             raise Refused(f"the place of ledger {name!r} is {value!r}, which is none") from None
     return json.dumps(built, sort_keys=True)
@@ -118,9 +130,3 @@ def _text_of(position: Position) -> str:
     if position.ledger_id < 0 or position.entry_id < 0:
         raise ValueError
     return str(position)
-
-
-def _milliseconds(value: object) -> int:
-    if isinstance(value, str):
-        return parse_time_ms(value)
-    return to_milliseconds(value)

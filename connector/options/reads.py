@@ -19,10 +19,10 @@ from pyspark_ledger.connector.options.option import (
     position,
     size,
     text,
+    time,
 )
 from pyspark_ledger.connector.options.positions import parse_positions, parse_timestamps
 from pyspark_ledger.ledger.position import Position
-from pyspark_ledger.ledger.times import parse_time_ms
 
 _BYTES_MOST = 2**50
 
@@ -32,10 +32,10 @@ class EveryReadOptions:
     """Every read, also of a bucket."""
 
     ending_timestamp: int | None = option(
-        parse_time_ms,
+        time,
         READS,
-        "End before the first entry that the broker stored at or after this time: milliseconds since 1970, or a time "
-        "with a zone such as `2026-11-23T10:15:00Z`. Excludes `endingPosition`.",
+        "End before the first entry that the broker stored at or after this time, in a form of `startingTimestamp`. "
+        "Excludes `endingPosition`.",
     )
     fail_on_data_loss: bool = option(
         flag,
@@ -58,10 +58,11 @@ class ReadOptions(EveryReadOptions):
         otherwise="earliest (batch), latest (stream)",
     )
     starting_timestamp: int | None = option(
-        parse_time_ms,
+        time,
         READS,
-        "Start at the first entry that the broker stored at or after this time, in the form of `endingTimestamp`. "
-        "Without such an entry, start at the end. Excludes `startingPosition`.",
+        "Start at the first entry that the broker stored at or after this time: milliseconds since 1970, or ISO 8601 "
+        "with a zone, such as `2026-11-22T10:15:00Z` or `2026-11-22 10:15:00.123+01:00`. Without such an entry, start "
+        "at the end. Excludes `startingPosition`.",
     )
     starting_positions: Mapping[str, Position] = option(
         parse_positions,
@@ -75,8 +76,8 @@ class ReadOptions(EveryReadOptions):
     starting_timestamps: Mapping[str, int] = option(
         parse_timestamps,
         READS,
-        'Start of some of the ledgers by time: `{"orders": 1700000000000}`. A ledger may be in `startingPositions` '
-        "or here, not in both.",
+        'Start of some of the ledgers by time: `{"orders": 1700000000000, "clicks": "2026-11-22T10:15:00Z"}`. A '
+        "ledger may be in `startingPositions` or here, not in both. `pyspark_ledger.timestamps_json` builds the text.",
         absent={},
         chars_max=LONG_CHARS_MAX,
     )

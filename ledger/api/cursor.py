@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +34,7 @@ from pyspark_ledger.ledger.protocol.cursors import (
     SkipEntries,
 )
 from pyspark_ledger.ledger.protocol.reads import OpenRead
+from pyspark_ledger.ledger.times import Time
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.protocol.cursors import CursorState
@@ -130,10 +130,10 @@ class Cursor:
         require_positions(position=position)
         self.ledger.client.call("cursor.reset", ResetCursor(self.ledger.name, self.name, position))
 
-    def seek(self, time: int | datetime) -> Position:
+    def seek(self, time: Time) -> Position:
         """Move the cursor to the first entry that the broker stored at or after a time. Return that position.
 
-        `time` is in milliseconds since 1970, or has a zone.
+        The time has a form of `Ledger.position_at`.
         """
         position = self.ledger.position_at(time)
         self.reset(position)

@@ -12,11 +12,10 @@ Rules: every call is durable when it returns, and may be repeated.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pyspark_ledger.ledger.clock import pause
-from pyspark_ledger.ledger.errors import Refused, Unavailable
+from pyspark_ledger.ledger.clock import HOST_ZONE, pause
+from pyspark_ledger.ledger.errors import Unavailable
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import NameLedger
 from pyspark_ledger.ledger.protocol.ledgers import (
@@ -28,7 +27,7 @@ from pyspark_ledger.ledger.protocol.ledgers import (
     SealReply,
 )
 from pyspark_ledger.ledger.protocol.reads import SeekTime
-from pyspark_ledger.ledger.times import to_milliseconds
+from pyspark_ledger.ledger.times import Time, require_time
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -96,15 +95,13 @@ class LedgerAdmin:
         kept: dict[str, str] = self.client.call("properties", request).properties
         return kept
 
-    def position_at(self, time: int | datetime) -> Position:
+    def position_at(self, time: Time) -> Position:
         """Return the first position whose entry the broker stored at or after a time; the end if there is none.
 
-        `time` is in milliseconds since 1970, or has a zone. Raises Refused for a time without a zone.
+        The time is milliseconds since 1970, a datetime, or text such as `2026-11-22T10:15:00Z`. Without a zone it is in
+        the host's local zone. Raises Refused for any other time.
         """
-        try:
-            milliseconds = to_milliseconds(time)
-        except ValueError as expected:
-            raise Refused(f"the time is {time!r}, expected {expected}") from None
+        milliseconds = require_time("the time", time, HOST_ZONE)
         found: Position = self.client.call("seek", SeekTime(self.name, milliseconds)).position
         return found
 

@@ -22,6 +22,7 @@ from pyspark_ledger.ledger.broker import actions
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
+from pyspark_ledger.ledger.times import iso_text
 from tests.rigs.certificates import certificates, tls
 from tests.rigs.driven_broker import DrivenBroker
 from tests.rigs.recording_s3 import RecordingS3
@@ -50,8 +51,9 @@ OptionDrives = dict[str, Sequence[OptionDrive]]
 class World:
     """A broker on loopback, another behind TLS, an S3 that notes what it is asked, and a ledger for each question.
 
-    `{name}` is that ledger, `{p5}` the position and `{t5}` the time of its entry 5. `{folder}` and `{port}` are of the
-    bucket and the S3, `{ca}`, `{client}`, `{client_key}` and `{token}` what a caller shows.
+    `{name}` is that ledger, `{p5}` the position of its entry 5, `{t5}` and `{iso5}` the time.
+    `{folder}` and `{port}` are of the bucket and the S3, `{ca}`, `{client}`, `{client_key}` and `{token}` what a caller
+    shows.
     """
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -83,7 +85,7 @@ class World:
             self.broker.store.create_ledger(CreateLedger(name, max_entries_per_ledger=entries))
         for number in range(rows):
             self.broker.pass_ms(1000)
-            self.places[f"t{number}"] = self.broker.wall_ms
+            self.places |= {f"t{number}": self.broker.wall_ms, f"iso{number}": iso_text(self.broker.wall_ms)}
             table = pa.table({"n": pa.array([number], pa.int64()), "s": pa.array([f"r{number}"])})
             ledger.append(table)
         for number in range(rows):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -182,3 +183,21 @@ def test_a_pattern_read_twice_in_one_query_is_all_of_it_twice(
     assert all(offset == offsets[0] and len(offset) == LEDGERS for offset in offsets)
     once = sums(spark_session.range(1000).withColumnRenamed("id", "n"))
     assert seen == [tuple(2 * value for value in once)]
+
+
+def test_a_time_has_a_zone_of_its_own_and_not_the_sessions(spark_session: SparkSession, store: Path) -> None:
+    fill(connect(store), 0, 1000)
+    ends = [connect(store).ledger(f"in-{number}").end().last_publish_ms for number in range(LEDGERS)]
+    after = datetime.fromtimestamp(max(ends) // 1000 + 1, timezone(timedelta(hours=5)))
+    reader = spark_session.read.format("ledger").options(store=str(store), ledgersPattern="in-.*")
+    whole = sums(spark_session.range(1000).withColumnRenamed("id", "n"))
+    zone = spark_session.conf.get("spark.sql.session.timeZone")
+    spark_session.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        assert sums(reader.option("endingTimestamp", after.isoformat()).load()) == whole
+        with pytest.raises(
+            AnalysisException, match=r"'endingTimestamp' is .*, expected a time with its zone, .*Z in UTC"
+        ):
+            reader.option("endingTimestamp", after.replace(tzinfo=None).isoformat()).load()
+    finally:
+        spark_session.conf.set("spark.sql.session.timeZone", zone)

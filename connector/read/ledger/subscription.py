@@ -45,6 +45,7 @@ from pyspark_ledger.ledger.protocol.cursors import (
     OpenCursor,
     ReleaseLease,
 )
+from pyspark_ledger.ledger.times import iso_text
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.protocol.cursors import LeaseReply
@@ -172,8 +173,8 @@ class Subscription:
 
     def _refusal(self, reply: LeaseReply) -> Refused:
         return Refused(
-            f"subscription {self._name!r} of {self._ledger} is read by {reply.holder} until {reply.until_ms} "
-            f"(milliseconds since 1970), this query is {self._holder}",
+            f"subscription {self._name!r} of {self._ledger} is read by {reply.holder} until "
+            f"{iso_text(reply.until_ms)}, this query is {self._holder}",
             hint="Stop that query, or give this one a subscription of its own",
         )
 

@@ -136,7 +136,10 @@ def test_a_cursor_is_moved_to_a_time(store: Path) -> None:
     assert at_epoch["next_position"] == described["start"]
     assert run_json("seek", "orders", "2286-11-20T18:46:40+01:00")["position"] == described["end"]
     assert len(run("tail", "orders", "--start", "2026-01-01T00:00:00Z", "--wait-ms", "0").splitlines()) == 2
-    assert "is no time, expected" in run("seek", "orders", "2026-01-01T00:00:00", status=2)
+    assert run_json("seek", "orders", "2026-01-01T00:00:00")["position"] == described["start"], "a time of the host"
+    assert "--at-time is 'noon', expected milliseconds since 1970" in run(
+        "cursor", "reset", "orders", "billing", "--at-time", "noon", status=1
+    )
     run("cursor", "reset", "orders", "billing", status=2)
     run("cursor", "reset", "orders", "billing", "latest", "--at-time", "0", status=2)
     assert run_json("cursor", "delete", "orders", "billing") == {"deleted": "billing"}
@@ -223,7 +226,11 @@ def test_errors_are_one_line_that_says_what_to_do(store: Path) -> None:
     assert "Did you mean 'orders'?" in said
     assert "Traceback" not in said
     assert "has no cursor 'x'" in run("cursor", "delete", "orders", "x", status=1)
-    assert "neither earliest" in run("tail", "orders", "--start", "noon", status=2)
+    said = run("tail", "orders", "--start", "noon", status=1)
+    assert "--start is 'noon', expected earliest, latest, LEDGER:ENTRY, or milliseconds since 1970, or a time" in said
+    assert "--start is '2026-02-30'" in run("cursor", "create", "orders", "x", "--start", "2026-02-30", status=1)
+    assert "--at-time is 'noon', expected" in run("cursor", "reset", "orders", "x", "--at-time", "noon", status=1)
+    assert "TIME is '2026-11-22T24:00:00Z', expected" in run("seek", "orders", "2026-11-22T24:00:00Z", status=1)
 
 
 def test_what_looks_like_markup_or_an_emoji_is_printed_as_it_is(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,31 +107,6 @@ def test_an_export_is_of_one_moment(store: Path, tmp_path: Path, monkeypatch: py
     assert said == [(f"{start.ledger_id}:-1", 2), (f"{start.ledger_id}:2", 0)]
 
 
-def test_lag_shows_every_subscription_the_largest_backlog_first(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEDGER_STORE", str(store))
-    api = connect(store)
-    assert run_json("lag") == []
-    for name, rows, cursors in (("orders", 5, ("billing", "audit")), ("clicks", 1000, ("ads",)), ("alone", 9, ())):
-        ledger = api.ledger(name)
-        ledger.append(pa.table({"n": range(rows)}))
-        for cursor in cursors:
-            ledger.cursor(cursor)
-    parts = api.create_partitioned("wide", 2)
-    parts.append([{"n": 1, "__key": key} for key in "abcdefgh"])
-    for part in parts.partitions():
-        part.cursor("billing")
-    audit = api.ledger("orders").cursor("audit")
-    audit.acknowledge(api.ledger("orders").end().end)
-    found = [(state["ledger"].rpartition("/")[2], state["cursor"], state["backlog_rows"]) for state in run_json("lag")]
-    assert found[0] == ("clicks", "ads", 1000)
-    assert ("orders", "audit", 0) in found
-    assert [rows for _, _, rows in found] == sorted((rows for _, _, rows in found), reverse=True)
-    assert {name for name, _, _ in found} == {"clicks", "orders", "wide-partition-0", "wide-partition-1"}
-    assert sum(rows for name, _, rows in found if name.startswith("wide")) == 8
-    lines = run("lag").splitlines()
-    assert ["1,000" in line for line in lines if "ads" in line] == [True]
-
-
 def test_a_cursor_that_is_damaged_does_not_hide_the_others(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEDGER_STORE", str(store))
     orders = connect(store).ledger("orders")

@@ -136,9 +136,9 @@ def published(world: World, given: Given) -> object:
 ALL = list(range(6))
 DRIVES: OptionDrives = {
     "startingPosition": [OptionDrive(read, ALL, {"5:1": ALL[4:]}, FOLDER)],
-    "startingTimestamp": [OptionDrive(read, ALL, {"1004": ALL[4:]}, FOLDER)],
+    "startingTimestamp": [OptionDrive(read, ALL, {"1004": ALL[4:], "1970-01-01 00:00:01.004Z": ALL[4:]}, FOLDER)],
     "endingPosition": [OptionDrive(read, ALL, {"5:1": ALL[:4]}, FOLDER)],
-    "endingTimestamp": [OptionDrive(read, ALL, {"1004": ALL[:4]}, FOLDER)],
+    "endingTimestamp": [OptionDrive(read, ALL, {"1004": ALL[:4], "1970-01-01 00:00:01.004Z": ALL[:4]}, FOLDER)],
     "failOnDataLoss": [OptionDrive(one_missing, "DataLoss", {"false": [0, 1, 2, 6, 7, 8]}, FOLDER)],
     "includeMetadata": [OptionDrive(last_column, "value", {"true": "__index"}, FOLDER)],
     "columns": [OptionDrive(last_column, "value", {"__topic": "__topic"}, FOLDER)],

@@ -207,13 +207,19 @@ DRIVES: OptionDrives = {
     },
     "subscription": [OptionDrive(cursors, [], {"billing": ["billing"]})],
     "startingPosition": [OptionDrive(started, [ALL, []], {"{p5}": [ALL[5:]] * 2, "earliest": [ALL] * 2})],
-    "startingTimestamp": [OptionDrive(started, [ALL, []], {"{t5}": [ALL[5:]] * 2})],
+    "startingTimestamp": [OptionDrive(started, [ALL, []], {"{t5}": [ALL[5:]] * 2, "{iso5}": [ALL[5:]] * 2})],
     "startingPositions": [OptionDrive(started, [ALL, []], {'{{"{name}": "{p5}"}}': [ALL[5:]] * 2})],
-    "startingTimestamps": [OptionDrive(started, [ALL, []], {'{{"{name}": {t5}}}': [ALL[5:]] * 2})],
+    "startingTimestamps": [
+        OptionDrive(
+            started, [ALL, []], {text: [ALL[5:]] * 2 for text in ('{{"{name}": {t5}}}', '{{"{name}": "{iso5}"}}')}
+        )
+    ],
     "endingPosition": [OptionDrive(both, [ALL] * 2, {"{p5}": [ALL[:5]] * 2})],
-    "endingTimestamp": [OptionDrive(both, [ALL] * 2, {"{t5}": [ALL[:5]] * 2})],
+    "endingTimestamp": [OptionDrive(both, [ALL] * 2, {"{t5}": [ALL[:5]] * 2, "{iso5}": [ALL[:5]] * 2})],
     "endingPositions": [OptionDrive(both, [ALL] * 2, {'{{"{name}": "{p5}"}}': [ALL[:5]] * 2})],
-    "endingTimestamps": [OptionDrive(both, [ALL] * 2, {'{{"{name}": {t5}}}': [ALL[:5]] * 2})],
+    "endingTimestamps": [
+        OptionDrive(both, [ALL] * 2, {text: [ALL[:5]] * 2 for text in ('{{"{name}": {t5}}}', '{{"{name}": "{iso5}"}}')})
+    ],
     "table": [OptionDrive(last_column, "s", {"cursors": "leaseUntilMs"})],
     "failOnDataLoss": [OptionDrive(trimmed, ["DataLoss", "DataLoss"], {"false": ["goes on", "goes on"]})],
     "waitForLedger": [OptionDrive(waited, ("NotFound", 0), {"true": ("NotFound", 300)})],

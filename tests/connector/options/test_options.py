@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from pyspark_ledger.connector.options.bucket import BucketOptions
 from pyspark_ledger.connector.options.option import Option, options_of
 from pyspark_ledger.connector.options.options import read_options
+from pyspark_ledger.connector.options.positions import timestamps_json
 from pyspark_ledger.connector.options.table import OPTIONS, options_reference
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import EARLIEST, Position
@@ -142,6 +145,60 @@ def test_a_bad_value_is_named(key: str, value: str) -> None:
     assert key in str(refused.value)
     assert "expected" in str(refused.value)
     assert value in str(refused.value)
+
+
+def test_a_time_is_milliseconds_or_has_a_zone() -> None:
+    texts = ("1795342500123", "2026-11-22T10:15:00.123Z", " 2026-11-22 11:15:00.123+01:00 ")
+    for text in texts:
+        read = read_options({"startingTimestamp": text, "endingTimestamps": json.dumps({"orders": text})})
+        assert (read.starting_timestamp, [*read.ending_timestamps.values()]) == (1_795_342_500_123, [1_795_342_500_123])
+    assert read_options({"endingTimestamp": texts[1]}).ending_timestamp == 1_795_342_500_123
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"startingTimestamp": "2026-11-22 10:15"},
+            "time with its zone, 2026-11-22T10:15:00Z in UTC or 2026-11-22T10:15:00+01:00 with an offset",
+        ),
+        (
+            {"endingTimestamps": '{"orders": "2026-11-22"}'},
+            "expected for ledger 'orders' a time with its zone, 2026-11-22T00:00:00Z in UTC or",
+        ),
+        (
+            {"endingTimestamp": "tomorrow"},
+            "'tomorrow', expected milliseconds since 1970, or a time such as 2026-11-22T",
+        ),
+        ({"endingTimestamp": "2026-11-22T10:15:00.0001Z"}, "because the log stores milliseconds"),
+        ({"startingTimestamp": "-1"}, "'-1', expected a time from 0 to 4611686018427387904 milliseconds since 1970"),
+        ({"startingTimestamps": '{"orders": -1}'}, "expected for ledger 'orders' a time from 0 to"),
+        ({"startingTimestamps": '{"orders": 1.5}'}, "'orders': 1.5 is none"),
+        ({"startingTimestamps": '{"orders": true}'}, "expected for ledger 'orders' milliseconds since 1970"),
+    ],
+)
+def test_a_time_that_is_none_is_refused_with_what_is_expected(given: dict[str, str], words: str) -> None:
+    with pytest.raises(Refused) as refused:
+        read_options(given)
+    assert words in str(refused.value)
+
+
+def test_the_json_of_times_is_built_from_what_an_option_takes() -> None:
+    at = datetime(2026, 11, 22, 10, 15, tzinfo=UTC)
+    built = timestamps_json({"a": 5, "b": at, "c": "2026-11-22T10:15:00Z"})
+    assert built == '{"a": 5, "b": 1795342500000, "c": 1795342500000}'
+    for bad, words in (
+        (
+            at.replace(tzinfo=None),
+            "ledger 'a' is '2026-11-22 10:15:00', expected a time with its zone, 2026-11-22T10:15",
+        ),
+        (at.replace(microsecond=1), "because the log stores milliseconds"),
+        ("noon", "the time of ledger 'a' is 'noon', expected milliseconds since 1970, or a time such as"),
+        (-1, "expected a time from 0 to"),
+    ):
+        with pytest.raises(Refused) as refused:
+            timestamps_json({"a": bad})
+        assert words in str(refused.value)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:

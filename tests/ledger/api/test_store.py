@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +31,21 @@ def test_rows_are_appended_read_and_followed(store: LedgerStore) -> None:
     with pytest.raises(Refused, match="column 'item'"):
         orders.append([{"id": 4, "total": 1.0}])
     assert orders.describe().rows == 3
+
+
+def test_a_time_is_milliseconds_a_datetime_or_text(store: LedgerStore) -> None:
+    orders = store.ledger("orders")
+    end = orders.append([{"id": 1}])
+    start, published = orders.end().start, orders.end().last_publish_ms
+    at = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=published)
+    for time_of_entry in (published, str(published), at, at.isoformat(), at.astimezone().replace(tzinfo=None)):
+        assert orders.position_at(time_of_entry) == start
+    assert orders.position_at(at + timedelta(milliseconds=1)) == end
+    cursor = orders.cursor("billing")
+    assert (cursor.seek("9998-12-31"), cursor.state().backlog_rows) == (end, 0)
+    with pytest.raises(Refused, match="the time is 'noon', expected milliseconds since 1970, or a time such as"):
+        cursor.seek("noon")
+    assert cursor.state().next_position == end, "a refused call changes nothing"
 
 
 def test_a_backlog_is_followed_in_pieces(store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,169 @@
+"""`ledger describe`: the columns of a ledger, its end, segments and cursors.
+
+With `--cache`: what the broker's cache holds of the ledger, for which readers, and the saved reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pyspark_ledger.connector.cli.ledgers import (
+    EpochMs,
+    Name,
+    Output,
+    OutputOption,
+    StoreOption,
+    cursor_label,
+    cursor_states,
+    fail,
+    ledger_table,
+    opened,
+    reporting,
+    show,
+)
+from pyspark_ledger.connector.cli.wording import counted, next_words, time_words
+from pyspark_ledger.ledger.api.schemas import registered_columns
+from pyspark_ledger.ledger.hidden_characters import visible
+from pyspark_ledger.ledger.names import canonical_name
+from pyspark_ledger.ledger.protocol.actions import Empty, LedgerDescription, SegmentDescription
+from pyspark_ledger.ledger.protocol.cache import CacheMetrics, LedgerCacheMetrics
+from pyspark_ledger.ledger.protocol.cursors import CursorState
+
+
+class Column(msgspec.Struct, frozen=True):
+    """Column of a ledger, and its Arrow type."""
+
+    name: str
+    type: str
+
+
+@reporting
+def describe(
+    name: Name,
+    cache: Annotated[bool, typer.Option("--cache", help="What the broker's cache holds of it, and for whom.")] = False,
+    epoch_ms: EpochMs = False,
+    store: StoreOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Describe a ledger: its columns, its end, its segments, its cursors."""
+    client = opened(store).client
+    described = client.describe(canonical_name(name))
+    if cache:
+        metrics = client.call("cache", Empty())
+        show(output, metrics, lambda console: _show_cache(console, metrics, described.name))
+        return
+    # A partition has the columns since its first row.
+    written = max(described.partitions or [described], key=lambda log: log.schema_version)
+    columns = _columns(registered_columns(client, written.name))
+    if output is Output.json:
+        show(output, {**msgspec.structs.asdict(described), "columns": columns}, lambda _: None)
+        return
+    states, damage = cursor_states(client, described)
+    schema = _schema_words(written.schema_version, columns)
+    show(output, described, lambda console: _describe(console, described, schema, states, time_words(epoch_ms)))
+    fail(*damage)
+
+
+def _columns(schema: pa.Schema | None) -> list[Column]:
+    return [Column(field.name, str(field.type)) for field in schema or ()]
+
+
+def _describe(
+    console: Console,
+    described: LedgerDescription,
+    schema: str,
+    cursors: list[CursorState],
+    time: Callable[[int], str],
+) -> None:
+    console.print(f"{visible(described.name)}  ({described.incarnation})")
+    where = f"[{next_words(described.start)}, {next_words(described.end)})"
+    if described.partitions:
+        where = counted(len(described.partitions), "partition")
+    held = f"{counted(described.rows, 'row')} in {counted(described.entries, 'entry', 'entries')}"
+    console.print(f"  {held}, {where}")
+    if described.last_publish_ms:
+        console.print(f"  last append: {time(described.last_publish_ms)}")
+    console.print(f"  columns: {schema}")
+    console.print(f"  cursors: {', '.join(map(visible, described.cursors)) or 'none'}")
+    for state in cursors:
+        # Spark has read it, no query reads it now, and it has a backlog: most likely the last batch of its last run.
+        if state.replay_floor is not None and state.backlog_rows and not state.lease_holder:
+            console.print(
+                f"  {cursor_label(state, described)}: {counted(state.backlog_rows, 'row')} not acknowledged. "
+                "A query's last batch stays until it starts again, unless its session comes from session() or "
+                "configure()"
+            )
+    if described.terminated is not None:
+        console.print(f"  terminated: its last entry is {described.terminated}")
+    if described.partitions:
+        console.print(ledger_table(described.partitions, "partition"))
+        return
+    console.print(_segment_table(described.segments, time))
+
+
+def _schema_words(version: int, columns: list[Column]) -> str:
+    if version < 0:
+        return "none"
+    typed = ", ".join(f"{visible(column.name)} {column.type}" for column in columns)
+    return f"{typed or 'a payload schema'} (version {version})"
+
+
+def _segment_table(segments: list[SegmentDescription], time: Callable[[int], str]) -> Table:
+    table = Table("segment", "entries", "rows", "bytes", "state")
+    for segment in segments:
+        numbers = (segment.entries, segment.rows, segment.size_bytes)
+        state = f"sealed {time(segment.close_ms)}" if segment.close_ms else "open"
+        table.add_row(str(segment.ledger_id), *(f"{number:,}" for number in numbers), state)
+    return table
+
+
+def _show_cache(console: Console, metrics: CacheMetrics, name: str) -> None:
+    """Print the numbers of one ledger, or of each partition, beside the whole; then its readers."""
+    parts = [part for part in metrics.ledgers if part.name == name or part.name.startswith(f"{name}-partition-")]
+    table = Table("cache", *[part.name.rsplit("/", 1)[-1] for part in parts], "all ledgers")
+    for title, field in (
+        ("entries served from memory", "memory_hits"),
+        ("entries served by the page cache", "page_cache_hits"),
+        ("entries read from local files", "file_misses"),
+        ("entries read from object storage", "object_misses"),
+        ("bytes served from memory", "memory_hit_bytes"),
+        ("bytes served by the page cache", "page_cache_hit_bytes"),
+        ("bytes read from local files", "file_miss_bytes"),
+        ("bytes read from object storage", "object_miss_bytes"),
+        ("bytes read ahead from object storage", "ahead_bytes"),
+        ("milliseconds that queries waited for others", "waited_ms"),
+        ("entries cached", "entries"),
+        ("entries put into the cache", "inserted"),
+        ("entries let go of", "evicted"),
+        ("bytes held in memory", "size_bytes"),
+        ("bytes of local files accounted for", "local_file_bytes"),
+        ("expected reads", "expected_reads"),
+        ("bytes that are expected", "non_evictable_bytes"),
+    ):
+        table.add_row(title, *[f"{getattr(part, field):,}" for part in [*parts, metrics]])
+    console.print(table)
+    console.print(
+        f"policy {metrics.policy}, {metrics.size_bytes:,} of {metrics.limit_bytes:,} bytes of memory taken, "
+        f"{metrics.lingering_bytes:,} evicted and still referenced by readers, "
+        f"{metrics.inflight_read_bytes:,} on their way from storage; "
+        f"{metrics.local_file_bytes:,} of {metrics.local_file_limit_bytes:,} bytes of local files accounted for; "
+        f"{counted(metrics.evictions, 'eviction')} by size in {metrics.eviction_nanos / 1e6:,.1f} ms, "
+        f"{counted(metrics.requeues, 'life', 'lives')} extended"
+    )
+    if any(part.readers for part in parts):
+        console.print(_readers(parts))
+
+
+def _readers(parts: list[LedgerCacheMetrics]) -> Table:
+    table = Table("reader", "ledger", "acknowledged up to", "reads next")
+    for part in parts:
+        for reader in part.readers:
+            table.add_row(reader.reader, part.name.rsplit("/", 1)[-1], str(reader.position), str(reader.next_position))
+    return table

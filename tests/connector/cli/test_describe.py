@@ -1,0 +1,54 @@
+"""Goal: times and types are printed as a person reads them. Method: typer's runner on a small store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyspark_ledger.ledger.api.store import connect
+from pyspark_ledger.ledger.times import iso_text
+from tests.rigs.command import run, run_json
+
+
+@pytest.fixture
+def store(store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEDGER_STORE", str(store))
+    monkeypatch.setenv("COLUMNS", "200")
+    return store
+
+
+def test_commands_take_and_print_times_that_a_person_reads(store: Path) -> None:
+    orders = connect(store).ledger("orders")
+    orders.append([{"id": 1, "item": "tea"}])
+    orders.seal()
+    described = run_json("describe", "orders")
+    start, end, published = described["start"], described["end"], described["last_publish_ms"]
+    after, at = iso_text(published + 1), iso_text(published)
+    assert [run_json("seek", "orders", time)["position"] for time in (at, after, str(published))] == [start, end, start]
+    rows = ("--wait-ms", "0", "--output", "json")
+    assert [run("tail", "orders", "--start", time, *rows).count("tea") for time in (at, after)] == [1, 0]
+    assert run_json("cursor", "create", "orders", "billing", "--start", after)["backlog_rows"] == 0
+    assert run_json("cursor", "reset", "orders", "billing", "--at-time", at)["backlog_rows"] == 1
+    assert run_json("cursor", "reset", "orders", "billing", after)["backlog_rows"] == 0
+    sealed = described["segments"][0]["close_ms"]
+    for flags, shown in (((), iso_text), (("--epoch-ms",), str)):
+        said = run("describe", "orders", *flags)
+        assert f"last append: {shown(published)}" in said
+        assert f"sealed {shown(sealed)}" in said
+    segment = str(store / "ledgers" / f"{start[0]}.ledger")
+    assert f"brokerTime={at}" in run("dump", "segment", segment)
+    assert f"brokerTime={published}" in run("dump", "segment", segment, "--epoch-ms")
+    assert run_json("dump", "segment", segment)[0]["brokerTime"] == published
+
+
+def test_a_ledger_is_described_with_the_types_of_its_columns(store: Path) -> None:
+    run("create", "empty")
+    assert "columns: none\n" in run("describe", "empty")
+    assert run_json("describe", "empty")["columns"] == []
+    connect(store).ledger("orders").append([{"id": 1, "item": "tea"}])
+    assert "columns: id int64, item string (version 0)" in run("describe", "orders")
+    columns = [{"name": "id", "type": "int64"}, {"name": "item", "type": "string"}]
+    assert run_json("describe", "orders")["columns"] == columns
+    connect(store).ledger("raw").register_payload_schemas('{"type": "STRING"}')
+    assert "columns: a payload schema (version 0)" in run("describe", "raw")
