@@ -202,9 +202,10 @@ class ObjectStoreOffloader:
             yield changed
 
 
-def offloader_of(settings: Settings) -> ObjectStoreOffloader:
+def s3_options_of(settings: Settings) -> S3Options:
+    """Return the options of the offload address."""
     style = settings.managedLedgerOffloadPathStyle
-    options = S3Options(
+    return S3Options(
         endpoint=settings.managedLedgerOffloadServiceEndpoint,
         region=settings.managedLedgerOffloadRegion,
         path_style=None if not style else style == "true",
@@ -218,9 +219,12 @@ def offloader_of(settings: Settings) -> ObjectStoreOffloader:
         connections=settings.managedLedgerOffloadMaxThreads + settings.managedLedgerOffloadReadThreads + 4,
         advice=_ADVICE,
     )
+
+
+def offloader_of(settings: Settings) -> ObjectStoreOffloader:
     return ObjectStoreOffloader(
         settings.managedLedgerOffloadBucket,
-        options,
+        s3_options_of(settings),
         upload_threads=settings.managedLedgerOffloadMaxThreads,
         read_threads=settings.managedLedgerOffloadReadThreads,
         window_bytes=settings.managedLedgerOffloadReadBufferSizeInBytes,

@@ -16,6 +16,7 @@
 Rules of `offload_to`
 - All settings of one bucket are set together. A setting that is not given returns to the broker's configuration.
 - No setting is a secret. Credentials are named by reference, and the broker finds them.
+- The broker tries the address first: it writes, reads, lists and deletes a small object. `check=False` skips the trial.
 """
 
 from __future__ import annotations
@@ -52,8 +53,11 @@ _SETTINGS = {
 }
 
 
-def offload_to(client: Client, address: str | os.PathLike[str], **options: str) -> None:
-    """Set the address to which a broker offloads; `options` are named as in `_SETTINGS`."""
+def offload_to(client: Client, address: str | os.PathLike[str], *, check: bool = True, **options: str) -> None:
+    """Set the address to which a broker offloads; `options` are named as in `_SETTINGS`.
+
+    Raises the error of a trial that fails, and then changes no setting.
+    """
     unknown = sorted(set(options) - set(_SETTINGS))
     if unknown:
         message = f"offload_to() knows no {unknown}, only {sorted(set(_SETTINGS) - {'address'})}"
@@ -63,7 +67,8 @@ def offload_to(client: Client, address: str | os.PathLike[str], **options: str) 
     given = {**options, "address": place if "://" in place or not place else str(Path(place).absolute())}
     settings: dict[str, int | str | None] = {setting: given.get(name) or None for name, setting in _SETTINGS.items()}
     address_setting = _SETTINGS["address"]
-    client.call("settings.change", ChangeSetting(address_setting, settings.pop(address_setting), settings))
+    request = ChangeSetting(address_setting, settings.pop(address_setting), settings, trial=check)
+    client.call("settings.change", request)
 
 
 def connect(
@@ -114,9 +119,13 @@ class LedgerStore:
         names: list[str] = self.client.call("list", Empty()).names
         return names
 
-    def offload_to(self, address: str | os.PathLike[str], **options: str) -> None:
-        """Set the bucket or directory for the offload of sealed segments: see the head of this module."""
-        offload_to(self.client, address, **options)
+    def offload_to(self, address: str | os.PathLike[str], *, check: bool = True, **options: str) -> None:
+        """Set the bucket or directory for the offload of sealed segments: see the head of this module.
+
+        The broker tries the address first. Raises the error of a trial that fails, and then changes no setting.
+        Raises Refused if no server answers, NotFound without the bucket, Unauthenticated without the rights.
+        """
+        offload_to(self.client, address, check=check, **options)
 
     def ledger(self, name: str) -> Ledger:
         """Return a ledger, all partitions of it if it is partitioned. Nothing is created before its first append."""

@@ -37,6 +37,7 @@ class LiveSettings:
         self._changed = changed
         self._lock = threading.Lock()
         self._checks: list[Callable[[Settings], object]] = []
+        self._trials: list[Callable[[Settings], object]] = []
         self._listeners: list[Callable[[Settings], None]] = []
         self.now = configured.changed(changed)
 
@@ -61,6 +62,10 @@ class LiveSettings:
         """Call `check` with the new settings before each change. The change is refused if `check` raises Refused."""
         self._checks.append(check)
 
+    def on_trial(self, trial: Callable[[Settings], object]) -> None:
+        """Call `trial` with the new settings before a change that requests one. Its error is that of the change."""
+        self._trials.append(trial)
+
     def on_change(self, listener: Callable[[Settings], None]) -> None:
         """Call `listener` after each change, for components that cannot read the setting at each use."""
         self._listeners.append(listener)
@@ -68,7 +73,8 @@ class LiveSettings:
     def change(self, request: ChangeSetting) -> SettingStates:
         """Change several settings in one step; a value of None restores the configured value.
 
-        Raises Refused, and changes no setting, if any of the values is refused.
+        Raises Refused, and changes no setting, if any of the values is refused. With `request.trial`, raises the error
+        of a trial that fails.
         """
         wanted = {**request.others, request.name: request.value}
         for name in wanted:
@@ -77,7 +83,7 @@ class LiveSettings:
             merged = {**self._changed, **wanted}
             changed = {name: value for name, value in merged.items() if value is not None}
             now = self._configured.changed(changed)
-            for check in self._checks:
+            for check in [*self._checks, *(self._trials if request.trial else [])]:
                 check(now)
             if self._path is not None:
                 _replace(self._path, changed)

@@ -44,13 +44,14 @@ from pyspark_ledger.ledger.clock import monotonic_ms, system_clock_ms
 from pyspark_ledger.ledger.errors import Fenced, LedgerError
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.store.store import Store
-from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checked_by, made_by
+from pyspark_ledger.ledger.tiering.loader import OffloaderChoice, address_checked_by, made_by, tried_by
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord, loopback_token, socket_path, sweep_run_directory
 
 _CANNOT_START = 2
 # Named by text: this package depends on `ledger.tiering.offloader`, and on no module of object storage.
 _OFFLOADER = "pyspark_ledger.offload.offloader:offloader_of"
 _ADDRESS = "pyspark_ledger.offload.storage.address:require_address"
+_TRIAL = "pyspark_ledger.offload.trial:try_address"
 _SWITCH_SECONDS = 0.0002  # short: a thread that ends an fsync must not wait for a checksum
 _DESCRIPTORS_MAX = 2**20  # the kernel's default limit (fs.nr_open)
 _CHECK_SECONDS = 0.5
@@ -95,6 +96,7 @@ def _opened(options: argparse.Namespace) -> tuple[Store, CachedReads, LiveSettin
     listening = Listening.of(address, settings) if address else None
     offloader = OffloaderChoice(made_by(_OFFLOADER), live.now)
     live.before_change(address_checked_by(_ADDRESS))
+    live.on_trial(tried_by(_TRIAL))
     live.on_change(offloader.change)
     made: list[CachedReads] = []
 

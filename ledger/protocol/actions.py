@@ -241,13 +241,15 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class ChangeSetting(msgspec.Struct, frozen=True):
-    """Request to change a setting of the running broker, and `others` in the same step. No value: the
-    configured one.
+    """Request to change a setting of the running broker, and `others` in the same step.
+
+    No value: the configured one. `trial`: the broker first tries the new values, such as an offload address.
     """
 
     name: Name
     value: Int64 | Name | None = None
     others: dict[Name, Int64 | Name | None] = {}
+    trial: bool = False
 
 
 class SettingState(msgspec.Struct, frozen=True):

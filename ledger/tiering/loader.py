@@ -4,6 +4,7 @@ Rules
 - This package does not import the one that implements the offloader. The broker gives the name.
 - A change of settings closes the old offloader. Its users then ask for the new one.
 - An address that no bucket can have is refused when it is set, before it is kept.
+- With a trial, so is an address that cannot be written, read, listed or deleted from.
 """
 
 from __future__ import annotations
@@ -84,6 +85,11 @@ def address_checked_by(name: str) -> Callable[[Settings], None]:
             _called(name, settings.managedLedgerOffloadBucket)
 
     return check
+
+
+def tried_by(name: str) -> Callable[[Settings], None]:
+    """Return the trial of the offloader's address by `module:function`, which raises the error of a failed trial."""
+    return lambda settings: _called(name, settings)
 
 
 def _called(name: str, given: object) -> Any:

@@ -1,4 +1,4 @@
-"""Goal: an address that no bucket can have is refused when it is set, and shows no password. Method: a real broker."""
+"""Goal: an address that cannot be used is refused when it is set, with what was met. Method: a real broker and S3."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from pathlib import Path
 import pytest
 
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
-from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.errors import LedgerError, Refused, Unauthenticated
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, Empty
+from pyspark_ledger.offload import trial
+from pyspark_ledger.offload.storage.factory import open_object_store
+from pyspark_ledger.offload.storage.object_store import FetchedObject, ObjectHead
+from streaming_examples.s3_server import S3Server
 from tests.rigs.broker_process import store
 
 __all__ = ["store"]
 ADDRESS = "managedLedgerOffloadBucket"
 SECRET = "hunter2"
+PROVIDER = "streaming_examples.s3_server:credentials"
 
 
 def offloading(api: LedgerStore) -> dict[str, object]:
@@ -31,7 +36,7 @@ def offloading(api: LedgerStore) -> dict[str, object]:
 )
 def test_a_wrong_address_changes_nothing_and_is_not_kept(store: Path, address: str, said: str) -> None:
     api = connect(store)
-    api.offload_to("s3://right", region="eu-west-1")
+    api.offload_to("s3://right", region="eu-west-1", check=False)
     before = offloading(api)
     assert before == {ADDRESS: "s3://right", "managedLedgerOffloadRegion": "eu-west-1"}
     for change in (
@@ -49,7 +54,75 @@ def test_a_target_is_set_and_reset_in_one_call(store: Path, monkeypatch: pytest.
     api = connect(store)
     call, asked = api.client.call, []
     monkeypatch.setattr(api.client, "call", lambda action, *given: asked.append(action) or call(action, *given))
-    api.offload_to("s3://bucket", region="eu-west-1")
+    api.offload_to("s3://bucket", region="eu-west-1", check=False)
     api.offload_to(store.parent / "objects")
     assert asked == ["settings.change"] * 2
     assert offloading(api) == {ADDRESS: str(store.parent / "objects")}
+
+
+def test_an_address_is_tried_before_it_is_set(store: Path, s3_server: S3Server, bucket: str) -> None:
+    api = connect(store)
+    api.offload_to(bucket, endpoint=s3_server.endpoint, credential_provider=PROVIDER)
+    assert offloading(api)[ADDRESS] == bucket
+    assert list(open_object_store(bucket, s3_server.options).objects()) == [], "the trial leaves nothing"
+
+
+def failing(
+    api: LedgerStore, kind: type[LedgerError], address: str | Path, endpoint: str = "", provider: str = PROVIDER
+) -> str:
+    before = offloading(api)
+    options = {"endpoint": endpoint, "credential_provider": provider} if endpoint else {}
+    with pytest.raises(kind) as failed:
+        api.offload_to(address, **options)
+    assert offloading(api) == before
+    assert "offload_to(…, check=False)" in failed.value.hint
+    return failed.value.message
+
+
+def test_a_failed_trial_says_what_it_met_and_changes_nothing(
+    store: Path, s3_server: S3Server, bucket: str, tmp_path: Path
+) -> None:
+    api = connect(store)
+    api.offload_to(tmp_path / "objects")
+    assert f"{bucket} was tried and is not set: write failed" in failing(api, Refused, bucket, "http://127.0.0.1:9")
+    wrong = failing(api, Unauthenticated, bucket, s3_server.endpoint, "tests.offload.test_broker_address:stranger")
+    assert "write failed" in wrong
+    assert SECRET not in wrong
+    (tmp_path / "file").write_text("")
+    assert "Not a directory" in failing(api, Refused, tmp_path / "file" / "objects")
+
+
+class ReadOnlyAfterWrite:
+    """A store whose objects can be written and read, and cannot be deleted."""
+
+    address = "s3://kept"
+
+    def __init__(self) -> None:
+        self.kept = b""
+
+    def put(self, _: str, data: bytes) -> str:
+        self.kept = data
+        return ""
+
+    def get(self, key: str, _: int) -> FetchedObject:
+        return FetchedObject(self.kept, ObjectHead(key, len(self.kept), ""))
+
+    def objects(self, _: str) -> list[str]:
+        return []
+
+    def delete(self, _: list[str]) -> None:
+        raise Unauthenticated("S3 delete: 403", hint="Check the policy")
+
+
+def test_a_trial_names_the_steps_that_worked_and_the_object_that_is_left() -> None:
+    with pytest.raises(Unauthenticated) as failed:
+        trial._try(ReadOnlyAfterWrite(), "ledger-trial-1")  # type: ignore[arg-type]
+    assert failed.value.message == (
+        "s3://kept was tried and is not set: write, read, list worked, delete failed: S3 delete: 403; "
+        "the object ledger-trial-1 is left there"
+    )
+    assert failed.value.hint == "Check the policy. offload_to(…, check=False) sets the address without a trial"
+
+
+def stranger(_: str) -> dict[str, str]:
+    return {"access_key": "stranger", "secret_key": SECRET}

@@ -78,7 +78,7 @@ def started(home: Path, store_path: Path, bucket: str) -> Iterator[Callable[[], 
 
     def start() -> LedgerStore:
         store = connect(store_path)
-        store.offload_to(bucket)
+        store.offload_to(bucket, check=False)  # a broker without credentials is a case
         return store
 
     yield start
